@@ -1,0 +1,3 @@
+"""From a crashed GPU kernel to its source line."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,85 @@
+"""The command line: flags become a request, the application answers, the answer becomes text and an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+import click
+
+from vdbg_env import __version__, console
+from vdbg_env.errors import Interrupted, VdbgError
+
+# Command -> the line `--help` shows. A command's module is imported only when the command is called, so that
+# `vdbg-env --version` and shell completion stay fast however much the others need.
+COMMANDS: dict[str, str] = {
+    "verify": "Prove that every cubin with code carries line info.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live one to a module of this package and are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"vdbg_env.cli.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from vdbg_env.yaml_source import nearest
+
+        name = args[0]
+        if not name.startswith("-") and name not in COMMANDS:
+            close = nearest(name, COMMANDS)
+            hint = f" Did you mean {close!r}?" if close else ""
+            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="vdbg-env")
+def group() -> None:
+    """From a crashed GPU kernel to its source line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status; the only place that turns errors into one."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        status = group.main(args=None if argv is None else list(argv), prog_name="vdbg-env", standalone_mode=False)
+        sys.stdout.flush()
+    except VdbgError as error:
+        console.show_error(error)
+        return error.exit_status
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        console.note("interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader (head, a pager) went away: nothing is wrong, but Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status if isinstance(status, int) else 0
+
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted("ended by a signal", signal=number)

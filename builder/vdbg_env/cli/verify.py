@@ -1,0 +1,10 @@
+"""`vdbg-env verify`."""
+
+import click
+
+
+@click.command("verify")
+@click.argument("targets", nargs=-1, required=True)
+def command(targets: tuple[str, ...]) -> int:
+    """Prove that every cubin with code carries line info."""
+    raise click.ClickException(f"nothing reads {targets[0]} yet")

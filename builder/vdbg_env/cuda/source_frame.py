@@ -1,0 +1,19 @@
+"""A place in source code, and the inline chain made of such places."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFrame:
+    """One level of an inline chain: the function (demangled, None when unknown), its file and 1-based line."""
+
+    function: str | None
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f" in {self.function}" if self.function else "")
+
+
+Chain = tuple[SourceFrame, ...]
+"""Leaf first: each frame was inlined at (or called from) the one after it."""

@@ -1,0 +1,108 @@
+"""Every error this program raises on purpose, each with its exit status.
+
+    VdbgError                 1  the tool could not do its work
+    ├── BadInput              2  the user's file, flag or value is wrong
+    │   ├── BadDocument       2  ... at a line and column of a YAML file
+    │   └── UnreadableBinary  2  ... at an offset of a binary file
+    ├── HostNotAble           1  this machine lacks what the command needs
+    ├── EngineFailed          1  a container engine or launcher failed
+    ├── NotProven             3  built, but the proof of line info failed
+    └── Interrupted         130  Ctrl-C or SIGTERM
+
+A crash of the *workload under study* is never an error here: it is an observation (see `vdbg_env.evidence`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class VdbgError(Exception):
+    """What happened, its usual cause, and the next thing to type.
+
+    `what` is one sentence without a full stop. `cause` and `next_step` are shown on lines of their own; `details` are
+    further lines (a log tail, a list of places), printed before them as they are.
+    """
+
+    exit_status = 1
+
+    def __init__(
+        self, what: str, *, cause: str | None = None, next_step: str | None = None, details: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.cause = cause
+        self.next_step = next_step
+        self.details = details
+
+
+class BadInput(VdbgError):
+    """The user's file, flag or value is wrong."""
+
+    exit_status = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complaint:
+    """One thing wrong at one place of a text document; line and column are 1-based."""
+
+    file: str
+    line: int
+    column: int
+    what: str
+    excerpt: str = ""
+    suggestion: str | None = None
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the complaint as the lines a compiler would print: place, source line, caret."""
+        hint = f" (did you mean {self.suggestion!r}?)" if self.suggestion else ""
+        head = f"{self.file}:{self.line}:{self.column}: {self.what}{hint}"
+        if not self.excerpt.strip():
+            return (head,)
+        # A caret stands right only when the line above it is as wide as it looks (tabs become one blank), and a line
+        # without end must not fill the screen: only what stands around the column is shown.
+        start = max(0, self.column - 60)
+        shown = self.excerpt.replace("\t", " ")[start : start + 110]
+        return (head, "    " + shown, "    " + " " * (self.column - 1 - start) + "^")
+
+
+class BadDocument(BadInput):
+    """One or more complaints about a text document, all told at once."""
+
+    def __init__(self, complaints: tuple[Complaint, ...], *, next_step: str | None = None) -> None:
+        count = len(complaints)
+        what = f"{complaints[0].file}: {count} problem{'s' if count > 1 else ''} found"
+        super().__init__(what, next_step=next_step, details=tuple(x for c in complaints for x in c.lines()))
+        self.complaints = complaints
+
+
+class UnreadableBinary(BadInput):
+    """A binary file does not follow its format; `offset` is in bytes from the start of the bytes given, if known."""
+
+    def __init__(
+        self, what: str, *, offset: int | None = None, cause: str | None = None, next_step: str | None = None
+    ) -> None:
+        super().__init__(what if offset is None else f"{what} (at byte {offset:#x})", cause=cause, next_step=next_step)
+        self.offset = offset
+
+
+class HostNotAble(VdbgError):
+    """This machine lacks what the command needs."""
+
+
+class EngineFailed(VdbgError):
+    """A container engine, a toolchain or a launcher failed at its own work."""
+
+
+class NotProven(VdbgError):
+    """The build ended well, but line info could not be proven on what it built."""
+
+    exit_status = 3
+
+
+class Interrupted(VdbgError):
+    """The user or the system asked the tool to stop; `signal` is the number of the signal."""
+
+    def __init__(self, what: str, *, signal: int = 2, next_step: str | None = None) -> None:
+        super().__init__(what, next_step=next_step)
+        self.exit_status = 128 + signal

@@ -1,0 +1,92 @@
+"""What was seen when a program ran: how it ended, what matched in its output, what it left behind.
+
+How a process *ended* and whether the bug *showed* are two axes that are never mixed: this module holds the first, the
+runbook's outcomes the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class EndedBy(StrEnum):
+    """Who or what ended a process."""
+
+    EXIT = "exit"  # it returned by itself
+    SIGNAL = "signal"  # a signal that was not ours
+    TIMEOUT = "timeout"  # our limit on its time
+    WATCH = "watch"  # our watch on its output or GPU: a hang
+    MATCH = "match"  # a matcher said that all is known
+    STOPPED = "stopped"  # a server, stopped by us after its requests were replayed
+    CANCEL = "cancel"  # the user
+    DISK = "disk"  # the floor of free disk space
+    NODE_LOST = "node_lost"  # its rank left no record
+    ENGINE_LOST = "engine_lost"  # the engine died and its end was not seen
+    NOT_STARTED = "not_started"  # the program could not be started at all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a process ended; `code` is the exit status (0-255), `signal` a signal number, each None when it has none."""
+
+    by: EndedBy
+    code: int | None = None
+    signal: int | None = None
+    core: bool = False
+    message: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether the process returned by itself, or was stopped by us, with status 0."""
+        return self.by in {EndedBy.EXIT, EndedBy.STOPPED} and self.code in {0, None} and self.signal is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """One match of a named pattern: 1-based line, byte offset in the stream, named groups, the line's text."""
+
+    matcher: str
+    stream: str
+    line: int
+    offset: int
+    text: str
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A file a step left behind; `path` is relative to the run directory, `size` in bytes."""
+
+    name: str
+    path: str
+    size: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEnvironment:
+    """What one process of the workload really had of the variables the step asked for."""
+
+    pid: int
+    name: str
+    seen: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """All that was seen of one attempt of one step on one rank; a crash is an observation, never an exception."""
+
+    step: str
+    attempt: int
+    rank: int = 0
+    host: str = "localhost"
+    ended: Ended
+    duration_s: float
+    matched: Mapping[str, tuple[Match, ...]] = field(default_factory=dict)
+    artifacts: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    workers: tuple[WorkerEnvironment, ...] = ()
+    output_bytes: int = 0
+    directory: str = ""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Values in, text out: every table, page and JSON document the user sees is written here."""

@@ -1,0 +1,1 @@
+"""What to try next: the runbook's model, its parser and lint, its expressions, and the engine as a state machine."""

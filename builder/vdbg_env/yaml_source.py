@@ -1,0 +1,296 @@
+"""Reads YAML into plain values that remember where they stand, and tells every complaint with its line and a caret.
+
+libyaml gives the events (with positions, and some ten times faster than a pure Python reader); scalars are resolved
+here by the YAML 1.2 core schema, so `22:22`, `0644`, `yes` and `on` stay what the author wrote. Tags, aliases, merge
+keys and duplicate keys are refused: none is needed in our files, and each has its own way of surprising a reader.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+
+from vdbg_env.errors import BadDocument, BadInput, Complaint
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+    Model = TypeVar("Model", bound=BaseModel)
+
+Path = tuple[str | int, ...]
+Scalar = str | int | float | bool | None
+Value = Scalar | list["Value"] | dict[str, "Value"]
+
+MAX_BYTES = 4 << 20
+MAX_DEPTH = 64
+
+_Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_NULL = {"", "~", "null", "Null", "NULL"}
+_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class YamlSource:
+    """One document: its plain value, its text by lines, and the 1-based line and column of every key and value."""
+
+    name: str
+    value: Value
+    text: tuple[str, ...] = ()
+    places: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
+    key_places: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
+
+    def complaint(self, path: Path, what: str, *, key: bool = False, suggestion: str | None = None) -> Complaint:
+        """Make a complaint about the value at `path` (or its key); the nearest place that is known is taken."""
+        line, column = self.place(path, key=key)
+        excerpt = self.text[line - 1] if line <= len(self.text) else ""
+        return Complaint(file=self.name, line=line, column=column, what=what, excerpt=excerpt, suggestion=suggestion)
+
+    def place(self, path: Path, *, key: bool = False) -> tuple[int, int]:
+        """Return the 1-based line and column of the value (or key) at `path`, or of its nearest parent."""
+        first = self.key_places if key else self.places
+        for length in range(len(path), -1, -1):
+            found = first.get(path[:length]) or self.places.get(path[:length])
+            if found:
+                return found
+        return 1, 1
+
+
+def read(text: bytes | str, name: str) -> YamlSource:
+    """Parse one YAML document; raises BadDocument with every place that is wrong."""
+    data = text.encode() if isinstance(text, str) else text
+    if len(data) > MAX_BYTES:
+        raise BadInput(f"{name} is {len(data)} bytes long; at most {MAX_BYTES} are read", cause="not a file of ours")
+    try:
+        decoded = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadDocument((Complaint(file=name, line=line, column=1, what="not UTF-8 text"),)) from None
+    lines = tuple(decoded.splitlines())
+    reader = _Reader(name, lines)
+    try:
+        # Events, not libyaml's composer: that one recurses in C and dies of a deeply nested file.
+        for event in yaml.parse(decoded, Loader=_Loader):
+            reader.take(event)
+    except yaml.MarkedYAMLError as error:
+        raise BadDocument((*reader.complaints, _syntax_complaint(error, name, lines))) from None
+    except yaml.YAMLError as error:  # a control character, for one, has no mark
+        what = str(error).splitlines()[0]
+        raise BadDocument((Complaint(file=name, line=1, column=1, what=what),)) from None
+    if reader.documents != 1 or not reader.values:
+        what = "one document is expected, more were found" if reader.documents > 1 else "the file is empty"
+        raise BadDocument((Complaint(file=name, line=1, column=1, what=what),))
+    if reader.complaints:
+        raise BadDocument(tuple(reader.complaints))
+    return YamlSource(name=name, value=reader.values[0], text=lines, places=reader.places, key_places=reader.key_places)
+
+
+def validate(model: type[Model], source: YamlSource) -> Model:
+    """Check a document against a pydantic model; raises BadDocument with every complaint at its line and column."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(source.value)
+    except ValidationError as error:
+        raise BadDocument(tuple(_model_complaints(error, source, model))) from None
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word most like `word`, or None when nothing comes near."""
+    options = list(known)
+    lowered = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    return lowered[close[0]] if close else None
+
+
+_NO_KEY = object()
+
+
+@dataclass
+class _Open:
+    """A mapping or sequence whose end has not come yet."""
+
+    path: Path
+    value: dict[str, Value] | list[Value]
+    key: Any = _NO_KEY  # the key whose value comes next; None when that value is to be dropped
+
+
+class _Reader:
+    """Builds values from parse events without recursion, keeping places and collecting complaints."""
+
+    def __init__(self, name: str, lines: Sequence[str]) -> None:
+        self.name = name
+        self.lines = lines
+        self.documents = 0
+        self.values: list[Value] = []
+        self.places: dict[Path, tuple[int, int]] = {}
+        self.key_places: dict[Path, tuple[int, int]] = {}
+        self.complaints: list[Complaint] = []
+        self._open: list[_Open] = []
+
+    def take(self, event: yaml.Event) -> None:
+        """Take in the next event; raises BadDocument at once when the nesting is too deep to be meant."""
+        match event:
+            case yaml.DocumentStartEvent():
+                self.documents += 1
+            case yaml.AliasEvent():
+                self._complain(event, "aliases (*name) are not allowed; write the value out")
+                self._put(event, None)
+            case yaml.ScalarEvent():
+                self._check_tag(event)
+                top = self._open[-1] if self._open else None
+                if top and isinstance(top.value, dict) and top.key is _NO_KEY:
+                    self._key(event, top, top.value)
+                else:
+                    self._put(event, resolve_scalar(event.value, plain=not event.style))
+            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                self._check_tag(event)
+                value: dict[str, Value] | list[Value] = {} if isinstance(event, yaml.MappingStartEvent) else []
+                self._open.append(_Open(self._put(event, value), value))
+                if len(self._open) > MAX_DEPTH:
+                    self._complain(event, f"nested deeper than {MAX_DEPTH} levels")
+                    raise BadDocument(tuple(self.complaints))
+            case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
+                self._open.pop()
+
+    def _key(self, event: yaml.ScalarEvent, top: _Open, mapping: dict[str, Value]) -> None:
+        key = event.value
+        if key == "<<" and not event.style:
+            self._complain(event, "merge keys (<<) are not allowed; write the values out")
+            top.key = None
+        elif key in mapping:
+            line, _ = self.key_places[(*top.path, key)]
+            self._complain(event, f"duplicate key {key!r}, first given on line {line}")
+            top.key = None
+        else:
+            self.key_places[(*top.path, key)] = _place(event)
+            top.key = key
+
+    def _put(self, event: yaml.Event, value: Value) -> Path:
+        """Put a value where it belongs and return its path."""
+        path: Path = ()
+        if not self._open:
+            self.values.append(value)
+        else:
+            top = self._open[-1]
+            if isinstance(top.value, list):
+                path = (*top.path, len(top.value))
+                top.value.append(value)
+            elif top.key is _NO_KEY:  # a mapping or sequence stands where a key should
+                self._complain(event, "a key must be plain text")
+                top.key = None
+            else:
+                path = (*top.path, "" if top.key is None else top.key)
+                if top.key is not None:
+                    top.value[top.key] = value
+                top.key = _NO_KEY
+        self.places.setdefault(path, _place(event))
+        return path
+
+    def _check_tag(self, event: yaml.NodeEvent) -> None:
+        tag = getattr(event, "tag", None)
+        if tag:
+            self._complain(event, f"tags are not allowed: {tag}")
+
+    def _complain(self, event: yaml.Event, what: str) -> None:
+        line, column = _place(event)
+        excerpt = self.lines[line - 1] if line <= len(self.lines) else ""
+        self.complaints.append(Complaint(file=self.name, line=line, column=column, what=what, excerpt=excerpt))
+
+
+def resolve_scalar(text: str, *, plain: bool) -> Scalar:
+    """Resolve one scalar by the YAML 1.2 core schema (section 10.3.2); quoted text stays text."""
+    if not plain:
+        return text
+    if text in _NULL:
+        return None
+    if text in _BOOL:
+        return _BOOL[text]
+    if _INT.fullmatch(text) and len(text) < 40:
+        return int(text, 0) if text[:2] in {"0o", "0x"} else int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
+
+
+def _place(event: yaml.Event) -> tuple[int, int]:
+    return event.start_mark.line + 1, event.start_mark.column + 1
+
+
+def _syntax_complaint(error: yaml.MarkedYAMLError, name: str, lines: Sequence[str]) -> Complaint:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    excerpt = lines[line - 1] if line <= len(lines) else ""
+    what = error.problem or "not YAML"
+    if "\t" in excerpt[: len(excerpt) - len(excerpt.lstrip())]:
+        what = "a tab is used for indentation; YAML allows blanks only"
+    elif error.context:
+        what = f"{what} ({error.context})"
+    return Complaint(file=name, line=line, column=column, what=what, excerpt=excerpt)
+
+
+def _model_complaints(error: ValidationError, source: YamlSource, model: type[BaseModel]) -> Iterator[Complaint]:
+    for problem in error.errors(include_url=False):
+        path = _known_path(problem["loc"], source.value)
+        match problem["type"]:
+            case "extra_forbidden":
+                key = str(problem["loc"][-1])
+                where = path if path and path[-1] == key else (*path, key)
+                known = _fields_at(model, where[:-1])
+                yield source.complaint(where, f"unknown key {key!r}", key=True, suggestion=nearest(key, known))
+            case "missing":
+                yield source.complaint(path, f"the key {str(problem['loc'][-1])!r} is missing")
+            case "literal_error" | "enum":
+                expected = problem.get("ctx", {}).get("expected", "")
+                options = re.findall(r"'([^']*)'", expected)
+                got = str(problem["input"])
+                what = f"{got!r} is not one of {', '.join(options)}"
+                yield source.complaint(path, what, suggestion=nearest(got, options))
+            case _:
+                what = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+                yield source.complaint(path, what[:1].lower() + what[1:])
+
+
+def _known_path(loc: Sequence[str | int], value: Value) -> Path:
+    """Keep of pydantic's `loc` what is really in the document: union tags and function names are not."""
+    path: list[str | int] = []
+    here: Value = value
+    for part in loc:
+        if isinstance(here, dict) and part in here:
+            here = here[str(part)]
+        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
+            here = here[part]
+        else:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _fields_at(model: type[BaseModel], path: Path) -> set[str]:
+    """Return the key names the published schema of `model` knows at `path`, for a suggestion."""
+    schema = model.model_json_schema()
+    definitions = schema.get("$defs", {})
+    here: list[dict[str, Any]] = _expand(schema, definitions)
+    for part in path:
+        found: list[dict[str, Any]] = []
+        for option in here:
+            inner = option.get("items") if isinstance(part, int) else option.get("properties", {}).get(part)
+            inner = inner or (option.get("additionalProperties") if isinstance(part, str) else None)
+            if isinstance(inner, dict):
+                found += _expand(inner, definitions)
+        here = found
+    return {name for option in here for name in option.get("properties", {})}
+
+
+def _expand(schema: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    """Follow references and unions down to the object schemas they stand for."""
+    if "$ref" in schema:
+        return _expand(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
+    branches = [*schema.get("anyOf", []), *schema.get("oneOf", []), *schema.get("allOf", [])]
+    return [x for branch in branches for x in _expand(branch, definitions)] or [schema]
