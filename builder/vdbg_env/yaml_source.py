@@ -220,7 +220,8 @@ def resolve_scalar(text: str, *, plain: bool) -> Scalar:
 
 
 def _place(event: yaml.Event) -> tuple[int, int]:
-    return event.start_mark.line + 1, event.start_mark.column + 1
+    mark = event.start_mark
+    return (mark.line + 1, mark.column + 1) if mark else (1, 1)
 
 
 def _syntax_complaint(error: yaml.MarkedYAMLError, name: str, lines: Sequence[str]) -> Complaint:
