@@ -5,10 +5,13 @@ Engines implement these and are made only in `vdbg_env.cli.wiring`; tests give t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from vdbg_env.application.build_events import BuildEvent
 
 Buffer = bytes | memoryview
 
@@ -52,3 +55,95 @@ class ProgramRunner(Protocol):
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
         """Run to the end; raises HostNotAble when it cannot be started or outlasts `timeout_s`."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineDescription:
+    """Which engine was taken and why; `capabilities` names what a Dockerfile or a build may ask of it.
+
+    Capabilities in use: `secrets` (mounted for one step, never in a layer), `cache-mounts`, `heredocs`, `copy-link`,
+    `platforms` (images for another architecture), `containers` (a built image can be started, saved and pushed).
+    """
+
+    name: Literal["buildx", "buildkit", "classic", "host"]
+    version: str
+    why: str
+    capabilities: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOrder:
+    """What to build and how: the context as chunks of one GNU-format tar with its Dockerfile, read once.
+
+    `secrets` are id -> file; only an engine with that capability takes them. `labels` go into the image's
+    configuration without a word in the Dockerfile.
+    """
+
+    context: Iterable[bytes]
+    dockerfile: str = "Dockerfile"
+    target: str | None = None
+    platform: str | None = None
+    network: Literal["default", "host", "none"] = "default"
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    no_cache: bool = False
+
+
+class ImageEngine(Protocol):
+    """Builds an image and hands it on. Everything it makes is labelled `vdbg.*`; it touches nothing else."""
+
+    def describe(self) -> EngineDescription:
+        """Say which engine this is and what it is able to do; does not raise."""
+        ...
+
+    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
+        """Build, telling each event as it comes; closing the generator cancels the build and removes what it left.
+
+        A step that fails is an event (`BuildFailed`). Raises EngineFailed when the engine cannot be reached at all.
+        """
+        ...
+
+    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
+        """Yield every ELF file, archive and fat binary below `folders` of the image, named by its path in the image.
+
+        Each one's bytes are valid until the next is asked for. A folder the image lacks yields nothing.
+        """
+        ...
+
+    def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
+        """Run a program inside the image, without network, and remove its container whatever happens.
+
+        Raises EngineFailed when the container cannot be started or outlasts `timeout_s`.
+        """
+        ...
+
+    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
+        """Add labels to an image (its layers stay) and give the result these names; returns its id."""
+        ...
+
+    def save(self, image: str, path: Path) -> int:
+        """Write the image as a tar that `docker load` reads, whole or not at all; returns its size in bytes."""
+        ...
+
+    def push(self, image: str) -> Iterator[PushProgress]:
+        """Push a tagged image, telling how far each layer is; the last event carries the digest.
+
+        Raises EngineFailed with the registry's own words when it refuses or cannot be reached.
+        """
+        ...
+
+    def remove(self, image_id: str) -> None:
+        """Remove an image this program built; one that is gone already, or in use, is left alone."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushProgress:
+    """How far one layer of a push is, in bytes where the engine tells them; `digest` is set on the last event."""
+
+    layer: str
+    status: str
+    current: int | None = None
+    total: int | None = None
+    digest: str | None = None
