@@ -58,8 +58,8 @@ class Built:
 class BuildFailed:
     """The build stopped at a step, or before the first one when `key` is None.
 
-    `code` is the exit status of the step's command (137 = killed, mostly for memory), `cause` says in one sentence what is
-    known of the reason, `next_step` what to type, and `tail` holds the last lines the step printed.
+    `code` is the exit status of the step's command (137 = killed, mostly for memory), `cause` says in one sentence
+    what is known of the reason, `next_step` what to type, and `tail` holds the last lines the step printed.
     """
 
     key: str | None
