@@ -1,0 +1,260 @@
+"""Reads 64-bit little-endian ELF: sections and symbols of host libraries, cubins and GPU core dumps alike.
+
+Layout: System V gABI chapter 4. A GPU core has one section per register file of each lane, easily 275,000 of them, and
+a wheel holds thousands of cubins, so headers are unpacked in one sweep and names are decoded only when asked for.
+Every offset comes from the file and is checked against it; what does not fit raises UnreadableBinary.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from vdbg_env.errors import UnreadableBinary
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC: Final = b"\x7fELF"
+EM_CUDA: Final = 190
+ET_REL: Final = 1
+ET_EXEC: Final = 2
+ET_CORE: Final = 4
+SHT_SYMTAB: Final = 2
+SHT_NOBITS: Final = 8
+STT_FUNC: Final = 2
+SHN_LORESERVE: Final = 0xFF00
+SHN_XINDEX: Final = 0xFFFF
+
+HEADER_SIZE: Final = 64
+_HEADER: Final = struct.Struct("<4s5B7xHHIQQQIHHHHHH")
+_SECTION: Final = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL: Final = struct.Struct("<IBBHQQ")
+_NUL: Final = b"\0"
+
+
+class Section(NamedTuple):
+    """One section header (gABI figure 4-10), with its number; `name_offset` points into the section name table."""
+
+    number: int
+    name_offset: int
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
+class Symbol(NamedTuple):
+    """One symbol (gABI figure 4-15); `section` is the raw index, which may be a reserved one such as SHN_ABS."""
+
+    name_offset: int
+    info: int
+    other: int
+    section: int
+    value: int
+    size: int
+
+    @property
+    def type(self) -> int:
+        """The symbol's type, such as STT_FUNC."""
+        return self.info & 0xF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """The two bytes by which CUDA marks the layout of its ELF files."""
+
+    os_abi: int
+    abi_version: int
+
+    @property
+    def known(self) -> bool:
+        """Whether this is one of the two identities seen from NVIDIA: 0x33/7 (to 12.x, and cores) and 0x41/8 (13.x)."""
+        return self in (CUDA_12, CUDA_13)
+
+    def __str__(self) -> str:
+        return f"{self.os_abi:#04x}/{self.abi_version}"
+
+
+CUDA_12: Final = Identity(os_abi=0x33, abi_version=7)
+CUDA_13: Final = Identity(os_abi=0x41, abi_version=8)
+
+
+class Elf:
+    """An ELF file over bytes that stay the caller's; sections and names are read on first use.
+
+    Raises UnreadableBinary from the constructor when the header or the section table does not lie within the bytes.
+    """
+
+    type: int
+    machine: int
+    version: int
+    entry: int
+    flags: int
+
+    def __init__(self, data: Buffer) -> None:
+        self.data: Final = memoryview(data)
+        if len(self.data) < HEADER_SIZE:
+            raise UnreadableBinary(f"an ELF header takes {HEADER_SIZE} bytes, these are {len(self.data)}", offset=0)
+        (
+            magic, elf_class, encoding, _ident_version, os_abi, abi_version,
+            self.type, self.machine, self.version, self.entry, _phoff, self._table, self.flags,
+            _ehsize, _phentsize, _phnum, self._stride, count, names,
+        ) = _HEADER.unpack_from(self.data)  # fmt: skip
+        if magic != MAGIC:
+            raise UnreadableBinary("not an ELF file: the magic number is missing", offset=0)
+        if elf_class != 2 or encoding != 1:
+            raise UnreadableBinary("not a 64-bit little-endian ELF file", offset=4)
+        self.identity: Final = Identity(os_abi=os_abi, abi_version=abi_version)
+        self.section_count, self._names_index = self._extended_numbering(count, names)
+        self._check_table()
+
+    def _extended_numbering(self, count: int, names: int) -> tuple[int, int]:
+        """Return the section count and the name table's index; more than 65,279 of them stand in section 0 (gABI)."""
+        if self._table == 0 or (count != 0 and names != SHN_XINDEX):
+            return (0 if self._table == 0 else count), names
+        if self._stride < _SECTION.size or self._table + _SECTION.size > len(self.data):
+            raise UnreadableBinary("section 0 lies outside the file", offset=self._table, cause=_TRUNCATED)
+        zero = _SECTION.unpack_from(self.data, self._table)
+        return (count or zero[5]), (zero[6] if names == SHN_XINDEX else names)
+
+    def _check_table(self) -> None:
+        if self.section_count == 0:
+            return
+        if self._stride < _SECTION.size:
+            raise UnreadableBinary(f"section headers of {self._stride} bytes; they take {_SECTION.size}", offset=58)
+        end = self._table + self.section_count * self._stride
+        if end > len(self.data):
+            what = f"the section table ends at {end:#x}, the file at {len(self.data):#x}"
+            raise UnreadableBinary(what, offset=self._table, cause=_TRUNCATED)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether this is device code or a GPU core rather than a host file."""
+        return self.machine == EM_CUDA
+
+    @property
+    def arch(self) -> int | None:
+        """The SM architecture of a cubin, such as 90; None when the file is not CUDA's or does not say.
+
+        OSABI 0x41 keeps it in bits 8 to 15 of e_flags, 0x33 in the low byte.
+        """
+        if not self.is_cuda or self.type == ET_CORE:
+            return None
+        number = (self.flags if self.identity.os_abi == CUDA_12.os_abi else self.flags >> 8) & 0xFF
+        return number or None
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """Every section header in file order, section 0 included."""
+        if not self.section_count:
+            return ()
+        table = self.data[self._table : self._table + self.section_count * self._stride]
+        if self._stride == _SECTION.size:
+            rows: Iterator[tuple[int, ...]] = _SECTION.iter_unpack(table)
+        else:
+            rows = (_SECTION.unpack_from(table, i * self._stride) for i in range(self.section_count))
+        return tuple([Section(number, *row) for number, row in enumerate(rows)])
+
+    @cached_property
+    def section_names(self) -> bytes:
+        """The section name table (`.shstrtab`) as it stands; empty when the file has none."""
+        if self._names_index == 0 or not self.section_count:
+            return b""
+        if self._names_index >= self.section_count:
+            what = f"the name table should be section {self._names_index} of {self.section_count}"
+            raise UnreadableBinary(what, offset=62)
+        return bytes(self.contents(self._header(self._names_index)))
+
+    def _header(self, index: int) -> Section:
+        """Unpack one header without reading all the others."""
+        return Section(index, *_SECTION.unpack_from(self.data, self._table + index * self._stride))
+
+    def name(self, section: Section) -> str:
+        """Return a section's name; empty when its offset lies outside the name table."""
+        return _string(self.section_names, section.name_offset)
+
+    def section(self, name: str) -> Section | None:
+        """Return the first section called exactly `name`, or None."""
+        return next(self.sections_named(name), None)
+
+    def sections_named(self, name: str) -> Iterator[Section]:
+        """Yield the sections called exactly `name`; several GPU core sections may share one."""
+        return self._at_names(name.encode() + _NUL)
+
+    def sections_starting(self, prefix: str) -> Iterator[Section]:
+        """Yield the sections whose names start with `prefix`."""
+        return self._at_names(prefix.encode())
+
+    def _at_names(self, needle: bytes) -> Iterator[Section]:
+        # Strings may share tails (".rela.debug_line" holds ".debug_line"), so a hit in the table proves nothing by
+        # itself: a section header must point at exactly that place.
+        places = set(_occurrences(self.section_names, needle))
+        return (s for s in self.sections if s.name_offset in places) if places else iter(())
+
+    def contents(self, section: Section) -> memoryview:
+        """Return a section's bytes without copying; a section without file contents (SHT_NOBITS) gives none."""
+        if section.type == SHT_NOBITS or section.size == 0:
+            return self.data[:0]
+        end = section.offset + section.size
+        if end > len(self.data):
+            what = f"section {section.number} ends at {end:#x}, the file at {len(self.data):#x}"
+            raise UnreadableBinary(what, offset=section.offset, cause=_TRUNCATED)
+        return self.data[section.offset : end]
+
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Every symbol in file order, so that a symbol's number is its place here; empty without a symbol table."""
+        table = self._symbol_table
+        if table is None:
+            return ()
+        rows = self.contents(table)
+        whole = len(rows) - len(rows) % _SYMBOL.size
+        return tuple([Symbol(*row) for row in _SYMBOL.iter_unpack(rows[:whole])])
+
+    def symbol_name(self, symbol: Symbol) -> str:
+        """Return a symbol's name, mangled as it stands; empty when its offset lies outside the string table."""
+        return _string(self._symbol_strings, symbol.name_offset)
+
+    @cached_property
+    def _symbol_table(self) -> Section | None:
+        return next((s for s in self.sections if s.type == SHT_SYMTAB), None)
+
+    @cached_property
+    def _symbol_strings(self) -> bytes:
+        table = self._symbol_table
+        if table is None:
+            return b""
+        if table.link >= self.section_count:
+            where = self._table + table.number * self._stride
+            raise UnreadableBinary(f"the symbols' names should be in section {table.link}", offset=where)
+        return bytes(self.contents(self.sections[table.link]))
+
+
+_TRUNCATED: Final = "the file was cut short: a full disk, an interrupted copy, a writer that was killed"
+_LONGEST_NAME: Final = 1 << 16  # mangled template names reach tens of kilobytes; more is damage
+
+
+def looks_like_elf(data: Buffer) -> bool:
+    """Return whether the bytes start with ELF's magic number."""
+    return bytes(data[:4]) == MAGIC
+
+
+def _string(table: bytes, offset: int) -> str:
+    """Return the NUL-terminated string at `offset`, cut at 64 KiB; bytes that are no UTF-8 are shown escaped."""
+    end = table.find(_NUL, offset, offset + _LONGEST_NAME)
+    return table[offset : end if end >= 0 else offset + _LONGEST_NAME].decode(errors="backslashreplace")
+
+
+def _occurrences(haystack: bytes, needle: bytes) -> Iterator[int]:
+    place = haystack.find(needle)
+    while place >= 0:
+        yield place
+        place = haystack.find(needle, place + 1)
