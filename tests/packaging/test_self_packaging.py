@@ -1,0 +1,68 @@
+"""The package tests itself: what is in the wheel and the sdist, and that the wheel runs where no checkout is."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DATA = ("runbooks", "images", "templates")
+
+pytestmark = pytest.mark.slow
+
+
+def tracked(folder: str) -> set[str]:
+    listing = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(listing.stdout.split("\n")) - {""}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git checkout here to compare with")
+    out = tmp_path_factory.mktemp("dist")
+    # The wheel is made from the sdist, as it is when somebody installs from one.
+    argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return out
+
+
+def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    code = {name.removeprefix("builder/") for name in tracked("builder")}
+    data = {f"vdbg_env/_data/{name}" for folder in DATA for name in tracked(folder)}
+    assert names == code | data
+
+
+def test_the_sdist_holds_what_is_needed_to_build_and_test(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {n for folder in ("builder", *DATA, "tests", "docs", "benchmarks") for n in tracked(folder)}
+    assert wanted <= names
+    assert {"README.md", "LICENSE", "Makefile", "pyproject.toml"} <= names
+    assert not {n for n in names if n.startswith((".venv", ".cache", "out/"))}
+
+
+def test_the_wheel_runs_where_no_checkout_is(built: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    script = "from vdbg_env import resources; print(*(resources.data_dir(d).is_dir() for d in ('images', 'runbooks')))"
+    for argv, expected in (
+        (["-m", "vdbg_env", "--version"], "vdbg-env, version"),
+        (["-c", script], "True True"),
+    ):
+        ran = subprocess.run(
+            [sys.executable, *argv], cwd=elsewhere, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert expected in ran.stdout
