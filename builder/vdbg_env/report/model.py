@@ -1,0 +1,220 @@
+"""One run as a reader wants to meet it: the one value that every writer of a run report reads.
+
+Every field that may be unknown is optional, and stays absent rather than guessed: a run that was cut short, a step
+without output and a machine without a GPU all make a Report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import assert_never
+
+from vdbg_env.cuda.source_frame import Chain
+from vdbg_env.evidence.finding import Finding, Level
+from vdbg_env.evidence.observation import Artifact, Ended, Match, WorkerEnvironment
+
+
+class Provenance(StrEnum):
+    """Where what the report tells was seen; a reader must never take a replay for a crash of their own machine."""
+
+    REAL = "real"  # the workload ran here, now
+    REPLAY = "replay"  # a recording of a workload that ran elsewhere
+    SYNTHETIC = "synthetic"  # a recording made by hand, without a GPU
+
+
+class Verdict(StrEnum):
+    """What the whole run says; each has one exit status (see `exit_status`)."""
+
+    FOUND = "found"  # at least one finding at level error
+    WARNINGS = "warnings"  # findings, none above warning
+    CLEAN = "clean"  # ran to its end, nothing wrong found
+    INCONCLUSIVE = "inconclusive"  # could not be decided either way
+    TIMEOUT = "timeout"  # the time allowed for the whole run was spent
+    FAILED = "failed"  # the tool could not do its work
+    INTERRUPTED = "interrupted"  # the user or the system ended it
+
+    @property
+    def exit_status(self) -> int:
+        """Return the exit status of a command that ends with this verdict."""
+        match self:
+            case Verdict.CLEAN:
+                return 0
+            case Verdict.FAILED:
+                return 1
+            case Verdict.FOUND:
+                return 3
+            case Verdict.WARNINGS:
+                return 4
+            case Verdict.TIMEOUT:
+                return 124
+            case Verdict.INCONCLUSIVE:
+                return 125
+            case Verdict.INTERRUPTED:
+                return 130
+        assert_never(self)
+
+
+class StepStatus(StrEnum):
+    """How far a step came; what it showed is its outcome, how its process ended is `ended`."""
+
+    FINISHED = "finished"
+    SKIPPED = "skipped"  # its `if` was false
+    FAILED = "failed"  # it ran, but not as asked: no program, or an environment that did not reach the workers
+    INTERRUPTED = "interrupted"  # started, its end was never seen
+    NOT_REACHED = "not-reached"  # no outcome led to it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgvChange:
+    """What a step changes in the workload's argv: words put after it, words taken out, words put before it."""
+
+    append: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    wrap: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One start of a step on one rank; `directory` is relative to the run directory."""
+
+    attempt: int
+    rank: int = 0
+    host: str = "localhost"
+    ended: Ended | None = None
+    duration_s: float | None = None
+    reproduced: bool | None = None
+    output_bytes: int = 0
+    directory: str = ""
+    workers: tuple[WorkerEnvironment, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """One step of the escalation: its delta, how it ended, what it showed and where that led.
+
+    `env` is the delta only: a value sets, None unsets. `started_s` counts from the start of the run, both times in
+    seconds. `evidence` holds the lines that decided, not all that matched.
+    """
+
+    id: str
+    name: str | None = None
+    status: StepStatus
+    outcome: str | None = None
+    message: str | None = None
+    next: str | None = None
+    ended: Ended | None = None
+    argv: tuple[str, ...] = ()
+    argv_change: ArgvChange = field(default_factory=ArgvChange)
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    builtin: str | None = None
+    started_s: float | None = None
+    duration_s: float | None = None
+    attempts: tuple[Attempt, ...] = ()
+    evidence: tuple[Match, ...] = ()
+    results: Mapping[str, str] = field(default_factory=dict)
+    artifacts: tuple[Artifact, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceExcerpt:
+    """A few lines around a line of source; `first` is the 1-based number of the first, `marked` of the one meant."""
+
+    file: str
+    first: int
+    marked: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarpGroup:
+    """Warps that stand at one place: `pc` and `offset` in bytes, `count` in warps, `chain` leaf first."""
+
+    pc: int
+    count: int
+    kernel: str | None = None
+    offset: int | None = None
+    chain: Chain = ()
+    state: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarpHistogram:
+    """Where the warps of one core dump stood, the fullest place first; `core` is the artifact's path."""
+
+    core: str
+    step: str | None = None
+    groups: tuple[WarpGroup, ...]
+
+    @property
+    def total(self) -> int:
+        """How many warps were resident."""
+        return sum(group.count for group in self.groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextStep:
+    """One thing to try next, and the command that does it when there is one."""
+
+    text: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One run of one runbook, whole.
+
+    `findings` come by falling confidence. `started` is ISO 8601 in UTC, a label only: all durations are in seconds of
+    a monotonic clock. `origin` says where a replay was recorded.
+    """
+
+    run: str
+    runbook: str
+    title: str | None = None
+    verdict: Verdict
+    provenance: Provenance = Provenance.REAL
+    origin: str | None = None
+    workload: tuple[str, ...] = ()
+    started: str | None = None
+    duration_s: float | None = None
+    steps: tuple[StepReport, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    next_steps: tuple[NextStep, ...] = ()
+    excerpts: tuple[SourceExcerpt, ...] = ()
+    histograms: tuple[WarpHistogram, ...] = ()
+    notes: tuple[str, ...] = ()
+    tool_version: str | None = None
+
+    @property
+    def walked(self) -> tuple[StepReport, ...]:
+        """The steps that the escalation came to, in the order it came to them."""
+        return tuple(step for step in self.steps if step.status is not StepStatus.NOT_REACHED)
+
+    @property
+    def lead(self) -> Finding | None:
+        """The finding to read first: the surest of the highest level present."""
+        for level in Level:
+            for finding in self.findings:
+                if finding.level is level:
+                    return finding
+        return None
+
+    def excerpt(self, file: str, line: int) -> SourceExcerpt | None:
+        """Return the lines around `file`:`line`, or None when the source was not at hand."""
+        return next((e for e in self.excerpts if e.file == file and e.marked == line), None)
+
+
+def verdict_of(findings: tuple[Finding, ...], *, reached_the_end: bool, decided: bool) -> Verdict:
+    """Return the verdict that `findings` support; `decided` says whether some step showed, or ruled out, the fault."""
+    levels = {finding.level for finding in findings}
+    if Level.ERROR in levels:
+        return Verdict.FOUND
+    if not reached_the_end:
+        return Verdict.FAILED
+    if not decided:
+        return Verdict.INCONCLUSIVE
+    return Verdict.WARNINGS if Level.WARNING in levels else Verdict.CLEAN

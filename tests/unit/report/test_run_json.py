@@ -1,0 +1,86 @@
+"""The JSON run report keeps to its published schema, whatever is known of the run."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.support import reports
+from vdbg_env.evidence.finding import HowKnown, Level
+from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.report import run_json
+from vdbg_env.report.changes import Effect
+from vdbg_env.report.model import Provenance, Report, StepStatus, Verdict
+
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schemas" / "run-v1.schema.json").read_text())
+
+
+@pytest.mark.parametrize("report", [reports.FULL, reports.HANG, reports.BARE], ids=["full", "hang", "bare"])
+def test_every_report_keeps_to_the_published_schema(report: Report) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(run_json.render(report)))
+
+
+def test_the_schema_refuses_a_report_without_its_verdict() -> None:
+    broken = run_json.document(reports.FULL)
+    del broken["verdict"]
+    with pytest.raises(jsonschema.ValidationError, match="verdict"):
+        jsonschema.Draft202012Validator(SCHEMA).validate(broken)
+
+
+def test_the_schema_knows_every_word_that_the_program_can_say() -> None:
+    defs = SCHEMA["$defs"]
+    assert set(SCHEMA["properties"]["verdict"]["enum"]) == {v.value for v in Verdict}
+    assert set(SCHEMA["properties"]["provenance"]["enum"]) == {p.value for p in Provenance}
+    assert set(defs["ended"]["properties"]["by"]["enum"]) == {e.value for e in EndedBy}
+    assert set(defs["finding"]["properties"]["how_known"]["enum"]) == {h.value for h in HowKnown}
+    assert set(defs["finding"]["properties"]["level"]["enum"]) == {level.value for level in Level}
+    assert set(defs["step"]["properties"]["status"]["enum"]) == {s.value for s in StepStatus} - {"not-reached"}
+    assert set(defs["change"]["properties"]["effect"]["enum"]) == {e.value for e in Effect}
+
+
+def test_the_promised_names_are_there() -> None:
+    document = run_json.document(reports.FULL)
+    assert {"schema", "run", "runbook", "verdict", "steps", "findings", "environment"} <= set(document)
+    step = json.loads(run_json.render(reports.FULL))["steps"][1]
+    promised = {"id", "status", "ended", "outcome", "argv", "env", "duration_s", "attempts", "findings", "artifacts"}
+    assert promised <= set(step)
+    assert {"by", "code", "signal"} <= set(step["ended"])
+    finding = json.loads(run_json.render(reports.FULL))["findings"][0]
+    assert {"rule", "level", "message", "location", "chain", "how_known", "confidence", "step", "artifact"} <= set(
+        finding
+    )
+    assert [frame["line"] for frame in finding["chain"]] == [5, 9, 13]
+
+
+def test_steps_that_were_not_reached_are_named_apart() -> None:
+    document = json.loads(run_json.render(reports.FULL))
+    assert "sanitizer" not in [step["id"] for step in document["steps"]]
+    assert document["not_reached"] == ["sanitizer"]
+
+
+def test_a_step_points_at_the_findings_it_led_to() -> None:
+    steps = {step["id"]: step for step in json.loads(run_json.render(reports.FULL))["steps"]}
+    assert steps["read-core"]["findings"] == ["F1"]
+    assert steps["cudagraph-none"]["findings"] == ["F2"]
+
+
+def test_a_signal_without_a_name_is_still_told() -> None:
+    assert run_json.signal_name(200) is None
+    assert run_json.signal_name(6) == "SIGABRT"
+
+
+def test_an_unset_variable_is_null() -> None:
+    steps = {step["id"]: step for step in json.loads(run_json.render(reports.FULL))["steps"]}
+    assert steps["coredump"]["env"]["PYTHONHASHSEED"] is None
+
+
+def test_every_verdict_has_its_exit_status() -> None:
+    statuses = {verdict: verdict.exit_status for verdict in Verdict}
+    assert statuses[Verdict.FOUND] == 3 and statuses[Verdict.CLEAN] == 0 and statuses[Verdict.INCONCLUSIVE] == 125
+    assert len(set(statuses.values())) == len(Verdict)
+
+
+def test_text_that_is_no_ascii_is_kept_readable() -> None:
+    assert "Überlauf" in run_json.render(dataclasses.replace(reports.BARE, notes=("Überlauf",)))
