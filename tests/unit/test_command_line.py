@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.command_line import vdbg_env
+from tests.support.golden import assert_golden
 from vdbg_env import __version__
 from vdbg_env.cli import COMMANDS
 
@@ -27,3 +28,12 @@ def test_every_command_helps_with_an_example(name: str) -> None:
     ran = vdbg_env(name, "--help")
     assert ran.status == 0
     assert "Example" in ran.stdout, f"`vdbg-env {name} --help` shows no example"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_reads_as_its_golden(name: str) -> None:
+    assert_golden(f"cli/{name}.txt", vdbg_env(name, "--help").stdout)
+
+
+def test_the_first_page_reads_as_its_golden() -> None:
+    assert_golden("cli/vdbg-env.txt", vdbg_env("--help").stdout)

@@ -1,0 +1,81 @@
+"""Times two commands in turn, A B A B ..., so that a comparison holds when the machine's speed drifts."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One command's runs: wall time in seconds (minimum, median, maximum) and peak memory in MiB."""
+
+    name: str
+    least_s: float
+    median_s: float
+    most_s: float
+    peak_mib: float
+
+    def __str__(self) -> str:
+        times = f"{self.least_s:8.3f} {self.median_s:8.3f} {self.most_s:8.3f} s"
+        return f"{self.name:<34} {times}   {self.peak_mib:8.1f} MiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two commands and the median of their ratios, pair by pair."""
+
+    ours: Figure
+    peer: Figure
+    ratio: float
+
+    def __str__(self) -> str:
+        header = f"{'command':<34} {'least':>8} {'median':>8} {'most':>8}     {'peak memory':>12}"
+        return f"{header}\n{self.ours}\n{self.peer}\nours / peer, median of pairs: {self.ratio:.3f}"
+
+
+def compare(
+    ours: tuple[str, Sequence[str]], peer: tuple[str, Sequence[str]], *, runs: int = 7, warm_up: int = 1
+) -> Comparison:
+    """Run both commands in turn and compare; a command that exits with an error is told by `CalledProcessError`."""
+    for _ in range(warm_up):
+        run_once(ours[1])
+        run_once(peer[1])
+    pairs = [(run_once(ours[1]), run_once(peer[1])) for _ in range(runs)]
+    return Comparison(
+        ours=_figure(ours[0], [a for a, _ in pairs]),
+        peer=_figure(peer[0], [b for _, b in pairs]),
+        ratio=statistics.median(a[0] / b[0] for a, b in pairs),
+    )
+
+
+def run_once(argv: Sequence[str], *, allowed: Sequence[int] = (0, 3, 4)) -> tuple[float, float]:
+    """Run a command to its end; returns its wall time in seconds and its peak memory in MiB."""
+    start = time.perf_counter()
+    child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    wall = time.perf_counter() - start
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode not in allowed:
+        raise subprocess.CalledProcessError(child.returncode, list(argv))
+    return wall, _mib(usage)
+
+
+def _mib(usage: resource.struct_rusage) -> float:
+    return usage.ru_maxrss / 1024  # Linux counts in KiB
+
+
+def _figure(name: str, runs: Sequence[tuple[float, float]]) -> Figure:
+    walls = [wall for wall, _ in runs]
+    return Figure(
+        name=name,
+        least_s=min(walls),
+        median_s=statistics.median(walls),
+        most_s=max(walls),
+        peak_mib=max(memory for _, memory in runs),
+    )
