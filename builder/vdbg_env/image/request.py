@@ -1,0 +1,82 @@
+"""What the user asked to have built: the flags as one value, with the ways of the site and of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vdbg_env.image.source import Source
+
+DebugInfo = Literal["lineinfo", "device-debug"]
+Network = Literal["default", "host", "none"]
+Platform = Literal["linux/amd64", "linux/arm64"]
+Dialect = Literal["classic", "buildkit"]
+"""Which Dockerfile instructions the engine takes.
+
+`classic`: what every engine takes; the default, since a rendered folder must build anywhere. `buildkit`: also
+`RUN --mount` of types cache, bind and secret, which the BuildKit embedded in every engine since 18.09 takes. Heredocs,
+`COPY --link` and `# syntax=` lines are used by neither: the first two fail on older BuildKit, and the third pulls an
+image from a registry that an air-gapped cluster cannot reach.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DependencyTree:
+    """A local folder that stands in for a dependency the build would fetch; `path` is of this machine."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secret:
+    """A file of this machine that build steps may read and no layer may hold; `id` names it in the Dockerfile."""
+
+    id: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipIndex:
+    """Where pip looks; addresses only, credentials travel as a Secret."""
+
+    index_url: str | None = None
+    extra_index_urls: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """The ways of this site: its certificate authority, proxies, package index and apt mirror."""
+
+    ca_bundle: bytes | None = None
+    keep_ca: bool = False
+    proxies: Mapping[str, str] = field(default_factory=dict)
+    pip: PipIndex = field(default_factory=PipIndex)
+    apt_mirror: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """One build as asked for; None and empty mean what the profile says.
+
+    `arch` are compute capabilities ("9.0"), `jobs` the number of compiler processes, `base` an image reference that
+    may end in a digest. With `offline_compile` the steps that compile run without network after the others have
+    fetched what is needed (see `BuildPlan.split_before_compile`).
+    """
+
+    profile: str
+    debug: DebugInfo = "lineinfo"
+    source: Source | None = None
+    arch: tuple[str, ...] = ()
+    target: str | None = None
+    deps: tuple[DependencyTree, ...] = ()
+    base: str | None = None
+    platform: Platform | None = None
+    jobs: int | None = None
+    network: Network = "default"
+    offline_compile: bool = False
+    site: Site = field(default_factory=Site)
+    secrets: tuple[Secret, ...] = ()
+    dialect: Dialect = "classic"
