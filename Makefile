@@ -24,7 +24,7 @@ test: lint       ## Everything CI runs
 	$(BIN)/pytest
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
-	GOLDEN=rewrite $(BIN)/pytest -q tests/golden
+	GOLDEN=rewrite $(BIN)/pytest -q tests/unit
 
 clean:           ## Remove what make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
