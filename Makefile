@@ -21,6 +21,7 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 	$(BIN)/mypy
 
 test: lint       ## Everything CI runs
+	scripts/prepare-tests
 	$(BIN)/pytest
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
