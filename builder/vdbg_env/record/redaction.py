@@ -1,0 +1,251 @@
+"""Takes secrets out of everything before it reaches the disk: streams, argument lists, environments, documents, files.
+
+A stream is looked at in whole lines, so a secret cut by a chunk's border is seen whole; a line too long to hold goes
+out all but its last bytes. What cannot be redacted is withheld: an error here costs output, never a secret.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vdbg_env.record.secrets import OVERLAP, Span, find_secrets, is_sensitive_name
+
+LINE_LIMIT = 64 << 10  # bytes of one line that are held back while its end has not come
+_TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
+_PEM_END = re.compile(rb"-----END [A-Z ]{0,30}PRIVATE KEY-----|(?<=\n)(?=[^A-Za-z0-9+/=\r\n-])")
+_PEM_LIMIT = 64 << 10
+_IPV4 = re.compile(rb"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w.]|/\d)")
+_IPV6 = re.compile(rb"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){3,7}(?::?[0-9a-fA-F]{1,4}){1,4}(?![\w:])")
+_OWN_ADDRESSES = {b"127.0.0.1", b"0.0.0.0", b"255.255.255.255"}
+
+
+class Pseudonyms(NamedTuple):
+    """Consistent stand-ins for hosts and IP addresses; the same `key` gives the same name in every run and file.
+
+    The key must not lie beside the record: with it, all IPv4 addresses could be tried out.
+    """
+
+    key: bytes
+    hosts: tuple[str, ...] = ()
+
+    def replace(self, text: bytes) -> bytes:
+        """Return `text` with every known host name and every address (but this machine's own loopback) replaced."""
+        for host in sorted(self.hosts, key=len, reverse=True):
+            name = host.encode()
+            if name in text:
+                text = re.sub(rb"(?<![\w.-])" + re.escape(name) + rb"(?![\w-])", self._name(b"host", name), text)
+        if text.count(b".") >= 3:
+            text = _IPV4.sub(self._address, text)
+        return _IPV6.sub(self._address, text) if text.count(b":") >= 4 else text
+
+    def _address(self, found: re.Match[bytes]) -> bytes:
+        return found[0] if found[0] in _OWN_ADDRESSES else self._name(b"ip", found[0])
+
+    def _name(self, kind: bytes, value: bytes) -> bytes:
+        return kind + b"-" + hmac.digest(self.key, kind + b":" + value.lower(), "sha256").hex()[:8].encode()
+
+
+class Redactor:
+    """Takes secrets out of values, and of any number of streams (`stream`).
+
+    `literals` are values told in advance (`secret_values`), `pseudonyms` asks for stand-ins for hosts and addresses.
+    """
+
+    def __init__(self, literals: tuple[bytes, ...] = (), pseudonyms: Pseudonyms | None = None) -> None:
+        self.literals = literals
+        self.pseudonyms = pseudonyms
+
+    def data(self, data: bytes) -> bytes:
+        """Return `data`, a whole text, with every secret replaced by a word that says what kind it was."""
+        return self.replace(data, find_secrets(data, self.literals))
+
+    def replace(self, data: bytes, spans: Sequence[Span]) -> bytes:
+        """Return `data` with `spans` replaced, and with pseudonyms where they are asked for."""
+        if spans:
+            parts, at = [], 0
+            for span in spans:
+                parts += [data[at : span.start], b"[redacted %s]" % span.kind.encode()]
+                at = span.end
+            data = b"".join([*parts, data[at:]])
+        return self.pseudonyms.replace(data) if self.pseudonyms else data
+
+    def text(self, text: str) -> str:
+        """Return `text` redacted."""
+        return self.data(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+    def argv(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return an argument list redacted; the value after a flag such as `--api-key` is one too."""
+        kept: list[str] = []
+        for position, argument in enumerate(argv):
+            before = argv[position - 1] if position else ""
+            flag = (
+                before.startswith("-") and "=" not in before and is_sensitive_name(before.lstrip("-").replace("-", "_"))
+            )
+            kept.append("[redacted value]" if flag and not argument.startswith("--") else self.text(argument))
+        return tuple(kept)
+
+    def env(self, env: Mapping[str, str | None]) -> dict[str, str | None]:
+        """Return an environment redacted: sensitive names lose their value, the others what is secret in theirs."""
+        return {name: self._variable(name, value) for name, value in env.items()}
+
+    def _variable(self, name: str, value: str | None) -> str | None:
+        if not value:
+            return value
+        return "[redacted value]" if is_sensitive_name(name) else self.text(value)
+
+    def document(self, value: object) -> object:
+        """Return a JSON value with every text in it redacted, keys left as they are."""
+        match value:
+            case str():
+                return self.text(value)
+            case Mapping():
+                return {
+                    key: "[redacted value]"
+                    if isinstance(v, str) and v and is_sensitive_name(str(key))
+                    else self.document(v)
+                    for key, v in value.items()
+                }
+            case list() | tuple():
+                return [self.document(v) for v in value]
+        return value
+
+    def stream(self) -> StreamRedactor:
+        """Return a redactor for one stream of bytes that come in chunks."""
+        return StreamRedactor(self)
+
+
+class StreamRedactor:
+    """Redacts one stream: `feed` returns what may be written now, `finish` the rest.
+
+    Bytes are held back until their line ends, at most LINE_LIMIT of them; a secret that outgrows even that is dropped
+    up to its end. An error inside withholds the bytes it struck and says how many.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = b""
+        self._until: re.Pattern[bytes] | None = None  # inside a secret that began in bytes already written
+        self._swallowed = 0
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the redacted bytes that are safe to write after `chunk` came."""
+        data = self._held + chunk if self._held else chunk
+        return self._guarded(data, lambda: self._split(data, end=False))
+
+    def finish(self) -> bytes:
+        """Return what was still held back when the stream ended."""
+        data = self._held
+        return self._guarded(data, lambda: self._split(data, end=True))
+
+    def _guarded(self, data: bytes, split: Callable[[], tuple[bytes, bytes]]) -> bytes:
+        try:
+            ready, self._held = split()
+        except Exception as error:  # fail closed: whatever went wrong, these bytes are not written
+            self._held = b""
+            return b"[redaction failed (%s): %d bytes withheld]\n" % (type(error).__name__.encode(), len(data))
+        return ready
+
+    def _split(self, data: bytes, *, end: bool) -> tuple[bytes, bytes]:
+        """Return what may be written, redacted, and what must still be held."""
+        if self._until is not None:
+            data = self._after_swallowing(data, self._until)
+            if self._until is not None:
+                return b"", b"" if end else data
+        cut = len(data) if end else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        forced = not end and len(data) - cut > LINE_LIMIT
+        if forced:
+            cut = len(data)
+        if cut == 0:
+            return b"", data
+        head = data[:cut]
+        spans = _with_open_key(head, find_secrets(head, self._redactor.literals))
+        if forced:
+            cut = self._forced_cut(head, spans)
+            head, spans = data[:cut], [s for s in spans if s.start < cut]
+        elif spans and _is_open_key(head, spans[-1]):
+            self._until, self._swallowed = _PEM_END, 0
+        return self._redactor.replace(head, spans), data[cut:]
+
+    def _forced_cut(self, head: bytes, spans: list[Span]) -> int:
+        """Return where a line too long to hold may be cut: never between a secret and the words that give it away."""
+        cut = len(head) - OVERLAP
+        for span in spans:
+            if span.context < cut < span.end or (span.context < cut and span.end == len(head)):
+                cut = span.end
+                if cut == len(head):
+                    self._until, self._swallowed = _PEM_END if span.kind == "private-key" else _TOKEN_END, 0
+        return cut
+
+    def _after_swallowing(self, data: bytes, until: re.Pattern[bytes]) -> bytes:
+        """Drop bytes up to the end of the secret that is being dropped; what is returned has yet to be looked at."""
+        found = until.search(data)
+        if found:
+            self._until = None
+            return data[found.end() :] if found[0].startswith(b"-----") else data[found.start() :]
+        if until is _TOKEN_END:
+            return b""
+        self._swallowed += len(data)
+        if self._swallowed > _PEM_LIMIT:
+            self._until = None  # no private key is this long: the mark was text about keys
+        return data[-64:]  # the end mark itself may be cut by the border
+
+
+def _is_sensitive_flag(argument: str) -> bool:
+    return (
+        argument.startswith("-") and "=" not in argument and is_sensitive_name(argument.lstrip("-").replace("-", "_"))
+    )
+
+
+def _with_open_key(head: bytes, spans: list[Span]) -> list[Span]:
+    """Return `spans` with a private key whose end is not in `head` reaching to the end of `head`."""
+    for position, span in enumerate(spans):
+        if span.kind == "private-key" and b"-----END" not in head[span.start : span.end]:
+            return [*spans[:position], span._replace(end=len(head))]
+    return spans
+
+
+def _is_open_key(head: bytes, span: Span) -> bool:
+    return span.kind == "private-key" and span.end == len(head) and b"-----END" not in head[span.start :]
+
+
+def mask_file(path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 20) -> int:
+    """Overwrite every secret in a file with as many `*`, in place, and return how many were found.
+
+    The length stays, so an ELF core stays readable. A file with a NUL in its first 8 KiB counts as binary: there only
+    literals and tokens with a telling prefix are taken, for `://x@` in machine code is no address.
+    """
+    found, at = 0, 0
+    with path.open("r+b") as file:
+        binary = b"\0" in file.read(8192)
+        size = os.fstat(file.fileno()).st_size
+        while at < size:
+            data = os.pread(file.fileno(), window + OVERLAP, at)
+            last = at + len(data) >= size
+            # What begins in the overlap is left to the next window, which sees it whole.
+            step = len(data) if last else max(1, len(data) - OVERLAP)
+            spans = [s for s in find_secrets(data, literals, strict=binary) if s.context < step]
+            for span in spans:
+                os.pwrite(file.fileno(), b"*" * (span.end - span.start), at + span.start)
+            found += len(spans)
+            if spans and spans[-1].end == len(data) and not last:
+                at = _mask_to_end(file.fileno(), at + len(data))
+            else:
+                at += max([step, *(s.end for s in spans)])
+    return found
+
+
+def _mask_to_end(descriptor: int, at: int) -> int:
+    """Mask the rest of a secret that was longer than the window, and return the offset behind it."""
+    while data := os.pread(descriptor, OVERLAP, at):
+        found = _TOKEN_END.search(data)
+        end = found.start() if found else len(data)
+        os.pwrite(descriptor, b"*" * end, at)
+        at += end
+        if found:
+            break
+    return at
