@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 
@@ -84,3 +85,22 @@ class Invocation:
     artifacts: tuple[ArtifactRule, ...] = ()
     driver: ServerDriver | None = None
     verify_env: bool = True
+
+
+def placed(invocation: Invocation, *, attempt: int, rank: int, host: str, directory: str) -> Invocation:
+    """Return the invocation for one attempt on one rank: the strings `${{ rank.* }}` in it become their values."""
+    known = {"dir": directory, "number": str(rank), "host": host}
+
+    def settled(text: str) -> str:
+        return _RANK.sub(lambda found: known[found[1]], text)
+
+    return replace(
+        invocation,
+        attempt=attempt,
+        argv=tuple(map(settled, invocation.argv)),
+        base_argv=tuple(map(settled, invocation.base_argv)),
+        env={name: None if value is None else settled(value) for name, value in invocation.env.items()},
+    )
+
+
+_RANK = re.compile(r"\$\{\{ rank\.(dir|number|host) \}\}")

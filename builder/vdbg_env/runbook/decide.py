@@ -1,0 +1,128 @@
+"""Turns a step into the decision to do it: substitution, the final command line, the environment delta."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from vdbg_env.errors import BadInput
+from vdbg_env.runbook import scope, template
+from vdbg_env.runbook.expression import ExpressionFailed, Names, compile_condition
+from vdbg_env.runbook.invocation import Invocation, ServerDriver
+from vdbg_env.runbook.model import ArgvOverlay, Builtin, Command, Data, Manual, Run, Step, Uses
+from vdbg_env.runbook.overlay import overlaid_argv, overlaid_env
+from vdbg_env.runbook.state import AskPerson, Decision, RunState, RunStep, UseBuiltin
+
+
+def why_skipped(state: RunState, step: Step) -> str | None:
+    """Return the reason a step is not run, or None when it is: a missing tool, or an `if` that does not hold."""
+    missing = [tool for tool in step.tools if state.facts.tools is not None and tool not in state.facts.tools]
+    if missing:
+        return f"{', '.join(missing)} is not at hand"
+    if step.condition is None:
+        return None
+    names, values = _before(state, step)
+    try:
+        held = compile_condition(step.condition, names).holds(values)
+    except ExpressionFailed as error:
+        return f"its condition could not be decided: {error}"
+    return None if held else f"its condition does not hold: {step.condition}"
+
+
+def decision(state: RunState, step: Step) -> Decision:
+    """Return what is to be done for a step; raises BadInput when a text in it cannot be filled."""
+    names, values = _before(state, step)
+    try:
+        match step:
+            case Run():
+                return _run(state, step, names, values)
+            case Uses():
+                builtin = filled_builtin(step.builtin, names, values)
+                return UseBuiltin(
+                    step=step.id,
+                    name=builtin.name,
+                    version=builtin.version,
+                    parameters=builtin.parameters,
+                    timeout_s=step.timeout_s,
+                )
+            case Manual():
+                return AskPerson(
+                    step=step.id,
+                    prompt=template.fill_text(step.prompt, names, values),
+                    choices=tuple(step.choices),
+                    default=step.default,
+                    timeout_s=step.timeout_s,
+                )
+            case _:
+                assert_never(step)
+    except ExpressionFailed as error:
+        raise BadInput(f"step {step.id!r} cannot be prepared: {error}", cause="an input that is missing") from None
+
+
+def filled_builtin(builtin: Builtin, names: Names, values: dict[str, Data]) -> Builtin:
+    """Return the built-in with final parameters; raises ExpressionFailed."""
+    filled = template.fill(dict(builtin.parameters), names, values)
+    assert isinstance(filled, dict)
+    return replace(builtin, parameters=filled)
+
+
+def _run(state: RunState, step: Run, names: Names, values: dict[str, Data]) -> RunStep:
+    command = state.runbook.commands[step.command]
+    base = _argv(command, names, values)
+    overlay = ArgvOverlay(
+        append=_words(step.argv.append, names, values),
+        remove=step.argv.remove,
+        wrap=_words(step.argv.wrap, names, values),
+    )
+    env = overlaid_env(command.env, step.env)
+    matchers = {**state.runbook.matchers, **{matcher.name: matcher for matcher in step.matchers}}
+    invocation = Invocation(
+        step=step.id,
+        attempt=1,
+        argv=overlaid_argv(base, overlay),
+        base_argv=base,
+        env={key: None if x is None else template.fill_text(x, names, values) for key, x in env.items()},
+        timeout_s=step.timeout_s,
+        kill=step.kill,
+        watch=step.watch,
+        output=step.output,
+        matchers=tuple(matchers.values()),
+        artifacts=step.artifacts,
+        driver=_driver(command, names, values),
+        verify_env=step.verify_env,
+    )
+    readers = tuple(filled_builtin(reader, names, values) for reader in step.readers)
+    return RunStep(invocation=invocation, repeat=step.repeat, placement=step.placement, readers=readers)
+
+
+def _argv(command: Command, names: Names, values: dict[str, Data]) -> tuple[str, ...]:
+    if isinstance(command.argv, tuple):
+        return _words(command.argv, names, values)
+    filled = template.fill(command.argv, names, values)
+    if not isinstance(filled, list) or not filled:
+        raise ExpressionFailed(f"{command.argv} gives {filled!r}, not the words of a command line")
+    return tuple(template.as_text(word) for word in filled)
+
+
+def _words(words: tuple[str, ...], names: Names, values: dict[str, Data]) -> tuple[str, ...]:
+    """Fill each word; one that is an expression and gives a list stands for as many words, also for none."""
+    result: list[str] = []
+    for word in words:
+        filled = template.fill(word, names, values)
+        result.extend(map(template.as_text, filled) if isinstance(filled, list) else [template.as_text(filled)])
+    return tuple(result)
+
+
+def _driver(command: Command, names: Names, values: dict[str, Data]) -> ServerDriver | None:
+    if command.driver is None:
+        return None
+    replay = template.fill_text(command.driver.replay, names, values) if command.driver.replay else ""
+    if not replay:
+        return None  # nothing to send: the command is run to its own end
+    url = template.fill_text(command.driver.ready_url, names, values)
+    return ServerDriver(ready_url=url, ready_timeout_s=command.driver.ready_timeout_s, replay=replay)
+
+
+def _before(state: RunState, step: Step) -> tuple[Names, dict[str, Data]]:
+    values = scope.values_before(state.runbook, state.inputs, state.facts, state.trail)
+    return scope.names(state.runbook, step, "before"), values

@@ -1,0 +1,172 @@
+"""Compiles and evaluates the conditions of a runbook: CEL, with declared names only.
+
+CEL (Common Expression Language, cel-spec) has no statements, no loops without a bound and no way out: an expression
+sees the values it is given and nothing of Python. The engine under it is Google's C++ one, which refuses deep nesting,
+limits the iterations of a comprehension and matches patterns by RE2. All of it is used here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from cel_expr_python import cel
+
+from vdbg_env.runbook.model import Data
+from vdbg_env.yaml_source import nearest
+
+MAX_LENGTH = 4096  # characters of one expression
+
+Names = Mapping[str, "Names | None"]
+"""What an expression may name: root -> members, and so on down; None where everything below is allowed."""
+
+_TOKEN = re.compile(
+    r"""(?P<text>[rRbB]{0,2}(?:'{3}.*?'{3}|"{3}.*?"{3}|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"))"""
+    r"""|(?P<path>[A-Za-z_]\w*(?:\s*\.\s*[A-Za-z_]\w*)*)(?P<call>\s*\()?|(?P<number>\d[\w.]*)|(?P<dot>\.\s*[A-Za-z_]\w*)|.""",
+    re.DOTALL,
+)
+_PLACE = re.compile(r"ERROR: <input>:(\d+):(\d+): ([^\n]*)")
+_UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
+
+
+class BadExpression(Exception):
+    """An expression that does not compile; `offset` counts characters from its start."""
+
+    def __init__(self, what: str, *, offset: int = 0, suggestion: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.offset = offset
+        self.suggestion = suggestion
+
+
+class ExpressionFailed(Exception):
+    """An expression that compiled could not be evaluated with these values (a missing member, a wrong type)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expression:
+    """A compiled expression; `gives` is CEL's name of its type, DYN where only the values decide."""
+
+    text: str
+    gives: str
+    roots: frozenset[str]
+    program: Any
+
+    def evaluate(self, values: Mapping[str, Data]) -> Data:
+        """Return the value of the expression; raises ExpressionFailed."""
+        try:
+            result = self.program.eval(data={name: values[name] for name in self.roots})
+        except (RuntimeError, KeyError, TypeError, ValueError, UnicodeError) as error:
+            raise ExpressionFailed(f"{self.text}: {error}") from None
+        if str(result.type()) == "ERROR":
+            raise ExpressionFailed(f"{self.text}: {_reason(str(result.value()))}")
+        return _plain(result.plain_value())
+
+    def holds(self, values: Mapping[str, Data]) -> bool:
+        """Return the value of a condition; raises ExpressionFailed when it is not true or false."""
+        value = self.evaluate(values)
+        if not isinstance(value, bool):
+            raise ExpressionFailed(f"{self.text}: gives {value!r}, not true or false")
+        return value
+
+
+def compile_expression(text: str, names: Names) -> Expression:
+    """Compile one expression that may use `names` only; raises BadExpression with the place and the nearest name."""
+    if len(text) > MAX_LENGTH:
+        raise BadExpression(f"an expression of {len(text)} characters; at most {MAX_LENGTH} are read")
+    try:
+        program = _environment(tuple(sorted(names))).compile(text)
+    except RuntimeError as error:
+        raise _bad_expression(text, str(error), names) from None
+    except (UnicodeError, ValueError) as error:
+        raise BadExpression(f"not an expression: {error}") from None
+    _check_members(text, names)
+    roots = frozenset(root for root, _ in _paths(text)) & frozenset(names)
+    return Expression(text=text, gives=str(program.return_type()), roots=roots, program=program)
+
+
+def compile_condition(text: str, names: Names) -> Expression:
+    """Compile an expression that must be true or false; raises BadExpression."""
+    expression = compile_expression(text, names)
+    if expression.gives not in {"BOOL", "DYN"}:
+        raise BadExpression(f"a condition must be true or false, this one gives {expression.gives}")
+    return expression
+
+
+@lru_cache(maxsize=64)
+def _environment(roots: tuple[str, ...]) -> Any:
+    return cel.NewEnv(variables=dict.fromkeys(roots, cel.Type.DYN))
+
+
+def _bad_expression(text: str, message: str, names: Names) -> BadExpression:
+    found = _PLACE.search(message)
+    if not found:
+        return BadExpression(_reason(message))
+    line, column, what = int(found[1]), int(found[2]), found[3]
+    what = what.removesuffix(" [INVALID_ARGUMENT]").replace(" (in container '')", "")
+    offset = sum(len(x) + 1 for x in text.split("\n")[: max(0, line - 1)]) + max(0, column - 1)
+    undeclared = _UNDECLARED.search(what)
+    if undeclared:
+        root = undeclared[1].split(".")[0]
+        # CEL marks the dot after an unknown root; the root itself is what the reader must look at.
+        offset = next((start for name, start in _roots(text) if name == root), offset)
+        what = f"unknown name {root!r}; known here: {', '.join(sorted(names))}"
+        return BadExpression(what, offset=offset, suggestion=nearest(root, names))
+    return BadExpression(what[:1].lower() + what[1:], offset=offset)
+
+
+def _check_members(text: str, names: Names) -> None:
+    """Refuse a member that no value can have (`ended.cod`), which CEL itself would see only when it is too late."""
+    for _, path in _paths(text):
+        here: Names | None = names
+        for depth, (part, offset) in enumerate(path):
+            if here is None or (depth == 0 and part not in here):
+                break  # anything goes, or a variable of a comprehension
+            if part not in here:
+                where = ".".join(name for name, _ in path[:depth])
+                known = f"; known: {', '.join(sorted(here))}" if here else ""
+                what = f"{where!r} has no member {part!r}{known}"
+                raise BadExpression(what, offset=offset, suggestion=nearest(part, here))
+            here = here[part]
+
+
+def _paths(text: str) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    """Yield every dotted path outside string literals as its root and its (name, offset) parts, less a method name."""
+    for token in _TOKEN.finditer(text):
+        if token["path"] is None:
+            continue
+        parts = [(m[0], token.start("path") + m.start()) for m in re.finditer(r"[A-Za-z_]\w*", token["path"])]
+        if token["call"]:
+            parts = parts[:-1]  # the function or method called
+        if parts:
+            yield parts[0][0], parts
+
+
+def _roots(text: str) -> Iterator[tuple[str, int]]:
+    for root, parts in _paths(text):
+        yield root, parts[0][1]
+
+
+def _reason(message: str) -> str:
+    """Take the status words of the C++ library from a message: what remains is for people."""
+    text = re.sub(r"^[A-Z_]+: (ERROR: <input>:-?\d+:-?\d+: )?", "", message.strip())
+    text = re.sub(r"\s*\[[A-Z_]+\]\s*$", "", text).split("\n")[0]
+    return text[:1].lower() + text[1:]
+
+
+def _plain(value: Any) -> Data:
+    """Return a CEL value as plain data; times and bytes become text, as JSON would have them."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes() | bytearray():
+            return bytes(value).decode("utf-8", "backslashreplace")
+        case list() | tuple():
+            return [_plain(x) for x in value]
+        case dict():
+            return {str(k): _plain(v) for k, v in value.items()}
+        case _:
+            return str(value)

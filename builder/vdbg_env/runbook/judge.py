@@ -1,0 +1,190 @@
+"""Judges what came of a step: the first outcome whose `when` holds, its message, its finding, and where it leads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+
+from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.errors import BadInput
+from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.runbook import scope, template
+from vdbg_env.runbook.expression import ExpressionFailed, Names, compile_condition
+from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Status, Step, Uses
+from vdbg_env.runbook.state import RunState, RunStep, StepRecord, StepResult
+
+_LOCATION = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?: in (?P<function>.+))?", re.DOTALL)
+
+
+def record(state: RunState, step: Step, result: StepResult) -> StepRecord:
+    """Return the record of one visit: how it ended, whether the bug showed, and what follows."""
+    match step:
+        case Manual():
+            return _answer(step, result)
+        case Run() | Uses():
+            return _Judge(state, step, result).record()
+        case _:
+            assert_never(step)
+
+
+def _answer(step: Manual, result: StepResult) -> StepRecord:
+    choice = step.default if result.choice is None else result.choice
+    if choice not in step.choices:
+        raise BadInput(f"{choice!r} is no answer to step {step.id!r}; it takes {', '.join(step.choices)}")
+    return StepRecord(step=step.id, outcome=None, next=step.choices[choice], choice=choice, notes=result.notes)
+
+
+class _Judge:
+    """One step's result with all the values its expressions may see."""
+
+    def __init__(self, state: RunState, step: Run | Uses, result: StepResult) -> None:
+        self.state = state
+        self.step = step
+        self.result = result
+        self.notes: list[str] = list(result.notes)
+        self.names: Names = scope.names(state.runbook, step, "after")
+        self.values: dict[str, Data] = {
+            **scope.values_before(state.runbook, state.inputs, state.facts, state.trail),
+            **scope.values_of_results(step, result),
+        }
+        if isinstance(step, Run):
+            self.values |= scope.values_of_attempts(step, result.observations)
+
+    def record(self) -> StepRecord:
+        """Return the record; a step whose own work failed has the outcome `error`, whatever its text says."""
+        self.values["results"] = results = self._results()
+        failure = self.result.error or self._never_ran() or self._overlay_lost()
+        outcome = self._error_outcome() if failure else self._first_that_holds()
+        message = failure or self._text(outcome.message)
+        findings = self.result.findings if failure else (*self.result.findings, *self._finding(outcome, message))
+        observations = self.result.observations
+        artifacts = self.values.get("artifacts")
+        return StepRecord(
+            step=self.step.id,
+            outcome=Status.ERROR if failure else outcome.status,
+            next=outcome.next,
+            ended=scope.first_failure(observations),
+            message=message,
+            attempts=len({x.attempt for x in observations}),
+            reproduced=0 if failure else self._attempts_that_hold(outcome),
+            results=results,
+            artifacts=artifacts if isinstance(artifacts, dict) else {},
+            findings=findings,
+            notes=tuple(self.notes),
+        )
+
+    def _results(self) -> dict[str, Data]:
+        """Return the results of readers, with the step's own expressions over them; one that fails is left out."""
+        found = self.values["results"]
+        assert isinstance(found, dict)
+        results = dict(found)
+        for name, text in self.step.results.items():
+            try:
+                results[name] = template.fill(text, self.names, {**self.values, "results": results})
+            except ExpressionFailed as error:
+                self.notes.append(f"result {name!r}: {error}")
+        return results
+
+    def _first_that_holds(self) -> Outcome:
+        """Return the first outcome whose `when` holds; one that cannot be decided does not hold, and that is noted."""
+        for outcome in self.step.outcomes:
+            if outcome.when is None or self._holds(outcome, self.values, noted=True):
+                return outcome
+        return self.step.outcomes[-1]
+
+    def _holds(self, outcome: Outcome, values: Mapping[str, Data], *, noted: bool = False) -> bool:
+        assert outcome.when is not None
+        try:
+            return compile_condition(outcome.when, self.names).holds(values)
+        except ExpressionFailed as error:
+            if noted:
+                self.notes.append(f"outcome {outcome.status.value!r}: {error}")
+            return False
+
+    def _attempts_that_hold(self, outcome: Outcome) -> int:
+        """Count the attempts, each judged alone, that give this outcome: k of n for a bug that comes and goes."""
+        if not isinstance(self.step, Run) or outcome.when is None or outcome.status is not Status.REPRODUCED:
+            return 0
+        attempts = sorted({x.attempt for x in self.result.observations})
+        if len(attempts) == 1:
+            return 1
+        return sum(self._holds(outcome, self._values_of(attempt)) for attempt in attempts)
+
+    def _values_of(self, attempt: int) -> dict[str, Data]:
+        assert isinstance(self.step, Run)
+        alone = [x for x in self.result.observations if x.attempt == attempt]
+        return {**self.values, **scope.values_of_attempts(self.step, alone)}
+
+    def _error_outcome(self) -> Outcome:
+        """Return where a step goes that could not do its work: its own `error` outcome, else its last one."""
+        errors = (outcome for outcome in self.step.outcomes if outcome.status is Status.ERROR)
+        return next(errors, self.step.outcomes[-1])
+
+    def _finding(self, outcome: Outcome, message: str | None) -> tuple[Finding, ...]:
+        if outcome.rule is None:
+            return ()
+        return (
+            Finding(
+                rule=outcome.rule,
+                level=outcome.level,
+                message=message or self.step.title,
+                how_known=outcome.how_known,
+                confidence=outcome.confidence,
+                location=_frame(self._text(outcome.location)),
+                step=self.step.id,
+                next_step=self._text(outcome.next_step),
+            ),
+        )
+
+    def _text(self, text: str | None) -> str | None:
+        if text is None:
+            return None
+        try:
+            return template.fill_text(text, self.names, self.values) or None
+        except ExpressionFailed as error:
+            self.notes.append(str(error))
+            return None
+
+    def _never_ran(self) -> str | None:
+        """Say why nothing was seen of the workload, when that is so."""
+        if not isinstance(self.step, Run):
+            return None
+        if not self.result.observations:
+            return "nothing was observed"
+        ended = scope.first_failure(self.result.observations)
+        if ended and ended.by in {EndedBy.NOT_STARTED, EndedBy.DISK, EndedBy.ENGINE_LOST}:
+            return ended.message or f"the step did not run to its end ({ended.by.value})"
+        return None
+
+    def _overlay_lost(self) -> str | None:
+        """Say which variable of the step's delta a worker did not have: such a step has tried nothing."""
+        decision = self.state.decision
+        if not isinstance(decision, RunStep) or not decision.invocation.verify_env:
+            return None
+        lost = sorted(set(_lost_variables(decision.invocation.env, self.result.observations)))
+        return "; ".join(lost[:3]) or None
+
+
+def _lost_variables(env: Mapping[str, str | None], observations: Sequence[Observation]) -> list[str]:
+    """Return one sentence for each variable a worker had otherwise; one with a `${{ rank.* }}` is compared loosely."""
+    return [
+        f"{worker.name} had {name}={'(unset)' if worker.seen[name] is None else worker.seen[name]}, "
+        f"the step asked for {'(unset)' if wanted is None else wanted}"
+        for seen in observations
+        for worker in seen.workers
+        for name, wanted in env.items()
+        if name in worker.seen and not _same(wanted, worker.seen[name])
+    ]
+
+
+def _same(wanted: str | None, had: str | None) -> bool:
+    if wanted is None or had is None:
+        return wanted == had
+    return re.fullmatch(r".*".join(re.escape(x) for x in re.split(r"\$\{\{ rank\.\w+ \}\}", wanted)), had) is not None
+
+
+def _frame(text: str | None) -> SourceFrame | None:
+    found = _LOCATION.fullmatch(text.strip()) if text else None
+    return SourceFrame(function=found["function"], file=found["file"], line=int(found["line"])) if found else None

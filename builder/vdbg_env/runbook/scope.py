@@ -1,0 +1,214 @@
+"""What expressions may name, and the values behind the names at each point of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
+from vdbg_env.runbook import catalogue, workload
+from vdbg_env.runbook.expression import Names
+from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses
+from vdbg_env.runbook.state import Facts, StepRecord, StepResult
+
+Moment = Literal["before", "attempt", "after"]
+"""Before a step is started, after one of its attempts, and when its outcomes are judged."""
+
+_HOST: Names = dict.fromkeys(
+    ("on", "tools", "gpus", "driver", "cuda", "vllm", "torch", "lineinfo", "interactive", "data_dir")
+)
+_WORKLOAD: Names = dict.fromkeys(("kind", "python", "vllm", "command", "ranks", "argv"))
+_ENDED: Names = dict.fromkeys(("by", "code", "signal", "core", "clean"))
+_MATCH: Names = {**dict.fromkeys(("count", "text", "line", "attempts")), "groups": None}
+_ARTIFACT: Names = dict.fromkeys(("count", "size", "paths"))
+
+
+def names(runbook: Runbook, step: Step, moment: Moment) -> Names:
+    """Return the names an expression of `step` may use at that moment."""
+    here: dict[str, Names | None] = {
+        "inputs": dict.fromkeys(runbook.inputs),
+        "host": _HOST,
+        "workload": _WORKLOAD,
+        "steps": {other.id: _record_names(other) for other in runbook.steps},
+    }
+    if moment == "before":
+        return here
+    if isinstance(step, Run):
+        here["ended"] = _ENDED
+        here["matched"] = {name: _match_names(runbook, step, name) for name in _matchers(runbook, step)}
+        here["artifacts"] = {rule.name: _ARTIFACT for rule in step.artifacts}
+        here["attempts"] = None
+    if moment == "after":
+        here["results"] = dict.fromkeys(result_names(step))
+    return here
+
+
+def command_names(runbook: Runbook) -> Names:
+    """Return the names that a command of the runbook may use: no step has run, and none is named."""
+    return {"inputs": dict.fromkeys(runbook.inputs), "host": _HOST}
+
+
+def result_names(step: Step) -> tuple[str, ...]:
+    """Return the names of the results a step can have: its own, then those of its built-in or readers."""
+    given: list[str] = []
+    builtins: Sequence[Builtin] = ()
+    match step:
+        case Run():
+            given, builtins = list(step.results), step.readers
+        case Uses():
+            given, builtins = list(step.results), (step.builtin,)
+        case Manual():
+            pass
+    for builtin in builtins:
+        contract = catalogue.contract(builtin.name, builtin.version)
+        given += list(contract.results) if contract else []
+    return tuple(dict.fromkeys(given))
+
+
+def values_before(
+    runbook: Runbook, inputs: Mapping[str, Data], facts: Facts, trail: Sequence[StepRecord]
+) -> dict[str, Data]:
+    """Return the values known before a step is started."""
+    return {
+        "inputs": dict(inputs),
+        "host": _host(facts),
+        "workload": _workload(inputs),
+        "steps": {step.id: _record(step, trail) for step in runbook.steps},
+    }
+
+
+def values_of_attempts(step: Run, observations: Sequence[Observation]) -> dict[str, Data]:
+    """Return what conditions see of the attempts so far; how it ended is that of the last attempt's first failure."""
+    return {
+        "ended": _ended(first_failure(observations)),
+        "matched": _matched(observations),
+        "artifacts": {rule.name: _artifacts(rule.name, observations) for rule in step.artifacts},
+        "attempts": len({x.attempt for x in observations}),
+    }
+
+
+def values_of_results(step: Step, result: StepResult) -> dict[str, Data]:
+    """Return the typed results of a step's built-in or readers; one that was not found is absent, not empty."""
+    known = set(result_names(step))
+    return {"results": {name: value for name, value in result.results.items() if name in known}}  # type: ignore[misc]
+
+
+def first_failure(observations: Sequence[Observation]) -> Ended | None:
+    """Return how the last attempt ended: over its ranks, the first failure in time that is not a sibling's victim.
+
+    A launcher's highest status is not the cause: ranks torn down by it end with SIGTERM or SIGKILL (srun gives 143
+    where rank 1 died of SIGSEGV), so those count only when no other rank failed.
+    """
+    if not observations:
+        return None
+    last = max(x.attempt for x in observations)
+    ranks = sorted((x for x in observations if x.attempt == last), key=lambda x: (x.duration_s, x.rank))
+    failed = [x.ended for x in ranks if not x.ended.clean]
+    causes = [ended for ended in failed if not _victim(ended)]
+    return (causes or failed or [ranks[0].ended])[0]
+
+
+def _victim(ended: Ended) -> bool:
+    return ended.by in {EndedBy.EXIT, EndedBy.SIGNAL} and (ended.signal in {9, 15} or ended.code in {137, 143})
+
+
+def _host(facts: Facts) -> Data:
+    return {
+        "on": facts.on,
+        "tools": None if facts.tools is None else sorted(facts.tools),  # type: ignore[dict-item]
+        "gpus": facts.gpus,
+        "driver": facts.driver,
+        "cuda": facts.cuda,
+        "vllm": facts.vllm,
+        "torch": facts.torch,
+        "lineinfo": facts.lineinfo,
+        "interactive": facts.interactive,
+        "data_dir": facts.data_dir,
+    }
+
+
+def _workload(inputs: Mapping[str, Data]) -> Data:
+    argv = inputs.get("argv")
+    words = tuple(str(x) for x in argv) if isinstance(argv, list) else ()
+    known = workload.recognise(words)
+    return {
+        "kind": known.kind,
+        "python": known.python,
+        "vllm": known.kind == "vllm",
+        "command": known.command or "",
+        "ranks": known.tensor_parallel,
+        "argv": list(words),
+    }
+
+
+def _record_names(step: Step) -> Names:
+    return {
+        "outcome": None,
+        "visited": None,
+        "skipped": None,
+        "choice": None,
+        "ended": _ENDED,
+        "results": dict.fromkeys(result_names(step)),
+        "artifacts": {rule.name: _ARTIFACT for rule in step.artifacts} if isinstance(step, Run) else {},
+    }
+
+
+def _record(step: Step, trail: Sequence[StepRecord]) -> Data:
+    """Return what later steps see of a step; one not visited has an empty outcome, so that `!=` needs no `has`."""
+    record = next((x for x in reversed(trail) if x.step == step.id), None)
+    artifacts: dict[str, Data] = {}
+    if isinstance(step, Run):
+        artifacts = {rule.name: {"count": 0, "size": 0, "paths": []} for rule in step.artifacts}
+    return {
+        "outcome": record.outcome.value if record and record.outcome else "",
+        "visited": record is not None and record.skipped_because is None,
+        "skipped": record is not None and record.skipped_because is not None,
+        "choice": (record.choice if record else None) or "",
+        "ended": _ended(record.ended if record else None),
+        "results": dict(record.results) if record else {},
+        "artifacts": {**artifacts, **(dict(record.artifacts) if record else {})},
+    }
+
+
+def _ended(ended: Ended | None) -> Data:
+    if ended is None:
+        return {"by": "", "code": None, "signal": None, "core": False, "clean": False}
+    return {
+        "by": ended.by.value,
+        "code": ended.code,
+        "signal": ended.signal,
+        "core": ended.core,
+        "clean": ended.clean,
+    }
+
+
+def _matched(observations: Sequence[Observation]) -> Data:
+    """Return each matcher that matched in any attempt or rank: its text and groups are those of the last attempt."""
+    found: dict[str, list[tuple[int, Match]]] = {}
+    for seen in sorted(observations, key=lambda x: (x.attempt, x.duration_s, x.rank)):
+        for name, matches in seen.matched.items():
+            found.setdefault(name, []).extend((seen.attempt, match) for match in matches)
+    return {
+        name: {
+            "count": len(pairs),
+            "text": pairs[-1][1].text,
+            "line": pairs[-1][1].line,
+            "groups": dict(pairs[-1][1].groups),
+            "attempts": len({attempt for attempt, _ in pairs}),
+        }
+        for name, pairs in found.items()
+        if pairs
+    }
+
+
+def _artifacts(name: str, observations: Sequence[Observation]) -> Data:
+    files = [file for seen in observations for file in seen.artifacts.get(name, ())]
+    return {"count": len(files), "size": sum(x.size for x in files), "paths": [x.path for x in files]}
+
+
+def _matchers(runbook: Runbook, step: Run) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*runbook.matchers, *(matcher.name for matcher in step.matchers))))
+
+
+def _match_names(runbook: Runbook, step: Run, name: str) -> Names:
+    return _MATCH

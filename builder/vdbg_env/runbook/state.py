@@ -1,0 +1,168 @@
+"""The values that pass between the engine and who runs its steps: facts, decisions, step results and the trail.
+
+A state is a pure function of (runbook, inputs, facts, the step results so far): to resume a run is to replay its
+recorded results through `vdbg_env.runbook.engine.advance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.observation import Ended, Observation
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import Builtin, Data, Next, Placement, Repeat, Runbook, Status
+
+ResultValue = str | int | float | bool | list[str] | list[int] | list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of the place where steps will run, before the first one starts (expressions see it as `host`).
+
+    A field of None was not looked up: conditions see null, and a step that needs a tool is not skipped for it.
+    """
+
+    on: Literal["local", "docker", "slurm", "k8s", "replay", "plan"] = "local"
+    tools: frozenset[str] | None = None
+    gpus: int | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    vllm: str | None = None
+    torch: str | None = None
+    lineinfo: bool | None = None
+    interactive: bool = False
+    data_dir: str = ""  # the shipped runbooks/ folder as the workload sees it (its lib/ holds hooks a step may load)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """All that came of one decision.
+
+    A RunStep gives the observations of every attempt and rank, and what its readers found; a builtin gives `results`
+    and `findings`; AskPerson gives `choice`. `error` says why the tool itself failed (a builtin that could not work,
+    a reader that met nonsense): it is never set for a crash of the workload.
+    """
+
+    step: str
+    observations: tuple[Observation, ...] = ()
+    results: Mapping[str, ResultValue] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    choice: str | None = None
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStep:
+    """Start this; `invocation.attempt` is 1, and `engine.again` says whether a further attempt is wanted.
+
+    The strings `${{ rank.dir }}`, `${{ rank.number }}` and `${{ rank.host }}` are still in the invocation:
+    `invocation.placed` fills them in for one attempt on one rank.
+    """
+
+    invocation: Invocation
+    repeat: Repeat
+    placement: Placement
+    readers: tuple[Builtin, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UseBuiltin:
+    """Let the built-in step `name` do its work; its parameters are final values."""
+
+    step: str
+    name: str
+    version: int
+    parameters: Mapping[str, Data] = field(default_factory=dict)
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskPerson:
+    """Ask; answer with `default` after `timeout_s` seconds, and at once where no person can answer."""
+
+    step: str
+    prompt: str
+    choices: tuple[str, ...]
+    default: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchTo:
+    """Go on with another runbook: start it on the same workload, with `came_from` handed to `engine.start`."""
+
+    runbook: str
+    step: str
+    came_from: tuple[str, ...]
+
+
+class Verdict(StrEnum):
+    """What the whole run says about the bug."""
+
+    REPRODUCED = "reproduced"
+    NOT_REPRODUCED = "not_reproduced"
+    HANG = "hang"  # another failure than the one asked for: it hangs
+    FAILED = "failed"  # another failure than the one asked for, or a check of the host
+    PASSED = "passed"  # a runbook of checks alone, all well
+    WARNED = "warned"
+    INCONCLUSIVE = "inconclusive"
+    OUT_OF_TIME = "out_of_time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The run is over; `why` is one sentence."""
+
+    verdict: Verdict
+    why: str
+
+
+Decision = RunStep | UseBuiltin | AskPerson | BranchTo | Finish
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """One visit of one step: how it ended and whether the bug showed are two fields, never one.
+
+    `outcome` is None for a skipped step (`skipped_because` says why) and for an answered question.
+    """
+
+    step: str
+    outcome: Status | None
+    next: Next
+    ended: Ended | None = None
+    message: str | None = None
+    skipped_because: str | None = None
+    choice: str | None = None
+    attempts: int = 0
+    reproduced: int = 0  # attempts in which the outcome's `when` held: k of n
+    results: Mapping[str, Data] = field(default_factory=dict)
+    artifacts: Mapping[str, Data] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """Where a run stands: what went before, and the decision that waits for its result."""
+
+    runbook: Runbook
+    inputs: Mapping[str, Data]
+    facts: Facts
+    decision: Decision
+    trail: tuple[StepRecord, ...] = ()
+    came_from: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings so far, in the order they were made."""
+        return tuple(finding for record in self.trail for finding in record.findings)
+
+    def latest(self, step: str) -> StepRecord | None:
+        """Return the last visit of a step, or None when it was not visited."""
+        return next((record for record in reversed(self.trail) if record.step == step), None)

@@ -1,0 +1,64 @@
+"""What a whole run says, and the exit status that tells it to a shell or to `git bisect run`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vdbg_env.evidence.finding import Finding, Level
+from vdbg_env.runbook.model import Status
+from vdbg_env.runbook.state import Finish, StepRecord, Verdict
+
+# The strongest outcome decides: a crash seen once stays seen, whatever a later step with another setting showed.
+_STRENGTH: tuple[tuple[Status, Verdict, str], ...] = (
+    (Status.REPRODUCED, Verdict.REPRODUCED, "the failure was reproduced in step {step!r}"),
+    (Status.HANG, Verdict.HANG, "the workload hung in step {step!r}"),
+    (Status.FAIL, Verdict.FAILED, "step {step!r} failed"),
+    (Status.NOT_REPRODUCED, Verdict.NOT_REPRODUCED, "the failure did not show"),
+    (Status.WARN, Verdict.WARNED, "step {step!r} warned"),
+    (Status.UNRESOLVED, Verdict.INCONCLUSIVE, "step {step!r} decided nothing"),
+    (Status.ERROR, Verdict.INCONCLUSIVE, "step {step!r} could not do its work"),
+)
+
+
+def conclude(trail: Sequence[StepRecord]) -> Finish:
+    """Return the end of a run that came to its end."""
+    for status, verdict, why in _STRENGTH:
+        record = next((record for record in trail if record.outcome is status), None)
+        if record:
+            return Finish(verdict=verdict, why=why.format(step=record.step))
+    if any(record.outcome is Status.PASS for record in trail):
+        return Finish(verdict=Verdict.PASSED, why="every check passed")
+    return Finish(verdict=Verdict.INCONCLUSIVE, why="no step said anything")
+
+
+def exit_status(verdict: Verdict, findings: Sequence[Finding]) -> int:
+    """Return the exit status of a run: 0, 3 (an error found), 4 (warnings only), 124 (out of time), 125 (unclear)."""
+    levels = {finding.level for finding in findings}
+    match verdict:
+        case Verdict.OUT_OF_TIME:
+            return 124
+        case Verdict.REPRODUCED | Verdict.HANG | Verdict.FAILED:
+            return 3
+        case Verdict.NOT_REPRODUCED | Verdict.PASSED | Verdict.WARNED | Verdict.INCONCLUSIVE if Level.ERROR in levels:
+            return 3
+        case Verdict.INCONCLUSIVE:
+            return 125
+        case Verdict.WARNED:
+            return 4
+        case Verdict.NOT_REPRODUCED | Verdict.PASSED:
+            return 4 if Level.WARNING in levels else 0
+
+
+def bisect_status(verdict: Verdict) -> int:
+    """Return the exit status `git bisect run` wants: 1 for a bad revision, 0 for a good one, 125 to skip it.
+
+    A revision that hangs or fails otherwise is skipped: it says nothing about the bug that is looked for. An engine
+    that fails leaves by an error of its own, which the command line maps to 128 and more so that bisecting stops.
+    """
+    match verdict:
+        case Verdict.REPRODUCED:
+            return 1
+        case Verdict.NOT_REPRODUCED | Verdict.PASSED:
+            return 0
+        case Verdict.HANG | Verdict.FAILED | Verdict.WARNED | Verdict.INCONCLUSIVE | Verdict.OUT_OF_TIME:
+            return 125

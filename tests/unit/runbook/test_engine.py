@@ -1,0 +1,235 @@
+"""The engine goes from step to step by what was seen, and by nothing else."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.runbooks import crashed, hung, ran, result
+from vdbg_env.errors import BadInput
+from vdbg_env.evidence.finding import Level
+from vdbg_env.evidence.observation import Ended, EndedBy, Observation, WorkerEnvironment
+from vdbg_env.runbook import engine
+from vdbg_env.runbook.invocation import Matcher
+from vdbg_env.runbook.model import (
+    ArgvOverlay,
+    Command,
+    End,
+    Input,
+    Manual,
+    Outcome,
+    Repeat,
+    Run,
+    Runbook,
+    Skipped,
+    Status,
+    ToRunbook,
+    ToStep,
+)
+from vdbg_env.runbook.state import (
+    AskPerson,
+    BranchTo,
+    Decision,
+    Facts,
+    Finish,
+    RunState,
+    RunStep,
+    StepResult,
+    Verdict,
+)
+
+BLOCKING = Run(
+    id="blocking",
+    title="Blocking launches",
+    command="workload",
+    env={"CUDA_LAUNCH_BLOCKING": "1"},
+    argv=ArgvOverlay(append=("--one",)),
+    outcomes=(
+        Outcome(
+            status=Status.REPRODUCED,
+            when="has(matched.ima)",
+            rule="VDBG010",
+            level=Level.ERROR,
+            message="seen: ${{ matched.ima.text }}",
+            location="${{ matched.ima.groups.file }}:12",
+            next=End(),
+        ),
+        Outcome(status=Status.UNRESOLVED, next=End()),
+    ),
+)
+RUNBOOK = Runbook(
+    name="small",
+    title="Small",
+    inputs={"argv": Input(name="argv", type="array", required=True), "deep": Input(name="deep", type="bool")},
+    matchers={"ima": Matcher(name="ima", pattern="illegal"), "oom": Matcher(name="oom", pattern="out of memory")},
+    commands={"workload": Command(name="workload", argv="${{ inputs.argv }}")},
+    steps=(
+        Run(
+            id="baseline",
+            title="Baseline",
+            command="workload",
+            repeat=Repeat(count=3, until="has(matched.ima)"),
+            outcomes=(
+                Outcome(status=Status.REPRODUCED, when="has(matched.ima)", next=ToStep(step="blocking")),
+                Outcome(status=Status.FAIL, when="has(matched.oom)", next=ToRunbook(runbook="out-of-memory")),
+                Outcome(status=Status.HANG, when="ended.by == 'watch'", next=End()),
+                Outcome(status=Status.NOT_REPRODUCED, when="ended.clean", next=ToStep(step="ask")),
+                Outcome(status=Status.UNRESOLVED, next=End()),
+            ),
+        ),
+        BLOCKING,
+        Manual(
+            id="ask",
+            title="Ask",
+            prompt="${{ steps.baseline.outcome }}: again?",
+            choices={"again": ToStep(step="baseline"), "stop": End()},
+            default="stop",
+            timeout_s=60,
+        ),
+    ),
+)
+INPUTS = {"argv": ["./a.out", "x"], "deep": False}
+
+
+def begin(runbook: Runbook = RUNBOOK, facts: Facts | None = None) -> tuple[RunState, Decision]:
+    return engine.start(runbook, INPUTS, facts or Facts())  # type: ignore[arg-type]
+
+
+def test_the_first_decision_starts_the_first_step() -> None:
+    _, decision = begin()
+    assert isinstance(decision, RunStep)
+    assert decision.invocation.argv == ("./a.out", "x")
+    assert [matcher.name for matcher in decision.invocation.matchers] == ["ima", "oom"]
+
+
+def test_a_crash_leads_on_with_the_steps_delta() -> None:
+    state, _ = begin()
+    state, decision = engine.advance(state, result("baseline", crashed("baseline", "ima")))
+    assert isinstance(decision, RunStep)
+    assert decision.invocation.argv == ("./a.out", "x", "--one")
+    assert decision.invocation.env == {"CUDA_LAUNCH_BLOCKING": "1"}
+    state, decision = engine.advance(state, result("blocking", crashed("blocking", "ima")))
+    assert decision == Finish(verdict=Verdict.REPRODUCED, why="the failure was reproduced in step 'baseline'")
+    (finding,) = state.findings
+    assert (finding.rule, finding.message, str(finding.location)) == ("VDBG010", "seen: text of ima", "a.py:12")
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (hung("baseline"), Verdict.HANG),
+        (Observation(step="baseline", attempt=1, ended=Ended(by=EndedBy.EXIT, code=7), duration_s=1), "unresolved"),
+    ],
+    ids=["hang", "other status"],
+)
+def test_how_it_ended_does_not_say_whether_the_bug_showed(seen: Observation, expected: str) -> None:
+    state, _ = begin()
+    state, decision = engine.advance(state, result("baseline", seen))
+    assert isinstance(decision, Finish)
+    record = state.trail[0]
+    assert record.ended == seen.ended
+    assert expected in {decision.verdict, record.outcome}
+
+
+def test_another_failure_branches_to_its_runbook() -> None:
+    state, _ = begin()
+    _, decision = engine.advance(state, result("baseline", crashed("baseline", "oom")))
+    assert decision == BranchTo(runbook="out-of-memory", step="baseline", came_from=("small",))
+
+
+def test_a_runbook_that_was_walked_is_not_walked_again() -> None:
+    state, _ = engine.start(RUNBOOK, INPUTS, Facts(), came_from=("out-of-memory",))  # type: ignore[arg-type]
+    _, decision = engine.advance(state, result("baseline", crashed("baseline", "oom")))
+    assert isinstance(decision, Finish)
+    assert decision.why == "runbook 'out-of-memory' was already walked"
+
+
+def test_a_question_may_lead_back_and_its_default_ends() -> None:
+    state, _ = begin()
+    state, decision = engine.advance(state, result("baseline", ran("baseline")))
+    assert isinstance(decision, AskPerson)
+    assert decision.prompt == "not_reproduced: again?"
+    again, decision = engine.advance(state, StepResult(step="ask", choice="again"))
+    assert isinstance(decision, RunStep)
+    _, decision = engine.advance(state, StepResult(step="ask"))
+    assert decision == Finish(verdict=Verdict.NOT_REPRODUCED, why="the failure did not show")
+    assert again.trail[-1].choice == "again"
+
+
+def test_a_step_is_repeated_until_the_bug_shows_and_no_more() -> None:
+    state, _ = begin()
+    tries = [ran("baseline", attempt=1)]
+    assert engine.again(state, tries)
+    tries.append(crashed("baseline", "ima", attempt=2))
+    assert not engine.again(state, tries)
+    state, _ = engine.advance(state, result("baseline", *tries))
+    assert (state.trail[0].attempts, state.trail[0].reproduced) == (2, 1)
+
+
+def test_the_count_bounds_the_repeats() -> None:
+    state, _ = begin()
+    assert not engine.again(state, [ran("baseline", attempt=i) for i in (1, 2, 3)])
+
+
+def test_a_missing_tool_skips_a_step_and_says_so() -> None:
+    sanitizer = replace(BLOCKING, tools=("compute-sanitizer",), skipped=Skipped(next=ToStep(step="ask")))
+    runbook = replace(RUNBOOK, steps=(sanitizer, *RUNBOOK.steps[2:]))
+    state, decision = begin(replace(runbook, steps=(sanitizer, _ask())), Facts(tools=frozenset({"gdb"})))
+    assert isinstance(decision, AskPerson)
+    assert state.trail[0].skipped_because == "compute-sanitizer is not at hand"
+
+
+def _ask() -> Manual:
+    return Manual(id="ask", title="Ask", prompt="?", choices={"stop": End()}, default="stop", timeout_s=1)
+
+
+def test_a_condition_that_does_not_hold_skips_a_step() -> None:
+    runbook = replace(RUNBOOK, steps=(replace(BLOCKING, condition="inputs.deep"),))
+    state, decision = begin(runbook)
+    assert isinstance(decision, Finish)
+    assert state.trail[0].skipped_because == "its condition does not hold: inputs.deep"
+
+
+def test_a_delta_that_did_not_reach_the_worker_has_tried_nothing() -> None:
+    state, _ = begin(replace(RUNBOOK, steps=(BLOCKING,)))
+    worker = WorkerEnvironment(pid=4, name="VLLM::Worker_TP0", seen={"CUDA_LAUNCH_BLOCKING": None})
+    seen = replace(crashed("blocking", "ima"), workers=(worker,))
+    state, decision = engine.advance(state, result("blocking", seen))
+    assert state.trail[0].outcome is Status.ERROR
+    assert state.trail[0].message == "VLLM::Worker_TP0 had CUDA_LAUNCH_BLOCKING=(unset), the step asked for 1"
+    assert state.findings == ()
+    assert isinstance(decision, Finish)
+    assert decision.verdict is Verdict.INCONCLUSIVE
+
+
+def test_of_several_ranks_the_first_failure_is_the_cause_and_not_the_siblings_torn_down() -> None:
+    state, _ = begin()
+    victim = replace(crashed("baseline", rank=0), ended=Ended(by=EndedBy.SIGNAL, signal=15), duration_s=1.0)
+    cause = replace(crashed("baseline", "ima", rank=1), ended=Ended(by=EndedBy.SIGNAL, signal=11), duration_s=2.0)
+    state, _ = engine.advance(state, result("baseline", victim, cause))
+    assert state.trail[0].ended == cause.ended
+
+
+def test_a_result_of_another_step_is_refused() -> None:
+    state, _ = begin()
+    with pytest.raises(BadInput, match="'blocking' came where one of 'baseline' was awaited"):
+        engine.advance(state, result("blocking", ran("blocking")))
+
+
+def test_replaying_the_results_gives_the_same_state() -> None:
+    results = [result("baseline", ran("baseline")), StepResult(step="ask", choice="again"),
+               result("baseline", crashed("baseline", "ima")), result("blocking", ran("blocking"))]  # fmt: skip
+    first, second = begin()[0], begin()[0]
+    for one in results:
+        first, _ = engine.advance(first, one)
+    for one in results:
+        second, _ = engine.advance(second, one)
+    assert first == second
+    assert first.decision == Finish(verdict=Verdict.REPRODUCED, why="the failure was reproduced in step 'baseline'")
+
+
+def test_a_run_cut_short_keeps_what_it_knows() -> None:
+    state, _ = begin()
+    state, _ = engine.advance(state, result("baseline", crashed("baseline", "ima")))
+    ended, finish = engine.cut_short(state, "the total time of 1 h is spent", out_of_time=True)
+    assert finish.verdict is Verdict.OUT_OF_TIME
+    assert ended.trail == state.trail
