@@ -17,7 +17,7 @@ ARROWS: dict[str, set[str]] = {
     "cuda": {"errors"},
     "image": {"errors", "yaml_source"},
     "evidence": {"cuda", "errors", "yaml_source"},
-    "runbook": {"evidence", "errors", "yaml_source"},
+    "runbook": {"evidence", "cuda", "errors", "yaml_source"},
     "record": {"runbook", "evidence", "cuda", "errors"},
     "report": {"record", "runbook", "evidence", "image", "cuda", "errors"},
     "application": {"report", "record", "runbook", "evidence", "image", "cuda", "errors", "resources", "yaml_source"},
