@@ -6,7 +6,6 @@ Fields are only ever added. Addresses are hex strings; every optional field is n
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Mapping
 
 from vdbg_env.cuda.source_frame import Chain, SourceFrame
@@ -14,6 +13,7 @@ from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Artifact, Ended, Match
 from vdbg_env.report.changes import Change, changes
 from vdbg_env.report.model import Attempt, Report, SourceExcerpt, StepReport, WarpGroup, WarpHistogram
+from vdbg_env.report.phrases import signal_name
 
 SCHEMA = "vdbg-env/run/v1"
 
@@ -123,14 +123,6 @@ def _ended(ended: Ended | None) -> Json:
         "core": ended.core,
         "message": ended.message,
     }
-
-
-def signal_name(number: int | None) -> str | None:
-    """Return a signal's name, or None when there is no signal of that number."""
-    try:
-        return signal.Signals(number).name if number is not None else None
-    except ValueError:
-        return None
 
 
 def _match(match: Match) -> Json:

@@ -13,6 +13,7 @@ from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.report import run_json
 from vdbg_env.report.changes import Effect
 from vdbg_env.report.model import Provenance, Report, StepStatus, Verdict
+from vdbg_env.report.phrases import signal_name
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schemas" / "run-v1.schema.json").read_text())
 
@@ -67,8 +68,8 @@ def test_a_step_points_at_the_findings_it_led_to() -> None:
 
 
 def test_a_signal_without_a_name_is_still_told() -> None:
-    assert run_json.signal_name(200) is None
-    assert run_json.signal_name(6) == "SIGABRT"
+    assert signal_name(200) is None
+    assert signal_name(6) == "SIGABRT"
 
 
 def test_an_unset_variable_is_null() -> None:

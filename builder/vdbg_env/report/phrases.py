@@ -1,0 +1,162 @@
+"""Words and figures that several writers of a report share, so that all say the same thing the same way."""
+
+from __future__ import annotations
+
+import signal
+from typing import assert_never
+
+from vdbg_env.evidence.finding import Finding, HowKnown
+from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.report.model import Provenance, Report, Verdict
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Escape what would move a cursor, forge a line or turn text around; characters in `keep` stay."""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in seconds as a person would say it: `0.4 s`, `42 s`, `7 min 58 s`, `3 h 02 min`."""
+    if seconds is None:
+        return "unknown time"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def size(count: int) -> str:
+    """Return a count of bytes in binary units: `512 B`, `3.1 MiB`."""
+    amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{count} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"
+
+
+def signal_name(number: int | None) -> str | None:
+    """Return a signal's name, or None when there is no signal of that number."""
+    try:
+        return signal.Signals(number).name if number is not None else None
+    except ValueError:
+        return None
+
+
+def ended(end: Ended | None) -> str:
+    """Return how a process ended, in words."""
+    if end is None:
+        return "its end was not seen"
+    by = signal_name(end.signal) or (f"signal {end.signal}" if end.signal is not None else None)
+    match end.by:
+        case EndedBy.EXIT:
+            text = f"exit status {end.code}" if end.code is not None else "ended"
+        case EndedBy.SIGNAL:
+            text = by or "ended by a signal"
+        case EndedBy.TIMEOUT:
+            text = "ended by us: out of time"
+        case EndedBy.WATCH:
+            text = "ended by us: a hang"
+        case EndedBy.MATCH:
+            text = "ended by us: all was known"
+        case EndedBy.STOPPED:
+            text = "a server, stopped by us after its requests"
+        case EndedBy.CANCEL:
+            text = "cancelled"
+        case EndedBy.DISK:
+            text = "ended by us: the disk was nearly full"
+        case EndedBy.NODE_LOST:
+            text = "the node was lost"
+        case EndedBy.ENGINE_LOST:
+            text = "its end was not seen: the engine died"
+        case EndedBy.NOT_STARTED:
+            text = "could not be started"
+        case _:
+            assert_never(end.by)
+    text += ", core dumped" if end.core else ""
+    return f"{text} ({end.message})" if end.message else text
+
+
+def how_known(source: HowKnown) -> str:
+    """Return what a finding stands on, to be read after `known from`."""
+    match source:
+        case HowKnown.GPU_CORE:
+            return "the faulting PC of a GPU core dump and its own line table"
+        case HowKnown.SANITIZER:
+            return "compute-sanitizer's report"
+        case HowKnown.DRIVER:
+            return "the driver's own lines while it wrote the dump"
+        case HowKnown.KERNEL_LOG:
+            return "Xid lines of the kernel log"
+        case HowKnown.STEP_CHANGE:
+            return "a change of behaviour when one thing was changed"
+        case HowKnown.LOG:
+            return "the workload's own log"
+        case HowKnown.HOST_CHECK:
+            return "a check of this machine"
+    assert_never(source)
+
+
+def sureness(finding: Finding) -> str:
+    """Return how sure a finding is, in percent."""
+    return f"{round(finding.confidence * 100)} %"
+
+
+def verdict(value: Verdict) -> str:
+    """Return what a verdict means in a few words."""
+    match value:
+        case Verdict.FOUND:
+            return "fault found"
+        case Verdict.WARNINGS:
+            return "warnings only"
+        case Verdict.CLEAN:
+            return "nothing wrong found"
+        case Verdict.INCONCLUSIVE:
+            return "inconclusive"
+        case Verdict.TIMEOUT:
+            return "out of time"
+        case Verdict.FAILED:
+            return "the run could not be completed"
+        case Verdict.INTERRUPTED:
+            return "interrupted"
+    assert_never(value)
+
+
+def headline(report: Report) -> str:
+    """Return the one sentence a reader takes away."""
+    lead = report.lead
+    return lead.message if lead else verdict(report.verdict)
+
+
+def provenance(report: Report) -> str | None:
+    """Return the warning that belongs above everything when this was not a run of the reader's own workload."""
+    origin = f": {report.origin}" if report.origin else ""
+    match report.provenance:
+        case Provenance.REAL:
+            return None
+        case Provenance.REPLAY:
+            return f"Replay of a recorded run{origin}. Nothing was run on this machine's GPU."
+        case Provenance.SYNTHETIC:
+            return f"Synthetic recording{origin}. No GPU ever ran this; it shows the path, not a crash of yours."
+    assert_never(report.provenance)
+
+
+def place(file: str, line: int) -> str:
+    """Return the last part of a path and the line, as one says it aloud."""
+    return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
+
+
+def brief(function: str, limit: int = 80) -> str:
+    """Return a demangled function without its parameters, cut at `limit` characters: CUTLASS names fill a page."""
+    name = function.removeprefix("void ")
+    depth = 0
+    for at, character in enumerate(name):
+        depth += (character in "<[{") - (character in ">]}")
+        nameless = name.startswith("(anonymous", at) or name[:at].endswith("operator")
+        if character == "(" and depth == 0 and not nameless:
+            name = name[:at]
+            break
+    return name if len(name) <= limit else name[: limit - 1] + "…"

@@ -1,0 +1,194 @@
+"""Writes a run report for a terminal: the fault first, how it is known, what to try next, then what was tried."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from itertools import repeat
+
+from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.evidence.finding import Finding, Level
+from vdbg_env.report.changes import Change, Effect, changes, delta
+from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus, Verdict, WarpHistogram
+from vdbg_env.report.phrases import duration, headline, how_known, printable, provenance, sureness, verdict
+
+_LABEL = 9
+_MARKED_CONTEXT = 2
+_LONGEST_WORD = 60
+
+
+class Paint:
+    """Puts ANSI colours around text, or leaves it alone."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+
+    def __call__(self, codes: str, text: str) -> str:
+        return f"\x1b[{codes}m{text}\x1b[0m" if self._on and text else text
+
+    def bold(self, text: str) -> str:
+        return self("1", text)
+
+    def dim(self, text: str) -> str:
+        return self("2", text)
+
+    def level(self, level: Level, text: str) -> str:
+        return self({Level.ERROR: "1;31", Level.WARNING: "33", Level.NOTE: "36"}[level], text)
+
+
+def render(report: Report, *, colour: bool = False, width: int = 100) -> str:
+    """Return the report as text of at most `width` columns (paths and commands may run over), newline at the end."""
+    paint = Paint(colour)
+    parts = (
+        _head(report, paint, width),
+        _fault(report, paint, width),
+        _hangs(report, paint, width),
+        _next(report, paint, width),
+        _tried(report, paint, width),
+        _others(report, paint, width),
+        _environment(report, paint, width),
+        _foot(report, paint, width),
+    )
+    return "\n\n".join(text for text in ("\n".join(part) for part in parts) if text) + "\n"
+
+
+def _head(report: Report, paint: Paint, width: int) -> Iterator[str]:
+    colours = {Verdict.FOUND: "1;31", Verdict.CLEAN: "1;32"}
+    badge = paint(colours.get(report.verdict, "1;33"), verdict(report.verdict).upper())
+    took = f" in {duration(report.duration_s)}" if report.duration_s is not None else ""
+    yield f"{badge}  {printable(report.title or report.runbook)}  {paint.dim(printable(report.run) + took)}"
+    warning = provenance(report)
+    if warning:
+        yield from (paint("33", line) for line in _wrap(warning, width, first="! ", rest="  "))
+
+
+def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
+    lead = report.lead
+    if lead is None:
+        return
+    yield from (paint.bold(line) for line in _wrap(headline(report), width))
+    yield ""
+    if lead.kernel:
+        yield _row("kernel", printable(_cut(lead.kernel)), paint)
+    chain = lead.chain or ((lead.location,) if lead.location else ())
+    for depth, frame in enumerate(chain):
+        yield _row("at" if depth == 0 else "from", _frame(frame, paint), paint)
+        excerpt = report.excerpt(frame.file, frame.line)
+        if excerpt:
+            yield from _excerpt(excerpt, paint, whole=depth == 0)
+    yield _row("known", f"from {how_known(lead.how_known)}; {sureness(lead)} sure", paint)
+    if lead.artifact:
+        yield _row("evidence", printable(lead.artifact), paint)
+
+
+def _next(report: Report, paint: Paint, width: int) -> Iterator[str]:
+    if report.next_steps:
+        yield paint.bold("Next")
+    for number, step in enumerate(report.next_steps, 1):
+        yield from _wrap(step.text, width, first=f"  {number}. ", rest="     ")
+        if step.command:
+            yield f"     {paint('36', '$ ' + printable(step.command))}"
+
+
+def _tried(report: Report, paint: Paint, width: int) -> Iterator[str]:
+    if not report.walked:
+        return
+    trials = {change.step: change for change in changes(report)}
+    yield paint.bold("What was tried")
+    names = max(len(step.id) for step in report.walked)
+    for step in report.walked:
+        yield from _step(step, trials.get(step.id), names, paint, width)
+    missed = [step.id for step in report.steps if step.status is StepStatus.NOT_REACHED]
+    if missed:
+        yield from (paint.dim(line) for line in _wrap(f"not needed: {', '.join(missed)}", width, first="  ", rest="  "))
+
+
+def _step(step: StepReport, change: Change | None, names: int, paint: Paint, width: int) -> Iterator[str]:
+    effect = change.effect.value if change and change.effect is not Effect.BASELINE else None
+    said = effect or step.outcome or step.status.value
+    codes = {Effect.GONE.value: "1;32", Effect.SAME.value: "31", Effect.DIFFERENT.value: "33", "fail": "31"}
+    rate = change.rate if change else ""
+    head = f"  {printable(step.id):{names}}  {{}}  {rate:7}  {duration(step.duration_s):>11}  "
+    column = len(head) - 2 + 12
+    words = [
+        ", ".join(map(_cut, delta(step), repeat(_LONGEST_WORD))) if change else "",
+        step.message or "",
+        *step.notes,
+    ]
+    text = _wrap(" · ".join(word for word in words if word), max(width - column, 30))
+    yield (head.format(paint(codes.get(said, "0"), f"{said:12}")) + (text[0] if text else "")).rstrip()
+    yield from (" " * column + line for line in text[1:])
+
+
+def _cut(text: str, limit: int = 200) -> str:
+    """Cut a name or value without end: the JSON report and the run directory hold all of it."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _hangs(report: Report, paint: Paint, width: int) -> Iterator[str]:
+    for histogram in report.histograms:
+        yield from _histogram(histogram, paint, width)
+
+
+def _histogram(histogram: WarpHistogram, paint: Paint, width: int) -> Iterator[str]:
+    yield paint.bold(f"Where the {histogram.total} warps stand") + paint.dim(f"  {printable(histogram.core)}")
+    fullest = max((group.count for group in histogram.groups), default=1)
+    for group in histogram.groups:
+        bar = "█" * max(1, round(group.count / fullest * 20))
+        place = str(group.chain[0]) if group.chain else f"{group.kernel or 'unknown code'} at {group.pc:#x}"
+        state = f"  ({group.state})" if group.state else ""
+        yield f"  {group.count:6}  {paint('33', f'{bar:20}')}  {printable(place + state)}"
+        yield from (f"  {'':28}  from {printable(str(frame))}" for frame in group.chain[1:])
+
+
+def _others(report: Report, paint: Paint, width: int) -> Iterator[str]:
+    others = [finding for finding in report.findings if finding is not report.lead]
+    if others:
+        yield paint.bold("Also found")
+    for finding in others:
+        yield from _other(finding, paint, width)
+
+
+def _other(finding: Finding, paint: Paint, width: int) -> Iterator[str]:
+    level = f"{finding.level.value:7}"
+    text = _wrap(f"{finding.message} ({finding.how_known.value}, {sureness(finding)})", width - 11)
+    for number, line in enumerate(text):
+        yield f"  {paint.level(finding.level, level) if number == 0 else ' ' * 7}  {line}"
+    if finding.next_step:
+        yield f"           {paint('36', printable(finding.next_step))}"
+
+
+def _environment(report: Report, paint: Paint, width: int) -> Iterator[str]:
+    if report.environment:
+        known = ", ".join(f"{name} {value}" for name, value in report.environment.items())
+        yield from (paint.dim(line) for line in _wrap(known, width))
+
+
+def _foot(report: Report, paint: Paint, width: int) -> Iterator[str]:
+    for text in report.notes:
+        yield from (paint.dim(line) for line in _wrap(text, width, first="note: ", rest="      "))
+
+
+def _row(label: str, text: str, paint: Paint) -> str:
+    return f"  {paint.dim(f'{label:{_LABEL}}')} {text}"
+
+
+def _frame(frame: SourceFrame, paint: Paint) -> str:
+    function = f"  {printable(_cut(frame.function))}" if frame.function else ""
+    return paint.bold(printable(f"{frame.file}:{frame.line}")) + function
+
+
+def _excerpt(excerpt: SourceExcerpt, paint: Paint, *, whole: bool) -> Iterator[str]:
+    for number, line in enumerate(excerpt.lines, excerpt.first):
+        marked = number == excerpt.marked
+        if not marked and (not whole or abs(number - excerpt.marked) > _MARKED_CONTEXT):
+            continue
+        text = f"{'>' if marked else ' '} {number:5} | {printable(line.expandtabs(4))}".rstrip()
+        yield f"  {'':{_LABEL}} {paint('1;31', text) if marked else paint.dim(text)}"
+
+
+def _wrap(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(
+        printable(" ".join(text.split())), max(width, 20), initial_indent=first, subsequent_indent=rest,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
