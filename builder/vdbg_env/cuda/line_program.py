@@ -13,17 +13,14 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from vdbg_env.errors import UnreadableBinary
 
-INLINED_CALL = 0x90  # context, then name: the row it stands before was inlined at row `context`
-FUNCTION_NAME = 0x91  # name alone
-END_SEQUENCE, SET_ADDRESS = 0x01, 0x02
-
 Buffer = bytes | memoryview
+AddressOf = Callable[[int, int], int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,20 +115,16 @@ def read_units(section: Buffer) -> LineProgram:
     return LineProgram(units=tuple(units), notes=tuple(notes))
 
 
-def decode(section: Buffer, unit: Unit, sequence: Sequence, places: Mapping[int, int] | None = None) -> Rows:
-    """Run one sequence and return its rows.
+def decode(section: Buffer, unit: Unit, sequence: Sequence, address_of: AddressOf | None = None) -> Rows:
+    """Run one sequence and return its rows; bytes that end early give the rows up to there.
 
-    `places` gives, for the offset of a DW_LNE_set_address operand in the section, the address to use in its stead (a
-    relocation's result). Bytes that end early give the rows up to there.
+    `address_of` turns a DW_LNE_set_address operand (its offset in the section, its value) into the address to use,
+    where a relocation or the caller's own idea of addresses stands between; without it the value itself is used.
     """
-    rows = Rows()
     code = bytes(section[sequence.start : sequence.end])
-    machine = _Machine(code, unit, rows, places or {}, sequence.start)
+    machine = _Machine(code, unit, address_of, sequence.start)
     end_address = machine.run()
-    return Rows(
-        addresses=rows.addresses, files=rows.files, lines=rows.lines,
-        contexts=rows.contexts, names=rows.names, end_address=end_address,
-    )  # fmt: skip
+    return replace(machine.rows, end_address=end_address)
 
 
 def _unit_end(section: Buffer, at: int) -> int | None:
@@ -270,9 +263,9 @@ class _Machine:
 
     code: bytes
     unit: Unit
-    rows: Rows
-    places: Mapping[int, int]
+    address_of: AddressOf | None
     origin: int
+    rows: Rows = field(default_factory=Rows)
     address: int = 0
     file: int = 1
     line: int = 1
@@ -341,18 +334,18 @@ class _Machine:
         if length == 0:
             return False
         match code[body]:
-            case 0x01:
+            case 0x01:  # DW_LNE_end_sequence
                 return True
-            case 0x02 if length == 9:
+            case 0x02 if length == 9:  # DW_LNE_set_address
                 if end > len(code):
                     raise IndexError
                 raw = int.from_bytes(code[body + 1 : end], "little")
-                self.address = self.places.get(self.origin + body + 1, raw)
-            case 0x90:
+                self.address = self.address_of(self.origin + body + 1, raw) if self.address_of else raw
+            case 0x90:  # DW_LNE_NVIDIA_inlined_call: a context, then a name, both kept until changed
                 self.context, at = _uleb(code, body + 1)
                 self.name, _ = _uleb(code, at)
                 self.name += self.unit.name_base or 0
-            case 0x91:
+            case 0x91:  # DW_LNE_NVIDIA_set_function_name
                 self.name, _ = _uleb(code, body + 1)
                 self.name += self.unit.name_base or 0
             case _:

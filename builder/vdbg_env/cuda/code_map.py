@@ -1,0 +1,235 @@
+"""Where the code of one cubin lies: kernels, functions, and the source chain of every instruction.
+
+A cubin as compiled has every code section at address 0 and relocations in its line table; the *relocated* image inside
+a GPU core has real addresses everywhere. Both are read here, so callers speak of a kernel and an offset, or of a PC.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from vdbg_env.cuda.demangle import demangle
+from vdbg_env.cuda.elf import STT_FUNC, Buffer, Elf, Section, Symbol
+from vdbg_env.cuda.line_table import LineTable, Place
+from vdbg_env.cuda.source_frame import Chain
+from vdbg_env.errors import UnreadableBinary
+
+SHF_EXECINSTR: Final = 0x4
+SHT_REL: Final = 9
+STO_CUDA_ENTRY: Final = 0x10
+_RELA: Final = struct.Struct("<QQq")
+_REL: Final = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Function:
+    """A function of the symbol table: where it starts in its section, its size in bytes, whether it is a kernel."""
+
+    name: str
+    section: int
+    start: int
+    size: int
+    kernel: bool
+
+    @property
+    def demangled(self) -> str:
+        """The name as the source has it; for a callee inside its kernel's section, the callee's own."""
+        return demangle(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """What stands at one instruction; offsets are in bytes, `chain` is leaf first and empty without line info.
+
+    `kernel` is None for a device function in a section of its own (separate compilation), `function` the innermost
+    function by symbol. `offset` counts from the kernel's start, from the function's where there is no kernel.
+    `ptx_line` is the 1-based line of the PTX text inside the cubin. `siblings` are chains of the same function that
+    end in the same leaf line: with any, the leaf is certain and its callers are the likeliest of several.
+    """
+
+    kernel: Function | None
+    function: Function | None
+    offset: int
+    function_offset: int
+    chain: Chain
+    ptx_line: int | None = None
+    siblings: tuple[Chain, ...] = ()
+
+
+class CodeMap:
+    """The code of one cubin; the bytes stay the caller's and are read on demand.
+
+    Raises UnreadableBinary from the constructor when the ELF header is not sound; a damaged line or symbol table is
+    told in `notes` and leaves the rest readable.
+    """
+
+    def __init__(self, data: Buffer) -> None:
+        self.elf: Final = Elf(data)
+        if not self.elf.is_cuda:
+            raise UnreadableBinary("an ELF file, but not of a CUDA device", offset=18)
+        self._notes: Final[list[str]] = []
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be read, in words; asking reads both line tables."""
+        tables = [t for t in (self.lines, self.ptx_lines) if t]
+        return (*self._notes, *dict.fromkeys(note for table in tables for note in table.notes))
+
+    @cached_property
+    def code_sections(self) -> tuple[Section, ...]:
+        """Every section of instructions, in file order."""
+        return tuple(s for s in self.elf.sections if s.flags & SHF_EXECINSTR and s.size)
+
+    @cached_property
+    def relocated(self) -> bool:
+        """Whether addresses are final, as in the image a GPU core holds."""
+        return any(s.address for s in self.code_sections)
+
+    @cached_property
+    def functions(self) -> tuple[Function, ...]:
+        """Every function with code, by section and start; where two share a range the larger is first."""
+        try:
+            symbols = self.elf.symbols
+        except UnreadableBinary as error:
+            self._notes.append(f"symbol table: {error}")
+            return ()
+        found = [function for function in map(self._function, symbols) if function]
+        return tuple(sorted(found, key=lambda f: (f.section, f.start, -f.size)))
+
+    @property
+    def kernels(self) -> tuple[Function, ...]:
+        """Every function that the host can launch."""
+        return tuple(function for function in self.functions if function.kernel)
+
+    @cached_property
+    def lines(self) -> LineTable | None:
+        """The table from instructions to source; None when the cubin was built without line info."""
+        return self._line_table(".debug_line")
+
+    @cached_property
+    def ptx_lines(self) -> LineTable | None:
+        """The table from instructions to lines of the PTX text in `.nv_debug_ptx_txt`."""
+        return self._line_table(".nv_debug_line_sass")
+
+    @cached_property
+    def device_debug(self) -> bool:
+        """Whether the code was built with `-G`: then it carries DWARF types, and nothing is inlined."""
+        return self.elf.section(".debug_info") is not None
+
+    def place(self, pc: int) -> Place | None:
+        """Return where an absolute address lies in a relocated image; None when it is no code of this cubin."""
+        at = bisect_right(self._by_address, pc, key=lambda s: s.address) - 1
+        if at < 0:
+            return None
+        section = self._by_address[at]
+        offset = pc - section.address
+        return Place(section=section.number, offset=offset) if offset < section.size else None
+
+    def address(self, place: Place) -> int:
+        """Return the absolute address of a place; in a cubin that is not relocated, its offset."""
+        return self.elf.sections[place.section].address + place.offset
+
+    def locate(self, place: Place) -> Location:
+        """Return kernel, function, offsets and chain of an instruction."""
+        enclosing = tuple(self._enclosing(place))
+        inner = enclosing[-1] if enclosing else None
+        kernel = next((f for f in enclosing if f.kernel), None)
+        outer = kernel or inner
+        name = inner.demangled if inner else None
+        chain = self.lines.chain(place, name) if self.lines else ()
+        ptx = self.ptx_lines.chain(place) if self.ptx_lines else ()
+        return Location(
+            kernel=kernel,
+            function=inner,
+            offset=place.offset - (outer.start if outer else 0),
+            function_offset=place.offset - (inner.start if inner else 0),
+            chain=chain,
+            ptx_line=ptx[0].line if ptx else None,
+            siblings=self.lines.siblings(place, name) if self.lines else (),
+        )
+
+    @cached_property
+    def _by_address(self) -> tuple[Section, ...]:
+        return tuple(sorted((s for s in self.code_sections if s.address), key=lambda s: s.address))
+
+    @cached_property
+    def _by_section(self) -> dict[int, list[Function]]:
+        grouped: dict[int, list[Function]] = {}
+        for function in self.functions:
+            grouped.setdefault(function.section, []).append(function)
+        return grouped
+
+    def _enclosing(self, place: Place) -> Iterator[Function]:
+        """Yield the functions around an instruction, largest first; a size of 0 reaches to the section's end."""
+        around = [f for f in self._by_section.get(place.section, ()) if f.start <= place.offset < f.start + f.size]
+        yield from sorted(around, key=lambda f: -f.size)
+
+    def _function(self, symbol: Symbol) -> Function | None:
+        if symbol.type != STT_FUNC or not 0 < symbol.section < self.elf.section_count:
+            return None
+        section = self.elf.sections[symbol.section]
+        start = symbol.value - section.address if self.relocated else symbol.value
+        if not section.flags & SHF_EXECINSTR or not 0 <= start < section.size:
+            return None
+        size = symbol.size or section.size - start
+        return Function(
+            name=self.elf.symbol_name(symbol), section=section.number, start=start, size=size,
+            kernel=bool(symbol.other & STO_CUDA_ENTRY),
+        )  # fmt: skip
+
+    def _line_table(self, name: str) -> LineTable | None:
+        section = self.elf.section(name)
+        if section is None:
+            return None
+        try:
+            strings = self.elf.section(".debug_str")
+            return LineTable(
+                self.elf.contents(section),
+                self.elf.contents(strings) if strings else b"",
+                _Placer(self, self._relocations(name)).place,
+            )
+        except UnreadableBinary as error:
+            self._notes.append(f"{name}: {error}")
+            return None
+
+    def _relocations(self, name: str) -> dict[int, tuple[int, int | None]]:
+        """Return, by offset in the section, the symbol number and addend of each relocation.
+
+        sm_80 cubins have `.rel.*`, whose addend is the value in place (None here); sm_90 and later `.rela.*`.
+        """
+        found: dict[int, tuple[int, int | None]] = {}
+        for prefix in (".rel", ".rela"):
+            for section in self.elf.sections_named(prefix + name):
+                rows = self.elf.contents(section)
+                form = _REL if section.type == SHT_REL else _RELA
+                for row in form.iter_unpack(rows[: len(rows) - len(rows) % form.size]):
+                    found[row[0]] = (row[1] >> 32, row[2] if len(row) == 3 else None)
+        return found
+
+
+class _Placer:
+    """Resolves the operand of a DW_LNE_set_address to a place in the code."""
+
+    def __init__(self, code: CodeMap, relocations: dict[int, tuple[int, int | None]]) -> None:
+        self._code: Final = code
+        self._relocations: Final = relocations
+
+    def place(self, operand: int, value: int) -> Place | None:
+        """Return the place, by address in a relocated image (its relocations are applied already), else by symbol."""
+        found = self._code.place(value) if self._code.relocated else None
+        if found or operand not in self._relocations:
+            return found
+        number, addend = self._relocations[operand]
+        symbols = self._code.elf.symbols
+        if number >= len(symbols):
+            return None
+        symbol = symbols[number]
+        if not 0 < symbol.section < self._code.elf.section_count:
+            return None
+        base = self._code.elf.sections[symbol.section].address if self._code.relocated else 0
+        return Place(section=symbol.section, offset=symbol.value - base + (value if addend is None else addend))
