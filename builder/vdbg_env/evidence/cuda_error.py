@@ -1,0 +1,164 @@
+"""Reads one line that reports a CUDA error, whoever says it: PyTorch old and new, Triton, vLLM's own macros, NCCL.
+
+The same driver error reaches a log in a dozen wordings. What they share is the error's text (cudaGetErrorString) or its
+name; `carrier` says who wrote the line, since some (custom all-reduce, a watchdog) only pass on another's fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# cudaGetErrorString's text -> the enum's name (CUDA 13.0 driver_types.h; same order as there).
+ERROR_TEXTS: dict[str, str] = {
+    "invalid argument": "cudaErrorInvalidValue",
+    "out of memory": "cudaErrorMemoryAllocation",
+    "initialization error": "cudaErrorInitializationError",
+    "driver shutting down": "cudaErrorCudartUnloading",
+    "invalid configuration argument": "cudaErrorInvalidConfiguration",
+    "invalid pitch argument": "cudaErrorInvalidPitchValue",
+    "invalid device symbol": "cudaErrorInvalidSymbol",
+    "CUDA driver version is insufficient for CUDA runtime version": "cudaErrorInsufficientDriver",
+    "no CUDA-capable device is detected": "cudaErrorNoDevice",
+    "invalid device ordinal": "cudaErrorInvalidDevice",
+    "device kernel image is invalid": "cudaErrorInvalidKernelImage",
+    "invalid device context": "cudaErrorDeviceUninitialized",
+    "invalid device function": "cudaErrorInvalidDeviceFunction",
+    "no kernel image is available for execution on the device": "cudaErrorNoKernelImageForDevice",
+    "uncorrectable ECC error encountered": "cudaErrorECCUncorrectable",
+    "uncorrectable NVLink error detected during the execution": "cudaErrorNvlinkUncorrectable",
+    "a PTX JIT compilation failed": "cudaErrorInvalidPtx",
+    "the provided PTX was compiled with an unsupported toolchain.": "cudaErrorUnsupportedPtxVersion",
+    "PTX JIT compiler library not found": "cudaErrorJitCompilerNotFound",
+    "shared object initialization failed": "cudaErrorSharedObjectInitFailed",
+    "invalid resource handle": "cudaErrorInvalidResourceHandle",
+    "named symbol not found": "cudaErrorSymbolNotFound",
+    "an illegal memory access was encountered": "cudaErrorIllegalAddress",
+    "too many resources requested for launch": "cudaErrorLaunchOutOfResources",
+    "the launch timed out and was terminated": "cudaErrorLaunchTimeout",
+    "peer access is already enabled": "cudaErrorPeerAccessAlreadyEnabled",
+    "peer access is not supported between these two devices": "cudaErrorPeerAccessUnsupported",
+    "device-side assert triggered": "cudaErrorAssert",
+    "hardware stack error": "cudaErrorHardwareStackError",
+    "an illegal instruction was encountered": "cudaErrorIllegalInstruction",
+    "misaligned address": "cudaErrorMisalignedAddress",
+    "operation not supported on global/shared address space": "cudaErrorInvalidAddressSpace",
+    "invalid program counter": "cudaErrorInvalidPc",
+    "unspecified launch failure": "cudaErrorLaunchFailure",
+    "too many blocks in cooperative launch": "cudaErrorCooperativeLaunchTooLarge",
+    "operation not permitted": "cudaErrorNotPermitted",
+    "operation not supported": "cudaErrorNotSupported",
+    "system not yet initialized": "cudaErrorSystemNotReady",
+    "system has unsupported display driver / cuda driver combination": "cudaErrorSystemDriverMismatch",
+    "forward compatibility was attempted on non supported HW": "cudaErrorCompatNotSupportedOnDevice",
+    "operation not permitted when stream is capturing": "cudaErrorStreamCaptureUnsupported",
+    "operation failed due to a previous error during capture": "cudaErrorStreamCaptureInvalidated",
+    "operation would result in a merge of separate capture sequences": "cudaErrorStreamCaptureMerge",
+    "capture was not ended in the same stream as it began": "cudaErrorStreamCaptureWrongThread",
+    "capturing stream has unjoined work": "cudaErrorStreamCaptureUnjoined",
+    "dependency created on uncaptured work in another stream": "cudaErrorStreamCaptureIsolation",
+    "operation would make the legacy stream depend on a capturing blocking stream": "cudaErrorStreamCaptureImplicit",
+    "unknown error": "cudaErrorUnknown",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaError:
+    """A CUDA error as one line reports it. `messenger`: the writer met the error at some later call of its own."""
+
+    name: str | None
+    message: str
+    carrier: str
+    messenger: bool = False
+    line: int | None = None
+    file: str | None = None
+    source_line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Carrier:
+    name: str
+    pattern: re.Pattern[str]
+    messenger: bool = False
+
+
+_CARRIERS: tuple[_Carrier, ...] = (
+    # csrc/custom_all_reduce.cuh of vLLM, printed on stdout before exit(EXIT_FAILURE)
+    _Carrier(
+        name="vllm-custom-collective",
+        pattern=re.compile(r"Failed: C(?:uda|UDA) error (?P<file>\S+):(?P<line>\d+) '(?P<message>[^']*)'"),
+        messenger=True,
+    ),
+    _Carrier(
+        name="nccl-watchdog",
+        pattern=re.compile(r"watchdog thread terminated with exception: (?:\[Rank \d+\] )?CUDA error: (?P<message>.+)"),
+        messenger=True,
+    ),
+    # torch: c10/cuda/CUDAException.cpp; torch.AcceleratorError since 2.8 (pytorch#152023), RuntimeError before
+    _Carrier(
+        name="torch",
+        pattern=re.compile(
+            r"(?:torch\.AcceleratorError|RuntimeError|c10::(?:Accelerator)?Error): CUDA error: (?P<message>.+)"
+        ),
+    ),
+    _Carrier(name="torch-driver", pattern=re.compile(r"RuntimeError: CUDA driver error: (?P<message>.+)")),
+    _Carrier(name="triton", pattern=re.compile(r"Triton Error \[CUDA\]: (?P<message>.+)")),
+    # csrc/cumem_allocator.cpp of vLLM
+    _Carrier(
+        name="vllm-cumem",
+        pattern=re.compile(r"CUDA Error: (?P<message>.+) at (?P<file>\S+):(?P<line>\d+)"),
+        messenger=True,
+    ),
+    _Carrier(name="vllm-cudart", pattern=re.compile(r"CUDART error: (?P<message>.+)"), messenger=True),
+    _Carrier(
+        name="nccl",
+        pattern=re.compile(r"NCCL WARN (?:Cuda failure|CUDA failure)(?: \d+)? '(?P<message>[^']*)'"),
+        messenger=True,
+    ),
+    _Carrier(name="nccl", pattern=re.compile(r"NCCL error: (?P<message>unhandled cuda error.*)"), messenger=True),
+    _Carrier(name="cuda-python", pattern=re.compile(r"(?P<message>CUDA_ERROR_[A-Z_]+)")),
+    _Carrier(
+        name="program",
+        pattern=re.compile(r"(?i:cuda (?:runtime )?(?:error|failure))\b.*?: ?(?P<message>[^:]+)$"),
+    ),
+)
+
+
+def parse_cuda_error(text: str, *, line: int | None = None) -> CudaError | None:
+    """Return the CUDA error one line reports, or None; `line` is carried over."""
+    for carrier in _CARRIERS:
+        match = carrier.pattern.search(text)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        message = groups["message"].strip().rstrip("'\"")
+        place = groups.get("line")
+        return CudaError(
+            name=error_name(message),
+            message=message,
+            carrier=carrier.name,
+            messenger=carrier.messenger,
+            line=line,
+            file=groups.get("file"),
+            source_line=int(place) if place else None,
+        )
+    return None
+
+
+def parse_cuda_errors(lines: Iterable[str]) -> tuple[CudaError, ...]:
+    """Return every CUDA error the lines report, with 1-based line numbers."""
+    found = (parse_cuda_error(line, line=number) for number, line in enumerate(lines, 1))
+    return tuple(error for error in found if error)
+
+
+_ENUM = re.compile(r"\b(cudaError\w+|CUDA_ERROR_[A-Z_]+)\b")
+_LONGEST_FIRST = sorted(ERROR_TEXTS, key=len, reverse=True)
+
+
+def error_name(message: str) -> str | None:
+    """Return the enum name of an error's text; the driver API's names are given as they stand."""
+    if match := _ENUM.search(message):
+        return match[1]
+    text = next((known for known in _LONGEST_FIRST if known in message), None)
+    return ERROR_TEXTS[text] if text else None

@@ -1,0 +1,176 @@
+"""Takes one line of a log out of its wrappings: container formats, colours, the prefixes of launchers and of vLLM.
+
+Wrappings are peeled from the outside in, each at most once or twice, so the work per line is bounded:
+journald, Kubernetes (CRI) and Docker's JSON files, Compose and kubectl labels, `srun -l` and `mpirun` rank labels,
+`torchrun` labels, then vLLM's own `(EngineCore pid=7) ERROR 11-03 23:14:03 [core.py:710] ` in every generation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+MAX_LINE = 64 << 10  # a longer line is looked at up to here; what says why a program died stands early in it
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """One line without its wrappings; `process`, `pid`, `rank`, `level` and `stamp` are None where the line has none.
+
+    `stamp` is text that sorts by time within one log (`MM-DD HH:MM:SS` or ISO), `container` the stamp of the wrapping.
+    """
+
+    text: str
+    process: str | None = None
+    pid: int | None = None
+    rank: int | None = None
+    level: str | None = None
+    stamp: str | None = None
+    container: str | None = None
+
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|\x9b[0-?]*[ -/]*[@-~]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+_ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+_CRI = re.compile(rf"({_ISO}) (?:stdout|stderr) [FP] ")
+_STAMPED = re.compile(rf"({_ISO}) (?=\S)")
+_JOURNAL = re.compile(
+    r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) \S{1,255} [^\s:\[]{1,255}(?:\[\d{1,10}\])?: "
+)
+_KUBECTL = re.compile(r"\[(?:pod|container)/[^\]\s]{1,512}\] ")
+_COMPOSE = re.compile(r"[A-Za-z0-9][\w.-]{0,127} {1,40}\| ")
+_SRUN = re.compile(r"(\d{1,5}): ")
+_MPI = re.compile(r"\[\d{1,6},(\d{1,6})\](?:<std(?:out|err)>)?:? ?")
+_TORCHRUN = re.compile(r"\[(?:default|rank|trainer|worker)?(\d{1,6})\]: ?")
+
+# (EngineCore pid=1), (EngineCore_DP0 pid=1), (VllmWorker rank=0 pid=1), (RayWorkerWrapper pid=1, ip=10.0.0.1), ...
+_PROCESS = re.compile(r"\(([A-Za-z][\w.:/+-]{0,63})((?:,? (?:pid|rank|ip|TP|PP|DP)=[\w.:]{1,64})+)\) ?")
+_RAY_REPEAT = re.compile(r" ?\[repeated \d+x across cluster\]\s*$")
+_FIELD = re.compile(r"(\w+)=([\w.:]+)")
+_WORLD_RANK = re.compile(r"(?:^|_)(?:Worker_?)?(?:TP|EP|rank)(\d{1,5})", re.IGNORECASE)
+_DP_ONLY = re.compile(r"_(?:DP)?(\d{1,5})$")
+_LEVEL = re.compile(
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[ :]\s*"
+    r"(?:(\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?) (?:\[[^\]\s]{1,200}:\d+\]|[\w./-]{1,200}:\d+\]) ?)?"
+)
+_PLAIN_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL): {1,8}")
+_TORCH_RANK = re.compile(r"\[rank ?(\d{1,6})\]")
+_ANY_RANK = re.compile(r"\b(?:[Rr]ank |rank=|PG \d+ Rank |VllmWorker-)(\d{1,6})\b")
+
+
+def decode(data: bytes) -> str:
+    """Return bytes of a log as text; what is no UTF-8 becomes a replacement mark, so nothing is ever refused."""
+    return data[:MAX_LINE].decode("utf-8", "replace")
+
+
+def plain(text: str) -> str:
+    """Return `text` without ANSI sequences and control characters; of a line redrawn with CR, the last drawing."""
+    if "\r" in text:
+        drawings = [part for part in text.split("\r") if part.strip()]
+        text = drawings[-1] if drawings else ""
+    if "\x1b" in text or "\x9b" in text:
+        text = _ANSI.sub("", text)
+    return _CONTROL.sub("", text)
+
+
+def unwrap(raw: str) -> LogLine:
+    """Take one raw line out of all its wrappings."""
+    text, container = _out_of_container(plain(raw))
+    text, rank = _out_of_launcher(text)
+    text, process, pid, said_rank = _out_of_process(text)
+    text, level, stamp = _out_of_level(text)
+    if text.startswith("(") and process is None:  # Ray puts its own label before vLLM's, vLLM's before its level
+        text, process, pid, said_rank = _out_of_process(text)
+    rank = said_rank if said_rank is not None else rank
+    return LogLine(
+        text=_RAY_REPEAT.sub("", text).rstrip(),
+        process=process,
+        pid=pid,
+        rank=rank if rank is not None else _rank_in(text, process),
+        level=level,
+        stamp=stamp,
+        container=container,
+    )
+
+
+def _out_of_container(text: str) -> tuple[str, str | None]:
+    stamp: str | None = None
+    for _ in range(3):  # `kubectl logs --prefix --timestamps` has two, a journal around Docker's JSON has two
+        if text.startswith("{") and (inner := _out_of_json(text)) is not None:
+            text, said = inner
+            stamp = stamp or said
+            continue
+        match = _CRI.match(text) or _JOURNAL.match(text) or _STAMPED.match(text)
+        if match:
+            text, stamp = text[match.end() :], stamp or match[1]
+            continue
+        match = _KUBECTL.match(text) or _COMPOSE.match(text)
+        if match is None:
+            break
+        text = text[match.end() :]
+    return text, stamp
+
+
+def _out_of_json(text: str) -> tuple[str, str | None] | None:
+    """Docker's json-file driver writes {"log", "stream", "time"}, `journalctl -o json` writes {"MESSAGE", ...}."""
+    if not text.startswith(('{"log"', '{"stream"', '{"time"')) and '"MESSAGE"' not in text:
+        return None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    message = record.get("log", record.get("MESSAGE"))
+    if isinstance(message, list):  # journald writes a message that is no text as a list of bytes
+        message = bytes(b for b in message if isinstance(b, int) and 0 <= b < 256).decode("utf-8", "replace")
+    if not isinstance(message, str):
+        return None
+    said = record.get("time", record.get("__REALTIME_TIMESTAMP"))
+    return plain(message.rstrip("\n")), said if isinstance(said, str) else None
+
+
+def _out_of_launcher(text: str) -> tuple[str, int | None]:
+    rank: int | None = None
+    for _ in range(2):
+        match = _SRUN.match(text) or _MPI.match(text) or _TORCHRUN.match(text)
+        if match is None:
+            break
+        text, rank = text[match.end() :], int(match[1])
+    return text, rank
+
+
+def _out_of_process(text: str) -> tuple[str, str | None, int | None, int | None]:
+    process: str | None = None
+    pid: int | None = None
+    rank: int | None = None
+    for _ in range(2):
+        match = _PROCESS.match(text)
+        if match is None:
+            break
+        fields = dict(_FIELD.findall(match[2]))
+        process = match[1]
+        pid = int(fields["pid"]) if fields.get("pid", "").isdigit() else pid
+        rank = int(fields["rank"]) if fields.get("rank", "").isdigit() else rank
+        text = text[match.end() :]
+    return text, process, pid, rank
+
+
+def _out_of_level(text: str) -> tuple[str, str | None, str | None]:
+    match = _LEVEL.match(text)
+    if match and match[2]:
+        return text[match.end() :], match[1], match[2]
+    match = _PLAIN_LEVEL.match(text)
+    if match:
+        return text[match.end() :], match[1], None
+    return text, None, None
+
+
+def _rank_in(text: str, process: str | None) -> int | None:
+    """The rank a line speaks of: its process's name (Worker_TP1) before a rank in its text."""
+    if process:
+        match = _WORLD_RANK.search(process) or _DP_ONLY.search(process)
+        if match:
+            return int(match[1])
+    match = _TORCH_RANK.match(text) or _ANY_RANK.search(text)
+    return int(match[1]) if match else None

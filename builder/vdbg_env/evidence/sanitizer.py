@@ -1,0 +1,231 @@
+"""Reads compute-sanitizer's text: memcheck, racecheck, initcheck and synccheck, old form and new.
+
+Shapes: the Compute Sanitizer manual (2026.4) and reports in pytorch#140777, pytorch#196209, sgl-project/sglang#2599
+and caffe2-era cuda-memcheck logs. The exit status cannot be trusted (a dead target gives 0 with `--require-cuda-init
+no`, 255 otherwise), so a run is judged by its SUMMARY line: without one the tool itself failed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from vdbg_env.cuda.source_frame import SourceFrame
+
+
+class Tool(StrEnum):
+    """The four checkers, by their `--tool` names."""
+
+    MEMCHECK = "memcheck"
+    RACECHECK = "racecheck"
+    INITCHECK = "initcheck"
+    SYNCCHECK = "synccheck"
+
+
+Verdict = Literal["clean", "errors", "tool-failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SanitizerPlace:
+    """A place in device code; `offset` is bytes into the function, `frame` needs line info and is None without."""
+
+    function: str | None
+    offset: int | None = None
+    frame: SourceFrame | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SanitizerRecord:
+    """One report: its headline, the device places it names (first is where), thread, block, address and details."""
+
+    headline: str
+    line: int
+    level: Literal["error", "warning"] = "error"
+    places: tuple[SanitizerPlace, ...] = ()
+    thread: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    address: int | None = None
+    hazards: int | None = None
+    details: tuple[str, ...] = ()
+    host_frames: tuple[str, ...] = ()
+    tool: Tool = Tool.MEMCHECK
+
+    @property
+    def api_call(self) -> str | None:
+        """The CUDA API a "Program hit" report blames, or None for a report from device code."""
+        match = _API_CALL.search(self.headline)
+        return match[1] if match else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SanitizerReport:
+    """One log of the sanitizer; `errors` is the sum of its SUMMARY lines (None without one)."""
+
+    tool: Tool | None
+    verdict: Verdict
+    errors: int | None
+    warnings: int = 0
+    records: tuple[SanitizerRecord, ...] = ()
+    own_failures: tuple[str, ...] = ()
+    leaked_bytes: int = 0
+
+
+_PREFIX = re.compile(r"^.*?={5,} ?(.*)$")
+_TOOL = re.compile(r"--tool[= ](memcheck|racecheck|initcheck|synccheck)")
+_SUMMARY = re.compile(r"\s*ERROR SUMMARY: (\d[\d,]*) errors?")
+_RACE_SUMMARY = re.compile(
+    r"\s*RACECHECK SUMMARY: (\d[\d,]*) hazards? displayed \((\d[\d,]*) errors?, (\d[\d,]*) warnings?\)"
+)
+_LEAK_SUMMARY = re.compile(r"\s*LEAK SUMMARY: (\d[\d,]*) bytes leaked")
+_API_CALL = re.compile(r"on CUDA API call to (\w+)")
+
+_HEADLINES: tuple[tuple[re.Pattern[str], Tool], ...] = (
+    (
+        re.compile(r"Invalid __?\w+?__? (?:read|write|atomic)\b|Invalid (?:global|local|shared) (?:read|write)"),
+        Tool.MEMCHECK,
+    ),
+    (re.compile(r"Program hit .+ on CUDA API call to"), Tool.MEMCHECK),
+    (re.compile(r"Malloc/Free error encountered|Leaked \d[\d,]* bytes|Tensor Memory column"), Tool.MEMCHECK),
+    (re.compile(r"(?:Illegal|Misaligned|Stack overflow|Hardware stack|Device-side stack)\b"), Tool.MEMCHECK),
+    (re.compile(r"(?i:Error|Warning|Warn|Info): (?:Potential )?(?:\w+ )?(?i:Race|hazard)"), Tool.RACECHECK),
+    (re.compile(r"Potential \w+ hazard|Potential invalid __shared__|Deadlock detected"), Tool.RACECHECK),
+    (re.compile(r"Uninitialized __\w+__ memory|Unused __\w+__ memory|Host API uninitialized"), Tool.INITCHECK),
+    (
+        re.compile(r"Barrier error detected|Warpgroup MMA sequence error|Missing (?:wait|init)|Invalid arguments"),
+        Tool.SYNCCHECK,
+    ),
+)
+_OWN_FAILURE = re.compile(
+    r"\s*(?:Error: (?:process didn't terminate successfully|Target application (?:terminated|failed)"
+    r"|No attachable process|Could not|Failed|Unable|Unknown|Unsupported)|Internal Sanitizer Error|No attachable process found"
+    r"|The application may have hit an error|Device not supported|Target application returned an error)"
+)
+
+_FILE_PART = r"(?: (?:\[?in )(?P<file>[^\s\]:][^\]:]*)(?::(?P<line>\d+))?\]?)?"
+_AT = re.compile(rf"(?P<function>.+?)(?:\+|:)0x(?P<offset>[0-9a-fA-F]+){_FILE_PART}(?P<rest> \[.*|\(.*)?$")
+_AT_OLD = re.compile(r"0x(?P<offset>[0-9a-fA-F]+) in (?P<file>[^\s:]+):(?P<line>\d+):(?P<function>.+)$")
+_AT_OLDEST = re.compile(r"0x(?P<offset>[0-9a-fA-F]+) in (?P<function>.+)$")
+_THREAD = re.compile(r"by thread \((\d+), ?(\d+), ?(\d+)\) in block \((\d+), ?(\d+), ?(\d+)\)")
+_ADDRESS = re.compile(r"(?:Address|Access to|Access at) (0x[0-9a-fA-F]+)")
+_ACCESS = re.compile(r"(?:between |and |^)(?:Write|Read|Atomic)\s?(?:access|Thread \([\d, ]+\))? at (?P<place>.+)$")
+_HAZARDS = re.compile(r" \[(\d[\d,]*) hazards?\]")
+
+
+@dataclass
+class _Open:
+    """A record whose end has not come yet."""
+
+    headline: str
+    line: int
+    tool: Tool
+    level: Literal["error", "warning"]
+    body: list[str] = field(default_factory=list)
+
+
+def parse_sanitizer(text: str, *, tool: Tool | None = None) -> SanitizerReport:
+    """Read one log of compute-sanitizer; `tool` is what was asked for, else it is known from the records."""
+    records: list[SanitizerRecord] = []
+    own: list[str] = []
+    errors: int | None = None
+    warnings = leaked = 0
+    current: _Open | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        match = _PREFIX.match(raw)
+        if match is None:
+            continue
+        said = match[1]
+        if named := _TOOL.search(said):
+            tool = tool or Tool(named[1])
+        if found := _SUMMARY.match(said):
+            errors = (errors or 0) + _number(found[1])
+        elif found := _RACE_SUMMARY.match(said):
+            tool = tool or Tool.RACECHECK
+            errors, warnings = (errors or 0) + _number(found[2]), warnings + _number(found[3])
+        elif found := _LEAK_SUMMARY.match(said):
+            leaked += _number(found[1])
+        elif _OWN_FAILURE.match(said):
+            own.append(said.strip())
+        elif (kind := _headline_tool(said)) is not None:
+            if current:
+                records.append(_record(current))
+            current = _Open(
+                said.strip(), number, kind, "warning" if said.lower().lstrip().startswith("warn") else "error"
+            )
+        elif current and said.startswith("  "):
+            current.body.append(said.strip())
+    if current:
+        records.append(_record(current))
+    return SanitizerReport(
+        tool=tool or (records[0].tool if records else None),
+        verdict="tool-failed" if errors is None else "errors" if errors or warnings else "clean",
+        errors=errors,
+        warnings=warnings,
+        records=tuple(records),
+        own_failures=tuple(dict.fromkeys(own)),
+        leaked_bytes=leaked,
+    )
+
+
+def _headline_tool(said: str) -> Tool | None:
+    if said.startswith("   "):
+        return None
+    return next((tool for pattern, tool in _HEADLINES if pattern.match(said.lstrip())), None)
+
+
+def _record(opened: _Open) -> SanitizerRecord:
+    places: list[SanitizerPlace] = []
+    thread = block = None
+    address: int | None = None
+    hazards: int | None = None
+    details: list[str] = []
+    frames: list[str] = []
+    for said in (opened.headline, *opened.body):
+        if said.startswith(("Host Frame:", "Device Frame:")) or (frames and said.startswith("in ")):
+            frames.append(said.removeprefix("Host Frame:").strip())
+            continue
+        counted = _HAZARDS.search(said)
+        if counted:
+            hazards = (hazards or 0) + _number(counted[1])
+        accessed = _ACCESS.search(_HAZARDS.sub("", said))
+        at = accessed["place"] if accessed else said[3:] if said.startswith("at ") else ""
+        if place := _place(at):
+            places.append(place)
+        elif found := _THREAD.search(said):
+            axes = [int(x) for x in found.groups()]
+            thread, block = (axes[0], axes[1], axes[2]), (axes[3], axes[4], axes[5])
+        elif found := _ADDRESS.match(said):
+            address = int(found[1], 16)
+            details.append(said)
+        elif said is not opened.headline and not said.startswith("Saved host backtrace"):
+            details.append(said)
+    return SanitizerRecord(
+        headline=opened.headline,
+        line=opened.line,
+        level=opened.level,
+        places=tuple(places),
+        thread=thread,
+        block=block,
+        address=address,
+        hazards=hazards,
+        details=tuple(details),
+        host_frames=tuple(frames),
+        tool=opened.tool,
+    )
+
+
+def _place(said: str) -> SanitizerPlace | None:
+    match = _AT_OLD.match(said) or _AT_OLDEST.match(said) or _AT.match(said)
+    if match is None:
+        return None
+    groups = match.groupdict()
+    function = groups["function"].strip()
+    frame = None
+    if groups.get("file") and groups.get("line"):
+        frame = SourceFrame(function=function, file=groups["file"], line=int(groups["line"]))
+    return SanitizerPlace(function=function, offset=int(groups["offset"], 16), frame=frame)
+
+
+def _number(said: str) -> int:
+    return int(said.replace(",", ""))

@@ -1,0 +1,125 @@
+"""Turns compute-sanitizer's reports into findings, and says which reports are known false alarms."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.sanitizer import SanitizerRecord, SanitizerReport, Tool
+
+MAX_FINDINGS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalseAlarm:
+    """A report that is often no bug: where that is known from, and what would settle it."""
+
+    pattern: re.Pattern[str]
+    reason: str
+    source: str
+
+
+FALSE_ALARMS: tuple[FalseAlarm, ...] = (
+    FalseAlarm(
+        pattern=re.compile(r"cuGetProcAddress(?:_v2)?\b"),
+        reason="a probe for an entry point this driver lacks; programs expect it to fail",
+        source="compute-sanitizer --report-api-errors explicit leaves it out",
+    ),
+    FalseAlarm(
+        pattern=re.compile(r"Invalid __global__ (?:read|write).*is inside the nearest allocation", re.DOTALL),
+        reason="the address lies inside an allocation: PyTorch's expandable segments map memory the tool does not see",
+        source="pytorch#196209; run again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+    ),
+    FalseAlarm(
+        pattern=re.compile(r"Barrier error detected\. Divergent thread"),
+        reason="warp-specialised kernels meet at named barriers by subsets of their warps, which synccheck reports",
+        source="compute-sanitizer manual, synccheck; suppressions do not cover it",
+    ),
+    FalseAlarm(
+        pattern=re.compile(r"cudaErrorPeerAccessAlreadyEnabled|peer access is already enabled"),
+        reason="PyTorch and NCCL both ask for peer access, and the second is told that it is on already",
+        source="pytorch: c10/cuda/PeerToPeerAccess.cpp clears this error",
+    ),
+)
+
+
+def false_alarm(record: SanitizerRecord) -> FalseAlarm | None:
+    """Return why `record` is likely no bug, or None."""
+    said = "\n".join((record.headline, *record.details))
+    return next((alarm for alarm in FALSE_ALARMS if alarm.pattern.search(said)), None)
+
+
+def sanitizer_findings(report: SanitizerReport) -> tuple[Finding, ...]:
+    """Return a finding per distinct report, most telling first; none when clean, one when the tool itself failed."""
+    if report.verdict == "tool-failed":
+        return (_tool_failed(report),)
+    distinct: dict[tuple[str, str | None], SanitizerRecord] = {}
+    for record in report.records:
+        function = record.places[0].function if record.places else record.api_call
+        distinct.setdefault((re.sub(r"0x[0-9a-fA-F]+|\d+", "N", record.headline), function), record)
+    findings = [_finding(record) for record in distinct.values()]
+    findings.sort(key=lambda f: (f.level is not Level.ERROR, -f.confidence))
+    if not findings and report.verdict == "errors":
+        findings = [_unlisted(report)]
+    return tuple(findings[:MAX_FINDINGS])
+
+
+def _finding(record: SanitizerRecord) -> Finding:
+    place = record.places[0] if record.places else None
+    alarm = false_alarm(record)
+    where = ""
+    if place:
+        offset = f"+{place.offset:#x}" if place.offset is not None else ""
+        where = f" at {place.function}{offset}"
+    if record.thread and record.block:
+        where += f" by thread {_axes(record.thread)} in block {_axes(record.block)}"
+    level = Level.NOTE if alarm else Level.WARNING if record.level == "warning" else Level.ERROR
+    if record.headline.startswith(("Unused ", "Leaked ")):
+        level = Level.NOTE
+    return Finding(
+        rule=f"sanitizer-{record.tool.value}",
+        level=level,
+        message=f"{record.headline}{where}" + (f" (often a false alarm: {alarm.reason})" if alarm else ""),
+        how_known=HowKnown.SANITIZER,
+        confidence=0.4 if alarm else 0.95 if place else 0.8,
+        location=place.frame if place else None,
+        chain=(place.frame,) if place and place.frame else (),
+        kernel=place.function if place else None,
+        next_step=alarm.source if alarm else _NEXT[record.tool],
+    )
+
+
+_NEXT = {
+    Tool.MEMCHECK: "look at the line named, and at the sizes its launch was given",
+    Tool.RACECHECK: "order the two accesses named with a barrier between them",
+    Tool.INITCHECK: "write the buffer before it is read, or shorten the read",
+    Tool.SYNCCHECK: "let every thread of the block (or of the barrier's set) reach the barrier",
+}
+
+
+def _tool_failed(report: SanitizerReport) -> Finding:
+    said = report.own_failures[0] if report.own_failures else "it printed no SUMMARY line"
+    return Finding(
+        rule="sanitizer-failed",
+        level=Level.WARNING,
+        message=f"compute-sanitizer itself did not finish: {said}",
+        how_known=HowKnown.SANITIZER,
+        confidence=0.9,
+        next_step="see whether the workload runs without it; give --launch-timeout 0 and --target-processes all",
+    )
+
+
+def _unlisted(report: SanitizerReport) -> Finding:
+    return Finding(
+        rule=f"sanitizer-{report.tool.value if report.tool else 'memcheck'}",
+        level=Level.ERROR if report.errors else Level.WARNING,
+        message=f"compute-sanitizer counted {report.errors} error(s) and {report.warnings} warning(s), and listed none",
+        how_known=HowKnown.SANITIZER,
+        confidence=0.8,
+        next_step="run it again with --print-limit 0",
+    )
+
+
+def _axes(axes: tuple[int, int, int]) -> str:
+    return f"({axes[0]},{axes[1]},{axes[2]})"

@@ -1,0 +1,91 @@
+"""cuda-gdb's transcripts: those of 12.4 on the synthetic cores, and the forms of newer ones."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.evidence.cuda_gdb import cuda_gdb_findings, parse_cuda_gdb
+
+DATA = Path(__file__).parents[2] / "data" / "cuda_gdb"
+
+
+def transcript(name: str) -> str:
+    return (DATA / f"synthetic_sm90_{name}.cuda-gdb-12.4.txt").read_text()
+
+
+def test_an_exception_with_lines_names_the_inlined_place() -> None:
+    seen = parse_cuda_gdb(transcript("r575_layout"))
+    assert (seen.exception, seen.error_pc) == ("Warp Illegal Address", 0x7FFFD9001140)
+    assert seen.error_place == SourceFrame(function="_Z10store_leafIfLi0EEvPT_iS0_", file="cudk.cu", line=3)
+    assert seen.inlined_at == ("cudk.cu", 13)
+    assert seen.focus is not None
+    assert (seen.focus.cluster, seen.focus.thread, seen.focus.warp) == ((3, 0, 0), (32, 0, 0), 1)
+    assert seen.frames[0].place == SourceFrame(function="kern<float>", file="SRC/cudk.cu", line=20)
+    assert seen.frames[0].grid_dim == (4, 1, 1)
+
+
+def test_the_tables_are_read_by_kind_of_field() -> None:
+    seen = parse_cuda_gdb(transcript("nolines"))
+    assert [(d.name, d.architecture, d.sms) for d in seen.devices] == [("NVIDIA H200", "sm_90", 132)]
+    assert [(k.kernel, k.grid, k.status, k.block_dim, k.invocation) for k in seen.kernels] == [
+        (0, 7, "Active", (64, 1, 1), "kern<float>()")
+    ]
+    assert [(w.warp, w.pc, w.block, w.thread) for w in seen.warps] == [
+        (0, 0x7FFFD9001080, (3, 0, 0), (0, 0, 0)),
+        (1, 0x7FFFD9001150, (3, 0, 0), (32, 0, 0)),
+    ]
+    assert len(seen.lanes) == 32
+    assert {lane.exception for lane in seen.lanes} == {"Warp Illegal Address"}
+    assert {lane.warp for lane in seen.lanes} == {1}
+
+
+def test_without_lines_the_function_comes_from_the_frame() -> None:
+    seen = parse_cuda_gdb(transcript("nolines"))
+    assert seen.frames[0].function.startswith("void kern<float>(float*, int, float)")
+    assert seen.frames[0].place is None
+    (finding,) = cuda_gdb_findings(seen)
+    assert "kern<float>" in (finding.kernel or "")
+
+
+def test_a_hang_has_no_exception_and_no_finding() -> None:
+    seen = parse_cuda_gdb(transcript("hang"))
+    assert (seen.no_exception, seen.exception, cuda_gdb_findings(seen)) == (True, None, ())
+    assert {lane.exception for lane in seen.lanes} == {None}
+
+
+def test_the_newer_order_puts_the_focus_first() -> None:
+    seen = parse_cuda_gdb(
+        "[Current focus set to CUDA kernel 0, grid 9, block (17454,0,0), thread (0,0,0), "
+        "device 0, sm 0, warp 1, lane 0]\n"
+        "CUDA Exception: Warp Illegal Address\n"
+        "The exception was triggered at PC 0x7fc2afba5e30  void at::native::fill_kernel<4>(int)\n"
+    )
+    assert seen.focus is not None
+    assert seen.focus.block == (17454, 0, 0)
+    assert seen.error_function == "void at::native::fill_kernel<4>(int)"
+
+
+def test_a_symbol_looked_up_gives_function_and_offset() -> None:
+    seen = parse_cuda_gdb(
+        "void kern<float>(float*, int, float) + 320 in section .text._Z4kernIfEvPT_iS0_ of /x/elf.o\n"
+    )
+    assert (seen.error_function, seen.error_offset) == ("void kern<float>(float*, int, float)", 320)
+
+
+def test_a_live_session_says_its_exception_otherwise() -> None:
+    seen = parse_cuda_gdb("Thread 1 received signal CUDA_EXCEPTION_14, Warp Illegal Address.\n")
+    assert seen.exception == "Warp Illegal Address"
+
+
+def test_what_went_wrong_is_kept() -> None:
+    assert parse_cuda_gdb("core.1: No such file or directory.\n").problems
+
+
+LINES = [line for name in ("hang", "nolines", "r575_layout") for line in transcript(name).splitlines()]
+
+
+@given(st.lists(st.sampled_from(LINES) | st.text(max_size=40), max_size=40).map("\n".join))
+def test_any_lines_are_read(text: str) -> None:
+    cuda_gdb_findings(parse_cuda_gdb(text))

@@ -1,0 +1,71 @@
+"""The NVIDIA driver's lines in the kernel log."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vdbg_env.evidence.kernel_log import kernel_log_findings, parse_kernel_log
+from vdbg_env.evidence.xid import XIDS, xid_meaning
+
+FAULT = (
+    "[Fri Aug 30 11:43:09 2024] NVRM: Xid (PCI:0000:0a:00): 31, pid=13332, name=VLLM::EngineCor, Ch 00000010, "
+    "intr 00000000. MMU Fault: ENGINE CE2 HUBCLIENT_CE0 faulted @ 0x7f29_5b8c9000. "
+    "Fault is of type FAULT_PRIV_VIOLATION ACCESS_TYPE_VIRT_READ"
+)
+FOLLOW_UP = "[12.5] NVRM: Xid (PCI:0000:0a:00): 45, pid='<unknown>', name=<unknown>, Ch 00000008"
+HARDWARE = "Nov 21 07:00:00 node kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus."
+
+
+def test_a_page_fault_has_its_process_address_and_kind() -> None:
+    (xid,) = parse_kernel_log(FAULT).xids
+    assert (xid.code, xid.bus, xid.pid, xid.process) == (31, "0000:0a:00", 13332, "VLLM::EngineCor")
+    assert (xid.address, xid.fault, xid.channel) == (0x7F295B8C9000, "FAULT_PRIV_VIOLATION", "00000010")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("NVRM: Xid (PCI:0000:03:00): 13, Graphics Exception: ESR 0x57c730=0xc04000b", 13),
+        ("NVRM: Xid (0000:03:00): 43, Ch 00000010", 43),
+        (
+            "NVRM: Xid (PCI:0000:cb:00): 109, pid=17, name=pt_main_thread, Ch 08, errorString CTX SWITCH TIMEOUT",
+            109,
+        ),
+        ("NVRM: GPU at PCI:0000:cb:00: Xid (PCI:0000:cb:00): 48, pid=17", 48),
+    ],
+)
+def test_old_and_new_forms_are_read(line: str, code: int) -> None:
+    assert [x.code for x in parse_kernel_log(line).xids] == [code]
+
+
+def test_a_follow_up_is_not_told_beside_its_cause() -> None:
+    log = parse_kernel_log(FAULT + "\n" + FOLLOW_UP)
+    assert [f.rule for f in kernel_log_findings(log)] == ["xid-31"]
+    assert [f.rule for f in kernel_log_findings(parse_kernel_log(FOLLOW_UP))] == ["xid-45"]
+
+
+def test_hardware_comes_before_what_software_did() -> None:
+    root = parse_kernel_log(FAULT + "\n" + HARDWARE).root
+    assert root is not None
+    assert root.code == 79
+
+
+def test_the_out_of_memory_killer_is_seen() -> None:
+    log = parse_kernel_log("Memory cgroup out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:1kB")
+    assert log.killed_for_memory == ((4242, "VLLM::Worker_TP"),)
+    assert [f.rule for f in kernel_log_findings(log)] == ["kernel-log-oom-kill"]
+
+
+def test_other_complaints_of_the_driver_are_kept() -> None:
+    log = parse_kernel_log("[1.0] NVRM: API mismatch: the client has the version 570.1, but this kernel module 550.2")
+    assert log.driver_errors[0][1].startswith("NVRM: API mismatch")
+
+
+def test_every_xid_of_the_design_is_in_the_table() -> None:
+    assert {13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 109, 119, 120} <= set(XIDS)
+    assert xid_meaning(999).severity == "check"
+
+
+@given(st.lists(st.sampled_from([FAULT, FOLLOW_UP, HARDWARE]) | st.text(max_size=40)).map("\n".join))
+def test_any_text_is_read(text: str) -> None:
+    kernel_log_findings(parse_kernel_log(text))

@@ -1,0 +1,76 @@
+"""One line out of all its wrappings."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vdbg_env.evidence.log_line import LogLine, plain, unwrap
+
+IMA = "CUDA error: an illegal memory access was encountered"
+
+
+@pytest.mark.parametrize(
+    ("raw", "process", "rank"),
+    [
+        (f"(EngineCore pid=154) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore", None),
+        (f"(EngineCore_0 pid=7) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore_0", 0),
+        (f"(EngineCore_DP1 pid=7) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore_DP1", 1),
+        (f"(Worker_TP3 pid=9) ERROR 11-03 23:14:03 [multiproc_executor.py:710] {IMA}", "Worker_TP3", 3),
+        (f"(Worker_DP0_TP2_EP2 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_DP0_TP2_EP2", 2),
+        (f"(VllmWorker rank=5 pid=9) ERROR 05-03 23:14:03 [multiproc_executor.py:470] {IMA}", "VllmWorker", 5),
+        (
+            f"(RayWorkerWrapper pid=33, ip=10.0.0.2) ERROR 05-03 23:14:03 worker_base.py:464] {IMA}",
+            "RayWorkerWrapper",
+            None,
+        ),
+        (f"[rank2]: {IMA}", None, 2),
+        (f"3: {IMA}", None, 3),
+        (f"[1,4]<stderr>:{IMA}", None, 4),
+        (f"ERROR 06-10 21:32:17 async_llm_engine.py:52] {IMA}", None, None),
+    ],
+)
+def test_every_generation_of_prefix_is_taken_off(raw: str, process: str | None, rank: int | None) -> None:
+    line = unwrap(raw)
+    assert (line.text, line.process, line.rank) == (IMA, process, rank)
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        json.dumps({"log": IMA + "\n", "stream": "stderr", "time": "2026-01-01T00:00:00Z"}),
+        json.dumps({"MESSAGE": IMA, "_PID": "3"}),
+        json.dumps({"MESSAGE": list(IMA.encode())}),
+        f"2026-01-01T00:00:00.000000001Z stderr F {IMA}",
+        f"Jan 01 00:00:00 node7 vllm[321]: {IMA}",
+        f"[pod/vllm-0/server] 2026-01-01T00:00:00.1Z {IMA}",
+        f"vllm-1  | {IMA}",
+        f"\x1b[31m{IMA}\x1b[0m",
+        f"Capturing: 5%\rCapturing: 9%\r{IMA}",
+    ],
+)
+def test_every_container_format_is_opened(wrapped: str) -> None:
+    assert unwrap(wrapped).text == IMA
+
+
+def test_a_json_line_that_is_the_programs_own_is_left_alone() -> None:
+    raw = '{"event": "CUDA error"}'
+    assert unwrap(raw).text == raw
+
+
+def test_level_and_stamp_are_kept() -> None:
+    line = unwrap("2026-01-01T00:00:00Z stdout F (APIServer pid=1) INFO 11-21 07:00:00 [x.py:3] ready")
+    assert (line.level, line.stamp, line.container) == ("INFO", "11-21 07:00:00", "2026-01-01T00:00:00Z")
+
+
+@given(st.text())
+def test_any_text_gives_a_line(raw: str) -> None:
+    line = unwrap(raw)
+    assert isinstance(line, LogLine)
+    assert "\x1b" not in line.text
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["C"])))
+def test_plain_text_without_controls_is_kept(raw: str) -> None:
+    assert plain(raw) == raw

@@ -1,0 +1,159 @@
+"""compute-sanitizer's reports, old form and new, judged by their SUMMARY line."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.evidence.finding import Level
+from vdbg_env.evidence.sanitizer import Tool, parse_sanitizer
+from vdbg_env.evidence.sanitizer_findings import sanitizer_findings
+
+NEW = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at void kern<float>(float *, int)+0x120 in src/file.cu:46
+=========     by thread (96,0,0) in block (44,1,0)
+=========     Access to 0x763995f9f000 is out of bounds
+=========     and is 1,241,911,296 bytes before the nearest allocation at 0x7639e0000000 of size 5,033,164,800 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: main [0x9544e] in repro
+=========
+========= ERROR SUMMARY: 1 error
+"""
+OLD = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 16 bytes
+=========     at 0xda0 in fused_moe.py:175:fused_moe_kernel
+=========     by thread (96,0,0) in block (44,0,0)
+=========     Address 0x763995f9f000 is out of bounds
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========     Host Frame: [0x2f26f0]
+=========                in /usr/lib/x86_64-linux-gnu/libcuda.so.1
+=========     Host Frame:PyObject_Call [0x22d1ab]
+=========                in /usr/bin/python3
+========= ERROR SUMMARY: 3 errors
+"""
+RACE = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at RAW()+0xf0 in raceGroupBasic.cu:40
+=========     and Read access at RAW()+0x280 in raceGroupBasic.cu:46 [4 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+
+
+def test_the_new_form_names_line_thread_and_address() -> None:
+    report = parse_sanitizer(NEW)
+    (record,) = report.records
+    assert (report.verdict, report.errors, report.tool) == ("errors", 1, Tool.MEMCHECK)
+    assert record.places[0].offset == 0x120
+    assert record.places[0].frame == SourceFrame(function="void kern<float>(float *, int)", file="src/file.cu", line=46)
+    assert (record.thread, record.block, record.address) == ((96, 0, 0), (44, 1, 0), 0x763995F9F000)
+    assert len(record.host_frames) == 1
+
+
+def test_the_old_form_names_the_same() -> None:
+    report = parse_sanitizer(OLD)
+    (record,) = report.records
+    assert record.places[0].frame == SourceFrame(function="fused_moe_kernel", file="fused_moe.py", line=175)
+    assert (record.places[0].offset, report.errors) == (0xDA0, 3)
+    assert record.host_frames[0] == "[0x2f26f0]"
+    assert len(record.host_frames) == 4
+
+
+def test_the_middle_form_has_a_colon_before_the_offset() -> None:
+    text = "========= Invalid __global__ write of size 4 bytes\n=========     at unaligned_kernel():0x160 in m.cu:6\n"
+    (record,) = parse_sanitizer(text).records
+    assert record.places[0].frame == SourceFrame(function="unaligned_kernel()", file="m.cu", line=6)
+
+
+def test_a_kernel_without_line_info_still_has_its_offset() -> None:
+    text = "========= Invalid __shared__ read of size 2 bytes\n=========     at void k<int>(T1 *)+0x70\n"
+    (record,) = parse_sanitizer(text).records
+    assert (record.places[0].function, record.places[0].offset, record.places[0].frame) == (
+        "void k<int>(T1 *)",
+        0x70,
+        None,
+    )
+
+
+def test_a_race_has_two_places_and_its_hazards() -> None:
+    report = parse_sanitizer(RACE)
+    (record,) = report.records
+    assert (report.tool, report.verdict, record.hazards) == (Tool.RACECHECK, "errors", 4)
+    assert [p.frame.line for p in record.places if p.frame] == [40, 46]
+
+
+def test_warnings_alone_are_errors_of_level_warning() -> None:
+    report = parse_sanitizer(
+        RACE.replace("Error: Race", "WARN: Race").replace("(1 error, 0 warnings)", "(0 errors, 1 warning)")
+    )
+    assert (report.verdict, report.errors, report.warnings) == ("errors", 0, 1)
+    assert [f.level for f in sanitizer_findings(report)] == [Level.WARNING]
+
+
+def test_no_summary_line_means_that_the_tool_failed() -> None:
+    report = parse_sanitizer(
+        "========= COMPUTE-SANITIZER\n"
+        "========= Error: process didn't terminate successfully\n"
+        "========= Error: Target application terminated before first instrumented API call\n"
+    )
+    assert (report.verdict, report.errors, len(report.own_failures)) == ("tool-failed", None, 2)
+    (finding,) = sanitizer_findings(report)
+    assert "didn't terminate" in finding.message
+
+
+def test_a_clean_run_has_no_finding() -> None:
+    report = parse_sanitizer("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", tool=Tool.MEMCHECK)
+    assert (report.verdict, sanitizer_findings(report)) == ("clean", ())
+
+
+def test_summaries_of_several_processes_add_up() -> None:
+    assert parse_sanitizer(NEW + OLD).errors == 4
+
+
+def test_a_prefix_of_the_log_before_the_marks_is_no_hindrance() -> None:
+    text = "\n".join("(EngineCore pid=1) " + line for line in NEW.splitlines())
+    assert parse_sanitizer(text).records[0].places == parse_sanitizer(NEW).records[0].places
+
+
+def test_expandable_segments_are_named_as_a_false_alarm() -> None:
+    text = NEW.replace("and is 1,241,911,296 bytes before the nearest", "and is inside the nearest")
+    (finding,) = sanitizer_findings(parse_sanitizer(text))
+    assert finding.level is Level.NOTE
+    assert "expandable_segments" in (finding.next_step or "")
+
+
+def test_a_probe_for_an_entry_point_is_named_as_a_false_alarm() -> None:
+    report = parse_sanitizer(
+        '========= Program hit CUDA_ERROR_INVALID_VALUE (error 1) due to "invalid argument" on CUDA API call to'
+        " cuGetProcAddress_v2.\n========= ERROR SUMMARY: 1 error\n"
+    )
+    assert report.records[0].api_call == "cuGetProcAddress_v2"
+    assert sanitizer_findings(report)[0].level is Level.NOTE
+
+
+def test_initcheck_synccheck_and_tensor_memory_are_known() -> None:
+    text = (
+        "========= Uninitialized __global__ memory read of size 4 bytes\n"
+        "========= Barrier error detected. Divergent thread(s) in block.\n"
+        "========= Tensor Memory column 32 being accessed by instruction tcgen05.ld is not allocated.\n"
+    )
+    assert [r.tool for r in parse_sanitizer(text).records] == [Tool.INITCHECK, Tool.SYNCCHECK, Tool.MEMCHECK]
+
+
+def test_the_same_report_by_many_threads_is_one_finding() -> None:
+    many = "".join(
+        NEW.split("=========\n")[0].split("COMPUTE-SANITIZER\n")[1].replace("(96,", f"({i},") for i in range(50)
+    )
+    assert len(sanitizer_findings(parse_sanitizer(many + "========= ERROR SUMMARY: 50 errors\n"))) == 1
+
+
+LINES = (NEW + OLD + RACE).splitlines()
+
+
+@given(st.lists(st.sampled_from(LINES) | st.text(max_size=30)).map("\n".join))
+def test_any_lines_give_a_report(text: str) -> None:
+    report = parse_sanitizer(text)
+    sanitizer_findings(report)
+    assert (report.verdict == "tool-failed") == (report.errors is None)
