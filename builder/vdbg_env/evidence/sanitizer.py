@@ -99,8 +99,9 @@ _HEADLINES: tuple[tuple[re.Pattern[str], Tool], ...] = (
 )
 _OWN_FAILURE = re.compile(
     r"\s*(?:Error: (?:process didn't terminate successfully|Target application (?:terminated|failed)"
-    r"|No attachable process|Could not|Failed|Unable|Unknown|Unsupported)|Internal Sanitizer Error|No attachable process found"
-    r"|The application may have hit an error|Device not supported|Target application returned an error)"
+    r"|No attachable process|Could not|Failed|Unable|Unknown|Unsupported)|Internal Sanitizer Error"
+    r"|No attachable process found|The application may have hit an error|Device not supported"
+    r"|Target application returned an error)"
 )
 
 _FILE_PART = r"(?: (?:\[?in )(?P<file>[^\s\]:][^\]:]*)(?::(?P<line>\d+))?\]?)?"

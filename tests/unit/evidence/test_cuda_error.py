@@ -30,8 +30,7 @@ from vdbg_env.evidence.cuda_error import parse_cuda_error, parse_cuda_errors
             True,
         ),
         (
-            "[rank1]:[E1103 23:14:03.34 ProcessGroupNCCL.cpp:2068] [PG ID 4 Rank 1] Process group watchdog thread "
-            + "terminated with exception: CUDA error: misaligned address",
+            "[rank1]:[E1103 x] Process group watchdog thread terminated with exception: CUDA error: misaligned address",
             "nccl-watchdog",
             "cudaErrorMisalignedAddress",
             True,
