@@ -4,7 +4,6 @@ from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, WorkerEnvironment
 from vdbg_env.report.model import (
-    ArgvChange,
     Attempt,
     NextStep,
     Provenance,
@@ -12,10 +11,11 @@ from vdbg_env.report.model import (
     SourceExcerpt,
     StepReport,
     StepStatus,
-    Verdict,
     WarpGroup,
     WarpHistogram,
 )
+from vdbg_env.runbook.model import ArgvOverlay, Status
+from vdbg_env.runbook.state import Verdict
 
 WORKLOAD = ("vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")
 LEAF = SourceFrame(function="store<float>(float*, long, float)", file="/src/csrc/rope.cu", line=5)
@@ -51,27 +51,37 @@ def _trial(
     step: str,
     name: str,
     *,
-    env: dict[str, str | None] | None = None,
-    append: tuple[str, ...] = (),
     shown: tuple[bool, ...],
     at: float,
     next_: str,
     message: str,
-    **more: object,
+    env: dict[str, str | None] | None = None,
+    append: tuple[str, ...] = (),
+    artifacts: tuple[Artifact, ...] = (),
 ) -> StepReport:
     attempts = _attempts(step, *shown)
     return StepReport(
-        id=step, name=name, status=StepStatus.FINISHED, outcome="reproduced" if any(shown) else "not_reproduced",
-        message=message, next=next_, ended=attempts[-1].ended, argv=(*WORKLOAD, *append),
-        argv_change=ArgvChange(append=append), env=env or {}, started_s=at,
-        duration_s=sum(a.duration_s or 0 for a in attempts), attempts=attempts,
-        evidence=(IMA,) if any(shown) else (), **more,  # type: ignore[arg-type]
-    )  # fmt: skip
+        id=step,
+        name=name,
+        status=StepStatus.FINISHED,
+        outcome=Status.REPRODUCED if any(shown) else Status.NOT_REPRODUCED,
+        message=message,
+        next=next_,
+        ended=attempts[-1].ended,
+        argv=(*WORKLOAD, *append),
+        argv_change=ArgvOverlay(append=append),
+        env=env or {},
+        started_s=at,
+        duration_s=sum(a.duration_s or 0 for a in attempts),
+        attempts=attempts,
+        evidence=(IMA,) if any(shown) else (),
+        artifacts=artifacts,
+    )
 
 
 STEPS = (
     StepReport(
-        id="preflight", name="Is this machine able?", status=StepStatus.FINISHED, outcome="pass", next="baseline",
+        id="preflight", name="Is this machine able?", status=StepStatus.FINISHED, outcome=Status.PASS, next="baseline",
         message="no Xid in the kernel log, 412 GiB free, driver 580.82", builtin="preflight", started_s=0.0,
         duration_s=1.2,
     ),
@@ -88,7 +98,7 @@ STEPS = (
                Artifact(name="cores", path="steps/coredump/1/localhost-0/artifacts/cuda.n1.4711.nvcudmp",
                         size=3_250_586, sha256="9f" * 32),)),
     StepReport(
-        id="read-core", name="Read the core", status=StepStatus.FINISHED, outcome="pass", next=None,
+        id="read-core", name="Read the core", status=StepStatus.FINISHED, outcome=Status.PASS, next=None,
         message="fault in rope<float, 4> at rope.cu:5", builtin="analyse-core", started_s=477.2, duration_s=0.4,
         results={"kernel": KERNEL, "pc": "0x7fffd9001140"},
     ),
@@ -121,7 +131,8 @@ FULL = Report(
     run="20261121T031502-ima-7f3a",
     runbook="illegal-memory-access",
     title="CUDA illegal memory access",
-    verdict=Verdict.FOUND,
+    verdict=Verdict.REPRODUCED,
+    why="the failure was reproduced in step 'baseline'",
     workload=WORKLOAD,
     started="2026-11-21T03:15:02Z",
     duration_s=477.6,
@@ -163,7 +174,7 @@ HANG = Report(
     run="20261121T041502-hang-11ab",
     runbook="hang",
     title="Hang",
-    verdict=Verdict.FOUND,
+    verdict=Verdict.HANG,
     provenance=Provenance.SYNTHETIC,
     origin="a core made by the test's core builder, no GPU",
     workload=("./hang",),
@@ -171,7 +182,7 @@ HANG = Report(
     duration_s=71.0,
     steps=(
         StepReport(
-            id="baseline", name="Wait for silence", status=StepStatus.FINISHED, outcome="hang",
+            id="baseline", name="Wait for silence", status=StepStatus.FINISHED, outcome=Status.HANG,
             message="no output for 60 s, GPU pinned at 100 %", ended=Ended(by=EndedBy.WATCH, signal=9),
             argv=("./hang",), started_s=0.0, duration_s=70.0,
             attempts=(Attempt(attempt=1, ended=Ended(by=EndedBy.WATCH, signal=9), duration_s=70.0, reproduced=True,
@@ -198,4 +209,4 @@ HANG = Report(
     ),
 )  # fmt: skip
 
-BARE = Report(run="r1", runbook="illegal-memory-access", verdict=Verdict.INCONCLUSIVE)
+BARE = Report(run="r1", runbook="illegal-memory-access", verdict=Verdict.INCONCLUSIVE, why="no step said anything")

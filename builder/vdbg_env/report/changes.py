@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from vdbg_env.report.model import Report, StepReport, StepStatus
+from vdbg_env.runbook.model import Status
 
-_SHOWN = {"reproduced", "hang", "fail"}
+_SHOWN = {Status.REPRODUCED, Status.HANG, Status.FAIL}
 
 
 class Effect(StrEnum):
@@ -28,7 +29,7 @@ class Change:
     step: str
     change: str
     effect: Effect
-    outcome: str | None
+    outcome: Status | None
     shown: int
     attempts: int
 
@@ -56,22 +57,22 @@ def delta(step: StepReport) -> tuple[str, ...]:
 
 
 def _change(step: StepReport, baseline: StepReport) -> Change:
-    shown = sum(1 for attempt in step.attempts if attempt.reproduced)
+    shown = {attempt.attempt for attempt in step.attempts if attempt.reproduced}  # on whichever rank
     return Change(
         step=step.id,
         change=", ".join(delta(step)) or "nothing: the workload as given",
         effect=Effect.BASELINE if step is baseline else _effect(step, baseline),
         outcome=step.outcome,
-        shown=shown,
-        attempts=len(step.attempts),
+        shown=len(shown),
+        attempts=len({attempt.attempt for attempt in step.attempts}),
     )
 
 
 def _effect(step: StepReport, baseline: StepReport) -> Effect:
     if baseline.outcome not in _SHOWN:
         return Effect.UNKNOWN
-    if step.outcome == baseline.outcome:
+    if step.outcome is baseline.outcome:
         return Effect.SAME
-    if step.outcome == "not_reproduced":
+    if step.outcome is Status.NOT_REPRODUCED:
         return Effect.GONE
     return Effect.DIFFERENT if step.outcome in _SHOWN else Effect.UNKNOWN

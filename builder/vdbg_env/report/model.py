@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import assert_never
 
 from vdbg_env.cuda.source_frame import Chain
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.observation import Artifact, Ended, Match, WorkerEnvironment
+from vdbg_env.runbook.model import ArgvOverlay, Data, Status
+from vdbg_env.runbook.state import Verdict
+from vdbg_env.runbook.verdict import exit_status
 
 
 class Provenance(StrEnum):
@@ -24,55 +26,14 @@ class Provenance(StrEnum):
     SYNTHETIC = "synthetic"  # a recording made by hand, without a GPU
 
 
-class Verdict(StrEnum):
-    """What the whole run says; each has one exit status (see `exit_status`)."""
-
-    FOUND = "found"  # at least one finding at level error
-    WARNINGS = "warnings"  # findings, none above warning
-    CLEAN = "clean"  # ran to its end, nothing wrong found
-    INCONCLUSIVE = "inconclusive"  # could not be decided either way
-    TIMEOUT = "timeout"  # the time allowed for the whole run was spent
-    FAILED = "failed"  # the tool could not do its work
-    INTERRUPTED = "interrupted"  # the user or the system ended it
-
-    @property
-    def exit_status(self) -> int:
-        """Return the exit status of a command that ends with this verdict."""
-        match self:
-            case Verdict.CLEAN:
-                return 0
-            case Verdict.FAILED:
-                return 1
-            case Verdict.FOUND:
-                return 3
-            case Verdict.WARNINGS:
-                return 4
-            case Verdict.TIMEOUT:
-                return 124
-            case Verdict.INCONCLUSIVE:
-                return 125
-            case Verdict.INTERRUPTED:
-                return 130
-        assert_never(self)
-
-
 class StepStatus(StrEnum):
     """How far a step came; what it showed is its outcome, how its process ended is `ended`."""
 
     FINISHED = "finished"
     SKIPPED = "skipped"  # its `if` was false
-    FAILED = "failed"  # it ran, but not as asked: no program, or an environment that did not reach the workers
+    FAILED = "failed"  # it could not do its work: no program, or an environment that did not reach the workers
     INTERRUPTED = "interrupted"  # started, its end was never seen
     NOT_REACHED = "not-reached"  # no outcome led to it
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArgvChange:
-    """What a step changes in the workload's argv: words put after it, words taken out, words put before it."""
-
-    append: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
-    wrap: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,25 +57,26 @@ class StepReport:
     """One step of the escalation: its delta, how it ended, what it showed and where that led.
 
     `env` is the delta only: a value sets, None unsets. `started_s` counts from the start of the run, both times in
-    seconds. `evidence` holds the lines that decided, not all that matched.
+    seconds; `next` is the step it led to, `runbook:NAME` or `end`. `evidence` holds the lines that decided, not all
+    that matched.
     """
 
     id: str
     name: str | None = None
     status: StepStatus
-    outcome: str | None = None
+    outcome: Status | None = None
     message: str | None = None
     next: str | None = None
     ended: Ended | None = None
     argv: tuple[str, ...] = ()
-    argv_change: ArgvChange = field(default_factory=ArgvChange)
+    argv_change: ArgvOverlay = field(default_factory=ArgvOverlay)
     env: Mapping[str, str | None] = field(default_factory=dict)
     builtin: str | None = None
     started_s: float | None = None
     duration_s: float | None = None
     attempts: tuple[Attempt, ...] = ()
     evidence: tuple[Match, ...] = ()
-    results: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, Data] = field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -167,14 +129,15 @@ class NextStep:
 class Report:
     """One run of one runbook, whole.
 
-    `findings` come by falling confidence. `started` is ISO 8601 in UTC, a label only: all durations are in seconds of
-    a monotonic clock. `origin` says where a replay was recorded.
+    `findings` come by falling confidence, `why` is the verdict's reason in a sentence. `started` is ISO 8601 in UTC,
+    a label only: all durations are in seconds of a monotonic clock. `origin` says where a replay was recorded.
     """
 
     run: str
     runbook: str
     title: str | None = None
     verdict: Verdict
+    why: str | None = None
     provenance: Provenance = Provenance.REAL
     origin: str | None = None
     workload: tuple[str, ...] = ()
@@ -188,6 +151,11 @@ class Report:
     histograms: tuple[WarpHistogram, ...] = ()
     notes: tuple[str, ...] = ()
     tool_version: str | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of a command that ends with this report."""
+        return exit_status(self.verdict, self.findings)
 
     @property
     def walked(self) -> tuple[StepReport, ...]:
@@ -206,15 +174,3 @@ class Report:
     def excerpt(self, file: str, line: int) -> SourceExcerpt | None:
         """Return the lines around `file`:`line`, or None when the source was not at hand."""
         return next((e for e in self.excerpts if e.file == file and e.marked == line), None)
-
-
-def verdict_of(findings: tuple[Finding, ...], *, reached_the_end: bool, decided: bool) -> Verdict:
-    """Return the verdict that `findings` support; `decided` says whether some step showed, or ruled out, the fault."""
-    levels = {finding.level for finding in findings}
-    if Level.ERROR in levels:
-        return Verdict.FOUND
-    if not reached_the_end:
-        return Verdict.FAILED
-    if not decided:
-        return Verdict.INCONCLUSIVE
-    return Verdict.WARNINGS if Level.WARNING in levels else Verdict.CLEAN

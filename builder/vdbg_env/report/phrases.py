@@ -7,7 +7,8 @@ from typing import assert_never
 
 from vdbg_env.evidence.finding import Finding, HowKnown
 from vdbg_env.evidence.observation import Ended, EndedBy
-from vdbg_env.report.model import Provenance, Report, Verdict
+from vdbg_env.report.model import Provenance, Report, StepReport
+from vdbg_env.runbook.state import Verdict
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -80,6 +81,11 @@ def ended(end: Ended | None) -> str:
     return f"{text} ({end.message})" if end.message else text
 
 
+def outcome(step: StepReport) -> str:
+    """Return what a step showed in words, or how far it came when it showed nothing."""
+    return (step.outcome.value if step.outcome else step.status.value).replace("_", " ").replace("-", " ")
+
+
 def how_known(source: HowKnown) -> str:
     """Return what a finding stands on, to be read after `known from`."""
     match source:
@@ -105,30 +111,33 @@ def sureness(finding: Finding) -> str:
     return f"{round(finding.confidence * 100)} %"
 
 
-def verdict(value: Verdict) -> str:
-    """Return what a verdict means in a few words."""
-    match value:
-        case Verdict.FOUND:
-            return "fault found"
-        case Verdict.WARNINGS:
-            return "warnings only"
-        case Verdict.CLEAN:
+def verdict(report: Report) -> str:
+    """Return what the verdict means in a few words."""
+    lead = report.lead
+    match report.verdict:
+        case Verdict.REPRODUCED:
+            return "fault found" if lead and (lead.location or lead.kernel) else "reproduced, not located"
+        case Verdict.HANG:
+            return "hang found" if lead and (lead.location or lead.kernel) else "hang, not located"
+        case Verdict.FAILED:
+            return "another failure"
+        case Verdict.NOT_REPRODUCED:
+            return "did not show"
+        case Verdict.PASSED:
             return "nothing wrong found"
+        case Verdict.WARNED:
+            return "warnings only"
         case Verdict.INCONCLUSIVE:
             return "inconclusive"
-        case Verdict.TIMEOUT:
+        case Verdict.OUT_OF_TIME:
             return "out of time"
-        case Verdict.FAILED:
-            return "the run could not be completed"
-        case Verdict.INTERRUPTED:
-            return "interrupted"
-    assert_never(value)
+    assert_never(report.verdict)
 
 
 def headline(report: Report) -> str:
     """Return the one sentence a reader takes away."""
     lead = report.lead
-    return lead.message if lead else verdict(report.verdict)
+    return lead.message if lead else report.why or verdict(report)
 
 
 def provenance(report: Report) -> str | None:

@@ -14,10 +14,9 @@ from vdbg_env.evidence.observation import Artifact, Ended, Match
 from vdbg_env.report.changes import Change, changes
 from vdbg_env.report.model import Attempt, Report, SourceExcerpt, StepReport, WarpGroup, WarpHistogram
 from vdbg_env.report.phrases import signal_name
+from vdbg_env.runbook.model import Data as Json
 
 SCHEMA = "vdbg-env/run/v1"
-
-Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def render(report: Report) -> str:
@@ -33,7 +32,8 @@ def document(report: Report) -> dict[str, Json]:
         "runbook": report.runbook,
         "title": report.title,
         "verdict": report.verdict.value,
-        "exit_status": report.verdict.exit_status,
+        "why": report.why,
+        "exit_status": report.exit_status,
         "provenance": report.provenance.value,
         "origin": report.origin,
         "tool_version": report.tool_version,
@@ -57,7 +57,7 @@ def _step(step: StepReport, report: Report) -> dict[str, Json]:
         "id": step.id,
         "name": step.name,
         "status": step.status.value,
-        "outcome": step.outcome,
+        "outcome": step.outcome.value if step.outcome else None,
         "message": step.message,
         "next": step.next,
         "ended": _ended(step.ended),
@@ -74,7 +74,7 @@ def _step(step: StepReport, report: Report) -> dict[str, Json]:
         "attempts": [_attempt(attempt) for attempt in step.attempts],
         "findings": [f"F{number}" for number, found in enumerate(report.findings, 1) if found.step == step.id],
         "evidence": [_match(match) for match in step.evidence],
-        "results": _strings(step.results),
+        "results": dict(step.results),
         "artifacts": [_artifact(artifact) for artifact in step.artifacts],
         "notes": list(step.notes),
     }
@@ -145,7 +145,7 @@ def _change(change: Change) -> Json:
         "step": change.step,
         "change": change.change,
         "effect": change.effect.value,
-        "outcome": change.outcome,
+        "outcome": change.outcome.value if change.outcome else None,
         "shown": change.shown,
         "attempts": change.attempts,
     }

@@ -18,8 +18,8 @@ from vdbg_env.report.phrases import (
     brief,
     duration,
     ended,
-    headline,
     how_known,
+    outcome,
     place,
     printable,
     provenance,
@@ -61,7 +61,7 @@ def _top(report: Report) -> Iterator[str]:
 def _fault(report: Report) -> Iterator[str]:
     lead = report.lead
     if lead is None:
-        yield f"**{escaped(headline(report)).capitalize()}.**"
+        yield f"**{escaped(verdict(report)).capitalize()}.** {escaped(report.why or '')}".rstrip()
         return
     yield f"**{escaped(lead.message)}**\n"
     chain = lead.chain or ((lead.location,) if lead.location else ())
@@ -121,7 +121,7 @@ def _steps(report: Report) -> Iterator[str]:
 
 def _step(step: StepReport) -> Iterator[str]:
     took = f", {duration(step.duration_s)}" if step.duration_s is not None else ""
-    yield f"**{escaped(step.id)}**: {escaped(step.outcome or step.status.value)}{took}\n"
+    yield f"**{escaped(step.id)}**: {escaped(outcome(step))}{took}\n"
     if step.message:
         yield f"{escaped(step.message)}\n"
     if step.argv:
@@ -174,7 +174,7 @@ def _foot(report: Report) -> Iterator[str]:
     version = f" {report.tool_version}" if report.tool_version else ""
     when = f", {report.started}" if report.started else ""
     named = f"runbook {escaped(report.runbook)}, run {escaped(report.run)}"
-    yield f"<sub>vdbg-env{version}, {named}{when}: {verdict(report.verdict)}</sub>"
+    yield f"<sub>vdbg-env{version}, {named}{when}: {verdict(report)}</sub>"
 
 
 def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Artifact, EndedBy
 from vdbg_env.report.model import Attempt, Report, SourceExcerpt, StepReport, StepStatus
 from vdbg_env.report.phrases import ended, how_known, signal_name
-from vdbg_env.report.run_json import Json
+from vdbg_env.runbook.model import Data as Json
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _NOT_AS_MEANT = {EndedBy.NOT_STARTED, EndedBy.DISK, EndedBy.NODE_LOST, EndedBy.ENGINE_LOST, EndedBy.CANCEL}

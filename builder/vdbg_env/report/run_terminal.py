@@ -9,8 +9,9 @@ from itertools import repeat
 from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.report.changes import Change, Effect, changes, delta
-from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus, Verdict, WarpHistogram
-from vdbg_env.report.phrases import duration, headline, how_known, printable, provenance, sureness, verdict
+from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus, WarpHistogram
+from vdbg_env.report.phrases import duration, headline, how_known, outcome, printable, provenance, sureness, verdict
+from vdbg_env.runbook.state import Verdict
 
 _LABEL = 9
 _MARKED_CONTEXT = 2
@@ -53,8 +54,9 @@ def render(report: Report, *, colour: bool = False, width: int = 100) -> str:
 
 
 def _head(report: Report, paint: Paint, width: int) -> Iterator[str]:
-    colours = {Verdict.FOUND: "1;31", Verdict.CLEAN: "1;32"}
-    badge = paint(colours.get(report.verdict, "1;33"), verdict(report.verdict).upper())
+    bad, good = {Verdict.REPRODUCED, Verdict.HANG, Verdict.FAILED}, {Verdict.PASSED, Verdict.NOT_REPRODUCED}
+    codes = "1;31" if report.verdict in bad else "1;32" if report.verdict in good else "1;33"
+    badge = paint(codes, verdict(report).upper())
     took = f" in {duration(report.duration_s)}" if report.duration_s is not None else ""
     yield f"{badge}  {printable(report.title or report.runbook)}  {paint.dim(printable(report.run) + took)}"
     warning = provenance(report)
@@ -65,6 +67,7 @@ def _head(report: Report, paint: Paint, width: int) -> Iterator[str]:
 def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
     lead = report.lead
     if lead is None:
+        yield from _wrap(report.why or "", width)
         return
     yield from (paint.bold(line) for line in _wrap(headline(report), width))
     yield ""
@@ -105,18 +108,18 @@ def _tried(report: Report, paint: Paint, width: int) -> Iterator[str]:
 
 def _step(step: StepReport, change: Change | None, names: int, paint: Paint, width: int) -> Iterator[str]:
     effect = change.effect.value if change and change.effect is not Effect.BASELINE else None
-    said = effect or step.outcome or step.status.value
+    said = effect or outcome(step)
     codes = {Effect.GONE.value: "1;32", Effect.SAME.value: "31", Effect.DIFFERENT.value: "33", "fail": "31"}
     rate = change.rate if change else ""
     head = f"  {printable(step.id):{names}}  {{}}  {rate:7}  {duration(step.duration_s):>11}  "
-    column = len(head) - 2 + 12
+    column = len(head) - 2 + 14
     words = [
         ", ".join(map(_cut, delta(step), repeat(_LONGEST_WORD))) if change else "",
         step.message or "",
         *step.notes,
     ]
     text = _wrap(" · ".join(word for word in words if word), max(width - column, 30))
-    yield (head.format(paint(codes.get(said, "0"), f"{said:12}")) + (text[0] if text else "")).rstrip()
+    yield (head.format(paint(codes.get(said, "0"), f"{said:14}")) + (text[0] if text else "")).rstrip()
     yield from (" " * column + line for line in text[1:])
 
 

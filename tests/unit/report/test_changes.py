@@ -4,23 +4,32 @@ import dataclasses
 
 from tests.support.reports import BARE, FULL, STEPS
 from vdbg_env.report.changes import Effect, changes, delta
+from vdbg_env.runbook.model import Status
 
 
-def effects(*outcomes: str) -> list[Effect]:
+def effects(*outcomes: Status) -> list[Effect]:
     trials = [dataclasses.replace(STEPS[1], id=f"s{n}", outcome=outcome) for n, outcome in enumerate(outcomes)]
     return [change.effect for change in changes(dataclasses.replace(BARE, steps=tuple(trials)))]
 
 
 def test_the_first_trial_is_what_the_others_are_held_against() -> None:
-    assert effects("reproduced", "reproduced", "not_reproduced") == [Effect.BASELINE, Effect.SAME, Effect.GONE]
+    assert effects(Status.REPRODUCED, Status.REPRODUCED, Status.NOT_REPRODUCED) == [
+        Effect.BASELINE,
+        Effect.SAME,
+        Effect.GONE,
+    ]
 
 
 def test_a_hang_in_place_of_a_crash_is_another_failure() -> None:
-    assert effects("reproduced", "hang", "unresolved") == [Effect.BASELINE, Effect.DIFFERENT, Effect.UNKNOWN]
+    assert effects(Status.REPRODUCED, Status.HANG, Status.UNRESOLVED) == [
+        Effect.BASELINE,
+        Effect.DIFFERENT,
+        Effect.UNKNOWN,
+    ]
 
 
 def test_nothing_is_gone_when_it_never_showed() -> None:
-    assert effects("not_reproduced", "not_reproduced") == [Effect.BASELINE, Effect.UNKNOWN]
+    assert effects(Status.NOT_REPRODUCED, Status.NOT_REPRODUCED) == [Effect.BASELINE, Effect.UNKNOWN]
 
 
 def test_steps_that_only_read_are_no_trial() -> None:

@@ -1,0 +1,118 @@
+"""A run's record becomes a Report: nothing that was seen is lost, and what was never seen is not made up."""
+
+import dataclasses
+
+from tests.support.reports import FAULT, GRAPHS, IMA
+from vdbg_env.evidence.finding import Level
+from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
+from vdbg_env.report.assemble import RunFacts, Visit, assemble, next_steps, ranked
+from vdbg_env.report.model import Report, StepStatus
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import (
+    Builtin,
+    Command,
+    End,
+    Placement,
+    Repeat,
+    Run,
+    Runbook,
+    Status,
+    ToRunbook,
+    ToStep,
+    Uses,
+)
+from vdbg_env.runbook.state import Finish, RunStep, StepRecord, UseBuiltin, Verdict
+
+BASELINE = Run(id="baseline", title="Does it reproduce?", command="main")
+CORE = Uses(id="core", title="Read the core", builtin=Builtin(name="decode-gpu-core", version=1))
+UNUSED = Uses(id="locate", title="Look up the PC", builtin=Builtin(name="locate", version=1))
+BOOK = Runbook(
+    name="ima",
+    title="Illegal access",
+    commands={"main": Command(name="main", argv=("prog",))},
+    steps=(BASELINE, CORE, UNUSED),
+)
+FACTS = RunFacts(run="r", workload=("prog",), environment={"host": "n1"})
+
+
+def observed(attempt: int, ended: Ended) -> Observation:
+    return Observation(
+        step="baseline",
+        attempt=attempt,
+        ended=ended,
+        duration_s=2.0,
+        matched={"ima": (IMA,)},
+        artifacts={"cores": (Artifact(name="cores", path=f"a{attempt}", size=3),)},
+    )
+
+
+def run(record: StepRecord | None, *seen: Observation) -> Report:
+    invocation = Invocation(step="baseline", attempt=1, argv=("prog", "-x"), env={"A": "1", "B": None})
+    decision = RunStep(invocation=invocation, repeat=Repeat(), placement=Placement())
+    visit = Visit(step=BASELINE, decision=decision, observations=seen, record=record, started_s=1.0, duration_s=4.0)
+    return assemble(BOOK, (visit,), Finish(verdict=Verdict.REPRODUCED, why="seen"), FACTS)
+
+
+CRASH, WELL = Ended(by=EndedBy.SIGNAL, signal=6), Ended(by=EndedBy.EXIT, code=0)
+
+
+def test_a_step_keeps_its_command_its_delta_and_every_attempt() -> None:
+    record = StepRecord(
+        step="baseline", outcome=Status.REPRODUCED, next=ToStep(step="core"), ended=CRASH, attempts=2, reproduced=1
+    )
+    step = run(record, observed(1, WELL), observed(2, CRASH)).steps[0]
+    assert (step.argv, dict(step.env), step.next) == (("prog", "-x"), {"A": "1", "B": None}, "core")
+    assert [attempt.reproduced for attempt in step.attempts] == [False, True]
+    assert [artifact.path for artifact in step.artifacts] == ["a1", "a2"]
+    assert step.evidence == (IMA, IMA)
+    assert step.status is StepStatus.FINISHED
+
+
+def test_steps_that_no_outcome_led_to_are_told_as_such() -> None:
+    report = run(StepRecord(step="baseline", outcome=Status.PASS, next=End()))
+    assert [(s.id, s.status) for s in report.steps[1:]] == [
+        ("core", StepStatus.NOT_REACHED),
+        ("locate", StepStatus.NOT_REACHED),
+    ]
+
+
+def test_a_step_whose_end_was_never_seen_has_no_outcome() -> None:
+    step = run(None).steps[0]
+    assert (step.status, step.outcome, step.next) == (StepStatus.INTERRUPTED, None, None)
+    assert step.notes == ("the end of this step was never seen",)
+
+
+def test_a_skipped_step_gives_its_reason_and_a_branch_names_the_runbook() -> None:
+    record = StepRecord(step="baseline", outcome=None, next=ToRunbook(runbook="hang"), skipped_because="no GPU")
+    step = run(record).steps[0]
+    assert (step.status, step.message, step.next) == (StepStatus.SKIPPED, "no GPU", "runbook:hang")
+
+
+def test_a_step_that_could_not_do_its_work_failed() -> None:
+    assert run(StepRecord(step="baseline", outcome=Status.ERROR, next=End())).steps[0].status is StepStatus.FAILED
+
+
+def test_a_builtin_says_which_it_was() -> None:
+    decision = UseBuiltin(step="core", name="decode-gpu-core", version=1)
+    record = StepRecord(step="core", outcome=Status.PASS, next=End(), findings=(GRAPHS, FAULT))
+    visit = Visit(step=CORE, decision=decision, record=record)
+    report = assemble(BOOK, (visit,), Finish(verdict=Verdict.PASSED, why=""), FACTS)
+    assert report.steps[0].builtin == "builtin/decode-gpu-core@v1"
+    assert report.findings == (FAULT, GRAPHS)
+
+
+def test_the_same_finding_from_two_ranks_is_told_once_at_its_surest() -> None:
+    weaker = dataclasses.replace(FAULT, confidence=0.4)
+    note = dataclasses.replace(GRAPHS, level=Level.NOTE, confidence=0.98, rule="n")
+    assert ranked((weaker, note, FAULT, GRAPHS)) == (FAULT, note, GRAPHS)
+
+
+def test_a_next_step_is_split_into_words_and_command() -> None:
+    texts = ["read all warps: vdbg-env core x", "vdbg-env core y", "ask the maintainers"]
+    findings = [dataclasses.replace(FAULT, next_step=text) for text in texts]
+    steps = [(step.text, step.command) for step in next_steps(findings)]
+    assert steps == [
+        ("read all warps", "vdbg-env core x"),
+        ("Look closer", "vdbg-env core y"),
+        ("ask the maintainers", None),
+    ]
