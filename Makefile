@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help test lint golden clean
+.PHONY: help demo test lint golden bench clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -11,9 +11,11 @@ help:            ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[test]'
+	PYTHON=$(PYTHON) scripts/prepare-venv $(VENV)
 	@touch $@
+
+demo: $(READY)   ## Build the sample image, prove it, walk the runbook to a report
+	scripts/demo
 
 lint: $(READY)   ## ruff and mypy --strict, tests too
 	$(BIN)/ruff check .
@@ -26,6 +28,9 @@ test: lint       ## Everything CI runs
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
 	GOLDEN=rewrite $(BIN)/pytest -q tests/unit
+
+bench: $(READY)  ## Measure, each figure against a peer in the same run
+	for b in benchmarks/[a-z]*.py; do b=$$(basename $$b .py); [ $$b = paired ] || $(BIN)/python -m benchmarks.$$b; done
 
 clean:           ## Remove what make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
