@@ -12,11 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 MIN_LITERAL = 6  # a shorter value told in advance ("1", "true") would blacken the whole log
+LOOKBACK = 64  # no rule looks further back than this from its needle (the dashes of a flag's name)
 OVERLAP = 8192  # no secret needs more bytes than this to be recognised as one
 
 
 class Span(NamedTuple):
-    """One secret: its half-open byte range, its kind, and where the words begin that give it away (`password=`)."""
+    """One secret: its half-open byte range, its kind, and where that begins which must be seen to know it.
+
+    That is the words that give it away (`password=`), and LOOKBACK bytes before them where the rule looks back.
+    """
 
     start: int
     end: int
@@ -148,14 +152,14 @@ def _rule_spans(data: bytes, rules: tuple[SecretRule, ...]) -> Iterator[Span]:
             while at >= 0:
                 found = rule.pattern.match(data, at)
                 if found and ("flag" not in rule.pattern.groupindex or not found["flag"] or _is_flag(data, at)):
-                    yield Span(*found.span("secret"), rule.kind, found.start())
+                    yield Span(*found.span("secret"), rule.kind, max(0, found.start() - LOOKBACK))
                 at = folded.find(needle, at + len(needle))
 
 
 def _is_flag(data: bytes, at: int) -> bool:
     """Whether the word around `at` begins with two dashes."""
     start = at
-    while start > 0 and at - start < 64 and (data[start - 1 : start].isalnum() or data[start - 1] in b"-_"):
+    while start > 0 and at - start < LOOKBACK and (data[start - 1 : start].isalnum() or data[start - 1] in b"-_"):
         start -= 1
     return data[start : start + 2] == b"--"
 
