@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from vdbg_env.application.build_events import BuildEvent
+from vdbg_env.evidence.observation import Observation
+from vdbg_env.runbook.invocation import Invocation
 
 Buffer = bytes | memoryview
 
@@ -147,3 +149,43 @@ class PushProgress:
     current: int | None = None
     total: int | None = None
     digest: str | None = None
+
+
+class StartedStep(Protocol):
+    """One attempt of one step that runs, or has ended, under a supervisor of its own."""
+
+    def wait(self, timeout_s: float | None = None) -> Observation | None:
+        """Wait for the end and return what was seen; None when it has not ended after `timeout_s` seconds."""
+        ...
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Have the tree ended, politely first; `firmly` leaves out the politeness. Does not wait."""
+        ...
+
+
+class StepRunner(Protocol):
+    """Runs the steps of a runbook. What it starts outlives this program and can be adopted by the next."""
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedStep:
+        """Start an attempt; everything about it is kept in `directory`, which is there and empty.
+
+        Raises HostNotAble when nothing at all can be started here. A workload that cannot be started is no error but
+        an observation (`EndedBy.NOT_STARTED`).
+        """
+        ...
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedStep | None:
+        """Take over an attempt that another engine started in `directory`; None when it was never really started."""
+        ...
+
+
+class Clock(Protocol):
+    """Two clocks: one to measure with, one to print."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only ever grow, for durations and limits."""
+        ...
+
+    def wall(self) -> float:
+        """Return seconds since the epoch, a label only: it may jump by days."""
+        ...

@@ -1,0 +1,98 @@
+"""Drives a server: waits until it answers, replays recorded requests, and ends; a program of its own.
+
+`python -I -S driver.py '{"ready_url": ..., "ready_timeout_s": ..., "replay": PATH|null, "concurrency": 1}'`
+
+The recording is OpenAI's batch input, which `vllm run-batch` reads too: one JSON object a line with `method`, `url`
+(a path) and `body`. Exit status: 0 all sent, 3 the server never became ready, 4 it stopped answering on the way.
+"""
+
+import http.client
+import json
+import sys
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+ANSWER_TIMEOUT_S = 600.0
+
+
+def main(document: dict[str, Any]) -> int:
+    """Wait, replay, tell in the last line what came of it."""
+    if not wait_until_ready(document["ready_url"], document["ready_timeout_s"]):
+        print(f"the server was not ready after {document['ready_timeout_s']:g} s", flush=True)
+        return 3
+    if not document.get("replay"):
+        print("the server became ready; there are no requests to replay", flush=True)
+        return 0
+    with open(document["replay"], "rb") as file:  # noqa: PTH123 - pathlib costs more than it gives here
+        requests = [json.loads(line) for line in file if line.strip()]
+    answers = replay(document["ready_url"], requests, document.get("concurrency", 1))
+    refused = sum(1 for status in answers if status is None)
+    failed = sum(1 for status in answers if status is not None and status >= 400)
+    print(
+        f"{len(answers)} of {len(requests)} requests sent, {failed} answered with an error, {refused} not at all",
+        flush=True,
+    )
+    return 4 if refused else 0
+
+
+def wait_until_ready(url: str, timeout_s: float) -> bool:
+    """Ask `url` until it answers below 400, for `timeout_s` seconds at most."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        status = send(url, "GET", urlsplit(url).path or "/", None, timeout_s=5.0)
+        if status is not None and status < 400:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def replay(base: str, requests: list[dict[str, Any]], concurrency: int) -> list[int | None]:
+    """Send the requests in order, `concurrency` at a time, and return each one's HTTP status, None for no answer.
+
+    After three requests in a row without an answer the rest is not sent: the server is gone.
+    """
+    answers: list[int | None] = []
+    lock = threading.Lock()
+    queue = iter(requests)
+
+    def work() -> None:
+        while True:
+            with lock:
+                request = next(queue, None)
+                if request is None or (len(answers) >= 3 and not any(answers[-3:])):
+                    return
+            status = send(base, request.get("method", "POST"), request.get("url", "/"), request.get("body"))
+            print(f"{request.get('custom_id', '-')} {request.get('url')} -> {status}", flush=True)
+            with lock:
+                answers.append(status)
+
+    threads = [threading.Thread(target=work) for _ in range(max(1, concurrency))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def send(base: str, method: str, path: str, body: object, *, timeout_s: float = ANSWER_TIMEOUT_S) -> int | None:
+    """Send one request and return its HTTP status, or None when no answer came."""
+    parts = urlsplit(base)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=timeout_s)
+    data = None if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    try:
+        connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+        answer = connection.getresponse()
+        while answer.read(1 << 16):
+            pass
+        return answer.status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(json.loads(sys.argv[1])))

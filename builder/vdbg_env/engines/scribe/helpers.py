@@ -1,0 +1,139 @@
+"""Programs that help to look at the workload: the GPU probe, the driver of a server, and what is run on a hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from vdbg_env.engines.scribe.launch import NotStarted, launch_helper
+from vdbg_env.engines.scribe.orders import HangCommand, Orders
+from vdbg_env.engines.scribe.process_tree import Process, executable, stack
+from vdbg_env.record.redaction import Redactor
+
+MARK = "VDBG_ENV_STEP"  # set in every process of a step, so that its processes are known even when the supervisor died
+
+
+class Helper(NamedTuple):
+    """A running helper: where its output goes, what is done with its exit status, and until when it may run."""
+
+    pid: int
+    descriptor: int
+    output: Callable[[bytes], None]
+    ended: Callable[[int], None]
+    deadline: float
+
+
+class Helpers:
+    """The helpers that run now; the supervisor reads their output and tells them when one has ended."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._cwd = orders.directory
+        self._env = {name: value for name, value in orders.env.items() if name not in orders.overlay}
+        self.running: dict[int, Helper] = {}
+
+    def start(
+        self, argv: tuple[str, ...], output: Callable[[bytes], None], ended: Callable[[int], None], timeout_s: float
+    ) -> str | None:
+        """Start a helper; returns why it could not be started, or None."""
+        try:
+            pid, descriptor = launch_helper(argv, self._env, self._cwd)
+        except NotStarted as problem:
+            return str(problem)
+        self.running[pid] = Helper(pid, descriptor, output, ended, time.monotonic() + timeout_s)
+        return None
+
+    def read(self) -> None:
+        """Read what the helpers have printed, without waiting."""
+        for helper in self.running.values():
+            _drain(helper)
+
+    def reaped(self, pid: int, status: int) -> bool:
+        """Take note that a child has ended; returns whether it was a helper."""
+        helper = self.running.pop(pid, None)
+        if helper is None:
+            return False
+        _drain(helper)
+        os.close(helper.descriptor)
+        helper.ended(os.waitstatus_to_exitcode(status))
+        return True
+
+    def end_overdue(self, now: float) -> None:
+        """Kill the helpers whose time is over."""
+        for helper in self.running.values():
+            if now >= helper.deadline:
+                _kill(helper.pid)
+
+    def end_all(self) -> None:
+        """Kill every helper: what they looked at is gone."""
+        for pid in self.running:
+            _kill(pid)
+
+
+class HangActions:
+    """What is done on a hang before the tree is ended, one after the other; all they say goes to one file."""
+
+    def __init__(self, orders: Orders, helpers: Helpers, redactor: Redactor) -> None:
+        self._orders = orders
+        self._helpers = helpers
+        self._redactor = redactor
+        self._path = f"{orders.directory}/hang.txt"
+        self._queue: list[tuple[HangCommand, int]] = []
+        self._busy = False
+        self.ran: list[str] = []
+
+    def begin(self, why: str, root: int, processes: list[Process]) -> None:
+        """Write where every thread stands, and line up the commands."""
+        self._note(f"# hang: {why}\n".encode())
+        if self._orders.hang_stacks:
+            for one in processes:
+                self._note(f"process {one.pid} {one.name} (parent {one.parent}, state {one.state})\n".encode())
+                self._note(stack(one.pid).encode() + b"\n")
+            self.ran.append("stacks")
+        for command in self._orders.hang_commands:
+            self._queue += [(command, pid) for pid in _targets(command, root, processes)]
+
+    def step(self) -> bool:
+        """Start the next command when the last one has ended; returns whether all have."""
+        while self._queue and not self._busy:
+            command, pid = self._queue.pop(0)
+            argv = tuple(word.replace("{pid}", str(pid)) for word in command.argv)
+            self._note(f"\n# {command.name}: process {pid}\n".encode())
+            problem = self._helpers.start(argv, self._note, self._command_ended, command.timeout_s)
+            self._busy = problem is None
+            self.ran.append(f"{command.name} {pid}" + (f": not started: {problem}" if problem else ""))
+        return not self._busy and not self._queue
+
+    def _command_ended(self, code: int) -> None:
+        self._busy = False
+        self._note(f"# ended with {code}\n".encode())
+
+    def _note(self, text: bytes) -> None:
+        try:
+            with open(self._path, "ab") as file:  # noqa: PTH123
+                file.write(self._redactor.data(text))
+        except OSError as error:
+            self.ran.append(f"hang.txt could not be written: {error.strerror}")
+
+
+def _targets(command: HangCommand, root: int, processes: list[Process]) -> list[int]:
+    if command.each == "root":
+        return [root]
+    return [p.pid for p in processes if command.each == "all" or "python" in executable(p.pid).rpartition("/")[2]]
+
+
+def _drain(helper: Helper) -> None:
+    try:
+        while data := os.read(helper.descriptor, 1 << 16):
+            helper.output(data)
+    except BlockingIOError:
+        return
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)  # each helper leads a session of its own
+    except (ProcessLookupError, PermissionError):
+        return

@@ -1,0 +1,99 @@
+"""Starts a program so that its failure to start is known at once, and so that it dies with its supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from typing import NamedTuple
+
+from vdbg_env.engines.scribe.process_tree import die_with_parent
+
+_F_SETPIPE_SZ = 1031
+_PIPE_BYTES = 1 << 20
+
+
+class Started(NamedTuple):
+    """A running program and the reading ends of its two streams."""
+
+    pid: int
+    stdout: int
+    stderr: int
+
+
+class NotStarted(Exception):
+    """The program could not be started; the text says why."""
+
+
+def launch(argv: tuple[str, ...], env: dict[str, str], cwd: str) -> Started:
+    """Start `argv` in a session of its own, standard input empty; raises NotStarted with the reason.
+
+    The child is killed by the kernel when this process dies: a workload nobody supervises must not go on.
+    """
+    out_read, out_write = _wide_pipe()
+    err_read, err_write = _wide_pipe()
+    said_read, said_write = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _become(argv, env, cwd, out_write, err_write, said_write)
+    for descriptor in (out_write, err_write, said_write):
+        os.close(descriptor)
+    with os.fdopen(said_read, "rb") as said:
+        problem = said.read()  # closed by exec itself: an empty answer means that the program runs
+    if problem:
+        os.waitpid(pid, 0)
+        os.close(out_read)
+        os.close(err_read)
+        raise NotStarted(problem.decode("utf-8", "replace"))
+    return Started(pid, out_read, err_read)
+
+
+def launch_helper(argv: tuple[str, ...], env: dict[str, str], cwd: str) -> tuple[int, int]:
+    """Start a helper (a probe, a debugger) and return its pid and the reading end of its output and errors."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    said_read, said_write = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _become(argv, env, cwd, write, write, said_write)
+    os.close(write)
+    os.close(said_write)
+    with os.fdopen(said_read, "rb") as said:
+        problem = said.read()
+    if problem:
+        os.waitpid(pid, 0)
+        os.close(read)
+        raise NotStarted(problem.decode("utf-8", "replace"))
+    os.set_blocking(read, False)
+    return pid, read
+
+
+def _wide_pipe() -> tuple[int, int]:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    # Where the user's pipe quota is used up, the default size does, only slower.
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(read, _F_SETPIPE_SZ, _PIPE_BYTES)
+    os.set_blocking(read, False)
+    return read, write
+
+
+def _become(argv: tuple[str, ...], env: dict[str, str], cwd: str, out: int, err: int, said: int) -> None:
+    """Turn this forked child into the program; never returns."""
+    try:
+        os.setsid()
+        die_with_parent()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(cwd)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        where = cwd if error.filename == cwd else argv[0]
+        os.write(said, f"{where}: {error.strerror}".encode("utf-8", "surrogateescape"))
+    except BaseException as error:
+        os.write(said, f"{argv[0]}: {error}".encode("utf-8", "surrogateescape"))
+    finally:
+        os._exit(127)

@@ -1,0 +1,78 @@
+"""What a supervisor is told: one JSON document on its standard input, never on disk, for it holds the environment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+
+class MatcherOrder(NamedTuple):
+    """A named pattern; with `needles` (one of them is in every match) lines without any are not searched."""
+
+    name: str
+    pattern: str
+    source: str = "output"
+    take: str = "first"
+    stop: bool = False
+    needles: tuple[str, ...] = ()
+    ignore_case: bool = False
+
+
+class HangCommand(NamedTuple):
+    """A program to run on a hang: `{pid}` in `argv` is filled in; `each` says for which processes of the tree."""
+
+    name: str
+    argv: tuple[str, ...]
+    each: str = "root"  # root | python | all
+    timeout_s: float = 60.0
+
+
+class Orders(NamedTuple):
+    """All a supervisor needs; times in seconds, sizes in bytes, signals as numbers.
+
+    `overlay` holds what the step changes of the environment, for the comparison with what each worker really has.
+    `growing` are globs under `directory`: while such a file grows, somebody is writing a dump and nobody is killed.
+    """
+
+    directory: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    overlay: dict[str, str | None] = {}  # noqa: RUF012 - a NamedTuple's default, never changed
+    timeout_s: float | None = None
+    kill_signal: int = 15
+    grace_s: float = 15.0
+    output_idle_s: float | None = None
+    gpu_idle_s: float | None = None
+    gpu_pinned_s: float | None = None
+    gpu_probe: tuple[str, ...] = ()
+    hang_stacks: bool = False
+    hang_commands: tuple[HangCommand, ...] = ()
+    dump_wait_s: float = 300.0
+    growing: tuple[str, ...] = ()
+    output_limit: int = 2 << 30
+    output_keep: str = "head+tail"
+    matchers: tuple[MatcherOrder, ...] = ()
+    literals: tuple[str, ...] = ()
+    pseudonym_key: str = ""
+    pseudonym_hosts: tuple[str, ...] = ()
+    disk_floor: int = 0
+    driver: tuple[str, ...] = ()
+
+
+def to_json(orders: Orders) -> bytes:
+    """Return the orders as one line of JSON; bytes that are not UTF-8 pass as lone surrogates."""
+    document = orders._asdict()
+    document["matchers"] = [m._asdict() for m in orders.matchers]
+    document["hang_commands"] = [c._asdict() for c in orders.hang_commands]
+    return json.dumps(document).encode() + b"\n"
+
+
+def from_json(data: bytes) -> Orders | None:
+    """Return the orders, or None when they did not come whole: the engine died while it sent them."""
+    if not data.endswith(b"\n"):
+        return None
+    document: dict[str, Any] = json.loads(data)
+    document["matchers"] = tuple(MatcherOrder(**m) for m in document["matchers"])
+    document["hang_commands"] = tuple(HangCommand(**c) for c in document["hang_commands"])
+    return Orders(**document)

@@ -1,0 +1,203 @@
+"""One stream of the workload's output on its way to the disk: redacted, matched, and limited, in constant memory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from vdbg_env.engines.scribe.orders import MatcherOrder
+from vdbg_env.record.redaction import Redactor
+
+MATCHES_KEPT = 200  # of one matcher that takes all
+TEXT_KEPT = 2000  # bytes of a matched line
+LINE_KEPT = 8192  # bytes of an endless line that are looked at again with what follows them
+
+
+class Found(NamedTuple):
+    """One match: `offset` in bytes of the redacted stream, `line` 1-based."""
+
+    matcher: str
+    stream: str
+    line: int
+    offset: int
+    text: str
+    groups: dict[str, str]
+
+
+class LineMatcher:
+    """Looks for one pattern line by line; keeps the first, the last, or all matches up to a limit."""
+
+    def __init__(self, order: MatcherOrder) -> None:
+        self.order = order
+        self.count = 0
+        self.kept: list[Found] = []
+        self._pattern = re.compile(order.pattern.encode(), re.IGNORECASE if order.ignore_case else 0)
+        self._needles = tuple(n.encode() for n in order.needles)
+
+    def look(self, block: bytes, lowered: bytes, stream: str, lines_before: int, offset: int) -> bool:
+        """Search a block of whole lines; returns whether anything matched."""
+        before = self.count
+        if self.order.take == "first" and self.count:
+            return False
+        last_line = -1
+        for start in self._candidates(lowered if self.order.ignore_case else block):
+            line_start = block.rfind(b"\n", 0, start) + 1
+            if line_start == last_line:
+                continue
+            last_line = line_start
+            end = block.find(b"\n", start)
+            line = block[line_start : end if end >= 0 else len(block)].rstrip(b"\r")
+            found = self._pattern.search(line)
+            if found:
+                number = lines_before + block.count(b"\n", 0, line_start) + 1
+                self._keep(found, line, stream, number, offset + line_start)
+                if self.order.take == "first":
+                    break
+        return self.count > before
+
+    def _candidates(self, data: bytes) -> Iterator[int]:
+        """Yield places in rising order, one at least in each line that may match."""
+        if not self._needles:
+            at = 0
+            while 0 <= at < len(data):
+                yield at
+                at = data.find(b"\n", at) + 1 or -1
+            return
+        places = [data.find(needle) for needle in self._needles]
+        while any(p >= 0 for p in places):
+            at = min(p for p in places if p >= 0)
+            yield at
+            end = data.find(b"\n", at)
+            if end < 0:
+                return
+            places = [data.find(n, end) if 0 <= p < end else p for n, p in zip(self._needles, places, strict=True)]
+
+    def _keep(self, found: re.Match[bytes], line: bytes, stream: str, number: int, offset: int) -> None:
+        self.count += 1
+        groups = {k: _text(v) for k, v in found.groupdict().items() if v is not None}
+        entry = Found(self.order.name, stream, number, offset, _text(line[:TEXT_KEPT]), groups)
+        if self.order.take == "last":
+            self.kept = [entry]
+        elif len(self.kept) < MATCHES_KEPT:
+            self.kept.append(entry)
+
+
+class LimitedFile:
+    """A file that keeps the first and the last bytes of what is written to it, `limit` in all.
+
+    The end is kept in two segments written in turn, so that memory stays constant and no byte is moved until `close`
+    joins them. A crash leaves the segments readable beside the file.
+    """
+
+    def __init__(self, path: str, limit: int, keep: str) -> None:
+        self.path = path
+        self.dropped = 0
+        self._head_left = {"head": limit, "tail": 0}.get(keep, limit // 2)
+        self._segment_size = 0 if keep == "head" else max(1, (limit - self._head_left) // 2)
+        self._file = _create(path)
+        self._segments: list[int] = []  # descriptors: the older, then the newer
+        self._sizes: list[int] = []
+        self._next = 0
+
+    def write(self, data: bytes) -> None:
+        """Write bytes; raises OSError when the disk does."""
+        if self._head_left:
+            head, data = data[: self._head_left], data[self._head_left :]
+            _write_all(self._file, head)
+            self._head_left -= len(head)
+        if data and not self._segment_size:
+            self.dropped += len(data)
+            return
+        while data:
+            if not self._segments or self._sizes[-1] >= self._segment_size:
+                self._turn()
+            room = self._segment_size - self._sizes[-1]
+            _write_all(self._segments[-1], data[:room])
+            self._sizes[-1] += len(data[:room])
+            data = data[room:]
+
+    def close(self) -> None:
+        """Join the segments to the file, with a line between that says how much is missing."""
+        if self.dropped:
+            _write_all(self._file, b"\n[... %d bytes dropped here by the output limit ...]\n" % self.dropped)
+        for segment in self._segments:
+            os.lseek(segment, 0, os.SEEK_SET)
+            while data := os.read(segment, 1 << 20):
+                _write_all(self._file, data)
+            os.close(segment)
+        os.close(self._file)
+        for number in range(2):
+            if os.path.exists(f"{self.path}.tail{number}"):  # noqa: PTH110
+                os.unlink(f"{self.path}.tail{number}")  # noqa: PTH108
+
+    def _turn(self) -> None:
+        """Begin a new segment; of two, the older one is forgotten."""
+        if len(self._segments) == 2:
+            os.close(self._segments.pop(0))
+            self.dropped += self._sizes.pop(0)
+        self._segments.append(_create(f"{self.path}.tail{self._next}"))
+        self._sizes.append(0)
+        self._next = 1 - self._next
+
+
+class Stream:
+    """One output stream: bytes in, redacted bytes to the file and to the matchers."""
+
+    def __init__(self, name: str, file: LimitedFile, redactor: Redactor, matchers: list[LineMatcher]) -> None:
+        self.name = name
+        self.file = file
+        self.bytes = 0
+        self.failure: OSError | None = None
+        self._redactor = redactor.stream()
+        self._matchers = matchers
+        self._lines = 0
+        self._offset = 0
+        self._rest = b""  # the end of a line that had to be cut, for a match across the cut
+
+    def feed(self, data: bytes) -> list[LineMatcher]:
+        """Take a chunk as it was read; returns the matchers that found something in it."""
+        self.bytes += len(data)
+        return self._pass_on(self._redactor.feed(data))
+
+    def finish(self) -> list[LineMatcher]:
+        """Take the end of the stream, close the file, and return the matchers that found something in the rest."""
+        matched = self._pass_on(self._redactor.finish())
+        self._try(self.file.close)
+        return matched
+
+    def _pass_on(self, ready: bytes) -> list[LineMatcher]:
+        if not ready:
+            return []
+        self._try(lambda: self.file.write(ready))
+        block = self._rest + ready
+        offset = self._offset - len(self._rest)
+        lowered = block.lower() if any(m.order.ignore_case for m in self._matchers) else block
+        matched = [m for m in self._matchers if m.look(block, lowered, self.name, self._lines, offset)]
+        self._lines += ready.count(b"\n")
+        self._offset += len(ready)
+        self._rest = b"" if matched or block.endswith(b"\n") else block[block.rfind(b"\n") + 1 :][-LINE_KEPT:]
+        return matched
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """Write, and remember the first failure: the workload is then ended, but its output is still drained."""
+        if self.failure is None:
+            try:
+                act()
+            except OSError as error:
+                self.failure = error
+
+
+def _create(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

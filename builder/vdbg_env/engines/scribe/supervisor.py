@@ -1,0 +1,409 @@
+"""The supervisor's loop: start the workload, take its output, watch it, end its tree, write how it ended."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import fcntl
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from typing import Any, NamedTuple
+
+from vdbg_env.engines.scribe.ending import Ending
+from vdbg_env.engines.scribe.helpers import HangActions, Helpers
+from vdbg_env.engines.scribe.launch import NotStarted, launch
+from vdbg_env.engines.scribe.orders import Orders, from_json
+from vdbg_env.engines.scribe.output import LimitedFile, LineMatcher, Stream
+from vdbg_env.engines.scribe.process_tree import Process, become_subreaper, descendants, process, send
+from vdbg_env.engines.scribe.watches import GrowingFiles, HangWatch, WorkerCensus
+from vdbg_env.record.redaction import Pseudonyms, Redactor
+
+LOCK_NAME = "supervisor.json"
+CHUNK = 256 << 10
+TICK_S = 0.05  # how often an ending tree is looked at
+AFTER_MATCH_S = 1.0  # so that the lines that follow the one that ends the step are kept too
+AFTER_HANG_S = 2.0  # a fired dump needs a moment before its file appears
+KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
+CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then every two seconds
+
+
+class Phase(enum.Enum):
+    """Where a step stands between its start and its end."""
+
+    RUNNING = enum.auto()
+    HANGING = enum.auto()  # it hangs, and is being looked at
+    SETTLING = enum.auto()  # a dump may still be growing: nobody is signalled
+    LINGERING = enum.auto()  # the first process has ended by itself, others live on
+    TERMINATING = enum.auto()  # the polite signal is out
+    KILLING = enum.auto()
+
+
+class Verdict(NamedTuple):
+    """Who ended the step; `by` is a value of `vdbg_env.evidence.observation.EndedBy`."""
+
+    by: str
+    message: str | None = None
+
+
+class Supervisor:
+    """One step from its start to its end."""
+
+    def __init__(self, orders: Orders, lock: int) -> None:
+        key = bytes.fromhex(orders.pseudonym_key)
+        self._redactor = Redactor(
+            tuple(os.fsencode(literal) for literal in orders.literals),
+            Pseudonyms(key, tuple(orders.pseudonym_hosts)) if key else None,
+        )
+        self._orders = orders
+        self._lock = lock
+        self._ending = Ending(orders.directory, self._redactor)
+        self._helpers = Helpers(orders)
+        self._hang = HangActions(orders, self._helpers, self._redactor)
+        self._watch = HangWatch(orders)
+        self._growing = GrowingFiles(orders.directory, orders.growing)
+        self._selector = selectors.DefaultSelector()
+        self._matchers = [LineMatcher(m) for m in orders.matchers]
+        self._streams: dict[str, Stream] = {}
+        self._phase = Phase.RUNNING
+        self._phase_until = 0.0
+        self._verdict: Verdict | None = None
+        self._status: int | None = None
+        self._childless = False
+        self._cancels = 0
+        self._stop_at: float | None = None
+        self._driver_says: Verdict | None = None
+        self._signalled: set[int] = set()
+        self._survivors: list[Process] = []
+        self._notes: list[str] = []
+        self._next_look = 0.0
+
+    def run(self) -> None:
+        """Start the workload and stay until nothing of it is left."""
+        self._take_signals()
+        _say(self._lock, {"state": "armed"})
+        try:
+            started = launch(self._orders.argv, self._orders.env, self._orders.cwd)
+        except NotStarted as problem:
+            self._open_streams()
+            self._finish(Verdict("not_started", str(problem)))
+            return
+        self._root = started.pid
+        child = process(started.pid)
+        _say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
+        self._open_streams(started.stdout, started.stderr)
+        self._census = WorkerCensus(self._orders.overlay, started.pid)
+        self._census_at = [time.monotonic() + s for s in CENSUS_S]
+        self._timeout_at = time.monotonic() + (self._orders.timeout_s or float("inf"))
+        self._start_helpers()
+        while not self._over():
+            self._wait()
+            self._reap()
+            self._look()
+            self._advance(time.monotonic())
+        self._drain()
+        self._finish(self._verdict or self._own_end())
+
+    # -- what comes in ----------------------------------------------------------------------------------------------
+
+    def _take_signals(self) -> None:
+        wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._cancelled)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._selector.register(wake_read, selectors.EVENT_READ, None)
+
+    def _cancelled(self, *_: object) -> None:
+        self._cancels += 1
+
+    def _open_streams(self, stdout: int | None = None, stderr: int | None = None) -> None:
+        """Open a file for each stream, and for the kernel's log where a matcher wants it."""
+        output = [m for m in self._matchers if m.order.source == "output"]
+        for name, descriptor in (("stdout", stdout), ("stderr", stderr)):
+            self._open_stream(name, descriptor, output)
+        kernel = [m for m in self._matchers if m.order.source == "kernel-log"]
+        if kernel and stdout is not None:
+            try:
+                log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                os.lseek(log, 0, os.SEEK_END)
+            except OSError as error:
+                self._notes.append(f"the kernel's log cannot be read here ({error.strerror}): Xid lines are not seen")
+            else:
+                self._open_stream("kernel.log", log, kernel)
+
+    def _open_stream(self, name: str, descriptor: int | None, matchers: list[LineMatcher]) -> None:
+        path = f"{self._orders.directory}/{name}"
+        file = LimitedFile(path, max(2, self._orders.output_limit), self._orders.output_keep)
+        self._streams[name] = Stream(name, file, self._redactor, matchers)
+        if descriptor is not None:
+            self._selector.register(descriptor, selectors.EVENT_READ, name)
+
+    def _start_helpers(self) -> None:
+        orders = self._orders
+        if orders.gpu_probe and (orders.gpu_idle_s is not None or orders.gpu_pinned_s is not None):
+            problem = self._helpers.start(orders.gpu_probe, self._watch.gpu, lambda _: None, float("inf"))
+            if problem:
+                self._notes.append(f"the GPU is not watched: {problem}")
+        if orders.driver:
+            said: list[bytes] = []
+            problem = self._helpers.start(
+                orders.driver, said.append, lambda code: self._driver_ended(code, b"".join(said)), float("inf")
+            )
+            if problem:
+                self._driver_says = Verdict("not_started", f"the driver of the server: {problem}")
+
+    def _driver_ended(self, code: int, said: bytes) -> None:
+        last = said.strip().rpartition(b"\n")[2].decode("utf-8", "replace")
+        self._driver_says = Verdict("timeout" if code == 3 else "stopped", last or None)
+
+    def _wait(self) -> None:
+        """Wait for output, a signal, or the next thing that is due."""
+        now = time.monotonic()
+        due = [self._timeout_at, now + 1.0, *self._census_at[:1]]
+        if self._phase is Phase.RUNNING:
+            due += [self._watch.next_deadline(), self._stop_at or float("inf")]
+            if self._helpers.running:
+                due.append(now + 0.25)
+        else:
+            due.append(now + TICK_S)
+        for key, _ in self._selector.select(max(0.0, min(due) - now)):
+            self._read(key.fd, key.data)
+        self._helpers.read()
+
+    def _read(self, descriptor: int, name: str | None) -> bool:
+        """Read one chunk of a stream; returns whether there was one."""
+        try:
+            data = os.read(descriptor, CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # the kernel's log was faster than we: some of its lines are gone
+                return True
+            data = b""
+        if name is None:
+            return False
+        if not data:
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+            return False
+        if name == "kernel.log":
+            data = data.partition(b";")[2] or data
+        else:
+            self._watch.output()
+        matched = self._streams[name].feed(data)
+        if self._stop_at is None and any(m.order.stop for m in matched):
+            self._stop_at = time.monotonic() + AFTER_MATCH_S
+        return True
+
+    def _reap(self) -> None:
+        """Take the status of every child that has ended; orphans of the tree are our children too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            if pid == 0:
+                return
+            if pid == self._root:
+                self._status = status
+            else:
+                self._helpers.reaped(pid, status)
+
+    def _look(self) -> None:
+        """Do what is due by the clock: the workers' environments, the free space, helpers that take too long."""
+        now = time.monotonic()
+        if self._census_at and now >= self._census_at[0]:
+            self._census_at.pop(0)
+            if not self._census_at:
+                self._census_at.append(now + CENSUS_S[-1])
+            if self._status is None:
+                self._census.look(self._tree())
+        if now >= self._next_look:
+            self._next_look = now + 1.0
+            self._helpers.end_overdue(now)
+            space = os.statvfs(self._orders.directory)
+            free = space.f_bavail * space.f_frsize
+            if self._verdict is None and free < self._orders.disk_floor:
+                floor = self._orders.disk_floor
+                self._end(Verdict("disk", f"{free >> 20} MiB left on the disk, the floor is {floor >> 20} MiB"), now)
+
+    # -- what follows -----------------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        if self._cancels and (self._verdict is None or self._verdict.by != "cancel") and self._status is None:
+            self._end(Verdict("cancel", "the user ended it"), now)
+        if self._cancels > 1 and self._phase is not Phase.KILLING:
+            self._enter(Phase.KILLING, now + KILL_LIMIT_S)
+        match self._phase:
+            case Phase.RUNNING:
+                self._judge(now)
+            case Phase.HANGING:
+                if self._hang.step() or self._status is not None:
+                    pause = AFTER_HANG_S if self._orders.hang_commands else 0.0
+                    self._enter(Phase.SETTLING, now + self._orders.dump_wait_s, at_least=pause)
+            case Phase.SETTLING:
+                if now >= self._at_least and (now >= self._phase_until or not self._growing.growing(now)):
+                    self._terminate(now, self._orders.grace_s)
+            case Phase.LINGERING:
+                # Of the time for a polite end, the first half passes without a signal: vLLM's front dies while its
+                # engine still writes the core dump that we want.
+                patient = now < self._phase_until and self._growing.growing(now)
+                if not patient and now >= self._at_least:
+                    self._terminate(now, self._orders.grace_s / 2)
+            case Phase.TERMINATING:
+                if now >= self._phase_until:
+                    self._enter(Phase.KILLING, now + KILL_LIMIT_S)
+                else:
+                    self._signal(self._orders.kill_signal, again=False)
+            case Phase.KILLING:
+                self._survivors = self._signal(signal.SIGKILL, again=True)
+
+    def _judge(self, now: float) -> None:
+        """Decide whether a running step has ended, or must be."""
+        failure = next((s.failure for s in self._streams.values() if s.failure), None)
+        hang = self._watch.verdict(now)
+        if self._status is not None:
+            self._helpers.end_all()
+            self._enter(Phase.LINGERING, now + self._orders.dump_wait_s, at_least=self._orders.grace_s / 2)
+        elif failure:
+            self._end(Verdict("disk", f"the output cannot be written: {failure.strerror}"), now)
+        elif now >= self._timeout_at:
+            self._end(Verdict("timeout", f"still running after {self._orders.timeout_s:g} s"), now)
+        elif self._stop_at is not None and now >= self._stop_at:
+            self._end(Verdict("match", "a matcher said that all is known"), now)
+        elif self._driver_says:
+            self._end(self._driver_says, now)
+        elif hang:
+            self._verdict = Verdict("watch", hang)
+            self._hang.begin(hang, self._root, self._tree())
+            self._enter(Phase.HANGING, now)
+
+    def _end(self, verdict: Verdict, now: float) -> None:
+        """End the step for a reason of ours; unless the reason forbids it, a growing dump is waited for."""
+        self._verdict = verdict
+        if verdict.by in {"cancel", "disk"}:
+            self._terminate(now, self._orders.grace_s)
+        else:
+            self._enter(Phase.SETTLING, now + self._orders.dump_wait_s)
+
+    def _terminate(self, now: float, grace: float) -> None:
+        self._helpers.end_all()
+        self._signal(self._orders.kill_signal, again=False)
+        self._enter(Phase.TERMINATING, now + grace)
+
+    def _enter(self, phase: Phase, until: float, *, at_least: float = 0.0) -> None:
+        self._phase = phase
+        self._phase_until = until
+        self._at_least = time.monotonic() + at_least
+
+    def _signal(self, number: int, *, again: bool) -> list[Process]:
+        """Signal the tree, each process once unless `again`; returns the processes found."""
+        found = descendants(os.getpid(), without=() if again else self._helpers.running)
+        send([p for p in found if again or p.pid not in self._signalled], number)
+        self._signalled |= {p.pid for p in found}
+        return found
+
+    def _tree(self) -> list[Process]:
+        return descendants(os.getpid(), without=self._helpers.running)
+
+    def _over(self) -> bool:
+        stuck = self._phase is Phase.KILLING and time.monotonic() >= self._phase_until
+        return self._childless or stuck
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Read what is still in the pipes; nobody writes any more, or it is a process that is not ours."""
+        for key in list(self._selector.get_map().values()):
+            while key.data and self._read(key.fd, key.data):
+                pass
+
+    def _own_end(self) -> Verdict:
+        return Verdict("exit" if self._status is not None and os.WIFEXITED(self._status) else "signal")
+
+    def _finish(self, verdict: Verdict) -> None:
+        """Close the streams and write the end; a disk that fails only now is told too."""
+        for stream in self._streams.values():
+            stream.finish()
+        failure = next((s.failure for s in self._streams.values() if s.failure), None)
+        if failure and verdict.by not in {"disk", "cancel"}:
+            verdict = Verdict("disk", f"the output cannot be written: {failure.strerror}")
+        status = self._status
+        census = getattr(self, "_census", None)
+        self._ending.write(
+            {
+                "by": verdict.by,
+                "message": verdict.message,
+                "code": os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
+                "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
+                "core": bool(status is not None and os.WIFSIGNALED(status) and os.WCOREDUMP(status)),
+                "output": {n: {"bytes": s.bytes, "dropped": s.file.dropped} for n, s in self._streams.items()},
+                "matched": {m.order.name: [f._asdict() for f in m.kept] for m in self._matchers if m.kept},
+                "match_counts": {m.order.name: m.count for m in self._matchers if m.count},
+                "workers": [{"pid": p, "name": n, "seen": s} for p, n, s in (census.workers() if census else [])],
+                "mismatches": census.mismatches() if census else [],
+                "hang": self._hang.ran,
+                "survivors": [{"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors_left()],
+                "notes": self._notes,
+            }
+        )
+
+    def _survivors_left(self) -> list[Process]:
+        return [] if self._childless else self._survivors
+
+
+def main(directory: str) -> int:
+    """Take the lock of the step's directory, then the orders, and run them; returns the exit status.
+
+    The workload is started only after the orders came whole, and `ready` is said only after the lock is held: so an
+    engine that finds no lock knows that nothing runs, and one that died while it gave orders has started nothing.
+    """
+    lock = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.ftruncate(lock, 0)
+    me = process(os.getpid())
+    _say(lock, {"state": "waiting", "pid": os.getpid(), "start": me.start if me else 0})
+    os.write(1, b"ready\n")
+    orders = from_json(sys.stdin.buffer.read())
+    if orders is None:
+        return 1
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    become_subreaper()
+    supervisor = Supervisor(orders, lock)
+    try:
+        supervisor.run()
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        _kill_everything()
+        what = f"the supervisor failed: {type(error).__name__}: {error} ({place.name}, line {place.lineno})"
+        supervisor._finish(Verdict("engine_lost", what))
+        return 1
+    return 0
+
+
+def _kill_everything() -> None:
+    """Kill the whole tree until no child is left, for ten seconds at most."""
+    until = time.monotonic() + KILL_LIMIT_S
+    while time.monotonic() < until:
+        send(descendants(os.getpid()), signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
+def _say(lock: int, state: dict[str, Any]) -> None:
+    """Append one line to the lock file: who supervises, and how far it has come."""
+    os.write(lock, json.dumps(state).encode() + b"\n")
+    os.fsync(lock)

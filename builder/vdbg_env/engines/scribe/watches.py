@@ -1,0 +1,153 @@
+"""What counts as a hang, what the workers really have in their environment, and whether a dump is still growing."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from vdbg_env.engines.scribe.orders import Orders
+from vdbg_env.engines.scribe.process_tree import Process, environment, executable, uses_cuda
+
+_WORKERS_KEPT = 512
+
+
+class HangWatch:
+    """Says when the workload hangs: silence, idle GPUs, or GPUs that stay at full load while nothing is printed."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        now = time.monotonic()
+        self.last_output = now
+        self._gpu_busy = now
+        self._gpu_free = now
+        self._seen_gpu = False
+        self._rest = b""
+
+    def output(self) -> None:
+        """Take note that something was printed."""
+        self.last_output = time.monotonic()
+
+    def gpu(self, data: bytes) -> None:
+        """Take what the probe printed: one line per GPU, its last number the load in percent."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        loads = [float(x) for x in (line.split(b",")[-1].strip() for line in lines) if x.replace(b".", b"").isdigit()]
+        if not loads:
+            return
+        now, self._seen_gpu = time.monotonic(), True
+        if max(loads) > 0:
+            self._gpu_busy = now
+        if max(loads) < 99:
+            self._gpu_free = now
+
+    def verdict(self, now: float) -> str | None:
+        """Return one sentence when the workload hangs by now."""
+        idle, gpu_idle, pinned = self._orders.output_idle_s, self._orders.gpu_idle_s, self._orders.gpu_pinned_s
+        if idle is not None and now - self.last_output >= idle:
+            return f"no output for {idle:g} s"
+        if self._seen_gpu and gpu_idle is not None and now - self._gpu_busy >= gpu_idle:
+            return f"every GPU idle for {gpu_idle:g} s"
+        # A GPU at full load is what inference looks like; only together with silence is it a spinning kernel.
+        stuck = min(now - self._gpu_free, now - self.last_output)
+        if self._seen_gpu and pinned is not None and stuck >= pinned:
+            return f"a GPU at 100 % and no output for {pinned:g} s"
+        return None
+
+    def next_deadline(self) -> float:
+        """Return the monotonic time at which `verdict` should be asked again at the latest."""
+        limits = [
+            start + limit
+            for start, limit in (
+                (self.last_output, self._orders.output_idle_s),
+                (self._gpu_busy, self._orders.gpu_idle_s),
+                (max(self._gpu_free, self.last_output), self._orders.gpu_pinned_s),
+            )
+            if limit is not None
+        ]
+        return min(limits, default=float("inf"))
+
+
+class WorkerCensus:
+    """Reads what each process of the tree really has of the variables the step changes.
+
+    Launchers drop variables (Ray: whatever was exported after `ray start`), so asking is not enough. Workers are the
+    processes that have the CUDA driver mapped; where none has, those that run the same program as the first.
+    """
+
+    def __init__(self, overlay: dict[str, str | None], root: int) -> None:
+        self._overlay = overlay
+        self._root = root
+        self._program = executable(root)
+        self._seen: dict[tuple[int, int], tuple[str, dict[str, str | None], bool]] = {}
+
+    def look(self, processes: list[Process]) -> None:
+        """Read the environment of each process; the last reading counts, for exec may change it."""
+        if not self._overlay:
+            return
+        for one in processes:
+            key = (one.pid, one.start)
+            cuda = key in self._seen and self._seen[key][2]
+            if not cuda and len(self._seen) >= _WORKERS_KEPT and key not in self._seen:
+                continue
+            cuda = cuda or uses_cuda(one.pid)
+            counts = cuda or one.pid == self._root or executable(one.pid) == self._program
+            variables = environment(one.pid) if counts else None
+            if variables is not None:
+                self._seen[key] = (one.name, {n: _text(variables.get(os.fsencode(n))) for n in self._overlay}, cuda)
+
+    def workers(self) -> list[tuple[int, str, dict[str, str | None]]]:
+        """Return pid, name and variables of each worker, in the order they were first seen."""
+        cuda = {key: seen for key, seen in self._seen.items() if seen[2]}
+        return [(key[0], seen[0], seen[1]) for key, seen in (cuda or self._seen).items()]
+
+    def mismatches(self) -> list[str]:
+        """Return one sentence for each variable that a worker does not have as the step asked; no values in it."""
+        return [
+            f"process {pid} ({name}): {variable} {_difference(seen[variable], wanted)}"
+            for pid, name, seen in self.workers()
+            for variable, wanted in self._overlay.items()
+            if seen[variable] != wanted
+        ]
+
+
+class GrowingFiles:
+    """Says whether a file that the step is to leave behind is still being written."""
+
+    def __init__(self, directory: str, patterns: tuple[str, ...]) -> None:
+        self._directory = directory
+        self._patterns = patterns
+        self._size = -1
+        self._changed = 0.0
+
+    def growing(self, now: float, *, quiet_s: float = 2.0) -> bool:
+        """Whether any of them changed its size in the last `quiet_s` seconds."""
+        if not self._patterns:
+            return False
+        size = self._total()
+        if size != self._size:
+            grew = size > max(self._size, 0)
+            self._size = size
+            if grew:
+                self._changed = now
+        return size > 0 and now - self._changed < quiet_s
+
+    def _total(self) -> int:
+        from glob import iglob  # not at start-up: most steps end without ever asking
+
+        total = 0
+        for pattern in self._patterns:
+            for name in iglob(pattern, root_dir=self._directory, recursive=True):  # noqa: PTH207
+                try:
+                    total += os.stat(f"{self._directory}/{name}").st_size  # noqa: PTH116
+                except OSError:
+                    continue
+        return total
+
+
+def _difference(seen: str | None, wanted: str | None) -> str:
+    if seen is None:
+        return "is not set, though the step sets it"
+    return "is set, though the step unsets it" if wanted is None else "has another value than the step gives it"
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else os.fsdecode(value)
