@@ -32,6 +32,7 @@ HEADER_SIZE: Final = 64
 _HEADER: Final = struct.Struct("<4s5B7xHHIQQQIHHHHHH")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
+_NAME_OFFSET: Final = struct.Struct("<I60x")
 _NUL: Final = b"\0"
 
 
@@ -154,14 +155,14 @@ class Elf:
     @cached_property
     def sections(self) -> tuple[Section, ...]:
         """Every section header in file order, section 0 included."""
-        if not self.section_count:
-            return ()
+        return tuple([Section(number, *row) for number, row in enumerate(self._rows(_SECTION))])
+
+    def _rows(self, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
+        """Unpack the same part of every section header."""
         table = self.data[self._table : self._table + self.section_count * self._stride]
-        if self._stride == _SECTION.size:
-            rows: Iterator[tuple[int, ...]] = _SECTION.iter_unpack(table)
-        else:
-            rows = (_SECTION.unpack_from(table, i * self._stride) for i in range(self.section_count))
-        return tuple([Section(number, *row) for number, row in enumerate(rows)])
+        if self._stride == layout.size:
+            return layout.iter_unpack(table)
+        return (layout.unpack_from(table, number * self._stride) for number in range(self.section_count))
 
     @cached_property
     def section_names(self) -> bytes:
@@ -197,7 +198,13 @@ class Elf:
         # Strings may share tails (".rela.debug_line" holds ".debug_line"), so a hit in the table proves nothing by
         # itself: a section header must point at exactly that place.
         places = set(_occurrences(self.section_names, needle))
-        return (s for s in self.sections if s.name_offset in places) if places else iter(())
+        if places:
+            yield from (self._header(n) for n, offset in enumerate(self._name_offsets) if offset in places)
+
+    @cached_property
+    def _name_offsets(self) -> tuple[int, ...]:
+        # Apart from `sections`: most cubins are asked for one section of hundreds, and thousands of cubins are.
+        return tuple([offset for (offset,) in self._rows(_NAME_OFFSET)])
 
     def contents(self, section: Section) -> memoryview:
         """Return a section's bytes without copying; a section without file contents (SHT_NOBITS) gives none."""

@@ -1,0 +1,194 @@
+"""Judges line info: cubin by cubin, then per file, then over all files, with the reasons kept.
+
+A cubin counts when it has code (a `.text.*` section) and passes when it has a section named exactly `.debug_line`. What
+has no code, such as the stub that a device link leaves behind, is reported and never failed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from vdbg_env.cuda.cubin import Cubin, read_cubin, read_cubin_start
+from vdbg_env.cuda.decompression import Compression
+from vdbg_env.cuda.device_code import DeviceCode
+from vdbg_env.cuda.fatbin import EntryKind
+
+
+class Verdict(StrEnum):
+    """Whether the cubins with code carry line info; UNREADABLE when some bytes could not be judged at all."""
+
+    FULL = "full"
+    PARTIAL = "partial"
+    NONE = "none"
+    NO_DEVICE_CODE = "no-device-code"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many cubins there are; `with_debug_line` and `device_debug` count among those with code, `ptx` counts apart.
+
+    `other` counts entries that are neither cubin nor PTX, such as LTO-IR.
+    """
+
+    cubins: int = 0
+    with_code: int = 0
+    with_debug_line: int = 0
+    device_debug: int = 0
+    ptx: int = 0
+    other: int = 0
+
+    def __add__(self, more: Counts) -> Counts:
+        return Counts(
+            cubins=self.cubins + more.cubins,
+            with_code=self.with_code + more.with_code,
+            with_debug_line=self.with_debug_line + more.with_debug_line,
+            device_debug=self.device_debug + more.device_debug,
+            ptx=self.ptx + more.ptx,
+            other=self.other + more.other,
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the counts come to; a file of PTX or of stubs alone has no device code that could be judged."""
+        if self.with_code == 0:
+            return Verdict.NO_DEVICE_CODE
+        if self.with_debug_line == self.with_code:
+            return Verdict.FULL
+        return Verdict.PARTIAL if self.with_debug_line else Verdict.NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """A cubin with code and without line info: what to rebuild.
+
+    `identifier` is the source path if nvcc noted one; it does so only with -lineinfo or -G, so most often the kernels
+    (mangled, the first of `kernel_count`) are the only trace. `member` is that of a static library.
+    """
+
+    arch: str
+    identifier: str
+    member: str
+    kernels: tuple[str, ...]
+    kernel_count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Witness:
+    """What another reader says of the same file.
+
+    `listed` is its count of cubins, None when it gave none; `rc` its exit status. `reason` explains a disagreement, or
+    says why it was not asked.
+    """
+
+    tool: str
+    listed: int | None
+    rc: int | None
+    agrees: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """One entry of device code, read."""
+
+    code: DeviceCode
+    cubin: Cubin | None  # None for PTX and other entries
+
+    @property
+    def counts(self) -> Counts:
+        """This entry's share of its file's counts."""
+        if self.cubin is None:
+            return Counts(ptx=1) if self.code.entry.kind == EntryKind.PTX else Counts(other=1)
+        has_code = self.cubin.has_code
+        return Counts(
+            cubins=1,
+            with_code=int(has_code),
+            with_debug_line=int(has_code and self.cubin.has_debug_line),
+            device_debug=int(has_code and self.cubin.device_debug),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileReport:
+    """What one file holds; `archs` are its targets (sm_90a, compute_90) in order, `problem` why it was not judged."""
+
+    path: str
+    counts: Counts = Counts()
+    archs: tuple[tuple[str, Counts], ...] = ()
+    missing: tuple[Missing, ...] = ()
+    witness: Witness | None = None
+    problem: str | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on this file."""
+        return Verdict.UNREADABLE if self.problem is not None else self.counts.verdict
+
+    @property
+    def has_device_code(self) -> bool:
+        """Whether anything of device code was found, judged or not."""
+        return self.counts != Counts() or self.problem is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineinfoReport:
+    """The proof of line info over every file looked at; `without_device_code` counts the files left out of `files`."""
+
+    files: tuple[FileReport, ...]
+    without_device_code: int = 0
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of all files together."""
+        return sum((f.counts for f in self.files), Counts())
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict over all: unreadable when any file could not be judged, since nothing is proven then."""
+        if any(f.verdict is Verdict.UNREADABLE for f in self.files):
+            return Verdict.UNREADABLE
+        return self.counts.verdict
+
+
+def judge(code: DeviceCode) -> Judgement:
+    """Read one entry, with as little expansion as settles it; raises UnreadableBinary when it is damaged.
+
+    Line info is only ever found by reading the section headers of the whole cubin. That there is none can be read from
+    the first bytes already, which makes a library without line info ten times cheaper than one with.
+    """
+    entry = code.entry
+    if entry.kind != EntryKind.ELF:
+        return Judgement(code=code, cubin=None)
+    cubin = read_cubin_start(entry.payload_in_pieces()) if entry.compression is Compression.ZSTD else None
+    return Judgement(code=code, cubin=cubin or read_cubin(entry.payload()))
+
+
+def file_report(path: str, judgements: Iterable[Judgement]) -> FileReport:
+    """Sum up the entries of one file."""
+    archs: defaultdict[tuple[bool, int, str], Counts] = defaultdict(Counts)
+    missing = []
+    for judged in judgements:
+        entry = judged.code.entry
+        archs[entry.kind != EntryKind.ELF, entry.arch, entry.target] += judged.counts
+        if judged.cubin and judged.cubin.has_code and not judged.cubin.has_debug_line:
+            missing.append(_missing(judged.code, judged.cubin))
+    return FileReport(
+        path=path,
+        counts=sum(archs.values(), Counts()),
+        archs=tuple((key[2], counts) for key, counts in sorted(archs.items(), key=lambda item: item[0])),
+        missing=tuple(missing),
+    )
+
+
+def _missing(code: DeviceCode, cubin: Cubin) -> Missing:
+    return Missing(
+        arch=code.entry.target,
+        identifier=code.entry.identifier,
+        member=code.member,
+        kernels=cubin.kernels,
+        kernel_count=cubin.kernel_count,
+    )

@@ -1,0 +1,93 @@
+"""The verdict: what counts, what passes, what is only reported."""
+
+import pytest
+
+from tests.builders.cubin import cubin
+from tests.builders.fatbin import EntrySpec, archive, container, host_library
+from vdbg_env.cuda.decompression import Compression
+from vdbg_env.cuda.device_code import device_code
+from vdbg_env.cuda.fatbin import EntryKind
+from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Verdict, file_report, judge
+
+WITH = EntrySpec(payload=cubin("_Z4goodPf", lines=True), identifier="good.cu")
+WITHOUT = EntrySpec(payload=cubin("_Z3badPf"))
+STUB = EntrySpec(payload=cubin(unused_names=[".debug_line"]), identifier="host.cu ")
+PTX = EntrySpec(payload=b".version 9.0", kind=EntryKind.PTX)
+
+
+def report(*entries: EntrySpec) -> FileReport:
+    return report_of(host_library(container(*entries)))
+
+
+def report_of(data: bytes) -> FileReport:
+    return file_report("lib.so", map(judge, device_code(data)))
+
+
+@pytest.mark.parametrize(
+    ("entries", "verdict"),
+    [
+        ([WITH], Verdict.FULL),
+        ([WITH, STUB, PTX], Verdict.FULL),
+        ([WITH, WITHOUT], Verdict.PARTIAL),
+        ([WITHOUT, STUB], Verdict.NONE),
+        ([STUB], Verdict.NO_DEVICE_CODE),
+        ([PTX], Verdict.NO_DEVICE_CODE),
+        ([], Verdict.NO_DEVICE_CODE),
+    ],
+)
+def test_the_verdict(entries: list[EntrySpec], verdict: Verdict) -> None:
+    assert report(*entries).verdict is verdict
+
+
+def test_a_stub_without_code_is_not_a_failure() -> None:
+    judged = report(WITH, STUB)
+    assert judged.counts == Counts(cubins=2, with_code=1, with_debug_line=1)
+    assert judged.missing == ()
+
+
+@pytest.mark.parametrize("how", Compression)
+def test_a_cubin_without_lines_is_named_by_its_kernels_however_it_is_stored(how: Compression) -> None:
+    (missing,) = report(EntrySpec(payload=cubin("_Z3badPf"), how=how, arch=80)).missing
+    assert (missing.arch, missing.identifier, missing.kernels) == ("sm_80", "", ("_Z3badPf",))
+
+
+@pytest.mark.parametrize("how", Compression)
+def test_line_info_is_found_however_it_is_stored(how: Compression) -> None:
+    assert report(EntrySpec(payload=cubin("_Z4goodPf", lines=True), how=how)).verdict is Verdict.FULL
+
+
+def test_the_members_of_a_static_library_are_told_apart() -> None:
+    data = archive(("good.o", host_library(container(WITH))), ("bad.o", host_library(container(WITHOUT))))
+    assert [m.member for m in report_of(data).missing] == ["bad.o"]
+
+
+def test_counts_are_kept_by_architecture_cubins_first_numbers_in_order() -> None:
+    judged = report(EntrySpec(payload=cubin("k"), arch=100), PTX, EntrySpec(payload=cubin("k"), arch=90), WITH)
+    assert [(arch, c.cubins, c.with_debug_line) for arch, c in judged.archs] == [
+        ("sm_90", 2, 1),
+        ("sm_100", 1, 0),
+        ("compute_90", 0, 0),
+    ]
+
+
+def test_device_debug_counts_as_line_info_and_is_told_apart() -> None:
+    judged = report(EntrySpec(payload=cubin("k", debug=True)), WITH)
+    assert (judged.verdict, judged.counts.device_debug) == (Verdict.FULL, 1)
+
+
+def test_twins_of_one_name_are_judged_one_by_one() -> None:
+    twin = EntrySpec(payload=cubin("k"), identifier="good.cu")
+    assert report(twin, WITH).verdict is Verdict.PARTIAL
+
+
+def test_lto_code_is_counted_apart() -> None:
+    assert report(EntrySpec(payload=b"\xde\xc9", kind=EntryKind.LTO_IR, flags=0x18011)).counts == Counts(other=1)
+
+
+def test_one_unreadable_file_leaves_nothing_proven() -> None:
+    good = report(WITH)
+    bad = FileReport(path="bad.so", problem="damaged")
+    assert LineinfoReport(files=(good,)).verdict is Verdict.FULL
+    assert LineinfoReport(files=(good, bad)).verdict is Verdict.UNREADABLE
+    assert LineinfoReport(files=(good, report(WITHOUT))).verdict is Verdict.PARTIAL
+    assert LineinfoReport(files=()).verdict is Verdict.NO_DEVICE_CODE
