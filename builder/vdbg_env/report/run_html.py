@@ -1,0 +1,198 @@
+"""Writes a run report as one HTML page that stands alone: no script, no request, everything escaped.
+
+The page's content security policy allows its own style sheet by hash and nothing else, so that even a hole in the
+escaping could neither run a script nor fetch anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import BaseLoader, StrictUndefined, Template
+from jinja2.sandbox import SandboxedEnvironment
+from markupsafe import Markup
+
+from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.evidence.finding import Finding
+from vdbg_env.report import phrases
+from vdbg_env.report.changes import Change, changes, delta
+from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus
+from vdbg_env.report.run_markdown import command
+from vdbg_env.runbook.model import Status
+from vdbg_env.runbook.state import Verdict
+
+_TICKS = 6
+_LONGEST_LINE = 2000
+_LONGEST_NAME = 400
+
+Tone = str  # "bad", "good", "warn" or "calm": a class of the style sheet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One stop of the escalation path, with all that is shown when it is opened."""
+
+    step: StepReport
+    tone: Tone
+    change: Change | None
+    delta: tuple[str, ...]
+    command: str
+    findings: tuple[Finding, ...]
+    open: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One step on the time line; every span is (left, width) in percent of the whole run."""
+
+    step: StepReport
+    tone: Tone
+    spans: tuple[tuple[float, float], ...]
+
+
+def render(report: Report, *, template: str, style: str) -> str:
+    """Return the page; `template` and `style` are the texts of templates/report.html.j2 and templates/report.css."""
+    lead = report.lead
+    return _compiled(template).render(
+        report=report,
+        style=Markup(style),  # our own file; it must reach the page byte for byte, or its hash would not hold
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        badge=phrases.verdict(report),
+        tone=_verdict_tone(report.verdict),
+        headline=phrases.headline(report),
+        warning=phrases.provenance(report),
+        lead=lead,
+        chain=tuple(_chain(report, lead)) if lead else (),
+        changes=changes(report),
+        nodes=tuple(_nodes(report)),
+        missed=tuple(step for step in report.steps if step.status is StepStatus.NOT_REACHED),
+        bars=tuple(_bars(report)),
+        ticks=tuple(_ticks(_length(report))),
+        others=tuple(finding for finding in report.findings if finding is not lead),
+    )
+
+
+@cache
+def _compiled(template: str) -> Template:
+    environment = SandboxedEnvironment(
+        loader=BaseLoader(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= _FILTERS
+    return environment.from_string(template)
+
+
+def _chain(report: Report, lead: Finding) -> Iterator[tuple[SourceFrame, SourceExcerpt | None]]:
+    for frame in lead.chain or ((lead.location,) if lead.location else ()):
+        yield frame, report.excerpt(frame.file, frame.line)
+
+
+def _nodes(report: Report) -> Iterator[Node]:
+    tried = {change.step: change for change in changes(report)}
+    for step in report.walked:
+        findings = tuple(finding for finding in report.findings if finding.step == step.id)
+        yield Node(
+            step=step,
+            tone=_tone(step),
+            change=tried.get(step.id),
+            delta=delta(step),
+            command=" \\\n  ".join(command(step)) if step.argv else "",
+            findings=findings,
+            open=report.lead in findings,
+        )
+
+
+def _tone(step: StepReport) -> Tone:
+    match step.outcome:
+        case Status.REPRODUCED | Status.HANG | Status.FAIL:
+            return "bad"
+        case Status.PASS | Status.NOT_REPRODUCED:
+            return "good"
+        case Status.WARN | Status.UNRESOLVED | Status.ERROR:
+            return "warn"
+        case None:
+            return "warn" if step.status is StepStatus.INTERRUPTED else "calm"
+
+
+def _verdict_tone(verdict: Verdict) -> Tone:
+    match verdict:
+        case Verdict.REPRODUCED | Verdict.HANG | Verdict.FAILED:
+            return "bad"
+        case Verdict.PASSED | Verdict.NOT_REPRODUCED:
+            return "good"
+        case Verdict.WARNED | Verdict.INCONCLUSIVE | Verdict.OUT_OF_TIME:
+            return "warn"
+
+
+def _length(report: Report) -> float:
+    ends = [step.started_s + (step.duration_s or 0) for step in report.walked if step.started_s is not None]
+    return max([*ends, report.duration_s or 0])
+
+
+def _bars(report: Report) -> Iterator[Bar]:
+    whole = _length(report)
+    for step in report.walked:
+        if step.started_s is not None and step.duration_s is not None and whole > 0:
+            spans = ((left / whole * 100, max(width / whole * 100, 0.25)) for left, width in _spans(step))
+            yield Bar(step=step, tone=_tone(step), spans=tuple(spans))
+
+
+def _spans(step: StepReport) -> Iterator[tuple[float, float]]:
+    """Yield start and length, in seconds, of every attempt; ranks of one attempt ran together."""
+    start = step.started_s or 0.0
+    lengths: dict[int, float] = {}
+    for attempt in step.attempts:
+        lengths[attempt.attempt] = max(lengths.get(attempt.attempt, 0.0), attempt.duration_s or 0.0)
+    if not lengths:
+        yield start, step.duration_s or 0.0
+    for length in lengths.values():
+        yield start, length
+        start += length
+
+
+def _ticks(whole: float) -> Iterator[tuple[float, str]]:
+    """Yield (percent, label) at round distances: 1, 2 or 5 times a power of ten seconds, or whole minutes."""
+    if whole <= 0:
+        return
+    rough = whole / _TICKS
+    rounds = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 36000, 86400]
+    distance = next((step for step in rounds if step >= rough), math.ceil(rough / 86400) * 86400)
+    for number in range(int(whole / distance) + 1):
+        label = phrases.duration(number * distance).removesuffix(" 00 s").removesuffix(" 00 min")
+        yield number * distance / whole * 100, label if number else "0"
+
+
+def _href(path: str) -> str:
+    """Return a link to a file beside the page; never a scheme, whatever the name."""
+    return "./" + quote(path.lstrip("/"))
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 1] + "…"
+
+
+def _shown(text: Any) -> str:
+    """Return text without control characters and without the marks that turn the reading direction."""
+    return phrases.printable(_clip(str(text).expandtabs(4)), keep="\n")
+
+
+_FILTERS: dict[str, Any] = {
+    "shown": _shown,
+    "clipped": lambda text: text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…",
+    "href": _href,
+    "duration": phrases.duration,
+    "size": phrases.size,
+    "ended": phrases.ended,
+    "how_known": phrases.how_known,
+    "sureness": phrases.sureness,
+    "outcome": phrases.outcome,
+    "brief": phrases.brief,
+    "place": lambda frame: phrases.place(frame.file, frame.line),
+    "hex": hex,
+}
