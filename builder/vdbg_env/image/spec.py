@@ -73,6 +73,7 @@ class Packages(Part):
     apt: tuple[AptPackage, ...] = ()
     build: tuple[Requirement, ...] = Field(default=(), description="Python packages the build needs")
     tools: tuple[Requirement, ...] = Field(default=(), description="Python packages for whoever debugs")
+    indexes: tuple[Text, ...] = Field(default=(), description="package indexes beside the usual one")
     needs: tuple[Text, ...] = Field(default=(), description="programs a bare machine must have in place of `apt`")
 
 
@@ -81,7 +82,6 @@ class Build(Part):
 
     system: Literal["vllm", "cmake"]
     arch: Arch = Field(description="compute capability built for when neither a GPU nor --arch says")
-    targets: tuple[Name | Text, ...] = Field(default=(), description="what --target may name; empty: not checked")
     cmake_args: tuple[Text, ...] = Field(default=(), description="given last, so they win over ours")
     prepare: tuple[tuple[Text, ...], ...] = Field(
         default=(), description="commands run in the source folder before the build, each a list of words"

@@ -1,0 +1,69 @@
+"""Reads the shipped profiles, knowledge and templates, and the user's own, into one value for the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from vdbg_env import yaml_source
+from vdbg_env.errors import BadInput
+from vdbg_env.image.context import FileBytes
+from vdbg_env.image.knowledge import read_knowledge
+from vdbg_env.image.library import ImageLibrary, ProfileFile
+from vdbg_env.resources import data_dir
+
+
+def read_image_library(user_folder: Path | None = None, extra: Path | None = None) -> ImageLibrary:
+    """Read what ships with the program, what lies in `user_folder`, and the one profile file `extra`.
+
+    A profile of the user's wins over a shipped one of the same name, and so does a row of knowledge in the user's
+    `knowledge/` folder. Raises BadInput when a file cannot be read.
+    """
+    shipped = data_dir("images")
+    profiles = dict(_profiles(shipped, shipped_with_us=True))
+    knowledge = sorted((shipped / "knowledge").glob("*.yaml"))
+    if user_folder is not None and user_folder.is_dir():
+        profiles.update(_profiles(user_folder, shipped_with_us=False))
+        knowledge += sorted((user_folder / "knowledge").glob("*.yaml"))
+    if extra is not None:
+        file = ProfileFile(file=str(extra), text=_read(extra), shipped=False)
+        profiles[profile_name(file)] = file
+    templates = data_dir("templates")
+    return ImageLibrary(
+        profiles=profiles,
+        knowledge=read_knowledge((str(path), _read(path)) for path in knowledge),
+        step_templates={path.name: _read(path).decode() for path in sorted((templates / "steps").glob("*.j2"))},
+        entrypoint=_read(templates / "entrypoint.sh"),
+        bundled={folder.name: tuple(_bundled(folder)) for folder in sorted(shipped.iterdir()) if _is_project(folder)},
+    )
+
+
+def profile_name(file: ProfileFile) -> str:
+    """Return the name a profile gives itself, or that of its file when it gives none that can be read."""
+    value = yaml_source.read(file.text, file.file).value
+    name = value.get("name") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else Path(file.file).stem
+
+
+def _profiles(folder: Path, *, shipped_with_us: bool) -> Iterator[tuple[str, ProfileFile]]:
+    for path in sorted(folder.glob("*.yaml")):
+        yield path.stem, ProfileFile(file=str(path), text=_read(path), shipped=shipped_with_us)
+
+
+def _is_project(folder: Path) -> bool:
+    return (folder / "CMakeLists.txt").is_file()
+
+
+def _bundled(folder: Path) -> Iterator[FileBytes]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield FileBytes(name=path.relative_to(folder).as_posix(), data=_read(path))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be read: {error.strerror}", next_step="check the path and its permissions"
+        ) from None

@@ -1,0 +1,243 @@
+"""The steps of a build, one function each; `planner` puts them in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vdbg_env.errors import BadInput
+from vdbg_env.image.environment import FLAG, NO_LAUNCHER, UNSET_FOR_COMPILE
+from vdbg_env.image.knowledge import VllmRow
+from vdbg_env.image.plan import ROOT, CopyStep, RunStep, SecretUse, Step, Variable
+from vdbg_env.image.request import BuildRequest
+from vdbg_env.image.shell import ShellTemplates
+from vdbg_env.image.source import Bundled, GitRef, LocalTree, Sdist, Source
+from vdbg_env.image.spec import ImageSpec
+
+CA_BUNDLE = "site/ca-bundle.crt"
+SITE = CopyStep(id="site", title="The site's certificate authority", source="site", target="site")
+ENTRYPOINT = CopyStep(
+    id="entrypoint", title="What a container starts with", source="entrypoint.sh", target="entrypoint.sh"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """What every step is made from: the profile, the wish, and what both come down to."""
+
+    spec: ImageSpec
+    request: BuildRequest
+    source: Source
+    arch: tuple[str, ...]
+    requirements: tuple[str, ...]
+    vllm: VllmRow | None
+    templates: ShellTemplates
+
+    def packages(self) -> RunStep:
+        """Install the distribution's packages; the one step that changes the system."""
+        base, site = self.spec.base, self.request.site
+        options: list[str] = []
+        if site.ca_bundle is not None:
+            options += ["-o", f"Acquire::https::CAInfo={ROOT}/{CA_BUNDLE}"]
+        if site.apt_mirror:
+            options += ["-o", "Dir::Etc::sourcelist=/etc/apt/vdbg-env.list"]
+            if base.distribution == "debian":  # Ubuntu-based images keep NVIDIA's own repository in a file of parts
+                options += ["-o", "Dir::Etc::sourceparts=-"]
+        components = "main" if base.distribution == "debian" else "main universe"
+        mirror_line = f"deb {site.apt_mirror} {base.suite} {components}" if site.apt_mirror else ""
+        commands = self.templates.commands(
+            "packages.sh.j2", options=options, packages=self.spec.packages.apt, mirror_line=mirror_line,
+            keep_ca=site.ca_bundle is not None and site.keep_ca,
+        )  # fmt: skip
+        return RunStep(
+            id="packages", title=f"Packages of {base.distribution} {base.suite}", commands=commands, network=True,
+            env=(Variable(name="DEBIAN_FRONTEND", value="noninteractive"),), where="container",
+            needs=self.spec.packages.needs,
+        )  # fmt: skip
+
+    def toolchain(self) -> RunStep:
+        """Bring the CUDA toolkit, or take the one of the base image."""
+        chain = self.spec.toolchain
+        match chain.provided_by:
+            case "base":
+                commands = self.templates.commands("toolchain-base.sh.j2")
+                return RunStep(
+                    id="toolchain", title=f"Python beside the CUDA {chain.cuda} of the base", commands=commands
+                )
+            case "wheels":
+                toolkit = f"cu{chain.cuda.split('.')[0]}"
+                return self._fetching(
+                    "toolchain", f"CUDA {chain.cuda} from the package index", "toolchain-wheels",
+                    wheels=chain.wheels, toolkit=toolkit,
+                )  # fmt: skip
+
+    def python(self) -> RunStep:
+        """Install what the build needs of Python."""
+        return self._fetching(
+            "python", "Python packages the build needs", "python", requirements=self.requirements,
+            torch_beside_wheels=self.spec.toolchain.provided_by == "wheels" and self.spec.build.system == "vllm",
+        )  # fmt: skip
+
+    def tools(self) -> RunStep:
+        """Install what whoever debugs needs of Python."""
+        return self._fetching("tools", "Debug tools", "tools", requirements=self.spec.packages.tools)
+
+    def dependencies(self) -> tuple[CopyStep, ...]:
+        """Bring the local trees that stand in for downloads."""
+        names = [dep.name for dep in self.request.deps]
+        return tuple(
+            CopyStep(id=f"dep-{name}", title=f"Local tree of {name}", source=f"deps/{name}", target=f"deps/{name}")
+            for name in names
+        )
+
+    def fetch_source(self) -> Step:
+        """Bring the source to `src`, where it stays for debuggers to show."""
+        match self.source:
+            case Sdist(project=project, version=version):
+                # The override lets pip take vLLM's metadata from a machine without CUDA; others do not read it.
+                env = (
+                    Variable(name="VLLM_TARGET_DEVICE", value="empty"),
+                    Variable(name="VLLM_VERSION_OVERRIDE", value=version),
+                )
+                return self._fetching(
+                    "source", f"Source distribution of {project} {version}", "source-sdist", env=env,
+                    project=project, version=version,
+                )  # fmt: skip
+            case GitRef(url=url, ref=ref):
+                return self._fetching("source", "Source from git", "source-git", url=url, ref=ref)
+            case LocalTree() | Bundled():
+                return CopyStep(id="source", title="Source tree", source="source", target="src")
+
+    def source_requirements(self) -> tuple[RunStep, ...]:
+        """Install what the source itself asks for, which may differ from what the profile expects."""
+        if self.spec.build.system != "vllm":
+            return ()
+        step = self._fetching(
+            "requirements", "What this source asks of Python", "vllm-requirements", cwd="src",
+            target=self.request.target, wheels=self.spec.toolchain.provided_by == "wheels",
+        )  # fmt: skip
+        return (step,)
+
+    def prepare(self) -> tuple[RunStep, ...]:
+        """Run the profile's own commands in the source folder."""
+        if not self.spec.build.prepare:
+            return ()
+        commands = self.templates.commands("prepare.sh.j2", commands=self.spec.build.prepare)
+        step = RunStep(
+            id="prepare", title="Commands of the profile", commands=commands, cwd="src", phase="compile",
+            network=not self.request.offline_compile,
+        )  # fmt: skip
+        return (step,)
+
+    def compile(self) -> RunStep:
+        """Compile, in a tree that holds no object of an earlier build."""
+        match self.spec.build.system, self.request.target:
+            case "cmake", target:
+                return self._compile("build-cmake", f"Compile {target or 'everything'}", flags=self._cmake_flags())
+            case "vllm", None:
+                return self._compile("build-vllm", "Compile vLLM", env=self._vllm_environment())
+            case _, target:
+                return self._compile(
+                    "build-vllm-target", f"Compile {target} of vLLM", flags=self._debug_flags(),
+                    edit=self._leave_out_other_projects(),
+                )  # fmt: skip
+
+    def check(self) -> RunStep:
+        """See that every tool starts and says the version expected, and take the site's files away."""
+        site = self.request.site
+        commands = self.templates.commands(
+            "check.sh.j2", tools=[{"expect": t.expect, "argv": t.argv} for t in self.spec.tools],
+            forget_site=site.ca_bundle is not None and not site.keep_ca,
+        )  # fmt: skip
+        return RunStep(id="check", title="The tools start and agree", commands=commands, phase="check")
+
+    def _fetching(
+        self, name: str, title: str, template: str, *, cwd: str = ".", env: tuple[Variable, ...] = (), **values: object
+    ) -> RunStep:
+        commands = self.templates.commands(f"{template}.sh.j2", **values)
+        env = (*self._network_environment(), *env)
+        return RunStep(
+            id=name,
+            title=title,
+            commands=commands,
+            cwd=cwd,
+            env=env,
+            network=True,
+            secrets=self._secrets(),
+            cache="pip",
+        )
+
+    def _compile(self, template: str, title: str, *, env: tuple[Variable, ...] = (), **values: object) -> RunStep:
+        commands = self.templates.commands(
+            f"{template}.sh.j2", unset=UNSET_FOR_COMPILE, target=self.request.target or "",
+            cmake_args=self.spec.build.cmake_args, **values,
+        )  # fmt: skip
+        fetches = self.spec.build.system == "vllm" and not self.request.offline_compile
+        env = (*(self._network_environment() if fetches else ()), *self._dependency_variables(), *env)
+        return RunStep(
+            id="compile", title=title, commands=commands, cwd="src", env=env, phase="compile", network=fetches,
+            secrets=self._secrets() if fetches else (),
+        )  # fmt: skip
+
+    def _debug_flags(self) -> tuple[str, ...]:
+        # On the command line too: then even a cache that hashes the command line only cannot mistake the object.
+        return (f"-DCMAKE_CUDA_FLAGS={FLAG[self.request.debug]}", *NO_LAUNCHER)
+
+    def _cmake_flags(self) -> tuple[str, ...]:
+        architectures = ";".join(f"{arch.replace('.', '')}-real" for arch in self.arch)
+        return (f"-DCMAKE_CUDA_ARCHITECTURES={architectures}", *self._debug_flags())
+
+    def _vllm_environment(self) -> tuple[Variable, ...]:
+        args = (*self._debug_flags(), *self.spec.build.cmake_args)
+        split = next((a for a in args if " " in a), None)
+        if split is not None:
+            raise BadInput(
+                f"the CMake argument {split!r} holds a blank",
+                cause="vLLM's setup.py splits CMAKE_ARGS at blanks",
+                next_step="use --target, which passes arguments as they are, or set the variable in `environment`",
+            )
+        version = self.source.version if isinstance(self.source, Sdist) else "0.0.0+debug"
+        values = {
+            "CMAKE_ARGS": " ".join(args),
+            "CMAKE_BUILD_TYPE": "RelWithDebInfo",
+            "VLLM_TARGET_DEVICE": "cuda",
+            "VLLM_USE_PRECOMPILED_RUST": "1",
+            "VLLM_VERSION_OVERRIDE": version,
+            "VERBOSE": "1",
+        }
+        return tuple(Variable(name=name, value=value) for name, value in values.items())
+
+    def _leave_out_other_projects(self) -> str:
+        """Return the sed script that takes out the external projects which the target does not come from."""
+        needed = self.vllm.targets.get(self.request.target or "") if self.vllm else None
+        others = f"/external_projects\\/{needed}\\.cmake/!" if needed else ""
+        return others + r"s|^( *)(include\(cmake/external_projects/)|\1# \2|"
+
+    def _dependency_variables(self) -> tuple[Variable, ...]:
+        known = self.vllm.dependencies if self.vllm else {}
+        return tuple(Variable(name=known[d.name], value=f"deps/{d.name}", kind="path") for d in self.request.deps)
+
+    def _network_environment(self) -> tuple[Variable, ...]:
+        pip, indexes = self.request.site.pip, self.spec.packages.indexes
+        values = {
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_INDEX_URL": pip.index_url or "",
+            "PIP_EXTRA_INDEX_URL": " ".join((*indexes, *pip.extra_index_urls)),
+            "PIP_TRUSTED_HOST": " ".join(pip.trusted_hosts),
+        }
+        given = [Variable(name=name, value=value) for name, value in values.items() if value]
+        if self.request.site.ca_bundle is not None:
+            readers = ("PIP_CERT", "SSL_CERT_FILE", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE")
+            given += [Variable(name=name, value=CA_BUNDLE, kind="path") for name in readers]
+        return tuple(given)
+
+    def _secrets(self) -> tuple[SecretUse, ...]:
+        uses = []
+        for secret in self.request.secrets:
+            match secret.id:
+                case "netrc":  # read by pip and git alike, and by nobody from anywhere else
+                    uses.append(SecretUse(id="netrc", target="/root/.netrc", variable="NETRC"))
+                case "pip.conf":
+                    uses.append(SecretUse(id="pip.conf", target="/run/secrets/pip.conf", variable="PIP_CONFIG_FILE"))
+                case other:
+                    uses.append(SecretUse(id=other, target=f"/run/secrets/{other}"))
+        return tuple(uses)

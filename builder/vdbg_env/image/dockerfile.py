@@ -1,0 +1,231 @@
+"""Writes a plan as a Dockerfile: instruction objects first, then one place that quotes them.
+
+Only what every builder takes is used, unless the dialect says more (see `Dialect`): no heredocs, no `COPY --link`, no
+`# syntax=` line. Shell stays in RUN, where the shell alone expands; everywhere else Docker expands `$`, so it is
+escaped (BuildKit's and the classic builder's shared lexer, frontend/dockerfile/shell/lex.go).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vdbg_env.errors import BadInput
+from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep, SecretUse
+from vdbg_env.image.plan import shell_word as variable_word
+from vdbg_env.image.request import Dialect
+from vdbg_env.image.text import one_line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comment:
+    """A line for the reader; `ignore` names hadolint's rules that do not fit the next instruction."""
+
+    text: str
+    ignore: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class From:
+    """The base image."""
+
+    image: str
+    platform: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arg:
+    """A build argument and its default."""
+
+    name: str
+    default: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """ENV or LABEL with all of its names and values."""
+
+    keyword: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workdir:
+    """The folder of the instructions that follow."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A file or folder of the context."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Shell commands, all of which must succeed; `mounts` are BuildKit's."""
+
+    commands: tuple[str, ...]
+    mounts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exec:
+    """ENTRYPOINT or CMD as a list of words."""
+
+    keyword: str
+    argv: tuple[str, ...]
+
+
+WIDTH = 110  # of a line of shell, roughly: a single long word is never broken
+
+Instruction = Comment | From | Arg | Pairs | Workdir | Copy | Run | Exec
+
+
+def dockerfile(plan: BuildPlan, dialect: Dialect = "classic") -> str:
+    """Return the Dockerfile of a plan.
+
+    Raises BadInput when the plan reads secrets and the dialect has no way to keep them out of a layer.
+    """
+    lines: list[str] = []
+    before: Instruction = Comment(text="")
+    for instruction in instructions(plan, dialect):
+        if isinstance(instruction, Comment) and not isinstance(before, Comment):
+            lines.append("")
+        lines.append(_text(instruction))
+        before = instruction
+    return "\n".join([*lines, ""])
+
+
+def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
+    """Yield the instructions of a plan, in order."""
+    yield Comment(text=f"Rendered by vdbg-env from the profile {plan.profile}; the same plan gives the same bytes.")
+    yield Comment(text="Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.")
+    yield from _base(plan)
+    for arg in plan.args:
+        yield Comment(text=f"{arg.name}: {arg.why}; --build-arg gives another")
+        yield Arg(name=arg.name, default=arg.default)
+    yield Pairs(keyword="ENV", pairs=tuple(plan.environment().items()))
+    workdir = ""
+    for step in plan.steps:
+        if isinstance(step, CopyStep):
+            yield Comment(text=step.title)
+            yield Copy(source=step.source, target=f"{ROOT}/{step.target}")
+            continue
+        folder = ROOT if step.cwd == "." else f"{ROOT}/{step.cwd}"
+        if folder != workdir:
+            workdir = folder
+            yield Workdir(path=folder)
+        yield Comment(text=step.title, ignore=_hadolint(step))
+        yield _run(step, dialect)
+    if workdir != ROOT:
+        yield Workdir(path=ROOT)
+    yield Exec(keyword="ENTRYPOINT", argv=plan.entrypoint)
+    yield Exec(keyword="CMD", argv=plan.command)
+    # Last, so that a label that changes costs no layer.
+    yield Pairs(keyword="LABEL", pairs=(*plan.labels, (LABEL_DIGEST, plan.digest)))
+
+
+def _base(plan: BuildPlan) -> Iterator[Instruction]:
+    if plan.platform is None:
+        yield From(image=plan.base)
+        return
+    yield Comment(text="The platform was asked for; a builder of another one would silently take its own.")
+    yield Comment(text="", ignore=("DL3029",))
+    yield From(image=plan.base, platform=plan.platform)
+
+
+def _hadolint(step: RunStep) -> tuple[str, ...]:
+    """Return the rules that a step breaks on purpose.
+
+    DL3008: a distribution keeps one version of a package, so a pinned one disappears with the next. DL3013: a profile
+    may leave a tool to its newest version. DL3042: `PIP_NO_CACHE_DIR` is exported, or a cache mount holds the cache.
+    """
+    commands = "\n".join(step.commands)
+    rules = [("DL3008", "apt-get"), ("DL3013", "pip install"), ("DL3042", "pip install")]
+    return tuple(rule for rule, mark in rules if mark in commands)
+
+
+def _run(step: RunStep, dialect: Dialect) -> Run:
+    exports = [f"{variable.name}={variable_word(variable)}" for variable in step.env]
+    mounts: list[str] = []
+    if step.cache == "pip" and dialect == "buildkit":
+        mounts.append("type=cache,target=/root/.cache/pip")
+    elif step.cache == "pip":
+        exports.insert(0, "PIP_NO_CACHE_DIR=1")
+    for use in step.secrets:
+        mounts.append(_secret(use, dialect))
+        if use.variable:
+            exports.append(f"{use.variable}={shlex.quote(use.target)}")
+    first = (f"export {' '.join(exports)}",) if exports else ()
+    return Run(commands=(*first, *step.commands), mounts=tuple(mounts))
+
+
+def _secret(use: SecretUse, dialect: Dialect) -> str:
+    if dialect != "buildkit":
+        raise BadInput(
+            f"the secret {use.id!r} cannot be kept out of the image by this builder",
+            cause="the classic builder, and an upload without a session, know no RUN --mount=type=secret",
+            next_step="install docker-buildx, or render with --dialect buildkit",
+        )
+    return f"type=secret,id={use.id},target={use.target}"
+
+
+def _text(instruction: Instruction) -> str:
+    match instruction:
+        case Comment(text="", ignore=rules):
+            return f"# hadolint ignore={','.join(rules)}"
+        case Comment(text=text, ignore=rules):
+            head = f"# {one_line(text, 'a comment')}"
+            return f"{head}\n# hadolint ignore={','.join(rules)}" if rules else head
+        case From(image=image, platform=platform):
+            option = f"--platform={platform} " if platform else ""
+            return f"FROM {option}{one_line(image, 'the base image')}"
+        case Arg(name=name, default=default):
+            return f"ARG {name}={quoted(default, name)}"
+        case Pairs(keyword=keyword, pairs=pairs):
+            return f"{keyword} " + " \\\n    ".join(f"{name}={quoted(value, name)}" for name, value in pairs)
+        case Workdir(path=path):
+            return f"WORKDIR {path}"
+        case Copy(source=source, target=target):
+            return f"COPY {json.dumps([source, target])}"
+        case Run(commands=commands, mounts=mounts):
+            options = "".join(f"--mount={mount} \\\n    " for mount in mounts)
+            # `set -e` and not `&&`: a command may hold a `||` of its own, which would answer for those before it.
+            return f"RUN {options}set -eu; \\\n    " + "; \\\n    ".join(_wrapped(command) for command in commands)
+        case Exec(keyword=keyword, argv=argv):
+            return f"{keyword} {json.dumps(argv)}"
+
+
+def _wrapped(command: str) -> str:
+    """Break a command into lines: where its template does, and a long one at blanks outside of quotes.
+
+    There a continuation changes nothing, within `$( )` or without.
+    """
+    return " \\\n    ".join(_broken(one_line(part.rstrip(), "a command")) for part in command.split("\\\n"))
+
+
+def _broken(text: str) -> str:
+    lines, start, blank, quote = [], 0, 0, ""
+    for position, character in enumerate(f"{text} "):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character == " ":
+            if position - start > WIDTH and blank > start:
+                lines.append(text[start:blank])
+                start = blank + 1
+            blank = position
+    return " \\\n      ".join([*lines, text[start:]])
+
+
+def quoted(value: str, what: str) -> str:
+    """Return a value in double quotes as Docker's lexer reads them: `\\`, `"` and `$` are escaped, nothing else is."""
+    escaped = one_line(value, what).replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'

@@ -1,0 +1,262 @@
+"""From a profile and a wish to a plan; pure, so the same two give the same plan."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from vdbg_env.errors import BadInput
+from vdbg_env.image.blocks import ENTRYPOINT, SITE, Blocks
+from vdbg_env.image.compatibility import Combination, require_compatible
+from vdbg_env.image.context import ContextItem, FileBytes, TreeOnDisk
+from vdbg_env.image.environment import image_environment, overruled
+from vdbg_env.image.knowledge import VllmRow
+from vdbg_env.image.library import ImageLibrary
+from vdbg_env.image.plan import ROOT, BuildArg, BuildPlan, Step
+from vdbg_env.image.reference import parse_reference
+from vdbg_env.image.request import BuildRequest
+from vdbg_env.image.shell import ShellTemplates
+from vdbg_env.image.source import Bundled, GitRef, LocalTree, Sdist, Source
+from vdbg_env.image.spec import ImageSpec
+from vdbg_env.yaml_source import nearest
+
+# Objects of an earlier build, which ninja would take for fresh, and what is large and of no use to a compiler.
+NOT_SOURCE = (
+    ".git", ".deps", ".venv", "__pycache__", "build", "cmake-build-*", "dist", "*.egg-info", "*.o", "*.so", "*.whl"
+)  # fmt: skip
+NOT_DEPENDENCY = (".git", "__pycache__", "*.o", "*.so")
+
+
+def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, driver: str | None = None) -> BuildPlan:
+    """Decide everything about one build; `driver` is the version of the GPU driver it will run under, if known.
+
+    Raises BadInput for a wish that cannot be met, before anything is built.
+    """
+    check(request)
+    source = request.source or spec.parsed_source
+    arch = request.arch or (spec.build.arch,)
+    vllm = _vllm_row(spec, source, library)
+    requirements = _requirements(spec, source, vllm)
+    warnings = require_compatible(_combination(spec, request, source, arch, requirements, driver), library.knowledge)
+    _check_names(spec, request, vllm)
+    blocks = Blocks(
+        spec=spec, request=request, source=source, arch=arch, requirements=requirements, vllm=vllm,
+        templates=ShellTemplates(library.step_templates),
+    )  # fmt: skip
+    return BuildPlan(
+        profile=spec.name,
+        base=_base(spec, request),
+        base_path=spec.base.path,
+        platform=request.platform,
+        network=request.network,
+        args=_build_args(spec),
+        env=image_environment(spec, request, arch),
+        labels=_labels(spec, request, source, arch),
+        steps=_steps(blocks),
+        artifacts=_artifacts(spec, request),
+        entrypoint=(f"{ROOT}/entrypoint.sh",),
+        command=("bash",),
+        context=_context(request, source, library),
+        notes=_notes(request, arch),
+        warnings=(*_debug_warnings(request), *overruled(spec), *warnings),
+    )
+
+
+def check(request: BuildRequest) -> None:
+    """Refuse what no plan may hold: wrong architectures, names that mean something to a Dockerfile, credentials."""
+    for arch in request.arch:
+        if not re.fullmatch(r"[0-9]{1,2}\.[0-9][af]?", arch):
+            near = f"{arch[:-1]}.{arch[-1]}" if arch.isdigit() and len(arch) > 1 else "9.0"
+            raise BadInput(
+                f"{arch!r} is not an architecture", cause="a compute capability has a point", next_step=f"--arch {near}"
+            )
+    for word, names in (("--dep", [d.name for d in request.deps]), ("--secret", [s.id for s in request.secrets])):
+        for name in names:
+            if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,62}", name):
+                raise BadInput(f"{word}: {name!r} is not a name of small letters, digits, '.', '_' and '-'")
+        if len(set(names)) < len(names):
+            raise BadInput(f"{word}: a name is given twice", next_step=f"give each name one {word}")
+    if request.target is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", request.target):
+        raise BadInput(f"--target {request.target!r} is not the name of a build target")
+    pip = request.site.pip
+    for what, url in [
+        ("the package index", pip.index_url),
+        *(("the package index", extra) for extra in pip.extra_index_urls),
+        ("the apt mirror", request.site.apt_mirror),
+    ]:
+        if url is not None:
+            _check_address(url, what)
+
+
+def _check_address(url: str, what: str) -> None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or any(c.isspace() or not c.isprintable() for c in url)
+    ):
+        raise BadInput(f"{what} {url!r} is not an address", next_step="write it as https://HOST/PATH")
+    if parts.username or parts.password:
+        raise BadInput(
+            f"the address of {what} at {parts.hostname} carries a user name or password",
+            cause="it would stand in the image's history for everyone to read",
+            next_step="take it out and pass a .netrc with --secret netrc=FILE",
+        )
+
+
+def _steps(blocks: Blocks) -> tuple[Step, ...]:
+    return (
+        *((SITE,) if blocks.request.site.ca_bundle is not None else ()),
+        blocks.packages(),
+        blocks.toolchain(),
+        blocks.python(),
+        blocks.tools(),
+        *blocks.dependencies(),
+        blocks.fetch_source(),
+        *blocks.source_requirements(),
+        *blocks.prepare(),
+        blocks.compile(),
+        blocks.check(),
+        ENTRYPOINT,
+    )
+
+
+def _vllm_row(spec: ImageSpec, source: Source, library: ImageLibrary) -> VllmRow | None:
+    if spec.build.system != "vllm":
+        return None
+    return library.knowledge.vllm_row(source.version if isinstance(source, Sdist) else "")
+
+
+def _requirements(spec: ImageSpec, source: Source, vllm: VllmRow | None) -> tuple[str, ...]:
+    """Return the profile's build requirements, with the torch that the release asked for is made for."""
+    wanted = spec.packages.build
+    if vllm is None or not isinstance(source, Sdist) or vllm.version != source.version or source == spec.parsed_source:
+        return wanted
+    return tuple(f"torch=={vllm.torch}" if r.startswith("torch==") else r for r in wanted)
+
+
+def _combination(
+    spec: ImageSpec, request: BuildRequest, source: Source, arch: tuple[str, ...], requirements: tuple[str, ...],
+    driver: str | None,
+) -> Combination:  # fmt: skip
+    # A base of the user's own may bring any compiler: only the profile's own base is known.
+    own = request.base is None
+    torch = next((r.removeprefix("torch==") for r in requirements if r.startswith("torch==")), None)
+    vllm = source.version if isinstance(source, Sdist) and spec.build.system == "vllm" else None
+    return Combination(
+        cuda=spec.toolchain.cuda, arch=arch, gcc=spec.base.gcc if own else None,
+        python=spec.base.python if own else None, torch=torch, vllm=vllm, driver=driver,
+    )  # fmt: skip
+
+
+def _check_names(spec: ImageSpec, request: BuildRequest, vllm: VllmRow | None) -> None:
+    """Refuse targets and dependencies that the release does not have."""
+    known = vllm.dependencies if vllm else {}
+    for dep in request.deps:
+        if dep.name not in known:
+            near = nearest(dep.name, known)
+            raise BadInput(
+                f"--dep {dep.name}: the build has no such dependency",
+                cause=f"did you mean {near!r}?" if near else f"profile {spec.name} fetches nothing by itself",
+                next_step=f"known are {', '.join(known)}" if known else "leave --dep out",
+            )
+    if request.target and vllm and vllm.targets and request.target not in vllm.targets:
+        near = nearest(request.target, vllm.targets)
+        raise BadInput(
+            f"--target {request.target}: vLLM {vllm.version} has no such extension",
+            cause=f"did you mean {near!r}?" if near else None,
+            next_step=f"known are {', '.join(vllm.targets)}",
+        )
+
+
+def _base(spec: ImageSpec, request: BuildRequest) -> str:
+    if request.base is not None:
+        return str(parse_reference(request.base, "--base"))
+    reference = parse_reference(spec.base.image, f"profile {spec.name}, base.image")
+    return str(replace(reference, digest=spec.base.digest) if spec.base.digest else reference)
+
+
+def _build_args(spec: ImageSpec) -> tuple[BuildArg, ...]:
+    each = f"{spec.build.memory_per_job_gib:g} GiB of memory for each"
+    return (
+        BuildArg(name="MAX_JOBS", default="2", why=f"compilers at once; {each}"),
+        BuildArg(name="NVCC_THREADS", default="1", why="architectures at once in each compiler"),
+    )
+
+
+def _artifacts(spec: ImageSpec, request: BuildRequest) -> tuple[str, ...]:
+    if spec.build.system == "vllm" and request.target is None:
+        return ("src/vllm",)
+    return spec.build.artifacts
+
+
+def _labels(
+    spec: ImageSpec, request: BuildRequest, source: Source, arch: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    base = parse_reference(_base(spec, request), "base")
+    url, revision = _origin(source)
+    labels = {
+        "org.opencontainers.image.title": f"vdbg-env {spec.name}",
+        "org.opencontainers.image.description": spec.summary,
+        "org.opencontainers.image.source": url,
+        "org.opencontainers.image.revision": revision,
+        "org.opencontainers.image.base.name": base.name_and_tag,
+        "org.opencontainers.image.base.digest": base.digest or "",
+        "dev.vdbg-env.profile": spec.name,
+        "dev.vdbg-env.debug": request.debug,
+        "dev.vdbg-env.arch": ";".join(arch),
+        "dev.vdbg-env.cuda": spec.toolchain.cuda,
+        "dev.vdbg-env.target": request.target or "",
+    }
+    return tuple((name, value) for name, value in labels.items() if value)
+
+
+def _origin(source: Source) -> tuple[str, str]:
+    match source:
+        case Sdist(project=project, version=version):
+            return f"pkg:pypi/{project}@{version}", version
+        case GitRef(url=url, ref=ref):
+            return url, ref
+        case LocalTree(revision=revision):
+            return "", revision or ""
+        case Bundled(name=name):
+            return f"bundled:{name}", ""
+
+
+def _context(request: BuildRequest, source: Source, library: ImageLibrary) -> tuple[ContextItem, ...]:
+    items: list[ContextItem] = [FileBytes(name="entrypoint.sh", data=library.entrypoint, mode=0o755)]
+    if request.site.ca_bundle is not None:
+        items.append(FileBytes(name="site/ca-bundle.crt", data=request.site.ca_bundle))
+    items += [TreeOnDisk(name=f"deps/{d.name}", path=d.path, exclude=NOT_DEPENDENCY) for d in request.deps]
+    match source:
+        case LocalTree(path=path):
+            items.append(TreeOnDisk(name="source", path=path, exclude=NOT_SOURCE))
+        case Bundled(name=name):
+            if name not in library.bundled:
+                raise BadInput(f"no project is bundled by the name {name!r}", next_step="vdbg-env images list")
+            items += [replace(file, name=f"source/{file.name}") for file in library.bundled[name]]
+        case Sdist() | GitRef():
+            pass
+    return tuple(sorted(items, key=lambda item: item.name))
+
+
+def _notes(request: BuildRequest, arch: tuple[str, ...]) -> tuple[str, ...]:
+    notes = []
+    if not request.arch:
+        notes.append(f"built for architecture {arch[0]}, the profile's own; --arch names another")
+    if request.site.ca_bundle is not None and not request.site.keep_ca:
+        notes.append("the site's certificate authority serves the build and is taken out at its end")
+    return tuple(notes)
+
+
+def _debug_warnings(request: BuildRequest) -> tuple[str, ...]:
+    if request.debug != "device-debug":
+        return ()
+    return (
+        "-G turns the device optimiser off: kernels run many times slower, take more registers than a launch may "
+        "allow, and races and bad accesses may move or vanish. Use it when --lineinfo has not been enough",
+    )

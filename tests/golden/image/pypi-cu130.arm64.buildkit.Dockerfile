@@ -1,0 +1,131 @@
+# Rendered by vdbg-env from the profile pypi-cu130; the same plan gives the same bytes.
+# Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# The platform was asked for; a builder of another one would silently take its own.
+# hadolint ignore=DL3029
+FROM --platform=linux/arm64 docker.io/library/debian:trixie-slim
+
+# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
+ARG MAX_JOBS="2"
+
+# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
+ARG NVCC_THREADS="1"
+ENV VDBG_ROOT="/opt/vdbg" \
+    PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    CUDA_HOME="/opt/vdbg/cuda" \
+    NVCC_PREPEND_FLAGS="-lineinfo" \
+    CCACHE_DISABLE="1" \
+    VLLM_DISABLE_SCCACHE="1" \
+    TORCH_CUDA_ARCH_LIST="9.0" \
+    FLASHINFER_JIT_LINEINFO="1" \
+    CUTE_DSL_LINEINFO="1" \
+    DG_JIT_WITH_LINEINFO="1" \
+    TRITON_DISABLE_LINE_INFO="0"
+WORKDIR /opt/vdbg
+
+# Packages of debian trixie
+# hadolint ignore=DL3008
+RUN set -eu; \
+    export DEBIAN_FRONTEND=noninteractive; \
+    apt-get update; \
+    apt-get install -y --no-install-recommends ca-certificates g++ gdb git python3 python3-dev python3-venv; \
+    rm -rf /var/lib/apt/lists/*
+
+# CUDA 13.0 from the package index
+# hadolint ignore=DL3013,DL3042
+RUN --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    python3 -m venv "$VDBG_ROOT"/venv; \
+    pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 \
+      nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-cuobjdump==13.2.78 \
+      nvidia-cuda-nvdisasm==13.2.78 nvidia-cuda-sanitizer-api==13.0.85; \
+    ln -sfn "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 "$VDBG_ROOT"/cuda; \
+    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
+
+# Python packages the build needs
+# hadolint ignore=DL3013,DL3042
+RUN --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    pip install torch==2.14.0 'cmake>=3.26.1' ninja 'packaging>=24.2' 'setuptools>=78.1.1,<81' 'setuptools-scm>=8' \
+      'setuptools-rust>=1.9' wheel jinja2 regex build 'protobuf>=5.29.6'; \
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
+    mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so -x c /dev/null
+
+# Debug tools
+# hadolint ignore=DL3013,DL3042
+RUN --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    pip install 'py-spy>=0.4'
+
+# Source distribution of vllm 0.33.0
+RUN --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1 VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=0.33.0; \
+    pip download --no-deps --no-build-isolation --no-binary vllm --dest "$VDBG_ROOT"/download vllm==0.33.0; \
+    mkdir -p "$VDBG_ROOT"/src; \
+    tar -xzf "$VDBG_ROOT"/download/*.tar.gz -C "$VDBG_ROOT"/src --strip-components=1 --no-same-owner; \
+    rm -rf "$VDBG_ROOT"/download
+WORKDIR /opt/vdbg/src
+
+# What this source asks of Python
+# hadolint ignore=DL3013,DL3042
+RUN --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    list=requirements/build/cuda.txt; \
+    if [ ! -e "$list" ]; then list=requirements/build.txt; fi; \
+    pip install -r "$list"; \
+    list=requirements/cuda.txt; \
+    if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
+    pip install -r "$list"; \
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
+
+# Compile vLLM
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1 \
+      CMAKE_ARGS='-DCMAKE_CUDA_FLAGS=-lineinfo -DCMAKE_C_COMPILER_LAUNCHER= -DCMAKE_CXX_COMPILER_LAUNCHER= -DCMAKE_CUDA_COMPILER_LAUNCHER=' \
+      CMAKE_BUILD_TYPE=RelWithDebInfo VLLM_TARGET_DEVICE=cuda VLLM_USE_PRECOMPILED_RUST=1 \
+      VLLM_VERSION_OVERRIDE=0.33.0 VERBOSE=1; \
+    unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER CMAKE_CUDA_COMPILER_LAUNCHER CCACHE_PREFIX \
+      RUSTC_WRAPPER VLLM_USE_PRECOMPILED VLLM_PRECOMPILED_WHEEL_LOCATION; \
+    rm -rf build; \
+    pip install --no-build-isolation --no-deps --verbose --editable .; \
+    find . -type f -name '*.o' -delete
+WORKDIR /opt/vdbg
+
+# The tools start and agree
+RUN set -eu; \
+    expect() { \
+      want="$1"; shift; \
+      said="$("$@" 2>&1)" || { echo "$1 does not start: $said" >&2; return 1; }; \
+      case "$said" in \
+        *"$want"*) echo "$said" >> "$VDBG_ROOT"/tools.txt ;; \
+        *) echo "$1 does not say '$want': $said" >&2; return 1 ;; \
+      esac; \
+    }; \
+    : > "$VDBG_ROOT"/tools.txt; \
+    expect 'release 13.0' nvcc --version; \
+    expect 'release 13.' cuobjdump --version; \
+    expect 'release 13.' nvdisasm --version; \
+    expect 'Compute Sanitizer' compute-sanitizer --version; \
+    expect py-spy py-spy --version
+
+# What a container starts with
+COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
+ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
+CMD ["bash"]
+LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
+    org.opencontainers.image.description="vLLM on plain Debian with CUDA 13.0 from the package index; needs no NVIDIA image" \
+    org.opencontainers.image.source="pkg:pypi/vllm@0.33.0" \
+    org.opencontainers.image.revision="0.33.0" \
+    org.opencontainers.image.base.name="docker.io/library/debian:trixie-slim" \
+    dev.vdbg-env.profile="pypi-cu130" \
+    dev.vdbg-env.debug="lineinfo" \
+    dev.vdbg-env.arch="9.0" \
+    dev.vdbg-env.cuda="13.0" \
+    dev.vdbg-env.plan.digest="sha256:95c2a31ed3f858fdd580fea3cf6ecfef73fb8babd39c8980e89d8c8c442e1bd5"

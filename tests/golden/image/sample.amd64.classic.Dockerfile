@@ -1,0 +1,101 @@
+# Rendered by vdbg-env from the profile sample; the same plan gives the same bytes.
+# Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+FROM docker.io/library/debian:trixie-slim
+
+# MAX_JOBS: compilers at once; 1 GiB of memory for each; --build-arg gives another
+ARG MAX_JOBS="2"
+
+# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
+ARG NVCC_THREADS="1"
+ENV VDBG_ROOT="/opt/vdbg" \
+    PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    CUDA_HOME="/opt/vdbg/cuda" \
+    NVCC_PREPEND_FLAGS="-lineinfo" \
+    CCACHE_DISABLE="1" \
+    VLLM_DISABLE_SCCACHE="1" \
+    TORCH_CUDA_ARCH_LIST="9.0" \
+    FLASHINFER_JIT_LINEINFO="1" \
+    CUTE_DSL_LINEINFO="1" \
+    DG_JIT_WITH_LINEINFO="1" \
+    TRITON_DISABLE_LINE_INFO="0"
+WORKDIR /opt/vdbg
+
+# Packages of debian trixie
+# hadolint ignore=DL3008
+RUN set -eu; \
+    export DEBIAN_FRONTEND=noninteractive; \
+    apt-get update; \
+    apt-get install -y --no-install-recommends ca-certificates g++ git python3 python3-dev python3-venv; \
+    rm -rf /var/lib/apt/lists/*
+
+# CUDA 13.0 from the package index
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    python3 -m venv "$VDBG_ROOT"/venv; \
+    pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 \
+      nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-cuobjdump==13.2.78 \
+      nvidia-cuda-nvdisasm==13.2.78 nvidia-cuda-sanitizer-api==13.0.85; \
+    ln -sfn "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 "$VDBG_ROOT"/cuda; \
+    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
+
+# Python packages the build needs
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    pip install 'cmake>=3.26.1' ninja
+
+# Debug tools
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    pip install 'py-spy>=0.4'
+
+# Source tree
+COPY ["source", "/opt/vdbg/src"]
+WORKDIR /opt/vdbg/src
+
+# Compile everything
+RUN set -eu; \
+    unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER CMAKE_CUDA_COMPILER_LAUNCHER CCACHE_PREFIX \
+      RUSTC_WRAPPER VLLM_USE_PRECOMPILED VLLM_PRECOMPILED_WHEEL_LOCATION; \
+    rm -rf "$VDBG_ROOT"/build; \
+    cmake -S . -B "$VDBG_ROOT"/build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+      -DCMAKE_CUDA_COMPILER="$CUDA_HOME"/bin/nvcc -DCMAKE_CUDA_ARCHITECTURES=90-real -DCMAKE_CUDA_FLAGS=-lineinfo \
+      -DCMAKE_C_COMPILER_LAUNCHER= -DCMAKE_CXX_COMPILER_LAUNCHER= -DCMAKE_CUDA_COMPILER_LAUNCHER=; \
+    cmake --build "$VDBG_ROOT"/build --parallel "$MAX_JOBS"; \
+    cmake --install "$VDBG_ROOT"/build --prefix "$VDBG_ROOT"/out; \
+    rm -rf "$VDBG_ROOT"/build
+WORKDIR /opt/vdbg
+
+# The tools start and agree
+RUN set -eu; \
+    expect() { \
+      want="$1"; shift; \
+      said="$("$@" 2>&1)" || { echo "$1 does not start: $said" >&2; return 1; }; \
+      case "$said" in \
+        *"$want"*) echo "$said" >> "$VDBG_ROOT"/tools.txt ;; \
+        *) echo "$1 does not say '$want': $said" >&2; return 1 ;; \
+      esac; \
+    }; \
+    : > "$VDBG_ROOT"/tools.txt; \
+    expect 'release 13.0' nvcc --version; \
+    expect 'release 13.' cuobjdump --version; \
+    expect 'release 13.' nvdisasm --version; \
+    expect 'Compute Sanitizer' compute-sanitizer --version; \
+    expect py-spy py-spy --version
+
+# What a container starts with
+COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
+ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
+CMD ["bash"]
+LABEL org.opencontainers.image.title="vdbg-env sample" \
+    org.opencontainers.image.description="the bundled CUDA project with a planted crash; built in seconds, on plain Debian" \
+    org.opencontainers.image.source="bundled:sample" \
+    org.opencontainers.image.base.name="docker.io/library/debian:trixie-slim" \
+    dev.vdbg-env.profile="sample" \
+    dev.vdbg-env.debug="lineinfo" \
+    dev.vdbg-env.arch="9.0" \
+    dev.vdbg-env.cuda="13.0" \
+    dev.vdbg-env.plan.digest="sha256:61d7162200f7820292ef901e5233848b512cc772a28af2d67693ce2504ad8212"
