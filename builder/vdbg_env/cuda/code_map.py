@@ -119,7 +119,10 @@ class CodeMap:
     @cached_property
     def device_debug(self) -> bool:
         """Whether the code was built with `-G`: then it carries DWARF types, and nothing is inlined."""
-        return self.elf.section(".debug_info") is not None
+        try:
+            return self.elf.section(".debug_info") is not None
+        except UnreadableBinary:
+            return False
 
     def place(self, pc: int) -> Place | None:
         """Return where an absolute address lies in a relocated image; None when it is no code of this cubin."""
@@ -183,10 +186,10 @@ class CodeMap:
         )  # fmt: skip
 
     def _line_table(self, name: str) -> LineTable | None:
-        section = self.elf.section(name)
-        if section is None:
-            return None
         try:
+            section = self.elf.section(name)
+            if section is None:
+                return None
             strings = self.elf.section(".debug_str")
             return LineTable(
                 self.elf.contents(section),

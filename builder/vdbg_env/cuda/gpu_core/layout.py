@@ -1,0 +1,273 @@
+"""The rows of a GPU core dump's tables, and the section types that hold them.
+
+Source: NVIDIA's `cudacoredump.h`, "Public format description of the CUDA coredump", up to driver branch r575; the
+fields of r580 to r615 as LLDB's `nvgpu-core` plug-in reads them. Each branch appended fields, so a row is as long as
+the section's `sh_entsize` says and a field exists only where it fits: fields that a file lacks are None.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import Generic, NamedTuple, TypeVar
+
+from vdbg_env.cuda.elf import Buffer
+
+
+class SectionType(IntEnum):
+    """Types of a core's sections: SHT_LOUSER plus the number in `cudacoredump.h`."""
+
+    MANAGED_MEMORY = 0x80000001
+    GLOBAL_MEMORY = 0x80000002
+    LOCAL_MEMORY = 0x80000003
+    SHARED_MEMORY = 0x80000004
+    REGISTERS = 0x80000005
+    IMAGE = 0x80000006
+    RELOCATED_IMAGE = 0x80000007
+    BACKTRACE = 0x80000008
+    DEVICES = 0x80000009
+    CONTEXTS = 0x8000000A
+    SMS = 0x8000000B
+    GRIDS = 0x8000000C
+    CTAS = 0x8000000D
+    WARPS = 0x8000000E
+    LANES = 0x8000000F
+    MODULES = 0x80000010
+    PREDICATES = 0x80000011
+    PARAMETERS = 0x80000012
+    UNIFORM_REGISTERS = 0x80000013  # r400
+    UNIFORM_PREDICATES = 0x80000014
+    CONSTANT_BANKS = 0x80000015  # r550
+    METADATA = 0x80000016  # r565
+    CONVERGENCE_BARRIERS = 0x80000017  # r575
+
+
+class DeviceRow(NamedTuple):
+    """A GPU; the three names are offsets in `.strtab`."""
+
+    name: int
+    type: int
+    sm_type: int
+    device_id: int
+    pci_bus: int
+    pci_device: int
+    sms: int
+    warps_per_sm: int
+    lanes_per_warp: int
+    registers_per_lane: int
+    predicates_per_lane: int
+    sm_major: int
+    sm_minor: int
+    instruction_size: int
+    status: int
+    uniform_registers_per_warp: int | None = None  # r400
+    uniform_predicates_per_warp: int | None = None
+    convergence_barriers_per_warp: int | None = None  # r575
+
+
+class ContextRow(NamedTuple):
+    """A CUDA context; the windows are virtual addresses, `thread_id` the host thread that made it."""
+
+    context_id: int
+    shared_window: int
+    local_window: int
+    global_window: int
+    device_index: int
+    thread_id: int
+
+
+class ModuleRow(NamedTuple):
+    """A loaded module."""
+
+    handle: int
+
+
+class GridRow(NamedTuple):
+    """A kernel launch; its name is not stored but found by `function_entry` in the module's relocated image."""
+
+    grid_id: int
+    context_id: int
+    function: int
+    function_entry: int
+    module_handle: int
+    parent_grid_id: int
+    parameters_offset: int
+    kernel_type: int
+    origin: int
+    status: int
+    registers: int
+    grid_x: int
+    grid_y: int
+    grid_z: int
+    block_x: int
+    block_y: int
+    block_z: int
+    launch_blocking: int
+    host_thread_id: int
+    cluster_x: int | None = None  # r525
+    cluster_y: int | None = None
+    cluster_z: int | None = None
+    preferred_cluster_x: int | None = None  # r565
+    preferred_cluster_y: int | None = None
+    preferred_cluster_z: int | None = None
+
+
+class ConstantBankRow(NamedTuple):
+    """A constant bank of a grid (r550)."""
+
+    address: int
+    size: int
+    bank: int
+
+
+class SmRow(NamedTuple):
+    """A streaming multiprocessor; from r555 it keeps an exception even when its warps have exited."""
+
+    sm_id: int
+    exception: int | None = None  # r555
+    error_pc_valid: int | None = None
+    error_pc: int | None = None
+    cluster_target_valid: int | None = None  # r565
+    cluster_target_x: int | None = None
+    cluster_target_y: int | None = None
+    cluster_target_z: int | None = None
+    exception_string: int | None = None  # r580, an offset in `.strtab`
+
+
+class CtaRow(NamedTuple):
+    """A thread block that was resident."""
+
+    grid_id: int
+    block_x: int
+    block_y: int
+    block_z: int
+    cluster_index_x: int | None = None  # r525
+    cluster_index_y: int | None = None
+    cluster_index_z: int | None = None
+    cluster_x: int | None = None  # r565
+    cluster_y: int | None = None
+    cluster_z: int | None = None
+
+
+class WarpRow(NamedTuple):
+    """A warp; masks have bit n for lane n, `error_pc` is the faulting instruction where `error_pc_valid`."""
+
+    error_pc: int
+    warp_id: int
+    valid_lanes: int
+    active_lanes: int
+    broken: int
+    error_pc_valid: int
+    registers: int | None = None  # r525
+    shared_memory: int | None = None  # r570
+    in_syscall_lanes: int | None = None  # r575
+    convergence_active_lanes: int | None = None
+    convergence_exited_lanes: int | None = None
+    convergence_collective_lanes: int | None = None
+    barrier_scope: int | None = None  # r590
+    barrier_info: int | None = None
+
+
+class LaneRow(NamedTuple):
+    """A thread; `virtual_pc` is its program counter, usually some instructions past the faulting one."""
+
+    virtual_pc: int
+    physical_pc: int
+    lane: int
+    thread_x: int
+    thread_y: int
+    thread_z: int
+    exception: int
+    call_depth: int
+    syscall_depth: int
+    condition_codes: int
+    thread_state: int | None = None  # r575
+    rpc_low: int | None = None  # r615
+    rpc_high: int | None = None
+
+
+class BacktraceRow(NamedTuple):
+    """A caller of a thread's function; `return_offset` is an offset in the caller."""
+
+    return_offset: int
+    return_pc: int
+    level: int
+
+
+class MetadataRow(NamedTuple):
+    """What wrote the file (r565); the generator's name is an offset in `.strtab`, `timestamp` seconds of the epoch."""
+
+    generator: int
+    driver_major: int
+    driver_minor: int
+    cuda_major: int
+    cuda_minor: int
+    flags: int
+    timestamp: int
+
+
+RowT = TypeVar("RowT", bound=tuple[int | None, ...])
+
+
+@dataclass(frozen=True)
+class Layout(Generic[RowT]):
+    """The fields of one table in file order: Q is 8 bytes, I is 4, p is 4 bytes of padding.
+
+    Blanks part what each driver branch appended; the part before the first is there in every file.
+    """
+
+    row: type[RowT]
+    fields: str
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Row sizes in bytes after each driver branch, oldest first."""
+        parts = self.fields.split()
+        return tuple(sum(_SIZE[c] for c in "".join(parts[: n + 1])) for n in range(len(parts)))
+
+    @property
+    def smallest(self) -> int:
+        """The size in bytes of the oldest row known."""
+        return self.sizes[0]
+
+    def form(self, entry_size: int) -> struct.Struct:
+        """Return how a row of `entry_size` bytes is packed: the fields that fit, then bytes nobody has named yet."""
+        return _form(self.fields.replace(" ", ""), entry_size)
+
+    def rows(self, table: Buffer, entry_size: int) -> Iterator[RowT]:
+        """Yield the whole rows of a table; `entry_size` must not be below `smallest`."""
+        form = self.form(entry_size)
+        missing = (None,) * (len(self.fields.replace(" ", "").replace("p", "")) - len(form.unpack(bytes(form.size))))
+        whole = memoryview(table)[: len(table) - len(table) % entry_size]
+        for values in form.iter_unpack(whole):
+            yield self.row(*values, *missing)
+
+
+_SIZE = {"Q": 8, "I": 4, "p": 4}
+
+
+@cache
+def _form(fields: str, entry_size: int) -> struct.Struct:
+    packed, used = "<", 0
+    for field in fields:
+        if used + _SIZE[field] > entry_size:
+            break
+        packed += "4x" if field == "p" else field
+        used += _SIZE[field]
+    return struct.Struct(f"{packed}{entry_size - used}x")
+
+
+DEVICE = Layout(DeviceRow, "QQQIIIIIIIIIIII II Ip")
+CONTEXT = Layout(ContextRow, "QQQQII")
+MODULE = Layout(ModuleRow, "Q")
+GRID = Layout(GridRow, "QQQQQQQIIIIIIIIIIII IIIp IIIp")
+CONSTANT_BANK = Layout(ConstantBankRow, "QII")
+SM = Layout(SmRow, "Ip IIQ IIII Q")
+CTA = Layout(CtaRow, "QIIIp IIIp IIIp")
+WARP = Layout(WarpRow, "QIIIIIp Ip Ip IIII IpQ")
+LANE = Layout(LaneRow, "QQIIIIIIII Ip II")
+BACKTRACE = Layout(BacktraceRow, "QQIp")
+METADATA = Layout(MetadataRow, "QIIIIII")

@@ -1,0 +1,139 @@
+"""A GPU core dump as values: devices hold contexts, grids and SMs; an SM holds blocks of warps of lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from vdbg_env.cuda.code_map import CodeMap
+from vdbg_env.cuda.elf import Identity
+from vdbg_env.cuda.gpu_core.layout import (
+    ContextRow,
+    CtaRow,
+    DeviceRow,
+    GridRow,
+    LaneRow,
+    MetadataRow,
+    ModuleRow,
+    SmRow,
+    WarpRow,
+)
+from vdbg_env.cuda.line_table import Place
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """What wrote the file: the generator, `timestamp` in seconds of the epoch, and its settings."""
+
+    generator: str
+    row: MetadataRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    """A loaded module and its code; `code` is None where the file holds no readable image of it."""
+
+    row: ModuleRow
+    code: CodeMap | None
+    relocated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """A CUDA context and what it loaded."""
+
+    row: ContextRow
+    modules: tuple[Module, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Warp:
+    """A warp and its threads; `lane_table` is the number of the section that holds the lanes' rows, if any."""
+
+    row: WarpRow
+    lanes: tuple[LaneRow, ...]
+    lane_table: int | None
+    table: int
+    index: int
+
+    def active(self) -> Iterator[LaneRow]:
+        """Yield the lanes that were executing together."""
+        return (lane for lane in self.lanes if self.row.active_lanes >> (lane.lane & 31) & 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cta:
+    """A thread block."""
+
+    row: CtaRow
+    warps: tuple[Warp, ...]
+
+    @property
+    def block(self) -> Dim3:
+        """blockIdx."""
+        return self.row.block_x, self.row.block_y, self.row.block_z
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sm:
+    """A streaming multiprocessor; `exception_string` is the driver's own words, where it wrote any (r580)."""
+
+    row: SmRow
+    ctas: tuple[Cta, ...]
+    exception_string: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A GPU of the core; `index` is its row, which contexts and section names refer to."""
+
+    index: int
+    row: DeviceRow
+    name: str
+    type: str
+    sm_type: str
+    contexts: tuple[Context, ...]
+    grids: tuple[GridRow, ...]
+    sms: tuple[Sm, ...]
+
+    @cached_property
+    def grids_by_id(self) -> dict[int, GridRow]:
+        """The launches by their 64-bit id."""
+        return {grid.grid_id: grid for grid in self.grids}
+
+    @cached_property
+    def modules(self) -> tuple[Module, ...]:
+        """Every module of every context."""
+        return tuple(module for context in self.contexts for module in context.modules)
+
+    def warps(self) -> Iterator[tuple[Sm, Cta, Warp]]:
+        """Yield every warp that was resident, with where it was."""
+        for sm in self.sms:
+            for cta in sm.ctas:
+                for warp in cta.warps:
+                    yield sm, cta, warp
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuCore:
+    """A GPU core dump, as far as it could be read; `notes` says in words what could not."""
+
+    identity: Identity
+    truncated: bool
+    metadata: Metadata | None
+    devices: tuple[Device, ...]
+    stray_modules: tuple[Module, ...]
+    notes: tuple[str, ...]
+
+    def find_code(self, pc: int, device: Device, handle: int | None = None) -> tuple[CodeMap, Place] | None:
+        """Return the module and place of a PC: the module named by `handle` first, then the device's, then any."""
+        own = [m for m in device.modules if m.row.handle == handle]
+        others = [m for d in self.devices for m in d.modules]
+        for module in [*own, *device.modules, *others, *self.stray_modules]:
+            place = module.code.place(pc) if module.code and module.relocated else None
+            if module.code and place:
+                return module.code, place
+        return None

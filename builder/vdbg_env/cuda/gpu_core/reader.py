@@ -1,0 +1,287 @@
+"""Reads a GPU core dump: bytes in, `GpuCore` out, as far as the bytes go.
+
+Layout: NVIDIA's `cudacoredump.h` (see `layout`). The file is an ELF of sections only. Tables form a tree: a section's
+`sh_link` is the number of its parent's section and `sh_info` the parent's row there, in no promised order and whatever
+the names say. One section per register file of each thread makes 275,000 sections an ordinary size, so only the
+tables are looked at; the rest is found when asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from contextlib import suppress
+from itertools import islice
+from typing import Final, TypeVar
+
+from vdbg_env.cuda.code_map import CodeMap
+from vdbg_env.cuda.elf import EM_CUDA, ET_CORE, HEADER_SIZE, MAGIC, Buffer, Elf, Identity, Section
+from vdbg_env.cuda.gpu_core import layout
+from vdbg_env.cuda.gpu_core.layout import Layout, ModuleRow, SectionType
+from vdbg_env.cuda.gpu_core.model import Context, Cta, Device, GpuCore, Metadata, Module, Sm, Warp
+from vdbg_env.errors import UnreadableBinary
+
+RowT = TypeVar("RowT", bound=tuple[int | None, ...])
+
+_TABLES: Final = frozenset({
+    SectionType.DEVICES, SectionType.CONTEXTS, SectionType.MODULES, SectionType.GRIDS, SectionType.SMS,
+    SectionType.CTAS, SectionType.WARPS, SectionType.LANES, SectionType.METADATA,
+})  # fmt: skip
+SHT_STRTAB: Final = 3
+_IMAGES: Final = frozenset({SectionType.RELOCATED_IMAGE, SectionType.IMAGE})
+_LONGEST_STRING: Final = 4096
+_MOST_NOTES: Final = 20
+_MOST_STRAY_IMAGES: Final = 4096
+_EMBEDDED: Final = re.compile(rb"\x7fELF\x02\x01.{12}" + re.escape(EM_CUDA.to_bytes(2, "little")), re.DOTALL)
+
+
+def read_core(data: Buffer) -> GpuCore:
+    """Read a GPU core dump; what is cut off or damaged is told in its notes and leaves the rest readable.
+
+    Raises UnreadableBinary when the bytes are not a GPU core at all, with what they are instead.
+    """
+    _refuse_what_is_no_core(data)
+    try:
+        elf = Elf(data)
+        sections = elf.sections
+    except UnreadableBinary as error:
+        return _salvage(data, error)
+    return _Reader(elf, sections).core()
+
+
+class CoreSections:
+    """The sections of a core that hang on a row of another one: registers, memory, backtraces; for looking up late."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._elf: Final = Elf(data)
+        self._by_parent: Final = {(s.type, s.link, s.info): s for s in self._elf.sections}
+
+    def bytes_of(self, kind: SectionType, parent: int, row: int) -> memoryview | None:
+        """Return the bytes that belong to a row of a table; None when the file has none, or was cut before them."""
+        section = self._by_parent.get((kind, parent, row))
+        if section is None:
+            return None
+        try:
+            return self._elf.contents(section)
+        except UnreadableBinary:
+            return None
+
+
+class _Reader:
+    def __init__(self, elf: Elf, sections: tuple[Section, ...]) -> None:
+        self._elf = elf
+        self._sections = sections
+        self._children: dict[tuple[int, int, int], list[Section]] = defaultdict(list)
+        self._roots: dict[int, list[Section]] = defaultdict(list)
+        self._notes: list[str] = []
+        self._cut = 0
+        self._table_bytes = 0
+        self._strings = self._string_table()
+        for section in sections:
+            if section.type in _TABLES or section.type in _IMAGES:
+                self._children[section.type, section.link, section.info].append(section)
+                self._roots[section.type].append(section)
+
+    def core(self) -> GpuCore:
+        """Read the tree from its roots down."""
+        metadata = self._metadata()
+        devices = tuple(
+            self._device(section, index, row)
+            for section in self._roots[SectionType.DEVICES]
+            for index, row in enumerate(self._rows(layout.DEVICE, section))
+        )
+        stray = () if any(device.modules for device in devices) else self._images(self._roots_of_images())
+        self._tell_what_is_missing(metadata, devices)
+        return GpuCore(
+            identity=self._elf.identity,
+            truncated=bool(self._cut),
+            metadata=metadata,
+            devices=devices,
+            stray_modules=stray,
+            notes=tuple(self._notes),
+        )
+
+    def _device(self, table: Section, index: int, row: layout.DeviceRow) -> Device:
+        def below(kind: SectionType) -> list[Section]:
+            return self._below(kind, table, index)
+
+        contexts = tuple(
+            Context(row=context, modules=self._modules(section, i))
+            for section in below(SectionType.CONTEXTS)
+            for i, context in enumerate(self._rows(layout.CONTEXT, section))
+        )
+        grids = tuple(g for section in below(SectionType.GRIDS) for g in self._rows(layout.GRID, section))
+        sms = tuple(
+            Sm(row=sm, ctas=self._ctas(section, i), exception_string=self._string(sm.exception_string))
+            for section in below(SectionType.SMS)
+            for i, sm in enumerate(self._rows(layout.SM, section))
+        )
+        return Device(
+            index=index, row=row, name=self._string(row.name) or "", type=self._string(row.type) or "",
+            sm_type=self._string(row.sm_type) or "", contexts=contexts, grids=grids, sms=sms,
+        )  # fmt: skip
+
+    def _ctas(self, sms: Section, sm: int) -> tuple[Cta, ...]:
+        return tuple(
+            Cta(row=cta, warps=self._warps(section, i))
+            for section in self._below(SectionType.CTAS, sms, sm)
+            for i, cta in enumerate(self._rows(layout.CTA, section))
+        )
+
+    def _warps(self, ctas: Section, cta: int) -> tuple[Warp, ...]:
+        return tuple(
+            self._warp(section, i, warp)
+            for section in self._below(SectionType.WARPS, ctas, cta)
+            for i, warp in enumerate(self._rows(layout.WARP, section))
+        )
+
+    def _warp(self, warps: Section, index: int, row: layout.WarpRow) -> Warp:
+        tables = self._below(SectionType.LANES, warps, index)
+        lanes = tuple(self._rows(layout.LANE, tables[0])) if tables else ()
+        table = tables[0].number if tables else None
+        return Warp(row=row, lanes=lanes, lane_table=table, table=warps.number, index=index)
+
+    def _modules(self, contexts: Section, context: int) -> tuple[Module, ...]:
+        return tuple(
+            self._module(section, i, row)
+            for section in self._below(SectionType.MODULES, contexts, context)
+            for i, row in enumerate(self._rows(layout.MODULE, section))
+        )
+
+    def _module(self, table: Section, index: int, row: ModuleRow) -> Module:
+        # The relocated image is the one whose addresses are those of the PCs; the other serves for names alone.
+        for kind in (SectionType.RELOCATED_IMAGE, SectionType.IMAGE):
+            for section in self._below(kind, table, index):
+                code = self._code(section)
+                if code:
+                    return Module(row=row, code=code, relocated=code.relocated)
+        return Module(row=row, code=None, relocated=False)
+
+    def _images(self, sections: list[Section]) -> tuple[Module, ...]:
+        found = [(section, self._code(section)) for section in sections]
+        return tuple(Module(row=ModuleRow(0), code=c, relocated=c.relocated) for _, c in found if c)
+
+    def _roots_of_images(self) -> list[Section]:
+        return self._roots[SectionType.RELOCATED_IMAGE] or self._roots[SectionType.IMAGE]
+
+    def _code(self, section: Section) -> CodeMap | None:
+        data = self._contents(section)
+        if not data:
+            return None
+        try:
+            return CodeMap(data)
+        except UnreadableBinary as error:
+            self._note(f"{self._name(section)}: {error}")
+            return None
+
+    def _metadata(self) -> Metadata | None:
+        for section in self._roots[SectionType.METADATA]:
+            for row in self._rows(layout.METADATA, section):
+                return Metadata(generator=self._string(row.generator) or "", row=row)
+        return None
+
+    def _below(self, kind: SectionType, parent: Section, row: int) -> list[Section]:
+        return self._children.get((kind, parent.number, row), [])
+
+    def _rows(self, form: Layout[RowT], section: Section) -> list[RowT]:
+        if section.entry_size < form.smallest:
+            if section.size:
+                self._note(
+                    f"{self._name(section)}: rows of {section.entry_size} bytes, {form.smallest} at least were expected"
+                )
+            return []
+        table = self._contents(section)
+        # Sections of a real core do not overlap. Ones that do would let a small file ask for any amount of memory.
+        self._table_bytes += len(table)
+        if self._table_bytes > len(self._elf.data):
+            self._note("the tables claim more bytes than the file has: they overlap, and the rest of them is left out")
+            return []
+        return list(form.rows(table, section.entry_size))
+
+    def _contents(self, section: Section) -> memoryview:
+        """Return a section's bytes, as many as the file has."""
+        end = section.offset + section.size
+        have = len(self._elf.data)
+        if end > have:
+            if not self._cut:
+                self._note(f"truncated: {self._name(section)} ends at {end:#x}, the file at {have:#x}")
+            self._cut += 1
+        return self._elf.data[min(section.offset, have) : min(end, have)]
+
+    def _string_table(self) -> memoryview:
+        try:
+            section = self._elf.section(".strtab")
+        except UnreadableBinary:  # the names were cut off: the strings come before the name table in files seen so far
+            section = next((s for s in self._sections if s.type == SHT_STRTAB), None)
+        return self._contents(section) if section else memoryview(b"")
+
+    def _name(self, section: Section) -> str:
+        try:
+            return f"section {section.number} ({self._elf.name(section)})"
+        except UnreadableBinary:
+            return f"section {section.number}"
+
+    def _string(self, offset: int | None) -> str | None:
+        if offset is None or not 0 < offset < len(self._strings):
+            return None
+        raw = bytes(self._strings[offset : offset + _LONGEST_STRING]).partition(b"\0")[0]
+        return raw.decode("utf-8", "backslashreplace")
+
+    def _tell_what_is_missing(self, metadata: Metadata | None, devices: tuple[Device, ...]) -> None:
+        if not self._elf.identity.known:
+            self._note(f"ELF identity {self._elf.identity} is not one seen before; read as if it were")
+        cut = max((s.offset + s.size for s in self._sections if s.type != 0), default=0) > len(self._elf.data)
+        if cut and not self._cut:
+            self._cut += 1
+            self._note(f"truncated: the file ends at {len(self._elf.data):#x}, before its last sections")
+        if not devices:
+            self._note("no device table: nothing of threads can be told")
+        if metadata is None and devices:
+            self._note("no metadata: written by a driver before r565, whose version is not known")
+
+    def _note(self, text: str) -> None:
+        if len(self._notes) < _MOST_NOTES and text not in self._notes:
+            self._notes.append(text)
+
+
+def _refuse_what_is_no_core(data: Buffer) -> None:
+    head = bytes(data[:64])
+    next_step = "vdbg-env core FILE, where FILE was written by the CUDA driver (*.nvcudmp)"
+    if not head:
+        raise UnreadableBinary("the file is empty", cause="the dump was not written yet, or the disk was full")
+    if head[:2] == b"\x1f\x8b":
+        raise UnreadableBinary("gzip data, not yet a GPU core", next_step="gunzip it first", offset=0)
+    if head[:4] != MAGIC or len(head) < 20:
+        raise UnreadableBinary("not a GPU core dump: no ELF header", offset=0, next_step=next_step)
+    kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
+    if machine == EM_CUDA and kind != ET_CORE:
+        raise UnreadableBinary(
+            "a cubin, not a GPU core dump", offset=16, next_step="vdbg-env locate OFFSET --kernel NAME FILE"
+        )
+    if kind == ET_CORE and machine != EM_CUDA:
+        raise UnreadableBinary(
+            "a core dump of a host process, not of a GPU",
+            offset=18,
+            cause="both may lie in one folder; the GPU's ends in .nvcudmp",
+            next_step="open it with gdb",
+        )
+    if machine != EM_CUDA:
+        raise UnreadableBinary("an ELF file, but no GPU core dump", offset=18, next_step=next_step)
+
+
+def _salvage(data: Buffer, error: UnreadableBinary) -> GpuCore:
+    """Return what a core tells whose section table is lost: the code that was loaded, found by its ELF headers."""
+    head = bytes(data[:16])
+    if len(data) < HEADER_SIZE or head[4:6] != b"\x02\x01":
+        raise error
+    modules: list[Module] = []
+    whole = memoryview(data)
+    for match in islice(_EMBEDDED.finditer(whole, HEADER_SIZE), _MOST_STRAY_IMAGES):
+        with suppress(UnreadableBinary):
+            code = CodeMap(whole[match.start() :])
+            modules.append(Module(row=ModuleRow(0), code=code, relocated=code.relocated))
+    found = f"{len(modules)} loaded module(s) were found by their headers" if modules else "nothing else can be read"
+    return GpuCore(
+        identity=Identity(os_abi=head[7], abi_version=head[8]), truncated=True, metadata=None, devices=(),
+        stray_modules=tuple(modules), notes=(f"truncated: {error.what}; {found}",),
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Says where every warp of a GPU core stands, grouped by place: the picture of a hang."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from vdbg_env.cuda.code_map import Location
+from vdbg_env.cuda.gpu_core.faults import Coordinates, coordinates, kernel_name, locate
+from vdbg_env.cuda.gpu_core.layout import GridRow, LaneRow, WarpRow
+from vdbg_env.cuda.gpu_core.model import Cta, Device, GpuCore, Sm, Warp
+from vdbg_env.cuda.gpu_core.names import barrier_scope, thread_state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Warps of one launch that stand at one instruction in one state.
+
+    A warp whose lanes have diverged is counted once at each place it stands. `state` is the most telling word for it,
+    `barrier` what it waits for at a barrier (r590 and later), `thread_states` the convergence unit's states of the
+    threads (r575 and later) with their counts.
+    """
+
+    device: Device
+    pc: int
+    grid: GridRow | None
+    kernel: str | None
+    location: Location | None
+    state: str
+    barrier: str | None
+    thread_states: tuple[tuple[str, int], ...]
+    warps: int
+    threads: int
+    blocks: int
+    first: Coordinates
+
+
+@dataclass
+class _Tally:
+    first: Coordinates
+    warps: int = 0
+    threads: int = 0
+    blocks: set[tuple[int, ...]] = field(default_factory=set)
+    states: Counter[str] = field(default_factory=Counter)
+
+
+_Key = tuple[int, int, str, str | None]
+
+
+def find_standing(core: GpuCore) -> tuple[Standing, ...]:
+    """Return where all warps stand, the place of most warps first."""
+    found = [standing for device in core.devices for standing in _of_device(core, device)]
+    return tuple(sorted(found, key=lambda s: (-s.warps, -s.threads, s.device.index, s.pc)))
+
+
+def _of_device(core: GpuCore, device: Device) -> Iterator[Standing]:
+    tallies: dict[_Key, _Tally] = {}
+    for sm, cta, warp in device.warps():
+        _count(tallies, sm, cta, warp)
+    kernels: dict[int, str | None] = {}
+    for (grid_id, pc, state, barrier), tally in tallies.items():
+        grid = device.grids_by_id.get(grid_id)
+        location = locate(core, device, pc, grid)
+        if grid_id not in kernels:
+            kernels[grid_id] = kernel_name(core, device, grid)
+        enclosing = location.kernel.name if location and location.kernel else None
+        yield Standing(
+            device=device, pc=pc, grid=grid, kernel=kernels[grid_id] or enclosing, location=location, state=state,
+            barrier=barrier, thread_states=tuple(tally.states.most_common()), warps=tally.warps,
+            threads=tally.threads, blocks=len(tally.blocks), first=tally.first,
+        )  # fmt: skip
+
+
+def _count(tallies: dict[_Key, _Tally], sm: Sm, cta: Cta, warp: Warp) -> None:
+    row = warp.row
+    barrier = barrier_scope(row.barrier_scope)
+    here: dict[_Key, list[LaneRow]] = {}
+    for lane in warp.lanes:
+        if row.valid_lanes >> (lane.lane & 31) & 1:
+            state = _state(row, lane, barrier)
+            here.setdefault((cta.row.grid_id, lane.virtual_pc, state, barrier), []).append(lane)
+    for key, lanes in here.items():
+        tally = tallies.get(key)
+        if tally is None:
+            tally = tallies[key] = _Tally(first=coordinates(sm, cta, warp, lanes[0]))
+        tally.warps += 1
+        tally.threads += len(lanes)
+        tally.blocks.add((cta.row.grid_id, *cta.block))
+        tally.states.update(s for s in (thread_state(lane.thread_state) for lane in lanes) if s)
+
+
+def _state(row: WarpRow, lane: LaneRow, barrier: str | None) -> str:
+    active = row.active_lanes >> (lane.lane & 31) & 1
+    if row.error_pc_valid and active:
+        return "faulted"
+    if barrier and active:
+        return f"waiting at a {barrier} barrier"
+    known = thread_state(lane.thread_state)
+    if known and known != "ready":
+        return known
+    return "running" if active else "diverged, waiting its turn"
