@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 from vdbg_env.cuda.elf import Buffer
@@ -239,17 +239,24 @@ class Layout(Generic[RowT]):
 
     def rows(self, table: Buffer, entry_size: int) -> Iterator[RowT]:
         """Yield the whole rows of a table; `entry_size` must not be below `smallest`."""
+        if entry_size > len(table):
+            return
         form = self.form(entry_size)
-        missing = (None,) * (len(self.fields.replace(" ", "").replace("p", "")) - len(form.unpack(bytes(form.size))))
+        missing = (None,) * (_count(self.fields) - _count(form.format))
         whole = memoryview(table)[: len(table) - len(table) % entry_size]
         for values in form.iter_unpack(whole):
             yield self.row(*values, *missing)
 
 
+def _count(fields: str) -> int:
+    """Return how many fields a form has, padding left out."""
+    return fields.count("Q") + fields.count("I")
+
+
 _SIZE = {"Q": 8, "I": 4, "p": 4}
 
 
-@cache
+@lru_cache(maxsize=256)
 def _form(fields: str, entry_size: int) -> struct.Struct:
     packed, used = "<", 0
     for field in fields:
