@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
 from vdbg_env.errors import BadInput
-from vdbg_env.runbook import scope, template
+from vdbg_env.runbook import engine_args, scope, template, workload
 from vdbg_env.runbook.expression import ExpressionFailed, Names, compile_condition
 from vdbg_env.runbook.invocation import Invocation, ServerDriver
 from vdbg_env.runbook.model import ArgvOverlay, Builtin, Command, Data, Manual, Run, Step, Uses
@@ -16,6 +17,8 @@ from vdbg_env.runbook.state import AskPerson, Decision, RunState, RunStep, UseBu
 
 def why_skipped(state: RunState, step: Step) -> str | None:
     """Return the reason a step is not run, or None when it is: a missing tool, or an `if` that does not hold."""
+    if isinstance(step, Run) and step.engine_args and _workload(state).kind == "program":
+        return "the workload is no Python program, so it has no vLLM engine to change"
     missing = [tool for tool in step.tools if state.facts.tools is not None and tool not in state.facts.tools]
     if missing:
         return f"{', '.join(missing)} is not at hand"
@@ -74,25 +77,52 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Data]) -> R
         remove=step.argv.remove,
         wrap=_words(step.argv.wrap, names, values),
     )
-    env = overlaid_env(command.env, step.env)
+    argv, hook = _engine_args(state, step, base, names, values)
+    env = overlaid_env(command.env, hook, step.env)
     matchers = {**state.runbook.matchers, **{matcher.name: matcher for matcher in step.matchers}}
     invocation = Invocation(
         step=step.id,
         attempt=1,
-        argv=overlaid_argv(base, overlay),
+        argv=overlaid_argv(argv, overlay),
         base_argv=base,
-        env={key: None if x is None else template.fill_text(x, names, values) for key, x in env.items()},
+        env=_environment(env, names, values),
         timeout_s=step.timeout_s,
         kill=step.kill,
         watch=step.watch,
         output=step.output,
-        matchers=tuple(matchers.values()),
+        matchers=(*matchers.values(), *((engine_args.WITNESS,) if hook else ())),
         artifacts=step.artifacts,
         driver=_driver(command, names, values),
         verify_env=step.verify_env,
     )
     readers = tuple(filled_builtin(reader, names, values) for reader in step.readers)
     return RunStep(invocation=invocation, repeat=step.repeat, placement=step.placement, readers=readers)
+
+
+def _environment(env: Mapping[str, str | None], names: Names, values: dict[str, Data]) -> dict[str, str | None]:
+    """Fill each value; one that is an expression and gives null unsets its variable."""
+    filled = {name: None if text is None else template.fill(text, names, values) for name, text in env.items()}
+    return {name: None if value is None else template.as_text(value) for name, value in filled.items()}
+
+
+def _engine_args(
+    state: RunState, step: Run, argv: tuple[str, ...], names: Names, values: dict[str, Data]
+) -> tuple[tuple[str, ...], Mapping[str, str | None]]:
+    """Deliver a step's engine arguments as flags where the workload takes flags, through the plug-in elsewhere."""
+    if not step.engine_args:
+        return argv, {}
+    arguments = template.fill(dict(step.engine_args), names, values)
+    assert isinstance(arguments, dict)
+    if _workload(state).kind == "vllm":
+        return engine_args.as_flags(argv, arguments), {}
+    facts = state.facts
+    hook = engine_args.as_environment(arguments, data_dir=facts.data_dir, python_path=facts.python_path)
+    return argv, hook
+
+
+def _workload(state: RunState) -> workload.Workload:
+    argv = state.inputs.get("argv")
+    return workload.recognise(tuple(map(str, argv)) if isinstance(argv, list) else ())
 
 
 def _argv(command: Command, names: Names, values: dict[str, Data]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.errors import BadInput
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import EndedBy, Observation
-from vdbg_env.runbook import scope, template
+from vdbg_env.runbook import engine_args, scope, template
 from vdbg_env.runbook.expression import ExpressionFailed, Names, compile_condition
 from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Status, Step, Uses
 from vdbg_env.runbook.state import RunState, RunStep, StepRecord, StepResult
@@ -159,10 +159,16 @@ class _Judge:
         return None
 
     def _overlay_lost(self) -> str | None:
-        """Say which variable of the step's delta a worker did not have: such a step has tried nothing."""
+        """Say which part of the step's delta did not reach the workload: such a step has tried nothing."""
         decision = self.state.decision
         if not isinstance(decision, RunStep) or not decision.invocation.verify_env:
             return None
+        seen = {name for x in self.result.observations for name in x.matched}
+        if engine_args.VARIABLE in decision.invocation.env and engine_args.WITNESS.name not in seen:
+            return (
+                "the engine arguments did not reach vLLM: the workload made no engine, or VLLM_PLUGINS keeps the "
+                "plug-in 'vdbg-env' out"
+            )
         lost = sorted(set(_lost_variables(decision.invocation.env, self.result.observations)))
         return "; ".join(lost[:3]) or None
 

@@ -134,11 +134,16 @@ class StepBase:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(StepBase):
-    """Start a command of the runbook with a delta; `readers` turn what it left behind into results and findings."""
+    """Start a command of the runbook with a delta; `readers` turn what it left behind into results and findings.
+
+    `engine_args` are arguments of vLLM's engine by their Python names; `vdbg_env.runbook.engine_args` says how they
+    reach a command line of vLLM's own and a script that builds its engine itself.
+    """
 
     command: str
     env: Mapping[str, str | None] = field(default_factory=dict)
     argv: ArgvOverlay = field(default_factory=ArgvOverlay)
+    engine_args: Mapping[str, Data] = field(default_factory=dict)
     repeat: Repeat = field(default_factory=Repeat)
     placement: Placement = field(default_factory=Placement)
     timeout_s: float | None = None
@@ -225,7 +230,7 @@ class Runbook:
     description: str = ""
     labels: tuple[str, ...] = ()
     file: str = ""
-    digest: str = ""
+    digest: str = ""  # SHA-256 over the texts of the file and the shared steps it takes
     requires: Requires = field(default_factory=Requires)
     inputs: Mapping[str, Input] = field(default_factory=dict)
     matchers: Mapping[str, Matcher] = field(default_factory=dict)

@@ -17,7 +17,7 @@ Moment = Literal["before", "attempt", "after"]
 _HOST: Names = dict.fromkeys(
     ("on", "tools", "gpus", "driver", "cuda", "vllm", "torch", "lineinfo", "interactive", "data_dir")
 )
-_WORKLOAD: Names = dict.fromkeys(("kind", "python", "vllm", "command", "ranks", "argv"))
+_WORKLOAD: Names = dict.fromkeys(("kind", "python", "vllm", "command", "ranks", "eager", "argv"))
 _ENDED: Names = dict.fromkeys(("by", "code", "signal", "core", "clean"))
 _MATCH: Names = {**dict.fromkeys(("count", "text", "line", "attempts")), "groups": None}
 _ARTIFACT: Names = dict.fromkeys(("count", "size", "paths"))
@@ -45,7 +45,7 @@ def names(runbook: Runbook, step: Step, moment: Moment) -> Names:
 
 def command_names(runbook: Runbook) -> Names:
     """Return the names that a command of the runbook may use: no step has run, and none is named."""
-    return {"inputs": dict.fromkeys(runbook.inputs), "host": _HOST}
+    return {"inputs": dict.fromkeys(runbook.inputs), "host": _HOST, "workload": _WORKLOAD}
 
 
 def result_names(step: Step) -> tuple[str, ...]:
@@ -136,7 +136,8 @@ def _workload(inputs: Mapping[str, Data]) -> Data:
         "python": known.python,
         "vllm": known.kind == "vllm",
         "command": known.command or "",
-        "ranks": known.tensor_parallel,
+        "ranks": known.ranks,
+        "eager": known.eager,
         "argv": list(words),
     }
 

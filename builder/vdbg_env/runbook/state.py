@@ -35,6 +35,7 @@ class Facts:
     torch: str | None = None
     lineinfo: bool | None = None
     interactive: bool = False
+    python_path: str = ""  # PYTHONPATH as the workload would inherit it
     data_dir: str = ""  # the shipped runbooks/ folder as the workload sees it (its lib/ holds hooks a step may load)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Literal
 
@@ -22,12 +23,15 @@ _BENCHES_OF_A_SERVER = {"serve"}  # `vllm bench serve` is a client: engine flags
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What a command line is: `vllm` takes engine flags, `python` can be reached by a start-up hook, a program by
-    neither; `command` is vLLM's subcommand, `tensor_parallel` the ranks asked for on the command line."""
+    """What a command line is: `vllm` takes engine flags, `python` can be reached by a plug-in, a program by neither.
+
+    `command` is vLLM's subcommand or Python's module; `ranks` and `eager` are what vLLM's own flags ask for.
+    """
 
     kind: Kind
     command: str | None = None
-    tensor_parallel: int = 1
+    ranks: int = 1
+    eager: bool = False
 
     @property
     def python(self) -> bool:
@@ -37,7 +41,7 @@ class Workload:
 
 def recognise(argv: tuple[str, ...]) -> Workload:
     """Return what kind of workload a command line is."""
-    ranks = _ranks(argv)
+    ranks, eager = _ranks(argv), _eager(argv)
     for index, word in enumerate(argv):
         name = PurePath(word).name
         if name == "vllm":
@@ -46,14 +50,14 @@ def recognise(argv: tuple[str, ...]) -> Workload:
             if command == "bench" and rest[1:2] and rest[1] in _BENCHES_OF_A_SERVER:
                 return Workload(kind="python", command="bench serve")
             takes_flags = command in _ENGINE_COMMANDS
-            return Workload(kind="vllm" if takes_flags else "python", command=command, tensor_parallel=ranks)
+            return Workload(kind="vllm" if takes_flags else "python", command=command, ranks=ranks, eager=eager)
         if _PYTHON.fullmatch(name):
             module = _module(argv[index + 1 :])
             if module and module.startswith(_VLLM_MODULES):
-                return Workload(kind="vllm", command=module, tensor_parallel=ranks)
-            return Workload(kind="python", command=module, tensor_parallel=ranks)
+                return Workload(kind="vllm", command=module, ranks=ranks, eager=eager)
+            return Workload(kind="python", command=module, ranks=ranks, eager=eager)
         if name in _PYTHON_LAUNCHERS or name.endswith(".py"):
-            return Workload(kind="python", tensor_parallel=ranks)
+            return Workload(kind="python", ranks=ranks, eager=eager)
         if name not in _LAUNCHERS and index == 0:
             return Workload(kind="program")
     return Workload(kind="program")
@@ -78,3 +82,10 @@ def _ranks(argv: tuple[str, ...]) -> int:
                 value = value or (argv[index + 1] if index + 1 < len(argv) else "")
                 total *= int(value) if value.isdecimal() and value != "0" else 1
     return total
+
+
+def _eager(argv: tuple[str, ...]) -> bool:
+    """Return whether compile and graphs are off already: `--enforce-eager`, or optimisation level 0 (`-O0`)."""
+    words = [word.replace("_", "-") for word in argv]
+    level = any(a in {"-O", "--optimization-level"} and b == "0" for a, b in pairwise(words))
+    return "--enforce-eager" in words or level or not {"-O0", "-O=0", "--optimization-level=0"}.isdisjoint(words)

@@ -1,0 +1,243 @@
+"""Proves of a runbook, before anything starts, that it can be walked: names, paths, expressions, patterns, tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import assert_never
+
+from vdbg_env.errors import Complaint
+from vdbg_env.runbook import catalogue, engine_args, patterns, scope, template
+from vdbg_env.runbook.expression import BadExpression, Names, compile_condition
+from vdbg_env.runbook.invocation import ArtifactRule, Matcher
+from vdbg_env.runbook.lint_paths import path_complaints
+from vdbg_env.runbook.model import Builtin, Command, Data, Input, Manual, Outcome, Run, Runbook, Step, Uses
+from vdbg_env.runbook.places import Places
+from vdbg_env.yaml_source import Path, nearest
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "path": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "array": (list,),
+}
+
+
+def complaints(runbook: Runbook, places: Places, *, runbooks: Sequence[str] | None = None) -> tuple[Complaint, ...]:
+    """Return everything that is wrong with a parsed runbook; `runbooks` are the names it may branch to."""
+    steps = enumerate(runbook.steps)
+    return (
+        *_inputs(runbook, places),
+        *_tools(runbook.requires.tools, ("spec", "requires", "tools"), places),
+        *_matchers(runbook.matchers.values(), ("spec", "matchers"), places),
+        *_commands(runbook, places),
+        *(complaint for index, step in steps for complaint in _Step(runbook, places, index, step).complaints()),
+        *path_complaints(runbook, places, runbooks),
+    )
+
+
+def _inputs(runbook: Runbook, places: Places) -> Iterator[Complaint]:
+    for name, given in runbook.inputs.items():
+        path: Path = ("spec", "inputs", name)
+        if not name.replace("_", "a").isalnum():
+            yield places.complaint(path, f"input {name!r}: a name used in expressions has no '-'", key=True)
+        if given.default is not None and not _fits(given, given.default):
+            yield places.complaint((*path, "default"), f"{given.default!r} is not of type {given.type}")
+        if given.required and given.default is not None:
+            yield places.complaint((*path, "default"), "a required input needs no default", key=True)
+
+
+def _fits(given: Input, value: Data) -> bool:
+    if isinstance(value, bool) and given.type != "bool":
+        return False
+    return isinstance(value, _TYPES[given.type])
+
+
+def _commands(runbook: Runbook, places: Places) -> Iterator[Complaint]:
+    names = scope.command_names(runbook)
+    for name, command in runbook.commands.items():
+        path: Path = ("spec", "commands", name)
+        yield from _texts(_command_texts(command), path, names, places)
+        if isinstance(command.argv, str) and not command.argv.strip().startswith("${{"):
+            what = "argv is a list of words, or one '${{ }}' that gives a list; nothing here is split by a shell"
+            yield places.complaint((*path, "argv"), what)
+        if not any(isinstance(step, Run) and step.command == name for step in runbook.steps):
+            yield places.complaint(path, f"command {name!r} is run by no step", key=True)
+
+
+def _command_texts(command: Command) -> Iterator[tuple[Path, str]]:
+    if isinstance(command.argv, str):
+        yield ("argv",), command.argv
+    else:
+        yield from ((("argv", i), word) for i, word in enumerate(command.argv))
+    yield from ((("env", name), text) for name, text in command.env.items() if text is not None)
+    if command.driver:
+        yield ("driver", "replay"), command.driver.replay or ""
+        yield ("driver", "ready", "http"), command.driver.ready_url
+
+
+def _texts(texts: Iterable[tuple[Path, str]], path: Path, names: Names, places: Places) -> Iterator[Complaint]:
+    for inner, text in texts:
+        yield from _compiled(template.check, text, (*path, *inner), names, places)
+
+
+def _compiled(
+    check: Callable[[str, Names], object], text: str, path: Path, names: Names, places: Places
+) -> Iterator[Complaint]:
+    try:
+        check(text, names)
+    except BadExpression as error:
+        yield places.inside(path, text, error.offset, error.what, error.suggestion)
+
+
+def _tools(tools: Sequence[str], path: Path, places: Places) -> Iterator[Complaint]:
+    for index, tool in enumerate(tools):
+        if tool not in catalogue.TOOLS:
+            what = f"unknown tool {tool!r}; known: {', '.join(catalogue.TOOLS)}"
+            yield places.complaint((*path, index), what, suggestion=nearest(tool, catalogue.TOOLS))
+
+
+def _matchers(matchers: Iterable[Matcher], path: Path, places: Places) -> Iterator[Complaint]:
+    for matcher in matchers:
+        if "-" in matcher.name:
+            what = f"matcher {matcher.name!r}: a name used in expressions has no '-'"
+            yield places.complaint((*path, matcher.name), what, key=True)
+        try:
+            patterns.check(matcher.pattern)
+        except patterns.BadPattern as error:
+            yield places.inside((*path, matcher.name, "regex"), matcher.pattern, error.offset, error.what)
+
+
+def _artifacts(rules: Iterable[ArtifactRule], path: Path, places: Places) -> Iterator[Complaint]:
+    for rule in rules:
+        where = (*path, rule.name)
+        if "-" in rule.name:
+            yield places.complaint(where, f"artifact {rule.name!r}: a name used in expressions has no '-'", key=True)
+        if rule.glob.startswith("/") or ".." in rule.glob.split("/"):
+            what = "an artifact's path is a glob under the step's own folder (${{ rank.dir }} in env and argv)"
+            yield places.complaint((*where, "path"), what)
+
+
+class _Step:
+    """The complaints about one step."""
+
+    def __init__(self, runbook: Runbook, places: Places, index: int, step: Step) -> None:
+        self.runbook = runbook
+        self.places = places
+        self.step = step
+        self.path: Path = ("spec", "steps", index)
+        self.before = scope.names(runbook, step, "before")
+
+    def complaints(self) -> Iterator[Complaint]:
+        step = self.step
+        if "-" in step.id:
+            what = f"step {step.id!r}: a name used in expressions has no '-'; write {step.id.replace('-', '_')!r}"
+            yield self.places.complaint((*self.path, "id"), what)
+        if step.condition is not None:
+            yield from self._condition(step.condition, (*self.path, "if"), self.before)
+        yield from _tools(step.tools, (*self.path, "requires", "tools"), self.places)
+        match step:
+            case Run():
+                yield from self._run(step)
+            case Uses():
+                yield from self._builtin(step.builtin, "step", (*self.path,))
+                yield from self._results(step.results)
+            case Manual():
+                yield from _compiled(
+                    template.check, step.prompt, (*self.path, "manual", "prompt"), self.before, self.places
+                )
+                if step.default not in step.choices:
+                    what = f"the default {step.default!r} is none of the choices: {', '.join(step.choices)}"
+                    close = nearest(step.default, step.choices)
+                    yield self.places.complaint((*self.path, "manual", "default"), what, suggestion=close)
+            case _:
+                assert_never(step)
+        yield from self._outcomes(step.outcomes)
+
+    def _run(self, step: Run) -> Iterator[Complaint]:
+        if step.command not in self.runbook.commands:
+            known = self.runbook.commands
+            what = f"no command {step.command!r}; there are: {', '.join(known) or 'none'}"
+            yield self.places.complaint((*self.path, "run"), what, suggestion=nearest(step.command, known))
+        texts: list[tuple[Path, str]] = [(("env", key), x) for key, x in step.env.items() if x is not None]
+        texts += [(("argv", "append", i), x) for i, x in enumerate(step.argv.append)]
+        texts += [(("argv", "wrap", i), x) for i, x in enumerate(step.argv.wrap)]
+        yield from _texts(texts, self.path, self.before, self.places)
+        yield from self._removed(step)
+        for name, what in engine_args.problems(step.engine_args):
+            yield self.places.complaint((*self.path, "engine_args", name), what, key=True)
+        yield from _texts(_strings(dict(step.engine_args)), (*self.path, "engine_args"), self.before, self.places)
+        yield from _matchers(step.matchers, (*self.path, "matchers"), self.places)
+        yield from _artifacts(step.artifacts, (*self.path, "artifacts"), self.places)
+        if step.repeat.until is not None:
+            names = scope.names(self.runbook, step, "attempt")
+            yield from self._condition(step.repeat.until, (*self.path, "repeat", "until"), names)
+        for index, reader in enumerate(step.readers):
+            yield from self._builtin(reader, "reader", (*self.path, "readers", index))
+        yield from self._results(step.results)
+
+    def _removed(self, step: Run) -> Iterator[Complaint]:
+        for index, flag in enumerate(step.argv.remove):
+            if not flag.startswith("-") or flag in {"-", "--"} or len(flag.split()) > 2:
+                what = f"{flag!r} is no flag: write '--flag', or '--flag VALUE' for one that takes a value"
+                yield self.places.complaint((*self.path, "argv", "remove", index), what)
+
+    def _results(self, results: Mapping[str, str]) -> Iterator[Complaint]:
+        names = scope.names(self.runbook, self.step, "after")
+        for name, text in results.items():
+            if "-" in name:
+                what = f"result {name!r}: a name used in expressions has no '-'"
+                yield self.places.complaint((*self.path, "results", name), what, key=True)
+            yield from _compiled(template.check, text, (*self.path, "results", name), names, self.places)
+
+    def _builtin(self, builtin: Builtin, role: str, path: Path) -> Iterator[Complaint]:
+        if not builtin.name:
+            return  # not even of the right form: the parser has said so
+        contract = catalogue.contract(builtin.name, builtin.version)
+        if contract is None or contract.role != role:
+            known = [f"builtin/{x.name}@v{x.version}" for x in catalogue.BUILTINS if x.role == role]
+            what = f"{builtin} is no built-in {role}; there are: {', '.join(known)}"
+            yield self.places.complaint((*path, "uses"), what, suggestion=nearest(str(builtin), known))
+            return
+        for name, value in builtin.parameters.items():
+            where = (*path, "with", name)
+            if name not in contract.parameters:
+                what = f"{builtin} takes no parameter {name!r}; it takes: {', '.join(contract.parameters) or 'none'}"
+                yield self.places.complaint(where, what, key=True, suggestion=nearest(name, contract.parameters))
+            yield from _texts(_strings(value), where, self.before, self.places)
+
+    def _outcomes(self, outcomes: Sequence[Outcome]) -> Iterator[Complaint]:
+        names = scope.names(self.runbook, self.step, "after")
+        for index, outcome in enumerate(outcomes):
+            path = (*self.path, "outcomes", index, outcome.status.value)
+            last = index == len(outcomes) - 1
+            if outcome.when is not None:
+                yield from self._condition(outcome.when, (*path, "when"), names)
+                if last:
+                    what = "the last outcome has no 'when': it is for what nobody thought of"
+                    yield self.places.complaint((*path, "when"), what, key=True)
+            elif not last:
+                what = "an outcome without 'when' always holds, so those after it are never reached"
+                yield self.places.complaint(path, what, key=True)
+            texts: list[tuple[Path, str | None]] = [
+                (("message",), outcome.message),
+                (("location",), outcome.location),
+                (("next_step",), outcome.next_step),
+            ]
+            yield from _texts(((inner, text) for inner, text in texts if text), path, names, self.places)
+
+    def _condition(self, text: str, path: Path, names: Names) -> Iterator[Complaint]:
+        yield from _compiled(compile_condition, text, path, names, self.places)
+
+
+def _strings(value: Data) -> Iterator[tuple[Path, str]]:
+    match value:
+        case str():
+            yield (), value
+        case list():
+            yield from (((i, *inner), text) for i, x in enumerate(value) for inner, text in _strings(x))
+        case dict():
+            yield from (((key, *inner), text) for key, x in value.items() for inner, text in _strings(x))
+        case _:
+            return
