@@ -189,3 +189,11 @@ class Clock(Protocol):
     def wall(self) -> float:
         """Return seconds since the epoch, a label only: it may jump by days."""
         ...
+
+
+class Interrupts(Protocol):
+    """Whether the user or the system has asked this program to stop."""
+
+    def pending(self) -> tuple[int, ...]:
+        """Return the numbers of the signals that came, oldest first."""
+        ...

@@ -87,7 +87,6 @@ class Observation:
     matched: Mapping[str, tuple[Match, ...]] = field(default_factory=dict)
     artifacts: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
     workers: tuple[WorkerEnvironment, ...] = ()
-    env_mismatches: tuple[str, ...] = ()  # one sentence for each variable a worker does not have as asked
     output_bytes: int = 0
     directory: str = ""
     notes: tuple[str, ...] = ()

@@ -347,13 +347,21 @@ class Supervisor:
                 "output": {n: {"bytes": s.bytes, "dropped": s.file.dropped} for n, s in self._streams.items()},
                 "matched": {m.order.name: [f._asdict() for f in m.kept] for m in self._matchers if m.kept},
                 "match_counts": {m.order.name: m.count for m in self._matchers if m.count},
-                "workers": [{"pid": p, "name": n, "seen": s} for p, n, s in (census.workers() if census else [])],
-                "mismatches": census.mismatches() if census else [],
+                "workers": [self._worker(*one) for one in (census.workers() if census else [])],
                 "hang": self._hang.ran,
                 "survivors": [{"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors_left()],
                 "notes": self._notes,
             }
         )
+
+    def _worker(self, pid: int, name: str, seen: dict[str, str | None]) -> dict[str, Any]:
+        """Return what is kept of a worker: a secret it has as asked is not named, for redacted it would look wrong."""
+        kept = {
+            variable: value
+            for variable, value in seen.items()
+            if value != self._orders.overlay[variable] or self._redactor.env({variable: value})[variable] == value
+        }
+        return {"pid": pid, "name": name, "seen": kept}
 
     def _survivors_left(self) -> list[Process]:
         return [] if self._childless else self._survivors

@@ -99,15 +99,6 @@ class WorkerCensus:
         cuda = {key: seen for key, seen in self._seen.items() if seen[2]}
         return [(key[0], seen[0], seen[1]) for key, seen in (cuda or self._seen).items()]
 
-    def mismatches(self) -> list[str]:
-        """Return one sentence for each variable that a worker does not have as the step asked; no values in it."""
-        return [
-            f"process {pid} ({name}): {variable} {_difference(seen[variable], wanted)}"
-            for pid, name, seen in self.workers()
-            for variable, wanted in self._overlay.items()
-            if seen[variable] != wanted
-        ]
-
 
 class GrowingFiles:
     """Says whether a file that the step is to leave behind is still being written."""
@@ -141,12 +132,6 @@ class GrowingFiles:
                 except OSError:
                     continue
         return total
-
-
-def _difference(seen: str | None, wanted: str | None) -> str:
-    if seen is None:
-        return "is not set, though the step sets it"
-    return "is set, though the step unsets it" if wanted is None else "has another value than the step gives it"
 
 
 def _text(value: bytes | None) -> str | None:

@@ -1,0 +1,51 @@
+"""The clocks and the signals of this process."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SystemClock:
+    """A Clock that tells the machine's time."""
+
+    def monotonic(self) -> float:
+        """Return seconds since some fixed moment."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Return seconds since the epoch."""
+        return time.time()
+
+
+class SignalInterrupts:
+    """Takes note of Ctrl-C, SIGTERM and SIGHUP instead of being stopped anywhere by them, as long as it is entered.
+
+    An exception out of a handler could strike between an event's writing and its being known; a note cannot.
+    """
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def pending(self) -> tuple[int, ...]:
+        """Return the numbers of the signals that came, oldest first."""
+        return tuple(self._came)
+
+    def __enter__(self) -> SignalInterrupts:
+        for number in STOP_SIGNALS:
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._came.append(number)

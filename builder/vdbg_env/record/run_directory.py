@@ -1,0 +1,149 @@
+"""Where a run lies on disk: its lock, its head (`run.json`), its events, and a folder for each attempt on each rank.
+
+run.json  events.jsonl  run.lock  report.{html,md,json,sarif}
+steps/<id>/<attempt>/<host>-<rank>/{argv.json,env.json,stdout,stderr,ended.json,...}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vdbg_env.errors import BadInput, HostNotAble
+
+SCHEMA = "vdbg-env/run/v1"
+_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunHead:
+    """What a run was started with, redacted: enough to show it, and to check that a resumed run is the same one.
+
+    `digest` is the runbook's; `recorded_on` says where a replayed recording was made, `synthetic` that it was made by
+    hand.
+    """
+
+    run: str
+    runbook: str
+    runbook_file: str = ""
+    digest: str = ""
+    started: str = ""
+    workload: tuple[str, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    tool_version: str = ""
+    host: str = ""
+    recorded_on: str = ""
+    synthetic: bool = False
+
+
+class RunDirectory:
+    """One run's folder; making one does not touch the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def events(self) -> Path:
+        """The path of the event log."""
+        return self.path / "events.jsonl"
+
+    def create(self) -> None:
+        """Make the folder; raises HostNotAble where that cannot be done."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            probe = self.path / ".probe"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise HostNotAble(
+                f"no run can be kept in {self.path}: {error.strerror}",
+                cause="the folder is read-only, full, or belongs to another user",
+                next_step="choose another with --run-dir DIR",
+            ) from error
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run alone; raises BadInput naming the holder when another engine works on it.
+
+        The lock is the kernel's and dies with its holder. The descriptor is closed in every child: one that was
+        inherited would outlive us in a workload.
+        """
+        descriptor = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadInput(
+                    f"another engine works on {self.path}: {_holder(descriptor)}",
+                    cause="two engines on one run would start its steps twice",
+                    next_step="wait for it, or end that process first",
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def write_head(self, head: RunHead) -> None:
+        """Write `run.json`, whole or not at all."""
+        self.write_json("run.json", {"schema": SCHEMA, **_plain(head)})
+
+    def read_head(self) -> RunHead:
+        """Return what the run was started with; raises BadInput for a folder that is no run's."""
+        try:
+            document = json.loads((self.path / "run.json").read_bytes())
+        except (OSError, ValueError) as error:
+            raise BadInput(
+                f"{self.path} is not a run: its run.json cannot be read",
+                cause="the folder is another one, or the run never began",
+                next_step="vdbg-env runs list",
+            ) from error
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise BadInput(f"{self.path / 'run.json'} does not follow {SCHEMA}")
+        known = {name: document[name] for name in RunHead.__dataclass_fields__ if name in document}
+        return RunHead(**{**known, "workload": tuple(known.get("workload", ()))})
+
+    def attempt(self, step: str, attempt: int, host: str, rank: int) -> Path:
+        """Return the folder of one attempt on one rank."""
+        return self.path / "steps" / _SAFE.sub("_", step) / str(attempt) / f"{_SAFE.sub('_', host)}-{rank}"
+
+    def write_json(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a JSON file below the run, whole or not at all."""
+        target = self.path / name
+        temporary = target.with_name(f".{target.name}.new")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+
+
+def runs_under(home: Path) -> tuple[RunDirectory, ...]:
+    """Return the runs kept in a folder, the oldest first."""
+    if not home.is_dir():
+        return ()
+    found = (RunDirectory(path) for path in home.iterdir() if (path / "run.json").is_file())
+    return tuple(sorted(found, key=lambda run: (run.path / "run.json").stat().st_mtime))
+
+
+def _plain(head: RunHead) -> dict[str, Any]:
+    return {name: getattr(head, name) for name in RunHead.__dataclass_fields__}
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        document = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {document['pid']} on {document['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "a process that has only just begun"

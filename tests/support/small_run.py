@@ -1,0 +1,158 @@
+"""A small runbook with every kind of decision, and the hands to run it with real processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from vdbg_env.application.ports import Clock, Interrupts, StepRunner
+from vdbg_env.application.run_runbook import Hands, Reading, RunOrder, Standing
+from vdbg_env.engines.clock import SystemClock
+from vdbg_env.engines.local_processes import LocalProcesses, LocalSettings
+from vdbg_env.evidence.observation import Observation
+from vdbg_env.record.event_log import Event
+from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.walk import Walk
+from vdbg_env.runbook import engine
+from vdbg_env.runbook.invocation import KillPolicy, Matcher
+from vdbg_env.runbook.model import (
+    Builtin,
+    Command,
+    End,
+    Manual,
+    Outcome,
+    Repeat,
+    Run,
+    Runbook,
+    Status,
+    Step,
+    ToRunbook,
+    ToStep,
+    Uses,
+)
+from vdbg_env.runbook.state import AskPerson, BranchTo, Facts, RunState, StepResult, UseBuiltin
+
+# Each start leaves its mark, prints what the runbook looks for, and takes long enough to be killed in.
+WORKLOAD = (
+    "import os,sys,time\n"
+    "f=os.open(os.environ['LEDGER'],os.O_WRONLY|os.O_APPEND|os.O_CREAT)\n"
+    "os.write(f,(os.environ['STEP']+'\\n').encode())\n"
+    "print('CUDA error: an illegal memory access',flush=True)\n"
+    "time.sleep(float(os.environ.get('NAP','0.05')))\n"
+    "raise SystemExit(1)\n"
+)
+
+
+def small_runbook(name: str = "small") -> Runbook:
+    """Two attempts, a question, a built-in, and a branch to another runbook with one more step."""
+    if name == "other":
+        steps: tuple[Step, ...] = (_run("again", End()),)
+    else:
+        steps = (
+            Uses(
+                id="check",
+                title="Check",
+                builtin=Builtin(name="gpu-health", version=1),
+                outcomes=(Outcome(status=Status.PASS, next=ToStep(step="baseline")),),
+            ),
+            _run("baseline", ToStep(step="ask"), repeat=Repeat(count=2)),
+            Manual(
+                id="ask",
+                title="Ask",
+                prompt="Go on?",
+                choices={"yes": ToStep(step="blocking"), "no": End()},
+                default="yes",
+                timeout_s=1.0,
+            ),
+            _run("blocking", ToRunbook(runbook="other")),
+        )
+    return Runbook(
+        name=name,
+        title=name,
+        steps=steps,
+        matchers={"ima": Matcher(name="ima", pattern="illegal memory access")},
+        commands={"work": Command(name="work", argv=(sys.executable, "-c", WORKLOAD))},
+    )
+
+
+def _run(step: str, following: ToStep | ToRunbook | End, repeat: Repeat = Repeat()) -> Run:  # noqa: B008 - frozen
+    return Run(
+        id=step,
+        title=step,
+        command="work",
+        env={"STEP": step},
+        repeat=repeat,
+        kill=KillPolicy(grace_s=0.5),
+        matchers=(Matcher(name="ima", pattern="illegal memory access"),),
+        outcomes=(
+            Outcome(status=Status.REPRODUCED, when="has(matched.ima)", next=following),
+            Outcome(status=Status.UNRESOLVED, next=following),
+        ),
+    )
+
+
+class FakeBuiltins:
+    """Gives what a healthy host would."""
+
+    def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
+        return StepResult(step=order.step, results={"gpus": 1})
+
+    def read(self, reader: Builtin, observations: Sequence[Observation], standing: Standing) -> Reading:
+        return Reading(results={})
+
+
+class Default:
+    """A person who is not there."""
+
+    def ask(self, question: AskPerson) -> str | None:
+        return None
+
+
+class NoInterrupts:
+    def pending(self) -> tuple[int, ...]:
+        return ()
+
+
+def order(path: Path, *, total_s: float | None = None) -> RunOrder:
+    directory = RunDirectory(path)
+    directory.create()
+    state, _ = engine.start(small_runbook(), {}, Facts())
+    return RunOrder(
+        directory=directory,
+        head=RunHead(run=path.name, runbook="small"),
+        state=state,
+        start_branch=start_branch,
+        total_s=total_s,
+    )
+
+
+def start_branch(branch: BranchTo) -> RunState:
+    return engine.start(small_runbook(branch.runbook), {}, Facts(), came_from=branch.came_from)[0]
+
+
+def hands(
+    path: Path,
+    *,
+    runner: StepRunner | None = None,
+    clock: Clock | None = None,
+    interrupts: Interrupts | None = None,
+    listener: Callable[[Event, Walk], None] = lambda _e, _w: None,
+    env: dict[str, str] | None = None,
+) -> Hands:
+    return Hands(
+        runner=runner or local(path, env),
+        builtins=FakeBuiltins(),
+        person=Default(),
+        clock=clock or SystemClock(),
+        interrupts=interrupts or NoInterrupts(),
+        redactor=Redactor(),
+        listener=listener,
+    )
+
+
+def local(path: Path, env: dict[str, str] | None = None) -> LocalProcesses:
+    base = {"PATH": os.environ["PATH"], "LEDGER": str(path.parent / "ledger"), **(env or {})}
+    return LocalProcesses(LocalSettings(env=base, cwd=path.parent, mark=str(path)))

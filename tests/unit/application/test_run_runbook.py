@@ -1,0 +1,124 @@
+"""A run of real processes, killed, interrupted and taken up again."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import small_run
+from tests.support.killing import (
+    EVENTS,
+    PLACES,
+    STARTS,
+    STEPS,
+    Killing,
+    check_killed_and_resumed,
+    killed_at,
+    killing_hands,
+    ledger,
+    left_running,
+    outcome,
+    run,
+)
+from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.record.event_log import read_events
+from vdbg_env.runbook.state import Verdict
+
+SAMPLE = (1, 3, 4, 5, 6, 9, 14, PLACES)
+
+
+def test_a_run_walks_every_kind_of_decision_and_writes_each_down(tmp_path: Path) -> None:
+    end = run(tmp_path / "run")
+    assert [step for step, _ in outcome(end)] == STEPS
+    assert end.finish.verdict is Verdict.REPRODUCED
+    assert ledger(tmp_path / "run") == STARTS
+    assert [e.kind for e in read_events(tmp_path / "run" / "events.jsonl")] == EVENTS
+    folders = sorted(str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run" / "steps").glob("*/*/*"))
+    assert folders == [f"steps/{s}/localhost-0" for s in ("again/1", "baseline/1", "baseline/2", "blocking/1")]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    first, second = run(tmp_path / "run"), run(tmp_path / "run")
+    assert outcome(first) == outcome(second)
+    assert first.finish == second.finish
+    assert ledger(tmp_path / "run") == STARTS
+
+
+def test_the_places_to_die_are_counted_right(tmp_path: Path) -> None:
+    killing = Killing(0)
+    run(tmp_path / "run", killing_hands(tmp_path / "run", killing))
+    assert killing.places == PLACES
+
+
+@pytest.mark.parametrize("place", SAMPLE)
+def test_an_engine_killed_anywhere_is_resumed_to_the_same_end(tmp_path: Path, place: int) -> None:
+    check_killed_and_resumed(tmp_path / "run", place)
+
+
+def test_an_engine_killed_again_and_again_comes_to_the_same_end(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    for place in (4, 3, 2, 5):
+        killed_at(path, place)
+    end = run(path)
+    assert [step for step, _ in outcome(end)] == STEPS
+    assert ledger(path) == STARTS
+
+
+class Pressed:
+    """Ctrl-C, pressed when a first step runs."""
+
+    def __init__(self, path: Path, *signals: int) -> None:
+        self._ledger = path.parent / "ledger"
+        self._signals = signals
+
+    def pending(self) -> tuple[int, ...]:
+        return self._signals if self._ledger.exists() else ()
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)])
+def test_an_interrupted_run_ends_its_step_keeps_its_record_and_goes_on_later(
+    tmp_path: Path, signals: tuple[int, ...]
+) -> None:
+    path = tmp_path / "run"
+    end = run(path, small_run.hands(path, interrupts=Pressed(path, *signals), env={"NAP": "60"}))
+    assert end.signal == signals[0]
+    assert left_running(path) == []
+    kinds = [e.kind for e in read_events(path / "events.jsonl")]
+    assert kinds[-2:] == ["attempt_ended", "run_interrupted"]
+    last = read_events(path / "events.jsonl")[-2]
+    assert last.data["observation"]["ended"]["by"] == EndedBy.CANCEL
+
+    end = run(path)
+    assert [step for step, _ in outcome(end)] == STEPS
+    assert ledger(path) == ["baseline", *STARTS]
+
+
+def test_the_total_time_ends_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    end = run(path, small_run.hands(path, env={"NAP": "60"}), total_s=0.6)
+    assert end.finish.verdict is Verdict.OUT_OF_TIME
+    assert end.signal is None
+    assert left_running(path) == []
+
+
+class JumpingClock:
+    """A wall clock that goes a day forward and back with every look."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        self._looks += 1
+        return time.time() + (86400.0 if self._looks % 2 else -86400.0)
+
+
+def test_a_clock_that_jumps_by_days_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    end = run(path, small_run.hands(path, clock=JumpingClock()), total_s=30.0)
+    assert [step for step, _ in outcome(end)] == STEPS
+    assert end.elapsed_s < 20
+    assert all(w.duration_s is None or 0 <= w.duration_s < 10 for w in end.walk.walked)

@@ -1,0 +1,70 @@
+"""One engine to a run, and a run that says what it is."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.record.run_directory import RunDirectory, RunHead, runs_under
+
+
+def test_a_second_engine_is_refused_and_the_holder_is_named(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    with run.locked(), pytest.raises(BadInput, match=f"process {os.getpid()} on ") as refused, run.locked():
+        pass
+    assert refused.value.exit_status == 2
+    with run.locked():
+        pass
+
+
+def test_the_lock_of_a_killed_engine_is_free(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    pid = os.fork()
+    if pid == 0:
+        with run.locked():
+            os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    with run.locked():
+        pass
+
+
+def test_the_head_is_read_back(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    head = RunHead(run="r", runbook="ima", workload=("vllm", "serve"), inputs={"deep": True}, synthetic=True)
+    run.write_head(head)
+    assert run.read_head() == head
+
+
+def test_a_folder_that_is_no_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is not a run"):
+        RunDirectory(tmp_path).read_head()
+    (tmp_path / "run.json").write_text('{"schema": "other"}')
+    with pytest.raises(BadInput, match="does not follow vdbg-env/run/v1"):
+        RunDirectory(tmp_path).read_head()
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HostNotAble, match="no run can be kept in") as failed:
+        RunDirectory(tmp_path / "file" / "run").create()
+    assert failed.value.next_step == "choose another with --run-dir DIR"
+
+
+def test_odd_step_names_stay_inside_the_run(tmp_path: Path) -> None:
+    path = RunDirectory(tmp_path).attempt("../../etc", 1, "ho/st", 0)
+    assert path == tmp_path / "steps" / ".._.._etc" / "1" / "ho_st-0"
+
+
+def test_runs_are_listed_oldest_first(tmp_path: Path) -> None:
+    for number, name in enumerate(("b", "a")):
+        run = RunDirectory(tmp_path / name)
+        run.create()
+        run.write_head(RunHead(run=name, runbook="x"))
+        os.utime(run.path / "run.json", (number, number))
+    (tmp_path / "other").mkdir()
+    assert [run.path.name for run in runs_under(tmp_path)] == ["b", "a"]
+    assert runs_under(tmp_path / "missing") == ()
