@@ -5,7 +5,7 @@ Engines implement these and are made only in `vdbg_env.cli.wiring`; tests give t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Literal, Protocol
 from vdbg_env.application.build_events import BuildEvent
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.image.context import BuildContext
+from vdbg_env.image.plan import BuildPlan
 
 Buffer = bytes | memoryview
 
@@ -75,25 +77,24 @@ class EngineDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOrder:
-    """What to build and how: the context as chunks of one GNU-format tar with its Dockerfile, read once.
+    """One build: the plan, and the same plan rendered as a context that holds its Dockerfile.
 
-    `secrets` are id -> file; only an engine with that capability takes them. `labels` go into the image's
-    configuration without a word in the Dockerfile.
+    Containers are built from the context, a bare machine from the plan. `build_args` are values of this machine for
+    the plan's arguments (proxies, mirrors), `secrets` id -> file, which only an engine with that capability takes.
+    `jobs` is how many compilers run at once: it makes the advice after an out-of-memory kill exact.
     """
 
-    context: Iterable[bytes]
+    plan: BuildPlan
+    context: BuildContext
     dockerfile: str = "Dockerfile"
-    target: str | None = None
-    platform: str | None = None
-    network: Literal["default", "host", "none"] = "default"
     build_args: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Path] = field(default_factory=dict)
+    jobs: int | None = None
     no_cache: bool = False
 
 
 class ImageEngine(Protocol):
-    """Builds an image and hands it on. Everything it makes is labelled `vdbg.*`; it touches nothing else."""
+    """Builds an image and hands it on. Everything it makes is labelled `dev.vdbg-env*`; it touches nothing else."""
 
     def describe(self) -> EngineDescription:
         """Say which engine this is and what it is able to do; does not raise."""

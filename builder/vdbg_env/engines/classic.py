@@ -1,0 +1,125 @@
+"""Builds with the engine's classic builder: only when asked for, since its makers have given it up for BuildKit."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any
+
+from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built, OutputLine, StepEnded, StepStarted
+from vdbg_env.application.ports import BuildOrder, EngineDescription
+from vdbg_env.engines.build_progress import TAIL_LINES, LineSplitter
+from vdbg_env.engines.context_tar import upload
+from vdbg_env.engines.docker_client import GONE, Engine
+from vdbg_env.engines.docker_images import DockerImages, image_id_of
+from vdbg_env.engines.engine_build import CLASSIC, build_parameters, post_build
+from vdbg_env.engines.failure_causes import explain_failure
+from vdbg_env.engines.leftovers import removing_leftovers
+from vdbg_env.errors import EngineFailed
+
+_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
+_CODE = re.compile(r"returned a non-zero code: (\d+)")
+
+
+class ClassicEngine(DockerImages):
+    """The classic builder: one stage at a time, no mounts, no secrets."""
+
+    def __init__(self, engine: Engine, *, why: str) -> None:
+        super().__init__(engine)
+        self._why = why
+
+    def describe(self) -> EngineDescription:
+        return EngineDescription(
+            name="classic", version=self.engine.version, why=self._why, capabilities=frozenset({"containers"})
+        )
+
+    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
+        """See `ImageEngine.build`; dropping the connection is what ends a classic build."""
+        if order.secrets:
+            raise EngineFailed(
+                "the classic builder takes no secrets", next_step="build without --engine classic, with docker-buildx"
+            )
+        parameters = build_parameters(
+            dockerfile=order.dockerfile,
+            network=order.plan.network,
+            platform=order.plan.platform,
+            build_args=order.build_args,
+            no_cache=order.no_cache,
+        )
+        with removing_leftovers(self, order.plan) as finished:
+            messages = post_build(self.engine.client, upload(order.context), version=CLASSIC, parameters=parameters)
+            with closing(messages):
+                yield from _ClassicReader(jobs=order.jobs).follow(messages)
+            finished()
+
+
+class _ClassicReader:
+    """Reads the builder's own prose: `Step 2/5 : RUN ...`, ` ---> Using cache`, output, and an error at the end."""
+
+    def __init__(self, *, jobs: int | None) -> None:
+        self._jobs = jobs
+        self._open: StepStarted | None = None
+        self._since = 0.0
+        self._cached = False
+        self._lines = LineSplitter()
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def follow(self, messages: Iterator[dict[str, Any]]) -> Iterator[BuildEvent]:
+        image_id = error = None
+        try:
+            for message in messages:
+                image_id = image_id_of(message) or image_id
+                error = message.get("error") or error
+                for text in self._lines.feed(str(message.get("stream", "")).encode()):
+                    yield from self._line(text)
+        except GONE as gone:
+            yield self._failed(f"the engine went away: {gone}")
+            return
+        for text in self._lines.rest():
+            yield from self._line(text)
+        if error is not None or image_id is None:
+            yield from self._close(error=str(error or "the connection closed"))
+            yield self._failed(str(error or "the engine went away: it closed the connection"))
+            return
+        yield from self._close()
+        yield Built(image_id=image_id)
+
+    def _line(self, text: str) -> Iterator[BuildEvent]:
+        if found := _STEP.match(text):
+            yield from self._close()
+            number, total = int(found[1]), int(found[2])
+            self._open = StepStarted(key=f"step-{number}", title=found[3].strip(), number=number, total=total)
+            self._since = time.monotonic()
+            self._cached = False
+            self._tail.clear()
+            yield self._open
+        elif text.strip() == "---> Using cache":
+            self._cached = True
+        elif self._open and text and not text.startswith((" ---> ", "Successfully built ", "Removing intermediate ")):
+            self._tail.append(text)
+            yield OutputLine(key=self._open.key, text=text, stream="stdout")
+
+    def _close(self, *, error: str | None = None) -> Iterator[BuildEvent]:
+        if self._open is None:
+            return
+        took = 0.0 if self._cached else time.monotonic() - self._since
+        yield StepEnded(key=self._open.key, cached=self._cached, duration_s=took, error=error)
+        if error is None:
+            self._open = None
+
+    def _failed(self, error: str) -> BuildFailed:
+        found = _CODE.search(error)
+        code = int(found[1]) if found else None
+        tail = tuple(self._tail)
+        cause, next_step = explain_failure(code=code, message=error, tail=tail, jobs=self._jobs)
+        return BuildFailed(
+            key=self._open.key if self._open else None,
+            title=self._open.title if self._open else "before the first step",
+            code=code,
+            cause=cause,
+            next_step=next_step,
+            tail=tail,
+        )

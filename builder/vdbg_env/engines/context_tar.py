@@ -1,0 +1,86 @@
+"""Reads the folders a build context names and gives the context as the tar that engines take."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from vdbg_env.errors import BadInput
+from vdbg_env.image.context import BuildContext, TreeEntry, tar_chunks
+
+
+def upload(context: BuildContext) -> Iterator[bytes]:
+    """Yield the context as a tar; raises BadInput when a file of it cannot be read."""
+    return tar_chunks(context, walk=walk, open_file=_open)
+
+
+def walk(folder: str, exclude: tuple[str, ...]) -> Iterator[TreeEntry]:
+    """Yield what stands below `folder` in order of name, links as links; sockets, pipes and devices are left out."""
+    if not Path(folder).is_dir():
+        raise BadInput(f"{folder} is not a folder", next_step="name an existing folder")
+    return _below(folder, "", exclude)
+
+
+def _below(folder: str, prefix: str, exclude: tuple[str, ...]) -> Iterator[TreeEntry]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda e: e.name)
+    except OSError as error:
+        raise BadInput(f"cannot read {folder}: {error.strerror}", next_step=f"ls -ld {folder}") from error
+    for entry in entries:
+        relative = prefix + entry.name
+        if _matches(relative, exclude):
+            continue
+        if entry.is_symlink():
+            yield TreeEntry(relative=relative, path=entry.path, kind="link", target=str(Path(entry.path).readlink()))
+        elif entry.is_dir(follow_symlinks=False):
+            yield TreeEntry(relative=relative, path=entry.path, kind="folder")
+            yield from _below(entry.path, relative + "/", exclude)
+        elif entry.is_file(follow_symlinks=False):
+            executable = bool(entry.stat(follow_symlinks=False).st_mode & 0o100)
+            yield TreeEntry(relative=relative, path=entry.path, kind="file", executable=executable)
+
+
+def _matches(relative: str, exclude: Iterable[str]) -> bool:
+    name = relative.rpartition("/")[2]
+    return any(fnmatch(relative if "/" in pattern else name, pattern) for pattern in exclude)
+
+
+def _open(path: str) -> BinaryIO:
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}", next_step=f"ls -l {path}") from error
+
+
+def extract(context: BuildContext, folder: Path) -> None:
+    """Lay the context out as files below `folder`, as an engine would see it."""
+    folder.mkdir(parents=True)
+    with tarfile.open(fileobj=io.BufferedReader(ChunkFile(upload(context))), mode="r|") as archive:
+        archive.extractall(folder, filter="tar")
+
+
+class ChunkFile(io.RawIOBase):
+    """Makes a file of an iterator of bytes."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            found = next(self._chunks, None)
+            if found is None:
+                return 0
+            self._left = found
+        taken, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(taken)] = taken
+        return len(taken)

@@ -1,0 +1,167 @@
+"""Finds the Docker engine and speaks to it; every failure to do so becomes an error that says what to type.
+
+The engine is the one the docker command would take: DOCKER_HOST, else the current docker context, else the default
+socket. The API version is negotiated: Engine 29 refuses the versions Engine 20.10 speaks, and the other way round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import requests
+import urllib3
+from docker import errors, tls, utils
+
+from vdbg_env.errors import EngineFailed, HostNotAble, VdbgError
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+OUR_LABEL = "dev.vdbg-env"  # every label this program writes begins so; what lacks it is never listed or removed
+
+# What requests, urllib3 and the socket raise when the engine goes away.
+GONE = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where the engine listens, and who said so; `context` is the docker context, when one did."""
+
+    host: str
+    source: str
+    context: str | None = None
+    tls_folder: Path | None = None
+
+
+class Engine:
+    """A connection to an engine that answered, with what it said of itself."""
+
+    def __init__(self, client: docker.APIClient, endpoint: Endpoint, version: Mapping[str, Any]) -> None:
+        self.client = client
+        self.endpoint = endpoint
+        self.version = str(version.get("Version", "unknown"))
+        self.api_version = str(version.get("ApiVersion", "0"))
+
+    def has_buildkit(self) -> bool:
+        """Say whether BuildKit is part of the engine: Docker 18.09 (API 1.39) and later."""
+        return utils.version_gte(self.api_version, "1.39")
+
+
+def find_endpoint(environ: Mapping[str, str]) -> Endpoint:
+    """Return the endpoint the docker command would take; raises HostNotAble when its context cannot be read."""
+    if host := environ.get("DOCKER_HOST"):
+        folder = environ.get("DOCKER_CERT_PATH") if environ.get("DOCKER_TLS_VERIFY") else None
+        return Endpoint(host=host, source="DOCKER_HOST", tls_folder=Path(folder) if folder else None)
+    config = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME", "/root")) / ".docker")
+    name = environ.get("DOCKER_CONTEXT") or _current_context(config)
+    if name and name != "default":
+        return _context_endpoint(config, name)
+    return Endpoint(host=DEFAULT_HOST, source="the default socket")
+
+
+def connect(environ: Mapping[str, str] | None = None) -> Engine:
+    """Connect to the engine; raises HostNotAble when none answers, and says why as far as it can be known."""
+    endpoint = find_endpoint(os.environ if environ is None else environ)
+    with engine_errors(endpoint):
+        client = docker.APIClient(base_url=endpoint.host, tls=_tls(endpoint), timeout=60)
+        return Engine(client, endpoint, client.version())
+
+
+@contextmanager
+def engine_errors(endpoint: Endpoint) -> Iterator[None]:
+    """Turn whatever the client library raises into an error of ours."""
+    try:
+        yield
+    except (errors.DockerException, *GONE) as error:
+        raise explain(error, endpoint) from error
+
+
+def explain(error: Exception, endpoint: Endpoint) -> VdbgError:
+    """Return the error of ours for one the client library raised, with its usual cause and what to type."""
+    text = str(error)
+    where = f"the Docker engine at {endpoint.host} ({endpoint.source})"
+    match error:
+        case errors.ImageNotFound() | errors.NotFound():
+            return EngineFailed(f"the engine does not have it: {_said(error)}", next_step="vdbg-env images list")
+        case errors.APIError() if "client version" in text:
+            return HostNotAble(
+                f"{where} refuses this client: {_said(error)}",
+                cause="an engine newer than the installed Python package docker, or one from before Docker 1.13",
+                next_step="pip install --upgrade docker",
+            )
+        case errors.APIError() if "no space left on device" in text.lower():
+            return EngineFailed(
+                f"the disk of {where} is full", next_step="docker system df, and free some space on that disk"
+            )
+        case errors.APIError():
+            return EngineFailed(f"{where} refused: {_said(error)}")
+        case errors.InvalidVersion():
+            return HostNotAble(f"{where} is too old: {text}", next_step="install Docker Engine 20.10 or newer")
+    if "Permission denied" in text or "PermissionError" in text:
+        return HostNotAble(
+            f"no permission to speak to {where}",
+            cause="the socket belongs to root and the group docker, and you are not in that group",
+            next_step="sudo usermod -aG docker $USER, log in again; or --engine host, which needs no engine",
+        )
+    if any(mark in text for mark in ("FileNotFoundError", "No such file", "Connection refused", "ConnectionRefused")):
+        return HostNotAble(
+            f"nothing answers at {where}",
+            cause="Docker is not installed, not started, or DOCKER_HOST names another machine",
+            next_step="systemctl start docker (as root); or --engine host, which needs no engine",
+        )
+    if isinstance(error, requests.exceptions.ReadTimeout) or "timed out" in text:
+        return EngineFailed(f"{where} did not answer in time", next_step="docker version, to see whether it still does")
+    return EngineFailed(f"the connection to {where} broke: {_one_line(text)}", next_step="vdbg-env doctor")
+
+
+def _said(error: Exception) -> str:
+    said = getattr(error, "explanation", None) or error
+    return _one_line(said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:400]
+
+
+def _current_context(config: Path) -> str | None:
+    try:
+        found = json.loads((config / "config.json").read_text())
+    except (OSError, ValueError):
+        return None  # the docker command, too, takes the default context then
+    name = found.get("currentContext") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _context_endpoint(config: Path, name: str) -> Endpoint:
+    for meta in sorted((config / "contexts" / "meta").glob("*/meta.json")):
+        try:
+            found = json.loads(meta.read_text())
+            if found["Name"] == name:
+                host = found["Endpoints"]["docker"]["Host"]
+                folder = config / "contexts" / "tls" / meta.parent.name / "docker"
+                return Endpoint(
+                    host=host,
+                    source=f"docker context {name}",
+                    context=name,
+                    tls_folder=folder if folder.is_dir() else None,
+                )
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    raise HostNotAble(
+        f"the docker context {name!r} cannot be read in {config}",
+        cause="it was removed, or DOCKER_CONFIG names another folder",
+        next_step="docker context ls, then docker context use default",
+    )
+
+
+def _tls(endpoint: Endpoint) -> tls.TLSConfig | bool:
+    if endpoint.tls_folder is None:
+        return False
+    folder = endpoint.tls_folder
+    pair = (str(folder / "cert.pem"), str(folder / "key.pem"))
+    return tls.TLSConfig(client_cert=pair, ca_cert=str(folder / "ca.pem"), verify=True)

@@ -1,0 +1,217 @@
+"""What every Docker backend does alike with an image once it stands: look inside, label, save, push, remove."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import posixpath
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import requests
+from docker import errors
+
+from vdbg_env.application.ports import BinaryFile, Completed, PushProgress
+from vdbg_env.engines.candidates import is_candidate, mapped
+from vdbg_env.engines.context_tar import ChunkFile, upload
+from vdbg_env.engines.docker_client import GONE, OUR_LABEL, Engine, engine_errors, explain
+from vdbg_env.engines.engine_build import BUILDKIT, CLASSIC, build_parameters, post_build
+from vdbg_env.errors import BadInput, EngineFailed
+from vdbg_env.image.context import BuildContext, FileBytes
+from vdbg_env.image.names import check_image_name, registry_of, split_tag
+
+_CANDIDATE_REPOSITORY = "vdbg-env-candidate"
+
+
+class DockerImages:
+    """The part of `ImageEngine` that does not depend on which builder made the image."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
+        """See `ImageEngine.files`: the image is read through a container that is made and never started."""
+        return self._files(image_id, folders)
+
+    @contextmanager
+    def _files(self, image_id: str, folders: Sequence[str]) -> Iterator[Iterator[BinaryFile]]:
+        with self._container(image_id, ["true"]) as container:
+            yield (found for folder in folders for found in self._files_below(container, folder))
+
+    def _files_below(self, container: str, folder: str) -> Iterator[BinaryFile]:
+        client = self.engine.client
+        with engine_errors(self.engine.endpoint):
+            try:
+                chunks, stat = client.get_archive(container, folder)
+            except errors.NotFound:
+                return
+            if target := stat.get("linkTarget"):
+                chunks, stat = client.get_archive(container, target)
+                folder = target
+            parent = posixpath.dirname(folder.rstrip("/"))
+            with tarfile.open(fileobj=io.BufferedReader(ChunkFile(chunks)), mode="r|") as archive:
+                for member in archive:
+                    stream = archive.extractfile(member) if member.isfile() else None
+                    head = stream.read(8) if stream else b""
+                    if stream and is_candidate(head):
+                        yield from _spilled(posixpath.join(parent, member.name), head, stream)
+
+    def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
+        """See `ImageEngine.execute`."""
+        client = self.engine.client
+        with self._container(image_id, argv) as container, engine_errors(self.engine.endpoint):
+            client.start(container)
+            try:
+                code = client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"]
+            except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError) as error:
+                raise EngineFailed(
+                    f"{argv[0]} did not end within {timeout_s:.0f} s inside the image", next_step="vdbg-env doctor"
+                ) from error
+            out, err = (
+                client.logs(container, stdout=stream == "out", stderr=stream == "err").decode("utf-8", "replace")
+                for stream in ("out", "err")
+            )
+        return Completed(argv=tuple(argv), code=code, stdout=out, stderr=err)
+
+    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
+        """See `ImageEngine.tag`.
+
+        Labels belong to an image's configuration, which its id is the digest of, so a labelled image is another image
+        over the same layers. A build of nothing but `FROM` makes it: no layer is added and nothing else of the
+        configuration changes, whereas committing a container would copy the container's settings into the image. The
+        labels travel beside the Dockerfile, so that no quoting stands between the proof and the image.
+        """
+        places = [split_tag(check_image_name(name)) for name in names]
+        client = self.engine.client
+        candidate = f"{_CANDIDATE_REPOSITORY}:{image_id.removeprefix('sha256:')[:24]}"
+        with engine_errors(self.engine.endpoint):
+            client.tag(image_id, candidate)
+            try:
+                labelled = self._label(candidate, labels)
+                for repository, tag in places:
+                    client.tag(labelled, repository, tag)
+            finally:
+                client.remove_image(candidate, noprune=True)
+        return labelled
+
+    def _label(self, image: str, labels: Mapping[str, str]) -> str:
+        dockerfile = FileBytes(name="Dockerfile", data=f"FROM {image}\n".encode())
+        context = upload(BuildContext(items=(dockerfile,)))
+        version = BUILDKIT if self.engine.has_buildkit() else CLASSIC
+        messages = post_build(self.engine.client, context, version=version, parameters=build_parameters(labels=labels))
+        labelled = ""
+        for message in messages:
+            labelled = image_id_of(message) or labelled
+            if "error" in message:
+                raise EngineFailed(f"the engine could not label the image: {message['error']}")
+        if not labelled:
+            raise EngineFailed("the engine ended without labelling the image", next_step="vdbg-env doctor")
+        return labelled
+
+    def save(self, image: str, path: Path) -> int:
+        """See `ImageEngine.save`: the tar grows beside its final name and takes it when it is whole."""
+        partial = path.with_name(path.name + ".partial")
+        try:
+            with engine_errors(self.engine.endpoint):
+                chunks = iter(self.engine.client.get_image(image))
+            with partial.open("wb") as out:
+                while (chunk := self._next(chunks)) is not None:
+                    out.write(chunk)
+                out.flush()
+                os.fsync(out.fileno())
+            partial.replace(path)
+        except OSError as error:
+            raise BadInput(
+                f"cannot write {path}: {error.strerror}", next_step="name a folder that exists and has room"
+            ) from error
+        finally:
+            partial.unlink(missing_ok=True)
+        return path.stat().st_size
+
+    def _next(self, chunks: Iterator[bytes]) -> bytes | None:
+        with engine_errors(self.engine.endpoint):
+            return next(chunks, None)
+
+    def push(self, image: str) -> Iterator[PushProgress]:
+        """See `ImageEngine.push`."""
+        repository, tag = split_tag(check_image_name(image))
+        with engine_errors(self.engine.endpoint):
+            for message in self.engine.client.push(repository, tag=tag, stream=True, decode=True):
+                if "error" in message:
+                    raise EngineFailed(
+                        f"pushing {image} failed: {message['error']}",
+                        cause="not logged in there, no right to write there, or the registry cannot be reached",
+                        next_step=f"docker login {registry_of(repository)}, then docker push {image}",
+                    )
+                yield _push_progress(message)
+
+    def remove(self, image_id: str) -> None:
+        """See `ImageEngine.remove`: only an image of ours that has no name any more is removed."""
+        client = self.engine.client
+        try:
+            found = client.inspect_image(image_id)  # type: ignore[no-untyped-call]
+        except errors.ImageNotFound:
+            return
+        except (errors.DockerException, *GONE) as error:
+            raise explain(error, self.engine.endpoint) from error
+        labels = (found.get("Config") or {}).get("Labels") or {}
+        if found.get("RepoTags") or not any(name.startswith(OUR_LABEL) for name in labels):
+            return
+        with suppress(errors.APIError):  # in use by a container: it stays
+            client.remove_image(image_id)
+
+    def unnamed(self, label: str) -> frozenset[str]:
+        """Return the ids of the images without a name that carry a label of ours."""
+        found = self.engine.client.images(quiet=True, filters={"dangling": True, "label": label})
+        return frozenset(found)
+
+    @contextmanager
+    def _container(self, image_id: str, argv: Sequence[str]) -> Iterator[str]:
+        """Make a container without network that is removed whatever happens."""
+        client = self.engine.client
+        with engine_errors(self.engine.endpoint):
+            made = client.create_container(
+                image_id,
+                entrypoint=[argv[0]],
+                command=list(argv[1:]),
+                labels={f"{OUR_LABEL}.purpose": "look-inside"},
+                host_config=client.create_host_config(network_mode="none"),
+            )
+        try:
+            yield made["Id"]
+        finally:
+            with suppress(errors.APIError, *GONE):  # gone with its engine, or already removed
+                client.remove_container(made["Id"], force=True, v=True)
+
+
+def image_id_of(message: Mapping[str, Any]) -> str | None:
+    """Return the id a message of the engine's build announces, if it does."""
+    aux = message.get("aux")
+    return aux.get("ID") if isinstance(aux, dict) else None
+
+
+def _push_progress(message: Mapping[str, Any]) -> PushProgress:
+    detail, aux = message.get("progressDetail") or {}, message.get("aux") or {}
+    return PushProgress(
+        layer=str(message.get("id", "")),
+        status=str(message.get("status", "")),
+        current=detail.get("current"),
+        total=detail.get("total"),
+        digest=aux.get("Digest"),
+    )
+
+
+def _spilled(name: str, head: bytes, stream: IO[bytes]) -> Iterator[BinaryFile]:
+    """Yield one file of the archive from a scratch file: a library may be larger than memory should hold twice."""
+    with tempfile.TemporaryFile() as scratch:
+        scratch.write(head)
+        shutil.copyfileobj(stream, scratch, 1 << 20)
+        scratch.flush()
+        with mapped(name, scratch.fileno()) as found:
+            yield found

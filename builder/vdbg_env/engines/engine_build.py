@@ -1,0 +1,76 @@
+"""Posts a build to the engine itself: the one call that its BuildKit and its classic builder both answer.
+
+The Python client has no word for BuildKit (docker/docker-py#2230), but the engine takes `version=2` with the context as
+the body and drives its own BuildKit. Without a session it has no secrets and no other outputs than its image store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any, Literal
+
+from docker import APIClient
+from docker.utils.json_stream import json_stream
+
+CLASSIC: Literal["1"] = "1"
+BUILDKIT: Literal["2"] = "2"
+
+
+def post_build(
+    client: APIClient, context: Iterable[bytes], *, version: Literal["1", "2"], parameters: Mapping[str, str]
+) -> Generator[dict[str, Any], None, None]:
+    """Send a context and yield the engine's messages; closing the iterator drops the connection.
+
+    The status is 200 even for a build that fails: its error is a message (`errorDetail`). Raises what the client
+    raises when the engine refuses the request or goes away.
+    """
+    response = client.post(
+        f"{client.base_url}/v{client.api_version}/build",
+        params={"version": version, **parameters},
+        data=iter(context),
+        headers={"Content-Type": "application/x-tar", **registry_header(client)},
+        stream=True,
+        timeout=None,  # a compiler may be silent for as long as it likes
+    )
+    try:
+        client._raise_for_status(response)  # type: ignore[attr-defined]  # missing from types-docker
+        for message in json_stream(response.iter_content(chunk_size=None)):
+            if isinstance(message, dict):
+                yield message
+    finally:
+        response.close()
+
+
+def registry_header(client: APIClient) -> dict[str, str]:
+    """Return the header with what the user's docker login left, so that a private base image can be pulled."""
+    headers: dict[str, str] = {}
+    client._set_auth_headers(headers)  # type: ignore[attr-defined]  # missing from types-docker
+    return headers
+
+
+def build_parameters(
+    *,
+    dockerfile: str = "Dockerfile",
+    network: str = "default",
+    platform: str | None = None,
+    build_args: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    no_cache: bool = False,
+    build_id: str | None = None,
+    tag: str | None = None,
+) -> dict[str, str]:
+    """Return the query of a build; what is not given is left to the engine."""
+    wanted = {
+        "dockerfile": dockerfile,
+        "networkmode": network if network != "default" else None,
+        "platform": platform,
+        "buildargs": json.dumps(dict(build_args), sort_keys=True) if build_args else None,
+        "labels": json.dumps(dict(labels), sort_keys=True) if labels else None,
+        "nocache": "1" if no_cache else None,
+        "buildid": build_id,
+        "t": tag,
+        "rm": "1",
+        "forcerm": "1",
+    }
+    return {name: value for name, value in wanted.items() if value is not None}

@@ -1,0 +1,231 @@
+"""Builds without any container: the same plan, run step by step below a private folder of this machine.
+
+The toolchain comes from PyPI wheels as it does in a container. What changes the system itself (apt) is left out, and
+the programs it would have brought must be here already. Nothing is written outside the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import platformdirs
+
+from vdbg_env.application.build_events import BuildEvent, BuildWarning, Built
+from vdbg_env.application.ports import BinaryFile, BuildOrder, Completed, EngineDescription, PushProgress
+from vdbg_env.engines.candidates import is_candidate, mapped
+from vdbg_env.engines.context_tar import extract
+from vdbg_env.engines.host_steps import HostSteps, StepFailed
+from vdbg_env.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.image.plan import ROOT, BuildPlan, RunStep
+
+_PREFIX = "host:"
+_RECORD = "vdbg-env.json"
+
+
+class HostEngine:
+    """`ImageEngine` on a bare machine: an "image" is a folder, its id is `host:` and the folder's path."""
+
+    def __init__(self, *, why: str, home: Path | None = None) -> None:
+        self._why = why
+        self._home = home or Path(platformdirs.user_cache_dir("vdbg-env")) / "host"
+
+    def describe(self) -> EngineDescription:
+        version = f"{platform.system()} {platform.release()}"
+        return EngineDescription(name="host", version=version, why=self._why, capabilities=frozenset({"secrets"}))
+
+    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
+        """See `ImageEngine.build`; a build that does not end well takes its folder with it."""
+        _check_able(order.plan)
+        prefix = self._home / order.plan.digest.removeprefix("sha256:")[:16]
+        with _locked(prefix.with_suffix(".lock")):
+            steps = HostSteps(order, prefix)
+            if _read_record(prefix) is not None and not order.no_cache:
+                yield from steps.all_cached()
+                yield Built(image_id=f"{_PREFIX}{prefix}")
+                return
+            yield BuildWarning(text=f"built on this machine's own system in {prefix}, not on {order.plan.base}")
+            yield from self._build_anew(order, steps, prefix)
+
+    def _build_anew(self, order: BuildOrder, steps: HostSteps, prefix: Path) -> Iterator[BuildEvent]:
+        shutil.rmtree(prefix, ignore_errors=True)
+        whole = False
+        try:
+            prefix.mkdir(parents=True)
+            context = prefix / ".context"
+            extract(order.context, context)
+            try:
+                yield from steps.run(context)
+            except StepFailed as failed:
+                yield failed.event
+                return
+            shutil.rmtree(context)
+            plan = order.plan
+            record = _Record(plan=plan.digest, environment=steps.environment, labels=dict(plan.labels), names=())
+            record.write(prefix)
+            whole = True
+        except OSError as error:
+            raise EngineFailed(
+                f"cannot build in {prefix}: {error.strerror}",
+                cause="the disk is full, or the folder is not yours",
+                next_step=f"df -h {self._home}; XDG_CACHE_HOME=DIR puts the folder elsewhere",
+            ) from error
+        finally:
+            if not whole:
+                shutil.rmtree(prefix, ignore_errors=True)
+        yield Built(image_id=f"{_PREFIX}{prefix}")
+
+    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
+        """See `ImageEngine.files`; folders are named as in an image, below its root."""
+        prefix = _prefix_of(image_id)
+        return contextlib.closing(_candidates(prefix, folders))
+
+    def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
+        """See `ImageEngine.execute`; a bare machine cannot take the network away without root, so it stays."""
+        prefix = _prefix_of(image_id)
+        env = _record_of(prefix).environment
+        program = shutil.which(argv[0].replace(ROOT, str(prefix), 1), path=env.get("PATH"))
+        if program is None:
+            raise EngineFailed(
+                f"{argv[0]} is not in {prefix}", next_step="build again: the folder may have been cleaned"
+            )
+        real = [program, *(word.replace(ROOT, str(prefix), 1) if word.startswith(ROOT) else word for word in argv[1:])]
+        try:
+            ran = subprocess.run(
+                real, env=env, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EngineFailed(
+                f"{argv[0]} could not be run to its end: {error}", next_step="vdbg-env doctor"
+            ) from error
+        out, err = ran.stdout.decode("utf-8", "replace"), ran.stderr.decode("utf-8", "replace")
+        return Completed(argv=tuple(argv), code=ran.returncode, stdout=out, stderr=err)
+
+    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
+        """See `ImageEngine.tag`: names and labels go into the folder's record."""
+        prefix = _prefix_of(image_id)
+        record = _record_of(prefix)
+        merged = tuple(dict.fromkeys([*record.names, *names]))
+        replace(record, names=merged, labels={**record.labels, **labels}).write(prefix)
+        return image_id
+
+    def save(self, image: str, path: Path) -> int:
+        """Refuse: there is no image."""
+        raise _needs_docker(f"write {image} to {path}")
+
+    def push(self, image: str) -> Iterator[PushProgress]:
+        """Refuse: there is no image."""
+        raise _needs_docker(f"push {image}")
+
+    def remove(self, image_id: str) -> None:
+        """See `ImageEngine.remove`: a folder without our record is left alone."""
+        prefix = Path(image_id.removeprefix(_PREFIX))
+        if _read_record(prefix) is not None:
+            shutil.rmtree(prefix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """What stands beside a whole build: its plan's digest, the environment to run it in, its labels and names."""
+
+    plan: str
+    environment: dict[str, str]
+    labels: dict[str, str]
+    names: tuple[str, ...]
+
+    def write(self, prefix: Path) -> None:
+        partial = prefix / f"{_RECORD}.partial"
+        partial.write_text(json.dumps(asdict(self), indent=2, sort_keys=True))
+        partial.replace(prefix / _RECORD)
+
+
+def _read_record(prefix: Path) -> _Record | None:
+    """Return the record of a whole build, or None where there is none; a spoilt one counts as none."""
+    try:
+        found = json.loads((prefix / _RECORD).read_text())
+        return _Record(
+            plan=found["plan"],
+            environment=found["environment"],
+            labels=found["labels"],
+            names=tuple(found["names"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _record_of(prefix: Path) -> _Record:
+    record = _read_record(prefix)
+    if record is None:
+        raise EngineFailed(f"{prefix} holds no finished build", next_step="build it again")
+    return record
+
+
+def _prefix_of(image_id: str) -> Path:
+    if not image_id.startswith(_PREFIX):
+        raise BadInput(
+            f"{image_id} is an image of Docker, and the engine in use is this bare machine",
+            next_step="start Docker, or build with --engine host first",
+        )
+    return Path(image_id.removeprefix(_PREFIX))
+
+
+def _check_able(plan: BuildPlan) -> None:
+    """Refuse before anything is written when this machine lacks what the plan would have installed by apt."""
+    ours = platform.machine()
+    wanted = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}.get(plan.platform or "", ours)
+    if wanted != ours:
+        raise HostNotAble(
+            f"this machine is {ours} and cannot build for {plan.platform}",
+            next_step="build on such a machine, or with Docker and its emulation",
+        )
+    needs = {need for step in plan.steps if isinstance(step, RunStep) for need in step.needs}
+    if missing := sorted(need for need in needs if shutil.which(need) is None):
+        raise HostNotAble(
+            f"without a container this build needs {', '.join(missing)} on this machine",
+            cause="in a container the plan installs them with apt; a bare machine's system is left as it is",
+            next_step=f"install {' '.join(missing)} with the system's package manager, or build with Docker",
+        )
+
+
+def _needs_docker(what: str) -> HostNotAble:
+    return HostNotAble(
+        f"cannot {what}: the host engine makes a folder, not an image",
+        cause="no Docker engine answered, or --engine host was given",
+        next_step="start Docker and build with --engine docker",
+    )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock so that two builds of one plan do not write one folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise EngineFailed(
+                "another vdbg-env is building the same plan on this machine", next_step="wait for it to end"
+            ) from error
+        yield
+
+
+def _candidates(prefix: Path, folders: Sequence[str]) -> Generator[BinaryFile, None, None]:
+    for folder in folders:
+        real = prefix / folder.removeprefix(ROOT).lstrip("/")
+        paths = [real] if real.is_file() else (Path(at) / name for at, _, names in os.walk(real) for name in names)
+        for path in sorted(paths):
+            if path.is_file() and not path.is_symlink():
+                name = ROOT + str(path).removeprefix(str(prefix))
+                with path.open("rb") as stream:
+                    if is_candidate(stream.read(8)):
+                        with mapped(name, stream.fileno()) as found:
+                            yield found
