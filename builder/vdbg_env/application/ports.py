@@ -122,7 +122,11 @@ class ImageEngine(Protocol):
         ...
 
     def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
-        """Add labels to an image (its layers stay) and give the result these names; returns its id."""
+        """Give the image these labels and names over the same layers; returns the id it has from then on.
+
+        The image under `image_id` is gone afterwards, unless it had a name of its own. Raises BadInput for a name no
+        engine takes, EngineFailed when the engine refuses; the image then stays as it was.
+        """
         ...
 
     def save(self, image: str, path: Path) -> int:

@@ -29,7 +29,11 @@ Stream = Literal["stdout", "stderr"]
 # "[ 3/12] RUN ...", "[base 2/3] RUN ...", "[linux/arm64 base 2/3] RUN ..."
 _NUMBERED = re.compile(r"^\[(?P<stage>[^\]]*?)\s*(?P<number>\d+)/(?P<total>\d+)\] (?P<title>.*)$", re.DOTALL)
 _EXIT_CODE = re.compile(r"exit code: (\d+)")
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f]"
+)
+    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f]"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +136,8 @@ class ProgressReader:
         code = _EXIT_CODE.search(error) or _EXIT_CODE.search(message)
         tail = tuple(step.tail) if step else ()
         number = int(code[1]) if code else None
-        cause, next_step = explain_failure(code=number, message=error, tail=tail, jobs=self._jobs)
         title = step.title if step else (self.running() or "before the first step")
+        cause, next_step = explain_failure(title=title, code=number, message=error, tail=tail, jobs=self._jobs)
         return BuildFailed(
             key=step.key if step else None, title=title, code=number, cause=cause, next_step=next_step, tail=tail
         )

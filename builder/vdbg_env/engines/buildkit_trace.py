@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vdbg_env.engines.build_progress import LogChunk, Progress, Stream, Vertex
+from vdbg_env.engines.build_progress import LogChunk, Progress, Vertex
 from vdbg_env.errors import UnreadableBinary
-
-_STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
 
 
 def read_status_response(message: bytes) -> Progress:
@@ -49,7 +47,7 @@ def _log(message: bytes) -> LogChunk:
     stream, data = found.get(3, 1), found.get(4, b"")
     return LogChunk(
         vertex=_text(found.get(1)),
-        stream=_STREAMS.get(stream, "stdout") if isinstance(stream, int) else "stdout",
+        stream="stderr" if stream == 2 else "stdout",
         data=data if isinstance(data, bytes) else b"",
     )
 

@@ -114,10 +114,11 @@ class _ClassicReader:
         found = _CODE.search(error)
         code = int(found[1]) if found else None
         tail = tuple(self._tail)
-        cause, next_step = explain_failure(code=code, message=error, tail=tail, jobs=self._jobs)
+        title = self._open.title if self._open else "before the first step"
+        cause, next_step = explain_failure(title=title, code=code, message=error, tail=tail, jobs=self._jobs)
         return BuildFailed(
             key=self._open.key if self._open else None,
-            title=self._open.title if self._open else "before the first step",
+            title=title,
             code=code,
             cause=cause,
             next_step=next_step,

@@ -92,12 +92,11 @@ class DockerImages:
         candidate = f"{_CANDIDATE_REPOSITORY}:{image_id.removeprefix('sha256:')[:24]}"
         with engine_errors(self.engine.endpoint):
             client.tag(image_id, candidate)
-            try:
-                labelled = self._label(candidate, labels)
-                for repository, tag in places:
-                    client.tag(labelled, repository, tag)
-            finally:
-                client.remove_image(candidate, noprune=True)
+            labelled = self._label(candidate, labels)
+            for repository, tag in places:
+                client.tag(labelled, repository, tag)
+            # Losing its last name removes the image without labels; had anything failed above, it stays for a look.
+            client.remove_image(candidate, noprune=True)
         return labelled
 
     def _label(self, image: str, labels: Mapping[str, str]) -> str:

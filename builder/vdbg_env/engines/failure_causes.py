@@ -30,6 +30,7 @@ _NO_COMMAND = re.compile(r"([\w./+-]+): (?:command )?not found")
 
 @dataclass(frozen=True, kw_only=True)
 class _Evidence:
+    title: str
     code: int | None
     message: str
     text: str
@@ -40,13 +41,15 @@ _Answer = tuple[str, str | None]
 _Rule = Callable[[_Evidence], _Answer | None]
 
 
-def explain_failure(*, code: int | None, message: str, tail: Sequence[str], jobs: int | None) -> tuple[str, str | None]:
-    """Return the cause in one sentence and what to type, from a step's exit status, error and last lines.
+def explain_failure(
+    *, title: str, code: int | None, message: str, tail: Sequence[str], jobs: int | None
+) -> tuple[str, str | None]:
+    """Return the cause in one sentence and what to type, from a step's title, exit status, error and last lines.
 
     `jobs` is the number of compilers the plan ran at once, if it is known. The first rule that knows the failure wins;
     the engine's own words come back when none does.
     """
-    evidence = _Evidence(code=code, message=message, text="\n".join([message, *tail]), jobs=jobs)
+    evidence = _Evidence(title=title, code=code, message=message, text="\n".join([message, *tail]), jobs=jobs)
     for rule in _RULES:
         if answer := rule(evidence):
             return answer
@@ -83,7 +86,8 @@ def _certificate(e: _Evidence) -> _Answer | None:
 
 
 def _no_base(e: _Evidence) -> _Answer | None:
-    if not _NO_BASE.search(e.message):
+    pulling = e.code is None and e.title.startswith(("FROM ", "[internal] load metadata for "))
+    if not (pulling or _NO_BASE.search(e.message)):
         return None
     return (
         f"the base image is neither on this engine nor to be had from its registry ({_short(e.message)})",

@@ -118,7 +118,7 @@ class HostSteps:
             raise StepFailed(self._failure(step, status, tuple(tail)))
 
     def _failure(self, step: RunStep, status: int, tail: tuple[str, ...]) -> BuildFailed:
-        cause, next_step = explain_failure(code=status, message="", tail=tail, jobs=self._order.jobs)
+        cause, next_step = explain_failure(title=step.title, code=status, message="", tail=tail, jobs=self._order.jobs)
         return BuildFailed(key=step.id, title=step.title, code=status, cause=cause, next_step=next_step, tail=tail)
 
     def _secrets(self, step: RunStep) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -10,6 +11,8 @@ from docker import errors
 from vdbg_env.engines.docker_client import GONE, engine_errors
 from vdbg_env.engines.docker_images import DockerImages
 from vdbg_env.image.plan import LABEL_DIGEST, BuildPlan
+
+_PATIENCE_S = 10.0
 
 
 @contextmanager
@@ -29,5 +32,15 @@ def removing_leftovers(images: DockerImages, plan: BuildPlan) -> Iterator[Callab
     finally:
         if not told:
             with suppress(errors.DockerException, *GONE):
-                for image_id in images.unnamed(label) - before:
-                    images.remove(image_id)
+                _remove(images, label, before)
+
+
+def _remove(images: DockerImages, label: str, before: frozenset[str]) -> None:
+    """Remove what is new, and wait a little for what a step that is still ending holds on to."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while left := images.unnamed(label) - before:
+        for image_id in left:
+            images.remove(image_id)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.2)

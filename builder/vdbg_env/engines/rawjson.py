@@ -8,16 +8,13 @@ start one is given back as text.
 from __future__ import annotations
 
 import base64
-import binascii
 import codecs
 import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from vdbg_env.engines.build_progress import LogChunk, Progress, Stream, Vertex
-
-_STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
+from vdbg_env.engines.build_progress import LogChunk, Progress, Vertex
 
 
 class RawJsonReader:
@@ -58,10 +55,15 @@ class RawJsonReader:
 
 def _progress(document: dict[str, Any]) -> Progress:
     return Progress(
-        vertexes=tuple(_vertex(v) for v in document.get("vertexes") or ()),
-        logs=tuple(_log(entry) for entry in document.get("logs") or ()),
-        warnings=tuple(_warning(w) for w in document.get("warnings") or ()),
+        vertexes=tuple(map(_vertex, _entries(document, "vertexes"))),
+        logs=tuple(map(_log, _entries(document, "logs"))),
+        warnings=tuple(map(_warning, _entries(document, "warnings"))),
     )
+
+
+def _entries(document: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    found = document.get(name)
+    yield from (entry for entry in found if isinstance(entry, dict)) if isinstance(found, list) else ()
 
 
 def _vertex(v: dict[str, Any]) -> Vertex:
@@ -78,7 +80,7 @@ def _vertex(v: dict[str, Any]) -> Vertex:
 def _log(entry: dict[str, Any]) -> LogChunk:
     return LogChunk(
         vertex=str(entry.get("vertex", "")),
-        stream=_STREAMS.get(entry.get("stream", 1), "stdout"),
+        stream="stderr" if entry.get("stream") == 2 else "stdout",
         data=_bytes(entry.get("data")),
     )
 
@@ -90,7 +92,7 @@ def _warning(entry: dict[str, Any]) -> str:
 def _bytes(value: object) -> bytes:
     try:
         return base64.b64decode(value) if isinstance(value, str) else b""
-    except binascii.Error:
+    except ValueError:
         return b""
 
 

@@ -1,0 +1,95 @@
+"""A real Docker Engine with a plain Debian base image, and every way this program has to build with it."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vdbg_env.application.ports import ImageEngine
+from vdbg_env.engines.buildkit import BuildKitEngine
+from vdbg_env.engines.buildx import BuildxEngine, find_buildx
+from vdbg_env.engines.classic import ClassicEngine
+from vdbg_env.engines.docker_client import Engine, connect
+from vdbg_env.engines.host import HostEngine
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> Iterator[Engine]:
+    """An engine that answers, with the base image; started by the script when it may be, and then left running."""
+    ran = subprocess.run([REPOSITORY / "scripts" / "prepare-engine"], capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        pytest.skip(ran.stderr.strip().rpartition("\n")[2])
+    engine = connect()
+    yield engine
+    engine.client.close()
+
+
+@pytest.fixture(scope="session")
+def buildx_plugin() -> Iterator[None]:
+    """docker-buildx, from Debian's package in a private folder when it is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_buildx() is None:
+            folder = REPOSITORY / ".cache" / "buildx"
+            script = [REPOSITORY / "scripts" / "buildx-plugin", folder]
+            ran = subprocess.run(script, capture_output=True, text=True, check=False)
+            if ran.returncode != 0:
+                pytest.skip(ran.stderr.strip().rpartition("\n")[2])
+            patch.setenv("DOCKER_CONFIG", str(folder))
+        yield
+
+
+@pytest.fixture(params=["buildx", "buildkit", "classic", "host"])
+def image_engine(request: pytest.FixtureRequest, tmp_path: Path) -> ImageEngine:
+    """Each engine in turn."""
+    return make_engine(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["buildx", "buildkit", "classic"])
+def container_engine(request: pytest.FixtureRequest, tmp_path: Path) -> ImageEngine:
+    """Each engine that makes containers, in turn."""
+    return make_engine(request.param, request, tmp_path)
+
+
+def make_engine(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> ImageEngine:
+    if name == "host":
+        return HostEngine(why="test", home=tmp_path / "host")
+    engine = request.getfixturevalue("docker_engine")
+    match name:
+        case "buildx":
+            request.getfixturevalue("buildx_plugin")
+            found = find_buildx()
+            assert found is not None
+            return BuildxEngine(engine, found, why="test")
+        case "buildkit":
+            return BuildKitEngine(engine, why="test")
+        case _:
+            return ClassicEngine(engine, why="test")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every test the engine holds no container of ours; images without a name that a test made are removed."""
+    if shutil.which("docker") is None or os.environ.get("DOCKER_HOST"):
+        yield
+        return
+    engine: Engine = request.getfixturevalue("docker_engine")
+    before = unnamed_images(engine)
+    yield
+    assert our_containers(engine) == []
+    for image in unnamed_images(engine) - before:
+        engine.client.remove_image(image)
+
+
+def our_containers(engine: Engine) -> list[str]:
+    found = engine.client.containers(all=True, filters={"label": "dev.vdbg-env.purpose"})
+    return [container["Id"] for container in found]
+
+
+def unnamed_images(engine: Engine) -> set[str]:
+    found = engine.client.images(filters={"dangling": True, "label": "dev.vdbg-env.plan.digest"})
+    return {image["Id"] for image in found}
