@@ -13,9 +13,9 @@ from typing import Literal, Protocol
 
 from vdbg_env.application.build_events import BuildEvent
 from vdbg_env.evidence.observation import Observation
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.plan import BuildPlan
+from vdbg_env.runbook.invocation import Invocation
 
 Buffer = bytes | memoryview
 
