@@ -68,6 +68,11 @@ class Library:
         fields.setdefault("name", self._read(step.from_).metadata.title)
         return model.model_construct(id=step.id, **fields), borrowed
 
+    def about(self, name: str) -> tuple[str, str]:
+        """Return a shared step's title and explanation; raises BadDocument when its file is wrong."""
+        file = self._read(name)
+        return file.metadata.title, file.spec.explain or ""
+
     def text(self, name: str) -> tuple[str, ...]:
         """Return the lines of a shared step's file."""
         return self._sources[name].text

@@ -1,0 +1,136 @@
+"""`vdbg-env runbook`: flags become a request; the plan is shown, or the run is begun."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.application.runbook_request import RunbookRequest, Where, prepare
+from vdbg_env.cli.runbook_run import run
+from vdbg_env.errors import BadInput
+from vdbg_env.resources import data_dir
+from vdbg_env.runbook.plan import as_json, as_text, plan
+from vdbg_env.runbook.quantities import duration_s
+from vdbg_env.runbook.state import Facts
+
+
+def _seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else duration_s(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _inputs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    for name, equals, _ in pairs:
+        if not equals or not name:
+            raise click.BadParameter(f"{name!r} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [entry.name for entry in RunbookLibrary().entries if entry.name.startswith(incomplete)]
+
+
+@click.command("runbook", context_settings={"ignore_unknown_options": False})
+@click.argument("name", shell_complete=_names)
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option(
+    "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."
+)
+@click.option(
+    "-i", "--input", "inputs", multiple=True, callback=_inputs, metavar="NAME=VALUE", help="An input of the runbook."
+)
+@click.option(
+    "--on",
+    type=click.Choice(["local", "docker", "slurm", "k8s"]),
+    default="local",
+    show_default=True,
+    help="Where steps run.",
+)
+@click.option("--image", help="The debug image to run in; implies --on docker.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="The folder of this run's record.")
+@click.option("--record", type=click.Path(path_type=Path), help="Also write a recording that can be replayed.")
+@click.option(
+    "--replay", type=click.Path(path_type=Path), help="Run nothing: take what each step gave from a recording."
+)
+@click.option("--resume", metavar="RUN", help="Go on with a run that was cut short.")
+@click.option(
+    "--total-time",
+    "total_s",
+    callback=_seconds,
+    metavar="DURATION",
+    help="End the whole run after this time (status 124).",
+)
+@click.option("--batch", is_flag=True, help="Ask nobody: every question takes its default at once.")
+@click.option("--bisect", is_flag=True, help="Exit as `git bisect run` wants: 1 reproduced, 0 not, 125 unclear.")
+@click.option(
+    "--plan", "plan_only", is_flag=True, help="Show each step's final command line and variables; start nothing."
+)
+@click.option("--json", "as_document", is_flag=True, help="Print the report (or the plan) as JSON on stdout.")
+def command(
+    name: str,
+    argv: tuple[str, ...],
+    files: tuple[Path, ...],
+    inputs: dict[str, str],
+    on: Where,
+    image: str | None,
+    run_dir: Path | None,
+    record: Path | None,
+    replay: Path | None,
+    resume: str | None,
+    total_s: float | None,
+    batch: bool,
+    bisect: bool,
+    plan_only: bool,
+    as_document: bool,
+) -> int:
+    """Walk a failure step by step, from the workload as given to kernel, source line and report.
+
+    \b
+    Example:
+      vdbg-env runbook illegal-memory-access -- vllm serve MODEL
+      vdbg-env runbook illegal-memory-access --plan -- python offline.py
+      git bisect run vdbg-env runbook illegal-memory-access --bisect --batch -- ./repro.sh
+
+    Exit status: 0 nothing found, 3 an error found, 4 warnings only, 124 out of time, 125 inconclusive.
+    """
+    if record and replay:
+        raise click.UsageError("--record and --replay exclude one another")
+    request = RunbookRequest(
+        runbook=name,
+        files=files,
+        argv=argv,
+        inputs=inputs,
+        on="docker" if image else on,
+        image=image,
+        run_dir=run_dir,
+        record=record,
+        replay=replay,
+        resume=resume,
+        total_s=total_s,
+        batch=batch,
+        bisect=bisect,
+        json=as_document,
+    )
+    if plan_only:
+        return _show_plan(request)
+    return run(request)
+
+
+def _show_plan(request: RunbookRequest) -> int:
+    if request.resume:
+        raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
+    prepared = prepare(request, RunbookLibrary(request.files), os.environ)
+    facts = Facts(on="plan", data_dir=str(data_dir("runbooks")), python_path=os.environ.get("PYTHONPATH", ""))
+    planned = plan(prepared.runbook, prepared.inputs, facts)
+    if request.json:
+        click.echo(json.dumps(as_json(planned), indent=2, ensure_ascii=False))
+    else:
+        click.echo(as_text(planned), nl=False)
+    return 0

@@ -1,0 +1,159 @@
+"""`vdbg-env runbooks`: what runbooks there are, what they say, and whether they are right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.errors import BadInput
+from vdbg_env.runbook import explain
+from vdbg_env.runbook.schema import json_schema
+
+_FILES = click.option(
+    "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."
+)
+_JSON = click.option("--json", "as_document", is_flag=True, help="Print JSON.")
+
+
+@click.group("runbooks")
+def command() -> None:
+    """List, show, check and explain runbooks.
+
+    \b
+    Example:
+      vdbg-env runbooks list
+      vdbg-env runbooks lint runbooks/mine.yaml
+    """
+
+
+@command.command("list")
+@_FILES
+@_JSON
+def list_command(files: tuple[Path, ...], as_document: bool) -> int:
+    """List the runbooks at hand: your files, ./runbooks, your own folder, the shipped ones.
+
+    \b
+    Example:
+      vdbg-env runbooks list --json
+    """
+    library = RunbookLibrary(files)
+    runbooks = [(entry, library.load_entry(entry)) for entry in library.entries]
+    if as_document:
+        rows = [
+            {
+                "name": x.name,
+                "title": x.title,
+                "labels": list(x.labels),
+                "origin": entry.origin,
+                "file": str(entry.path),
+            }
+            for entry, x in runbooks
+        ]
+        _print_json({"schema": "vdbg-env/runbooks-list/v1", "runbooks": rows})
+        return 0
+    width = max((len(x.name) for _, x in runbooks), default=0)
+    for entry, x in runbooks:
+        click.echo(f"{x.name:{width}}  {x.title}" + ("" if entry.origin == "shipped" else f"  ({entry.path})"))
+    return 0
+
+
+@command.command("show")
+@click.argument("name")
+@_FILES
+@_JSON
+def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
+    """Show a runbook: its inputs, and each step with where its outcomes lead.
+
+    \b
+    Example:
+      vdbg-env runbooks show illegal-memory-access
+    """
+    runbook = RunbookLibrary(files).load(name)
+    if as_document:
+        _print_json(explain.runbook_json(runbook))
+    else:
+        click.echo(explain.runbook_text(runbook), nl=False)
+    return 0
+
+
+@command.command("lint")
+@click.argument("targets", nargs=-1)
+@_FILES
+@_JSON
+def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document: bool) -> int:
+    """Prove that runbooks can be walked: names, paths, expressions, patterns, tools. Status 2 when one cannot.
+
+    \b
+    Example:
+      vdbg-env runbooks lint
+      vdbg-env runbooks lint ./mine.yaml
+    """
+    results = RunbookLibrary(files).lint(targets)
+    complaints = [complaint for _, found in results for complaint in found]
+    if as_document:
+        rows = [
+            {"file": x.file, "line": x.line, "column": x.column, "what": x.what, "suggestion": x.suggestion}
+            for x in complaints
+        ]
+        _print_json({"schema": "vdbg-env/runbooks-lint/v1", "checked": len(results), "complaints": rows})
+    else:
+        for complaint in complaints:
+            click.echo("\n".join(complaint.lines()))
+        click.echo(_count(len(results), "runbook") + " checked, " + _count(len(complaints), "problem") + " found")
+    return 2 if complaints else 0
+
+
+@command.command("schema")
+def schema_command() -> int:
+    """Print the JSON Schema of runbook files, for editors.
+
+    \b
+    Example:
+      vdbg-env runbooks schema > runbook-v1.schema.json
+    """
+    _print_json(json_schema())
+    return 0
+
+
+@command.command("explain")
+@click.argument("names", nargs=-1, required=True, metavar="NAME [STEP]")
+@_FILES
+def explain_command(names: Sequence[str], files: tuple[Path, ...]) -> int:
+    """Explain a runbook, one of its steps, or a shared step, in its own words.
+
+    \b
+    Example:
+      vdbg-env runbooks explain illegal-memory-access coredump
+      vdbg-env runbooks explain gpu-coredump
+    """
+    library = RunbookLibrary(files)
+    if len(names) > 2:
+        raise click.UsageError("explain takes a runbook, and one of its steps")
+    if len(names) == 1 and names[0] in library.steps.names and names[0] not in {x.name for x in library.entries}:
+        click.echo(explain.shared_step_text(library.steps, names[0]), nl=False)
+        return 0
+    runbook = library.load(names[0])
+    if len(names) == 1:
+        click.echo(explain.description_text(runbook), nl=False)
+        return 0
+    text = explain.step_text(runbook, names[1])
+    if text is None:
+        raise BadInput(
+            f"runbook {runbook.name!r} has no step {names[1]!r}",
+            next_step=f"vdbg-env runbooks show {runbook.name}",
+            details=("its steps: " + ", ".join(step.id for step in runbook.steps),),
+        )
+    click.echo(text, nl=False)
+    return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _print_json(document: object) -> None:
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))

@@ -1,0 +1,137 @@
+"""Says in words what a runbook, one of its steps, or a shared step does."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import assert_never
+
+from vdbg_env.runbook import catalogue
+from vdbg_env.runbook.library import Library
+from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Runbook, Step, Uses
+from vdbg_env.runbook.plan import next_text
+from vdbg_env.runbook.quantities import duration_text, size_text
+
+_WIDTH = 96
+
+
+def runbook_text(runbook: Runbook) -> str:
+    """Return a runbook's inputs, matchers and steps on a few lines each."""
+    lines = [f"{runbook.name}: {runbook.title}", *_wrapped(runbook.description, "  "), "", "inputs"]
+    for wanted in runbook.inputs.values():
+        default = "required" if wanted.required else f"default {wanted.default!r}"
+        lines.append(f"  {wanted.name} ({wanted.type}, {default})  {wanted.description}")
+    lines += ["", "looks for"]
+    lines += [f"  {matcher.name}  {matcher.pattern}" for matcher in runbook.matchers.values()]
+    lines += ["", "steps"]
+    for step in runbook.steps:
+        lines.append(f"  {step.id}: {step.title}")
+        lines += [f"      {line}" for line in _leads(step)]
+    return "\n".join(lines) + "\n"
+
+
+def description_text(runbook: Runbook) -> str:
+    """Return what a runbook is for and, step by step, why."""
+    lines = [f"{runbook.name}: {runbook.title}", *_wrapped(runbook.description, "  ")]
+    for step in runbook.steps:
+        lines += ["", f"{step.id}: {step.title}", *_wrapped(step.explanation, "  ")]
+    return "\n".join(lines) + "\n"
+
+
+def step_text(runbook: Runbook, step_id: str) -> str | None:
+    """Return all about one step, or None when the runbook has none of that id."""
+    step = next((step for step in runbook.steps if step.id == step_id), None)
+    if step is None:
+        return None
+    lines = [f"{step.id}: {step.title}", *_wrapped(step.explanation, "  "), ""]
+    if step.condition:
+        lines.append(f"  only if {step.condition}")
+    lines += [f"  {line}" for line in _does(step)]
+    for outcome in step.outcomes:
+        lines += ["", *(f"  {line}" for line in _outcome(outcome))]
+    return "\n".join(lines) + "\n"
+
+
+def shared_step_text(library: Library, name: str) -> str:
+    """Return what a shared step is for; raises BadDocument when its file is wrong."""
+    title, explanation = library.about(name)
+    lines = [f"{name}: {title} (a shared step: `from: {name}`)", *_wrapped(explanation, "  ")]
+    return "\n".join(lines) + "\n"
+
+
+def runbook_json(runbook: Runbook) -> dict[str, Data]:
+    """Return a runbook as the document `runbooks show --json` prints."""
+    return {
+        "schema": "vdbg-env/runbooks-show/v1",
+        "name": runbook.name,
+        "title": runbook.title,
+        "description": runbook.description,
+        "labels": list(runbook.labels),
+        "file": runbook.file,
+        "digest": runbook.digest,
+        "inputs": [
+            {"name": x.name, "type": x.type, "required": x.required, "default": x.default, "description": x.description}
+            for x in runbook.inputs.values()
+        ],
+        "matchers": {x.name: x.pattern for x in runbook.matchers.values()},
+        "steps": [
+            {
+                "id": step.id,
+                "title": step.title,
+                "explanation": step.explanation,
+                "if": step.condition,
+                "outcomes": [
+                    {"outcome": x.status.value, "when": x.when, "rule": x.rule, "next": next_text(x.next)}
+                    for x in step.outcomes
+                ],
+            }
+            for step in runbook.steps
+        ],
+    }
+
+
+def _leads(step: Step) -> Iterator[str]:
+    if isinstance(step, Manual):
+        yield from (f"{choice} -> {next_text(target)}" for choice, target in step.choices.items())
+    for outcome in step.outcomes:
+        when = f" if {outcome.when}" if outcome.when else ""
+        yield f"{outcome.status} -> {next_text(outcome.next)}{when}"
+
+
+def _does(step: Step) -> Iterator[str]:
+    match step:
+        case Uses():
+            contract = catalogue.contract(step.builtin.name, step.builtin.version)
+            yield f"uses {step.builtin}: {contract.does if contract else ''}"
+        case Manual():
+            yield f"asks: {step.prompt}"
+            yield f"takes {step.default!r} after {duration_text(step.timeout_s)}"
+        case Run():
+            yield f"runs {step.command}, up to {step.repeat.count} times"
+            yield from (f"sets {name}={value}" for name, value in step.env.items() if value is not None)
+            yield from (f"unsets {name}" for name, value in step.env.items() if value is None)
+            yield from (f"engine argument {name}: {value}" for name, value in step.engine_args.items())
+            if step.argv.wrap:
+                yield "under " + " ".join(step.argv.wrap)
+            yield from (f"adds {word}" for word in step.argv.append)
+            yield from (f"removes {word}" for word in step.argv.remove)
+            for rule in step.artifacts:
+                limit = f", at most {size_text(rule.max_size)} each" if rule.max_size else ""
+                yield f"collects {rule.glob}{limit}"
+        case _:
+            assert_never(step)
+
+
+def _outcome(outcome: Outcome) -> Iterator[str]:
+    yield f"{outcome.status}" + (f" when {outcome.when}" if outcome.when else " otherwise")
+    if outcome.message:
+        yield from _wrapped(outcome.message, "  ")
+    if outcome.rule:
+        yield f"  finding {outcome.rule}, {outcome.level}, known by {outcome.how_known}, sure {outcome.confidence:g}"
+    if outcome.next_step:
+        yield f"  try: {outcome.next_step}"
+    yield f"  then {next_text(outcome.next)}"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent) if text else []
