@@ -22,10 +22,17 @@ Buffer = bytes | memoryview
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryFile:
-    """One file that may hold device code: its name as shown to the user, and its bytes (mapped where possible)."""
+    """One file that may hold device code: its name as shown to the user, and its bytes (mapped where possible).
+
+    `path` is where the same bytes lie on disk, for programs that want a file; `asked_for` says that the user named this
+    very file rather than a place it was found in; `problem` says why a file that was found could not be read.
+    """
 
     name: str
     data: Buffer
+    path: Path | None = None
+    asked_for: bool = False
+    problem: str | None = None
 
 
 class BinarySource(Protocol):

@@ -64,7 +64,6 @@ def _entries(view: memoryview) -> Iterator[Entry]:
     else:
         raise UnreadableBinary(
             "neither ELF, nor a static library, nor a fat binary",
-            offset=0,
             next_step="name a library, object file, archive, wheel, .cubin, .fatbin, a folder of these, or an image",
         )
 

@@ -114,7 +114,10 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class FileReport:
-    """What one file holds; `archs` are its targets (sm_90a, compute_90) in order, `problem` why it was not judged."""
+    """What one file holds; `archs` are its targets (sm_90a, compute_90) in order.
+
+    `problem` says why the file could not be judged, `next_step` what to try then.
+    """
 
     path: str
     counts: Counts = Counts()
@@ -122,6 +125,7 @@ class FileReport:
     missing: tuple[Missing, ...] = ()
     witness: Witness | None = None
     problem: str | None = None
+    next_step: str | None = None
 
     @property
     def verdict(self) -> Verdict:

@@ -1,0 +1,101 @@
+"""Proves line info: every candidate of every target is read, judged, and held against a witness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, Literal
+
+from vdbg_env.application.ports import BinaryFile, BinarySource, ProgramRunner
+from vdbg_env.cuda.device_code import DeviceCode, device_code
+from vdbg_env.cuda.lineinfo import FileReport, Judgement, LineinfoReport, Witness, file_report, judge
+from vdbg_env.errors import HostNotAble, UnreadableBinary
+from vdbg_env.evidence import cuobjdump
+
+WITNESS_TIMEOUT_S: Final = 600.0
+_BATCH: Final = 8  # entries a thread takes at once: a task of its own for each would cost more than a small cubin
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyRequest:
+    """What to verify; `witness` None asks cuobjdump where it is at hand, `threads` is how many cubins are read at once.
+
+    Memory stays below `threads` times the largest cubin, expanded, on top of the mapped file.
+    """
+
+    targets: tuple[str, ...]
+    witness: Literal["cuobjdump", "none"] | None = None
+    threads: int = 1
+
+
+def verify_binaries(
+    request: VerifyRequest, *, source: BinarySource, programs: ProgramRunner, tell: Tell = lambda _: None
+) -> LineinfoReport:
+    """Read every target and return the proof; `tell` is called with the name of each file before it is read.
+
+    Raises BadInput for a target that does not exist, and HostNotAble when the witness is asked for and missing.
+    """
+    witness = _find_witness(request, programs)
+    reports = []
+    without = 0
+    with ThreadPoolExecutor(max_workers=request.threads, thread_name_prefix="verify") as pool:
+        for file in _files(request.targets, source):
+            tell(file.name)
+            report = _read(file, pool)
+            if not report.has_device_code and not file.asked_for:
+                without += 1
+                continue
+            reports.append(replace(report, witness=_ask(witness, file, report, programs)))
+    return LineinfoReport(files=tuple(reports), without_device_code=without)
+
+
+def _find_witness(request: VerifyRequest, programs: ProgramRunner) -> str | None:
+    if request.witness == "none":
+        return None
+    path = programs.which(cuobjdump.TOOL)
+    if path is None and request.witness is not None:
+        raise HostNotAble(
+            "cuobjdump is not on this machine",
+            cause="it comes with the CUDA toolkit, and alone as a Python package",
+            next_step="pip install nvidia-cuda-cuobjdump, or --witness none",
+        )
+    return path
+
+
+def _files(targets: Iterable[str], source: BinarySource) -> Iterator[BinaryFile]:
+    for target in targets:
+        with source.open(target) as files:
+            yield from files
+
+
+def _read(file: BinaryFile, pool: ThreadPoolExecutor) -> FileReport:
+    if file.problem is not None:
+        return FileReport(path=file.name, problem=file.problem)
+    try:
+        batches = pool.map(_judge_all, _batches(device_code(file.data)))
+        return file_report(file.name, (judged for batch in batches for judged in batch))
+    except UnreadableBinary as error:
+        return FileReport(path=file.name, problem=error.what, next_step=error.next_step)
+
+
+def _judge_all(codes: tuple[DeviceCode, ...]) -> list[Judgement]:
+    return [judge(code) for code in codes]
+
+
+def _batches(codes: Iterator[DeviceCode]) -> Iterator[tuple[DeviceCode, ...]]:
+    while batch := tuple(islice(codes, _BATCH)):
+        yield batch
+
+
+def _ask(witness: str | None, file: BinaryFile, report: FileReport, programs: ProgramRunner) -> Witness | None:
+    if witness is None or file.path is None or report.problem is not None:
+        return None
+    try:
+        ran = programs.run([witness, "-all", "-lelf", str(file.path)], timeout_s=WITNESS_TIMEOUT_S)
+    except HostNotAble as error:
+        return Witness(tool=cuobjdump.TOOL, listed=None, rc=None, agrees=False, reason=error.what)
+    return cuobjdump.weigh(report, cuobjdump.parse_listing(ran.stdout, ran.stderr), ran.code)

@@ -1,0 +1,60 @@
+"""Runs short helper programs, and finds those of the CUDA toolkit where its packages put them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vdbg_env.application.ports import Completed
+from vdbg_env.errors import HostNotAble
+
+
+class Programs:
+    """A ProgramRunner over this machine's own programs."""
+
+    def which(self, program: str) -> str | None:
+        """Return the program's full path: PATH first, then a CUDA toolkit, then NVIDIA's Python packages."""
+        found = shutil.which(program)
+        return found or next((str(f / program) for f in _toolkit_folders() if os.access(f / program, os.X_OK)), None)
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
+        """Run to the end; raises HostNotAble when it cannot be started or outlasts `timeout_s` seconds."""
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "LC_ALL": "C"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HostNotAble(f"{argv[0]} cannot be started: {error.strerror or error}") from error
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise HostNotAble(f"{argv[0]} did not end within {timeout_s:g} seconds") from error
+        finally:
+            # Whatever ended the wait, Ctrl-C included, the program and its children end too.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        return Completed(
+            argv=tuple(argv),
+            code=process.returncode,
+            stdout=stdout.decode("utf-8", "replace"),
+            stderr=stderr.decode("utf-8", "replace"),
+        )
+
+
+def _toolkit_folders() -> Iterator[Path]:
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if value := os.environ.get(variable):
+            yield Path(value, "bin")
+    yield Path("/usr/local/cuda/bin")
+    yield from sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin"), reverse=True)

@@ -1,0 +1,136 @@
+"""Writes a proof of line info for people: each file with its architectures, what lacks lines, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, assert_never
+
+from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Missing, Verdict, Witness
+
+_COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")
+_MISSING_SHOWN: Final = 10
+_MISSING_SHOWN_OF_NONE: Final = 3  # where nothing has lines, which ones lack them is no news
+_KERNELS_SHOWN: Final = 3
+_REBUILD: Final = "NVCC_PREPEND_FLAGS=-lineinfo CCACHE_DISABLE=1, in an empty build folder"
+
+
+def render(report: LineinfoReport, *, every_missing: bool = False) -> str:
+    """Return the report as text, newline at the end; `every_missing` names all that lacks lines, however much."""
+    blocks = ["\n".join(_file(file, every_missing)) for file in report.files]
+    return "\n\n".join([*blocks, "\n".join(_summary(report))]) + "\n"
+
+
+def _file(file: FileReport, every_missing: bool) -> Iterator[str]:
+    yield f"{_one_line(file.path)}: {file.verdict}"
+    if file.problem is not None:
+        yield f"  {_one_line(file.problem)}"
+        if file.next_step:
+            yield f"  try: {_one_line(file.next_step)}"
+        return
+    if file.counts.cubins:
+        yield from _table(file)
+    if file.counts.ptx:
+        yield f"  {_number(file.counts.ptx, 'PTX entry', 'PTX entries')}, compiled when the program starts: not judged"
+    if file.counts.other:
+        yield f"  {_number(file.counts.other, 'entry', 'entries')} of another kind, such as LTO-IR: not judged"
+    if file.witness:
+        yield f"  {_witness(file.witness)}"
+    few = _MISSING_SHOWN_OF_NONE if file.verdict is Verdict.NONE else _MISSING_SHOWN
+    yield from _missing(file.missing, len(file.missing) if every_missing else few)
+
+
+def _table(file: FileReport) -> Iterator[str]:
+    rows = [(arch, counts) for arch, counts in file.archs if counts.cubins]
+    if len(rows) > 1:
+        rows.append(("all", file.counts))
+    width = max(len(arch) for arch, _ in rows) + 2
+    yield "  " + _COLUMNS[0].ljust(width) + "".join(name.rjust(len(name) + 2) for name in _COLUMNS[1:])
+    for arch, counts in rows:
+        numbers = (counts.cubins, counts.with_code, counts.with_debug_line, counts.device_debug)
+        cells = (f"{n:,}".rjust(len(name) + 2) for n, name in zip(numbers, _COLUMNS[1:], strict=True))
+        yield "  " + arch.ljust(width) + "".join(cells)
+
+
+def _witness(witness: Witness) -> str:
+    if witness.agrees:
+        return f"{witness.tool} lists {_number(witness.listed or 0, 'cubin', 'cubins')} too"
+    return f"{witness.tool} does not agree: {_one_line(witness.reason or 'it gave no reason')}"
+
+
+def _missing(missing: Iterable[Missing], shown: int) -> Iterator[str]:
+    groups = _by_unit(missing)
+    if not groups:
+        return
+    yield "  without line info:"
+    for unit, archs in list(groups.items())[:shown]:
+        yield f"    {', '.join(archs)}: {_one_line(_unit(unit))}"
+    if len(groups) > shown:
+        yield f"    and {len(groups) - shown:,} more (--all names them, --json with their kernels)"
+
+
+_Unit = tuple[str, str, tuple[str, ...], int]
+
+
+def _by_unit(missing: Iterable[Missing]) -> dict[_Unit, list[str]]:
+    """Group by translation unit: one source file is compiled once for each architecture."""
+    groups: dict[_Unit, list[str]] = {}
+    for cubin in missing:
+        unit = (cubin.member, cubin.identifier, cubin.kernels, cubin.kernel_count)
+        archs = groups.setdefault(unit, [])
+        if cubin.arch not in archs:
+            archs.append(cubin.arch)
+    return groups
+
+
+def _unit(unit: _Unit) -> str:
+    member, identifier, kernels, count = unit
+    names = list(dict.fromkeys(short_name(demangle(kernel)) for kernel in kernels))[:_KERNELS_SHOWN]
+    more = f" and {count - len(names):,} more" if count > len(names) else ""
+    held = f"{'kernel' if count == 1 else 'kernels'} {', '.join(names)}{more}" if names else "device functions only"
+    return ": ".join(part for part in (member, identifier, held) if part)
+
+
+def _summary(report: LineinfoReport) -> Iterator[str]:
+    counts = report.counts
+    where = f" ({_number(len(report.files), 'file', 'files')})" if len(report.files) > 1 else ""
+    yield f"verdict: {report.verdict}{where}: {_said(report, counts)}"
+    if report.without_device_code:
+        yield f"  {_number(report.without_device_code, 'other file holds', 'other files hold')} no device code"
+    if report.verdict in (Verdict.NONE, Verdict.PARTIAL):
+        yield f"  try: build again with {_REBUILD}"
+
+
+def _said(report: LineinfoReport, counts: Counts) -> str:
+    match report.verdict:
+        case Verdict.FULL:
+            return f"{_number(counts.with_code, 'cubin', 'cubins')} with code, each with line info"
+        case Verdict.PARTIAL:
+            lacking = counts.with_code - counts.with_debug_line
+            return f"{lacking:,} of {counts.with_code:,} cubins with code lack line info, as after a compiler cache hit"
+        case Verdict.NONE:
+            return f"none of {_number(counts.with_code, 'cubin', 'cubins')} with code carries line info"
+        case Verdict.NO_DEVICE_CODE:
+            return _why_nothing(counts)
+        case Verdict.UNREADABLE:
+            unread = sum(f.problem is not None for f in report.files)
+            return f"{_number(unread, 'file', 'files')} could not be judged, so nothing is proven"
+        case never:
+            assert_never(never)
+
+
+def _why_nothing(counts: Counts) -> str:
+    if counts.cubins:
+        return f"{_number(counts.cubins, 'cubin', 'cubins')}, but none with code"
+    if counts.ptx:
+        return "PTX alone, no compiled device code"
+    return "no device code was found"
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _one_line(text: str) -> str:
+    """Keep control characters in file and kernel names from moving the cursor or forging a line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

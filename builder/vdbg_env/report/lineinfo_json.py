@@ -1,0 +1,135 @@
+"""Writes a proof of line info as JSON, schema `vdbg-env/verify/v1`; these types are where the published schema is from.
+
+Fields are only ever added.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from typing_extensions import (
+    TypedDict,
+)  # pydantic makes the published schema of these, before Python 3.12 of these only
+
+from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Missing, Witness
+
+SCHEMA: Literal["vdbg-env/verify/v1"] = "vdbg-env/verify/v1"
+
+VerdictName = Literal["full", "partial", "none", "no-device-code", "unreadable"]
+
+
+class CountsDocument(TypedDict):
+    """Numbers of cubins; with_debug_line and device_debug count among those with code, ptx and other count apart."""
+
+    cubins: int
+    with_code: int
+    with_debug_line: int
+    device_debug: int
+    ptx: int
+    other: int
+
+
+class ArchDocument(CountsDocument):
+    """The numbers of one target, such as sm_90a or compute_90."""
+
+    arch: str
+
+
+class MissingDocument(TypedDict):
+    """A cubin with code and without line info; kernels are mangled and the first of kernel_count."""
+
+    arch: str
+    identifier: str | None
+    member: str | None
+    kernels: list[str]
+    kernel_count: int
+
+
+class WitnessDocument(TypedDict):
+    """What another tool says of the same file; reason explains why it does not agree."""
+
+    tool: str
+    listed: int | None
+    rc: int | None
+    agrees: bool
+    reason: str | None
+
+
+class FileDocument(CountsDocument):
+    """One file; problem says why it is unreadable, witness is null when none was asked."""
+
+    path: str
+    verdict: VerdictName
+    archs: list[ArchDocument]
+    missing: list[MissingDocument]
+    witness: WitnessDocument | None
+    problem: str | None
+
+
+class VerifyDocument(CountsDocument):
+    """The whole proof; the numbers are those of all files together."""
+
+    schema: Literal["vdbg-env/verify/v1"]
+    verdict: VerdictName
+    files: list[FileDocument]
+    without_device_code: int
+
+
+def render(report: LineinfoReport) -> str:
+    """Return the report as indented JSON that ends with a newline."""
+    return json.dumps(document(report), indent=2, ensure_ascii=False) + "\n"
+
+
+def document(report: LineinfoReport) -> VerifyDocument:
+    """Return the report as plain values."""
+    return {
+        "schema": SCHEMA,
+        "verdict": report.verdict.value,
+        **_counts(report.counts),
+        "files": [_file(file) for file in report.files],
+        "without_device_code": report.without_device_code,
+    }
+
+
+def _file(file: FileReport) -> FileDocument:
+    return {
+        "path": file.path,
+        "verdict": file.verdict.value,
+        **_counts(file.counts),
+        "archs": [{"arch": arch, **_counts(counts)} for arch, counts in file.archs],
+        "missing": [_missing(missing) for missing in file.missing],
+        "witness": _witness(file.witness) if file.witness else None,
+        "problem": file.problem,
+    }
+
+
+def _counts(counts: Counts) -> CountsDocument:
+    return {
+        "cubins": counts.cubins,
+        "with_code": counts.with_code,
+        "with_debug_line": counts.with_debug_line,
+        "device_debug": counts.device_debug,
+        "ptx": counts.ptx,
+        "other": counts.other,
+    }
+
+
+def _missing(missing: Missing) -> MissingDocument:
+    return {
+        "arch": missing.arch,
+        "identifier": missing.identifier or None,
+        "member": missing.member or None,
+        "kernels": list(missing.kernels),
+        "kernel_count": missing.kernel_count,
+    }
+
+
+def _witness(witness: Witness) -> WitnessDocument:
+    return {
+        "tool": witness.tool,
+        "listed": witness.listed,
+        "rc": witness.rc,
+        "agrees": witness.agrees,
+        "reason": witness.reason,
+    }

@@ -1,0 +1,128 @@
+"""What is read, what is left out, when the witness is asked, and what it costs when it cannot be."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.builders.cubin import cubin
+from tests.builders.fatbin import EntrySpec, container, host_library
+from vdbg_env.application.ports import BinaryFile, Completed
+from vdbg_env.application.verify_binaries import VerifyRequest, verify_binaries
+from vdbg_env.cuda.lineinfo import Verdict
+from vdbg_env.errors import HostNotAble
+
+GOOD = host_library(container(*(EntrySpec(payload=cubin(f"k{i}", lines=True)) for i in range(20))))
+BAD = host_library(container(EntrySpec(payload=cubin("k"))))
+HOST = host_library()
+
+
+@dataclass
+class FakeSource:
+    """A source of the files given, under the one target `here`."""
+
+    files: Sequence[BinaryFile]
+
+    @contextmanager
+    def open(self, target: str) -> Generator[Iterator[BinaryFile], None, None]:
+        assert target == "here"
+        yield iter(self.files)
+
+
+@dataclass
+class FakePrograms:
+    """A cuobjdump that lists `listed` cubins of whatever file."""
+
+    path: str | None = "/bin/cuobjdump"
+    listed: int = 20
+    error: HostNotAble | None = None
+    runs: list[Sequence[str]] = field(default_factory=list)
+
+    def which(self, program: str) -> str | None:
+        assert program == "cuobjdump"
+        return self.path
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
+        self.runs.append(argv)
+        if self.error:
+            raise self.error
+        listing = "".join(f"ELF file {i:4}: k.{i}.sm_90.cubin\n" for i in range(self.listed))
+        return Completed(argv=tuple(argv), code=0, stdout=listing, stderr="")
+
+
+def file(name: str, data: bytes, *, asked_for: bool = False) -> BinaryFile:
+    return BinaryFile(name=name, data=data, path=Path(name), asked_for=asked_for)
+
+
+REQUEST = VerifyRequest(targets=("here",), threads=2)
+
+
+def test_a_good_file_with_an_agreeing_witness() -> None:
+    programs = FakePrograms()
+    report = verify_binaries(REQUEST, source=FakeSource([file("good.so", GOOD)]), programs=programs)
+    assert report.verdict is Verdict.FULL
+    assert report.counts.with_debug_line == 20
+    assert [f.witness.agrees for f in report.files if f.witness] == [True]
+    assert programs.runs == [["/bin/cuobjdump", "-all", "-lelf", "good.so"]]
+
+
+def test_files_without_device_code_are_counted_only_unless_asked_for() -> None:
+    source = FakeSource([file("host.so", HOST), file("named.so", HOST, asked_for=True), file("bad.so", BAD)])
+    report = verify_binaries(REQUEST, source=source, programs=FakePrograms(path=None))
+    assert [(f.path, f.verdict) for f in report.files] == [
+        ("named.so", Verdict.NO_DEVICE_CODE),
+        ("bad.so", Verdict.NONE),
+    ]
+    assert report.without_device_code == 1
+
+
+def test_one_damaged_file_does_not_stop_the_others() -> None:
+    damaged = GOOD.replace(b"\x50\xed\x55\xba", b"\x51\xed\x55\xba")
+    source = FakeSource([file("damaged.so", damaged), file("good.so", GOOD)])
+    report = verify_binaries(REQUEST, source=source, programs=FakePrograms())
+    assert [f.verdict for f in report.files] == [Verdict.UNREADABLE, Verdict.FULL]
+    assert "no fat binary container here" in (report.files[0].problem or "")
+    assert report.verdict is Verdict.UNREADABLE
+
+
+def test_a_file_that_could_not_be_opened_is_reported() -> None:
+    source = FakeSource([BinaryFile(name="closed.so", data=b"", problem="Permission denied")])
+    report = verify_binaries(REQUEST, source=source, programs=FakePrograms())
+    assert (report.files[0].verdict, report.files[0].problem) == (Verdict.UNREADABLE, "Permission denied")
+
+
+def test_without_a_witness_at_hand_none_is_asked() -> None:
+    report = verify_binaries(REQUEST, source=FakeSource([file("good.so", GOOD)]), programs=FakePrograms(path=None))
+    assert report.files[0].witness is None
+
+
+def test_the_witness_can_be_refused() -> None:
+    programs = FakePrograms()
+    request = VerifyRequest(targets=("here",), witness="none")
+    verify_binaries(request, source=FakeSource([file("good.so", GOOD)]), programs=programs)
+    assert programs.runs == []
+
+
+def test_a_witness_that_is_demanded_and_missing_is_an_error() -> None:
+    request = VerifyRequest(targets=("here",), witness="cuobjdump")
+    with pytest.raises(HostNotAble) as caught:
+        verify_binaries(request, source=FakeSource([]), programs=FakePrograms(path=None))
+    assert "pip install nvidia-cuda-cuobjdump" in (caught.value.next_step or "")
+
+
+def test_a_witness_that_outlasts_its_time_is_told_and_changes_no_verdict() -> None:
+    programs = FakePrograms(error=HostNotAble("cuobjdump did not end within 600 seconds"))
+    report = verify_binaries(REQUEST, source=FakeSource([file("good.so", GOOD)]), programs=programs)
+    witness = report.files[0].witness
+    assert witness is not None
+    assert (witness.agrees, witness.rc) == (False, None)
+    assert report.verdict is Verdict.FULL
+
+
+def test_each_file_is_told_before_it_is_read() -> None:
+    told: list[str] = []
+    source = FakeSource([file("good.so", GOOD), file("bad.so", BAD)])
+    verify_binaries(REQUEST, source=source, programs=FakePrograms(), tell=told.append)
+    assert told == ["good.so", "bad.so"]

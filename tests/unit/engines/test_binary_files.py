@@ -1,0 +1,107 @@
+"""Files, folders and wheels: what is a candidate, what is passed over, what is a problem."""
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.builders.cubin import cubin
+from tests.builders.fatbin import EntrySpec, archive, container, host_library
+from vdbg_env.engines.binary_files import BinaryFiles
+from vdbg_env.errors import BadInput
+
+LIBRARY = host_library(container(EntrySpec(payload=cubin("k"))))
+
+
+def found(target: Path) -> dict[str, bytes | str]:
+    """Return each file's name below the target, and its bytes or its problem."""
+    with BinaryFiles().open(str(target)) as files:
+        return {f.name.removeprefix(str(target)).lstrip("/:"): f.problem or bytes(f.data) for f in files}
+
+
+def test_a_named_file_is_yielded_whatever_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"hello")
+    with BinaryFiles().open(str(tmp_path / "notes.txt")) as files:
+        (file,) = files
+    assert (bytes(file.data), file.asked_for, file.path) == (b"hello", True, tmp_path / "notes.txt")
+
+
+def test_an_empty_file_is_no_reason_to_fail(tmp_path: Path) -> None:
+    (tmp_path / "empty.so").touch()
+    assert found(tmp_path / "empty.so") == {"": b""}
+
+
+def test_a_folder_yields_candidates_by_their_first_bytes_not_their_names(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "libx.so.1").write_bytes(LIBRARY)
+    (tmp_path / "lib.a").write_bytes(archive(("x.o", LIBRARY)))
+    (tmp_path / "k.fatbin").write_bytes(container())
+    (tmp_path / "k.cubin").write_bytes(cubin("k"))
+    (tmp_path / "fake.so").write_bytes(b"#!/bin/sh\n")
+    (tmp_path / "empty.so").touch()
+    assert sorted(found(tmp_path)) == ["deep/er/libx.so.1", "k.cubin", "k.fatbin", "lib.a"]
+
+
+def test_a_file_of_several_names_is_yielded_once(tmp_path: Path) -> None:
+    (tmp_path / "libx.so.1").write_bytes(LIBRARY)
+    (tmp_path / "libx.so").symlink_to("libx.so.1")
+    os.link(tmp_path / "libx.so.1", tmp_path / "liby.so")
+    (tmp_path / "dangling.so").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert sorted(found(tmp_path)) == ["libx.so"]
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.so")
+    assert found(tmp_path) == {}
+
+
+def test_members_of_a_wheel_are_yielded_one_at_a_time_and_leave_nothing_behind(tmp_path: Path) -> None:
+    wheel = tmp_path / "x-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as z:
+        z.writestr("x/a.so", LIBRARY)
+        z.writestr("x/__init__.py", "")
+        z.writestr("y/a.so", LIBRARY)
+    seen = []
+    with BinaryFiles().open(str(wheel)) as files:
+        for file in files:
+            assert file.path is not None
+            assert [p.name for p in file.path.parent.iterdir()] == ["a.so"]
+            assert file.path.read_bytes() == bytes(file.data) == LIBRARY
+            seen.append(file)
+    assert [f.name for f in seen] == [f"{wheel}:x/a.so", f"{wheel}:y/a.so"]
+    assert not seen[0].path.parent.exists() if seen[0].path else False
+
+
+def test_a_wheel_in_a_folder_is_looked_into(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as z:
+        z.writestr("a.so", LIBRARY)
+    assert found(tmp_path) == {"x.whl:a.so": LIBRARY}
+
+
+def test_a_damaged_member_is_a_problem_and_the_rest_is_read(tmp_path: Path) -> None:
+    wheel = tmp_path / "x.whl"
+    with zipfile.ZipFile(wheel, "w") as z:
+        z.writestr("a.so", LIBRARY)
+        z.writestr("b.so", LIBRARY)
+    data = bytearray(wheel.read_bytes())
+    data[data.index(LIBRARY) + 100] ^= 0xFF
+    wheel.write_bytes(data)
+    names = found(wheel)
+    assert "Bad CRC-32" in str(names["a.so"])
+    assert names["b.so"] == LIBRARY
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "closed.so").write_bytes(LIBRARY)
+    (tmp_path / "closed.so").chmod(0)
+    assert found(tmp_path) == {"closed.so": "Permission denied"}
+
+
+def test_a_missing_target_and_a_false_wheel_are_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "x.whl").write_bytes(b"not a zip file")
+    for target, what in (("nowhere", "no such file"), ("x.whl", "cannot be read: File is not a zip file")):
+        with pytest.raises(BadInput, match=what), BinaryFiles().open(str(tmp_path / target)) as files:
+            list(files)

@@ -1,0 +1,104 @@
+"""What the user and other programs see of a proof of line info."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import TypeAdapter
+
+from tests.support.golden import assert_golden
+from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Missing, Witness
+from vdbg_env.report import lineinfo, lineinfo_json
+
+SCHEMA_FILE = "../../docs/schemas/verify-v1.schema.json"  # from tests/golden
+
+BLUR = ("_Z4blurILi4EEvPKfPf", "_Z4blurILi8EEvPKfPf")
+GOOD = FileReport(
+    path="vllm/_moe_C.abi3.so",
+    counts=Counts(cubins=3, with_code=2, with_debug_line=2, ptx=1),
+    archs=(
+        ("sm_90a", Counts(cubins=2, with_code=1, with_debug_line=1)),
+        ("sm_100f", Counts(cubins=1, with_code=1, with_debug_line=1)),
+        ("compute_120", Counts(ptx=1)),
+    ),
+    witness=Witness(tool="cuobjdump", listed=3, rc=0, agrees=True),
+)
+PARTIAL = FileReport(
+    path="vllm/_C.abi3.so",
+    counts=Counts(cubins=2440, with_code=2428, with_debug_line=2424, device_debug=2, ptx=28, other=1),
+    archs=(
+        ("sm_80", Counts(cubins=1220, with_code=1214, with_debug_line=1212)),
+        ("sm_90", Counts(cubins=1220, with_code=1214, with_debug_line=1212, device_debug=2)),
+        ("compute_90", Counts(ptx=28, other=1)),
+    ),
+    missing=(
+        Missing(arch="sm_80", identifier="csrc/activation.cu", member="", kernels=BLUR, kernel_count=2),
+        Missing(arch="sm_90", identifier="csrc/activation.cu", member="", kernels=BLUR, kernel_count=2),
+        Missing(arch="sm_80", identifier="", member="libx.a", kernels=("k0", "k1", "k2", "k3"), kernel_count=164),
+        Missing(arch="sm_90", identifier="", member="", kernels=(), kernel_count=0),
+    ),
+    witness=Witness(tool="cuobjdump", listed=1, rc=1, agrees=False, reason="it stopped after 1 of 2440 cubins"),
+)
+NONE = FileReport(
+    path="one.cubin",
+    counts=Counts(cubins=1, with_code=1),
+    archs=(("sm_90", Counts(cubins=1, with_code=1)),),
+    missing=(Missing(arch="sm_90", identifier="", member="", kernels=("_Z1kPf",), kernel_count=1),),
+)
+DAMAGED = FileReport(path="bad\nname.so", problem="a fat binary container is cut short (at byte 0x10)")
+TEXT_FILE = FileReport(path="notes.txt", problem="neither ELF nor fat binary", next_step="name a library")
+PTX_ONLY = FileReport(path="ptx.so", counts=Counts(ptx=2), archs=(("compute_90", Counts(ptx=2)),))
+STUBS = FileReport(path="host.so", counts=Counts(cubins=4), archs=(("sm_90", Counts(cubins=4)),))
+MANY = FileReport(
+    path="many.so",
+    counts=Counts(cubins=13, with_code=13, with_debug_line=1),
+    archs=(("sm_90", Counts(cubins=13, with_code=13, with_debug_line=1)),),
+    missing=tuple(
+        Missing(arch="sm_90", identifier=f"{i}.cu", member="", kernels=(f"k{i}",), kernel_count=1) for i in range(12)
+    ),
+)
+
+REPORTS = {
+    "full": LineinfoReport(files=(GOOD,), without_device_code=12),
+    "partial": LineinfoReport(files=(GOOD, PARTIAL)),
+    "none": LineinfoReport(files=(NONE,)),
+    "unreadable": LineinfoReport(files=(GOOD, DAMAGED, TEXT_FILE)),
+    "ptx_only": LineinfoReport(files=(PTX_ONLY,)),
+    "stubs": LineinfoReport(files=(STUBS,), without_device_code=1),
+    "nothing": LineinfoReport(files=(), without_device_code=3),
+    "many": LineinfoReport(files=(MANY,)),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_table(name: str) -> None:
+    assert_golden(f"report/lineinfo_{name}.txt", lineinfo.render(REPORTS[name]))
+
+
+def test_everything_missing_is_named_on_request() -> None:
+    text = lineinfo.render(REPORTS["many"], every_missing=True)
+    assert all(f"{i}.cu: kernel k{i}" in text for i in range(12))
+    assert "more (--all" not in text
+
+
+def test_the_json() -> None:
+    assert_golden("report/lineinfo_partial.json", lineinfo_json.render(REPORTS["partial"]))
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_json_keeps_its_published_schema(name: str) -> None:
+    jsonschema.validate(json.loads(lineinfo_json.render(REPORTS[name])), published_schema())
+
+
+def test_the_published_schema_comes_from_the_types() -> None:
+    assert_golden(SCHEMA_FILE, json.dumps(published_schema(), indent=2) + "\n")
+
+
+def published_schema() -> dict[str, Any]:
+    """The schema of the document, as docs/schemas holds it."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "vdbg-env/verify/v1",
+        **TypeAdapter(lineinfo_json.VerifyDocument).json_schema(),
+    }
