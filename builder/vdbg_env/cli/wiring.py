@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from vdbg_env.application.ports import BinarySource, ProgramRunner
+from vdbg_env.image.context import BuildContext
 
 
 def binary_source() -> BinarySource:
@@ -17,3 +20,10 @@ def programs() -> ProgramRunner:
     from vdbg_env.engines.programs import Programs
 
     return Programs()
+
+
+def lay_out_context(context: BuildContext, folder: Path) -> None:
+    """Write a build context as files below a folder that does not exist yet."""
+    from vdbg_env.engines.context_tar import extract
+
+    extract(context, folder)
