@@ -209,3 +209,33 @@ class Interrupts(Protocol):
     def pending(self) -> tuple[int, ...]:
         """Return the numbers of the signals that came, oldest first."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreFile:
+    """A GPU core dump on disk, expanded if it was gzipped; `modified` is the file's time in seconds of the epoch."""
+
+    name: str
+    data: Buffer
+    modified: float
+    notes: tuple[str, ...] = ()
+
+
+class CoreFiles(Protocol):
+    """Opens GPU core dumps."""
+
+    def find(self, target: str) -> tuple[str, ...]:
+        """Return the dumps that a file or a folder means; raises BadInput when there is none."""
+        ...
+
+    def open(self, path: str) -> AbstractContextManager[CoreFile]:
+        """Yield a dump; its bytes are valid inside the `with` only. Raises BadInput when it cannot be read."""
+        ...
+
+
+class SourceText(Protocol):
+    """Finds the text of source lines, wherever the sources lie now."""
+
+    def line(self, file: str, number: int) -> str | None:
+        """Return a line by the file name in the line table and its 1-based number; None when it cannot be found."""
+        ...

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
-from vdbg_env.application.ports import BinarySource, ProgramRunner
-from vdbg_env.image.context import BuildContext
+from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner, SourceText
 
 
 def binary_source() -> BinarySource:
@@ -22,8 +21,15 @@ def programs() -> ProgramRunner:
     return Programs()
 
 
-def lay_out_context(context: BuildContext, folder: Path) -> None:
-    """Write a build context as files below a folder that does not exist yet."""
-    from vdbg_env.engines.context_tar import extract
+def core_files() -> CoreFiles:
+    """Return the opener of GPU core dumps."""
+    from vdbg_env.engines.core_files import CoreFilesOnDisk
 
-    extract(context, folder)
+    return CoreFilesOnDisk()
+
+
+def source_text(roots: Sequence[str], mappings: Sequence[tuple[str, str]]) -> SourceText:
+    """Return the finder of source lines below `roots`, with path prefixes rewritten by `mappings`."""
+    from vdbg_env.engines.source_text import SourceFiles
+
+    return SourceFiles(roots, mappings)

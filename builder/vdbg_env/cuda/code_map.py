@@ -74,10 +74,11 @@ class CodeMap:
             raise UnreadableBinary("an ELF file, but not of a CUDA device", offset=18)
         self._notes: Final[list[str]] = []
 
-    @cached_property
+    @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be read, in words; asking reads both line tables."""
-        tables = [t for t in (self.lines, self.ptx_lines) if t]
+        """What could not be read so far, in words; tables that nobody asked for yet are not opened for this."""
+        opened = [self.__dict__.get(name) for name in ("lines", "ptx_lines")]
+        tables = [table for table in opened if isinstance(table, LineTable)]
         return (*self._notes, *dict.fromkeys(note for table in tables for note in table.notes))
 
     @cached_property

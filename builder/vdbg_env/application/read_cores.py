@@ -1,0 +1,79 @@
+"""`vdbg-env core`: reads GPU core dumps, the first in time first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.cuda.gpu_core import reading
+from vdbg_env.cuda.gpu_core.reading import CoreReading
+from vdbg_env.cuda.source_frame import Chain
+from vdbg_env.errors import BadInput, UnreadableBinary
+from vdbg_env.report.source_chain import SourceLines, leaves
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreRequest:
+    """Which dumps to read (files or folders), and whether with registers."""
+
+    targets: tuple[str, ...]
+    registers: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoresRead:
+    """Every dump that could be read, in order of time, the source lines found, and why others could not be read."""
+
+    readings: tuple[CoreReading, ...]
+    sources: SourceLines
+    problems: tuple[tuple[str, BadInput], ...]
+
+
+def read_cores(request: CoreRequest, *, files: CoreFiles, source_text: SourceText) -> CoresRead:
+    """Read every dump that was named.
+
+    Raises BadInput when none of them could be read; with some readable the others are told in `problems`.
+    """
+    readings: list[CoreReading] = []
+    problems: list[tuple[str, BadInput]] = []
+    for path in dict.fromkeys(path for target in request.targets for path in files.find(target)):
+        try:
+            readings.append(_read(path, request, files))
+        except BadInput as error:
+            problems.append((path, error))
+    if not readings:
+        raise _nothing_read(problems)
+    readings.sort(key=lambda r: (r.written, r.file))
+    sources = find_lines((chain for r in readings for chain in _chains(r)), source_text)
+    return CoresRead(readings=tuple(readings), sources=sources, problems=tuple(problems))
+
+
+def find_lines(chains: Iterable[Chain], source_text: SourceText) -> SourceLines:
+    """Look up the text of every place of the chains, once each."""
+    found = {place: source_text.line(*place) for place in leaves(chains)}
+    return {place: text for place, text in found.items() if text is not None}
+
+
+def _read(path: str, request: CoreRequest, files: CoreFiles) -> CoreReading:
+    with files.open(path) as core:
+        read = reading.read(core.data, file=core.name, modified=core.modified, registers=request.registers)
+        if not core.notes:
+            return read
+        return replace(read, core=replace(read.core, truncated=True), notes=(*core.notes, *read.notes))
+
+
+def _chains(read: CoreReading) -> Iterable[Chain]:
+    places = [*(fault.location for fault in read.faults), *(standing.location for standing in read.standing)]
+    return [place.chain for place in places if place]
+
+
+def _nothing_read(problems: list[tuple[str, BadInput]]) -> BadInput:
+    path, error = problems[0]
+    what = f"{path}: {error.what}"
+    if len(problems) > 1:
+        what = f"none of {len(problems)} files could be read"
+    details = tuple(f"{name}: {other.what}" for name, other in problems) if len(problems) > 1 else error.details
+    if isinstance(error, UnreadableBinary) and len(problems) == 1:
+        return UnreadableBinary(what, cause=error.cause, next_step=error.next_step)
+    return BadInput(what, cause=error.cause, next_step=error.next_step, details=details)

@@ -1,0 +1,59 @@
+"""`vdbg-env core`: what a GPU core dump says."""
+
+from __future__ import annotations
+
+import click
+
+from vdbg_env import console
+from vdbg_env.application.read_cores import CoreRequest, CoresRead, read_cores
+from vdbg_env.cli import wiring
+from vdbg_env.cli.source_options import Mapping, source_options
+from vdbg_env.report import gpu_core, gpu_core_json
+
+
+@click.command("core")
+@click.argument("targets", nargs=-1, required=True, metavar="FILE|FOLDER...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/core/v1).")
+@click.option("--registers", is_flag=True, help="Show the registers of each fault's first thread.")
+@click.option("--all", "everything", is_flag=True, help="Show every fault and every place where warps stand.")
+@source_options
+def command(
+    targets: tuple[str, ...],
+    as_json: bool,
+    registers: bool,
+    everything: bool,
+    source_roots: tuple[str, ...],
+    path_maps: tuple[Mapping, ...],
+) -> int:
+    """Read GPU core dumps: exception, kernel, thread, source line, inline chain, and where all other warps stand.
+
+    No GPU, driver, debugger or CUDA toolkit is needed. Several dumps, one of each rank, are shown first in time first.
+
+    Exit status: 0 no exception; 3 a GPU exception was found; 4 no exception, but a dump is truncated or other files
+    could not be read; 2 nothing could be read.
+
+    \b
+    Example:
+      vdbg-env core core_1717171717_node7_4242.nvcudmp
+      vdbg-env core --source-root ~/src/vllm /dumps
+      vdbg-env core --json rank*.nvcudmp.gz | jq '.cores[0].faults[0].chain'
+    """
+    read = read_cores(
+        CoreRequest(targets=targets, registers=registers),
+        files=wiring.core_files(),
+        source_text=wiring.source_text(source_roots, path_maps),
+    )
+    for path, error in read.problems:
+        console.note(f"{path}: not read: {error.what}")
+    if as_json:
+        click.echo(gpu_core_json.render(read.readings, read.sources), nl=False)
+    else:
+        click.echo(gpu_core.render(read.readings, read.sources, everything=everything), nl=False)
+    return exit_status(read)
+
+
+def exit_status(read: CoresRead) -> int:
+    """Return the exit status: an exception outweighs what could not be read."""
+    if any(reading.faults for reading in read.readings):
+        return 3
+    return 4 if read.problems or any(reading.core.truncated for reading in read.readings) else 0

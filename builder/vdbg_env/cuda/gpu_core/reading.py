@@ -1,0 +1,110 @@
+"""All that is told of one GPU core dump: the value in the middle that every report of it is written from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vdbg_env.cuda.demangle import demangle
+from vdbg_env.cuda.elf import Buffer
+from vdbg_env.cuda.gpu_core.faults import Fault, FaultingThread, find_faults, kernel_name
+from vdbg_env.cuda.gpu_core.layout import GridRow
+from vdbg_env.cuda.gpu_core.model import Device, GpuCore, Module
+from vdbg_env.cuda.gpu_core.reader import CoreSections, read_core
+from vdbg_env.cuda.gpu_core.registers import Registers, read_registers
+from vdbg_env.cuda.gpu_core.standing import Standing, find_standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A grid that was on a device, with the mangled name of its kernel where that could be found."""
+
+    device: Device
+    grid: GridRow
+    kernel: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreReading:
+    """A core read to its end: nothing in here looks at the file's bytes any more.
+
+    `registers` are those of each fault's first thread, in the order of `faults`, where they were asked for and exist.
+    `loaded` names the kernels of modules that hang on no device: all that a core without its tables can tell.
+    `modified` is the file's time in seconds of the epoch, for cores that carry none themselves.
+    """
+
+    file: str
+    modified: float | None
+    core: GpuCore
+    faults: tuple[Fault, ...]
+    standing: tuple[Standing, ...]
+    launches: tuple[Launch, ...]
+    registers: tuple[Registers | None, ...]
+    loaded: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def written(self) -> float:
+        """When the dump was written, in seconds of the epoch: by its own word, else by the file's time."""
+        metadata = self.core.metadata
+        return float(metadata.row.timestamp) if metadata and metadata.row.timestamp else self.modified or 0.0
+
+    @property
+    def warps(self) -> int:
+        """How many warps were resident; a diverged one stands at several places but counts once."""
+        return sum(1 for device in self.core.devices for _ in device.warps())
+
+
+def read(data: Buffer, *, file: str = "", modified: float | None = None, registers: bool = False) -> CoreReading:
+    """Read a GPU core dump to its end.
+
+    Raises UnreadableBinary when the bytes are not a GPU core; a damaged or truncated one is told in `notes`.
+    """
+    core = read_core(data)
+    faults = find_faults(core)
+    return CoreReading(
+        file=file,
+        modified=modified,
+        core=core,
+        faults=faults,
+        standing=find_standing(core),
+        launches=tuple(Launch(device=d, grid=g, kernel=kernel_name(core, d, g)) for d in core.devices for g in d.grids),
+        registers=_registers(data, faults) if registers else (),
+        loaded=tuple(dict.fromkeys(f.name for m in core.stray_modules if m.code for f in m.code.kernels)),
+        notes=(*core.notes, *_notes_on_code(core, faults)),
+    )
+
+
+def _registers(data: Buffer, faults: tuple[Fault, ...]) -> tuple[Registers | None, ...]:
+    if not any(fault.first for fault in faults):
+        return (None,) * len(faults)
+    sections = CoreSections(data)
+
+    def of(thread: FaultingThread | None) -> Registers | None:
+        return read_registers(sections, thread) if thread else None
+
+    return tuple(of(fault.first) for fault in faults)
+
+
+def _notes_on_code(core: GpuCore, faults: tuple[Fault, ...]) -> tuple[str, ...]:
+    """Say why a place has no source line, once for each reason."""
+    notes: dict[str, None] = {}
+    modules = [module for device in core.devices for module in device.modules]
+    for fault in faults:
+        if fault.pc is None:
+            notes["a fault has no PC: the dump holds neither an error PC nor a thread for it"] = None
+        elif fault.location is None:
+            notes[f"PC {fault.pc:#x} lies in no loaded code: {_why_no_code(modules)}"] = None
+        elif not fault.location.chain:
+            name = demangle(fault.kernel) if fault.kernel else "the code"
+            notes[f"{name} has no line info: build it with -lineinfo (nvcc) to get lines from the next dump"] = None
+    notes |= dict.fromkeys(note for module in modules if module.code for note in module.code.notes)
+    return tuple(notes)
+
+
+def _why_no_code(modules: list[Module]) -> str:
+    if not modules:
+        return "the dump lists no modules"
+    without = sum(not module.relocated for module in modules)
+    if without:
+        return f"{without} of {len(modules)} module(s) have no relocated image in the dump"
+    return "a jump to an address that is no code, or code the driver does not put into dumps"

@@ -1,0 +1,85 @@
+"""Opens GPU core dumps: maps plain ones, expands gzipped ones into a temporary file first."""
+
+from __future__ import annotations
+
+import gzip
+import mmap
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from vdbg_env.application.ports import CoreFile
+from vdbg_env.errors import BadInput, HostNotAble
+
+_GZIP: Final = b"\x1f\x8b"
+_CHUNK: Final = 1 << 20
+_PATTERNS: Final = ("*.nvcudmp", "*.nvcudmp.gz")
+_KEEP_FREE: Final = 256 << 20  # bytes left free on the disk that holds the expanded file
+
+
+class CoreFilesOnDisk:
+    """CoreFiles over the local file system. A dump is as large as GPU memory, so it is mapped, never read whole."""
+
+    def find(self, target: str) -> tuple[str, ...]:
+        """Return the file itself, or the dumps below a folder by name; raises BadInput when there is none."""
+        path = Path(target)
+        if path.is_dir():
+            found = sorted({str(p) for pattern in _PATTERNS for p in path.rglob(pattern) if p.is_file()})
+            if not found:
+                raise BadInput(
+                    f"no GPU core dump below {target}",
+                    cause="dumps end in .nvcudmp or .nvcudmp.gz; with a name of another kind, name the files",
+                    next_step=f"ls -R {target}",
+                )
+            return tuple(found)
+        if not path.exists():
+            raise BadInput(f"no such file: {target}", cause="the dump was never written, or in another folder")
+        return (target,)
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[CoreFile]:
+        """Yield the dump's bytes; a gzipped one that is cut short gives what could be expanded, and says so."""
+        try:
+            with Path(path).open("rb") as file:
+                modified = os.fstat(file.fileno()).st_mtime
+                if file.read(2) != _GZIP:
+                    yield CoreFile(name=path, data=_mapped(file), modified=modified)
+                    return
+                file.seek(0)
+                with tempfile.TemporaryFile(prefix="vdbg-env-core-") as plain:
+                    note = _expand(file, plain, path)
+                    notes = (note,) if note else ()
+                    yield CoreFile(name=path, data=_mapped(plain), modified=modified, notes=notes)
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _mapped(file: IO[bytes]) -> bytes | memoryview:
+    file.flush()
+    if os.fstat(file.fileno()).st_size == 0:
+        return b""
+    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _expand(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
+    """Write the expanded bytes; return a note when the gzip stream is damaged or ends early."""
+    room = shutil.disk_usage(tempfile.gettempdir()).free - _KEEP_FREE
+    written = 0
+    try:
+        with gzip.GzipFile(fileobj=source) as stream:
+            while chunk := stream.read1(_CHUNK):
+                written += len(chunk)
+                if written > room:
+                    raise HostNotAble(
+                        f"no room to expand {name} in {tempfile.gettempdir()}",
+                        next_step="TMPDIR=/a/larger/disk vdbg-env core ...",
+                    )
+                target.write(chunk)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        return f"truncated: the gzip stream ends early ({error}); {written} bytes could be expanded"
+    return None

@@ -1,0 +1,186 @@
+"""Writes GPU cores for people: faults with their inline chains, then where all warps stand, then what wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.gpu_core.faults import Coordinates, Fault, Scope
+from vdbg_env.cuda.gpu_core.layout import GridRow
+from vdbg_env.cuda.gpu_core.names import generation_flags
+from vdbg_env.cuda.gpu_core.reading import CoreReading
+from vdbg_env.cuda.gpu_core.registers import Registers
+from vdbg_env.report.phrases import printable
+from vdbg_env.report.source_chain import SourceLines, chain_lines, place_text
+
+_MOST_PLACES = 12
+_MOST_FAULTS = 8
+_MOST_KERNELS = 10
+
+
+def render(readings: Sequence[CoreReading], sources: SourceLines, *, everything: bool = False) -> str:
+    """Return the report of one core or of several, first in time first; `everything` leaves no list cut."""
+    parts = [*(_summary(readings) if len(readings) > 1 else ())]
+    for reading in readings:
+        parts += ["", *_core(reading, sources, everything)] if parts else [*_core(reading, sources, everything)]
+    return "\n".join(parts) + "\n"
+
+
+def _summary(readings: Sequence[CoreReading]) -> Iterator[str]:
+    start = readings[0].written
+    yield f"{len(readings)} cores, first in time first:"
+    for reading in readings:
+        when = f"+{reading.written - start:.0f} s" if reading.written and start else "?"
+        yield f"  {when:>7}  {printable(reading.file)}: {_headline(reading)}"
+
+
+def _headline(reading: CoreReading) -> str:
+    if reading.faults:
+        fault = reading.faults[0]
+        place = place_text(fault.location.chain) if fault.location else None
+        kernel = f" in {short_name(demangle(fault.kernel))}" if fault.kernel else ""
+        more = f" (and {len(reading.faults) - 1} more)" if len(reading.faults) > 1 else ""
+        return printable(f"{fault.exception.name}{kernel}{f' at {place}' if place else ''}{more}")
+    if reading.standing:
+        return f"no exception; {_many(reading.warps, 'warp')} were resident"
+    return "no exception, and no warp was resident" if reading.core.devices else "no thread can be told"
+
+
+def _core(reading: CoreReading, sources: SourceLines, everything: bool) -> Iterator[str]:
+    yield f"{printable(reading.file)}: {_headline(reading)}"
+    registers = reading.registers or (None,) * len(reading.faults)
+    shown = len(reading.faults) if everything else _MOST_FAULTS
+    for fault, files in list(zip(reading.faults, registers, strict=True))[:shown]:
+        yield ""
+        yield from _fault(fault, sources)
+        if files:
+            yield from _registers(files)
+    if len(reading.faults) > shown:
+        yield f"\n  and {len(reading.faults) - shown} more faults (--all shows them)"
+    if reading.standing:
+        yield ""
+        yield from _standing(reading, sources, everything)
+    if reading.loaded:
+        yield ""
+        yield from _loaded(reading.loaded, everything)
+    yield ""
+    yield from _provenance(reading)
+    yield from (f"  note: {printable(note)}" for note in reading.notes)
+
+
+def _fault(fault: Fault, sources: SourceLines) -> Iterator[str]:
+    exception = fault.exception
+    number = f" ({exception.code})" if exception.code is not None else ""
+    yield f"  {exception.name}{number}" + (f": {exception.meaning}" if exception.meaning else "")
+    if fault.exception_string:
+        yield f"    the driver's words: {printable(fault.exception_string)}"
+    yield f"    at       {_place(fault)}"
+    if fault.kernel or fault.grid:
+        name = printable(demangle(fault.kernel)) if fault.kernel else "unknown"
+        yield f"    kernel   {name}" + (f"  {_dimensions(fault.grid)}" if fault.grid else "")
+    yield f"    threads  {_threads(fault)}"
+    location = fault.location
+    if location and location.chain:
+        yield ""
+        yield from chain_lines(location.chain, sources)
+        if location.siblings:
+            yield (
+                f"    (line {location.chain[0].line} is inlined here by {len(location.siblings)} other path(s) too; "
+                "the assembler may have noted a neighbour's callers)"
+            )
+
+
+def _place(fault: Fault) -> str:
+    if fault.pc is None:
+        return "no PC is known"
+    location = fault.location
+    inner = location.function if location else None
+    where = f"{short_name(inner.demangled)}+{location.function_offset:#x}, " if location and inner else ""
+    if fault.precise:
+        return f"{printable(where)}PC {fault.pc:#x}"
+    return f"{printable(where)}PC {fault.pc:#x} (imprecise: where the thread was stopped, at or after the instruction)"
+
+
+def _threads(fault: Fault) -> str:
+    sms = f"SM {', '.join(map(str, fault.sms[:6]))}{' ...' if len(fault.sms) > 6 else ''}"
+    if fault.scope is Scope.SM:
+        return f"all have exited; the mark stayed on {sms}"
+    count = f"{fault.threads} in {_many(fault.warps, 'warp')} of {_many(fault.blocks, 'block')}"
+    return count + (f"; first: {_coordinates(fault.first.at)}" if fault.first else f" on {sms}")
+
+
+def _coordinates(at: Coordinates) -> str:
+    return f"block {_dim(at.block)} thread {_dim(at.thread)} (SM {at.sm}, warp {at.warp}, lane {at.lane})"
+
+
+def _dimensions(grid: GridRow) -> str:
+    cluster = (grid.cluster_x, grid.cluster_y, grid.cluster_z)
+    shown = f" cluster {_dim(cluster)}" if grid.cluster_x and cluster != (1, 1, 1) else ""
+    blocks, threads = (grid.grid_x, grid.grid_y, grid.grid_z), (grid.block_x, grid.block_y, grid.block_z)
+    return f"grid {_dim(blocks)} block {_dim(threads)}{shown}"
+
+
+def _standing(reading: CoreReading, sources: SourceLines, everything: bool) -> Iterator[str]:
+    yield f"  Where the {_many(reading.warps, 'warp')} stood:"
+    shown = len(reading.standing) if everything else _MOST_PLACES
+    for standing in reading.standing[:shown]:
+        location = standing.location
+        inner = location.function if location else None
+        where = f"{short_name(inner.demangled)}+{location.function_offset:#x}" if location and inner else ""
+        source = f"  {place_text(location.chain)}" if location and location.chain else ""
+        yield f"    {standing.warps:6} x {printable(where or hex(standing.pc))}{printable(source)}  {standing.state}"
+        if not reading.faults and location and location.chain:
+            yield from chain_lines(location.chain, sources, indent="             ")
+    if len(reading.standing) > shown:
+        yield f"    and {len(reading.standing) - shown} more places (--all shows them)"
+
+
+def _loaded(names: Sequence[str], everything: bool) -> Iterator[str]:
+    yield f"  Loaded when it was written: {_many(len(names), 'kernel')}"
+    shown = len(names) if everything else _MOST_KERNELS
+    yield from (f"    {printable(demangle(name))}" for name in names[:shown])
+    if len(names) > shown:
+        yield f"    and {len(names) - shown} more (--all shows them)"
+
+
+def _registers(registers: Registers) -> Iterator[str]:
+    yield ""
+    yield "    registers of the first thread:"
+    general = [f"R{n:<3} {value:#010x}" for n, value in enumerate(registers.general)]
+    uniform = [f"UR{n:<2} {value:#010x}" for n, value in enumerate(registers.uniform)]
+    for file in (general, uniform):
+        yield from ("      " + "  ".join(file[i : i + 6]) for i in range(0, len(file), 6))
+    predicates = [f"P{n}" for n, value in enumerate(registers.predicates) if value]
+    predicates += [f"UP{n}" for n, value in enumerate(registers.uniform_predicates) if value]
+    if registers.predicates:
+        yield f"      true predicates: {' '.join(predicates) or 'none'}"
+    for call in registers.backtrace:
+        yield f"      called from {call.return_pc:#x} (level {call.level})"
+
+
+def _provenance(reading: CoreReading) -> Iterator[str]:
+    core = reading.core
+    for device in core.devices:
+        gpu = device.row
+        yield (
+            f"  device {device.index}: {printable(device.name)} ({printable(device.sm_type)}, PCI {gpu.pci_bus:02x}:"
+            f"{gpu.pci_device:02x}, {gpu.sms} SMs), {_many(len(device.grids), 'launch', 'launches')}, "
+            f"{_many(len(device.modules), 'module')}"
+        )
+    if core.metadata:
+        row = core.metadata.row
+        driver = f", driver r{row.driver_major}.{row.driver_minor}" if row.driver_major else ""
+        cuda = f", CUDA {row.cuda_major}.{row.cuda_minor}" if row.cuda_major else ""
+        written = f", {datetime.fromtimestamp(row.timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC" if row.timestamp else ""
+        yield f"  written by {printable(core.metadata.generator)}{driver}{cuda}{written}"
+        if row.flags:
+            yield f"  flags: {', '.join(generation_flags(row.flags))}"
+
+
+def _dim(values: Sequence[int | None]) -> str:
+    return f"({','.join(str(value) for value in values)})"
+
+
+def _many(count: int, one: str, more: str | None = None) -> str:
+    return f"{count} {one if count == 1 else more or one + 's'}"

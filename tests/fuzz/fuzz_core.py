@@ -1,0 +1,31 @@
+"""Coverage-guided fuzzing of the GPU core reader.
+
+Run: `python tests/fuzz/fuzz_core.py -max_total_time=600`. Synthetic cores of every shape are the seeds. Any error but
+UnreadableBinary is a finding.
+"""
+
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["vdbg_env.cuda"]):
+    from vdbg_env.cuda.gpu_core import CoreSections, find_faults, find_standing, read_core, read_registers
+    from vdbg_env.errors import UnreadableBinary
+
+from tests.fuzz.seeds import core_seeds, fuzz
+
+
+def read(data: bytes) -> None:
+    """Read the bytes as a core, all of it."""
+    try:
+        core = read_core(data)
+        for fault in find_faults(core):
+            if fault.first:
+                read_registers(CoreSections(data), fault.first)
+        find_standing(core)
+    except UnreadableBinary:
+        pass
+
+
+if __name__ == "__main__":
+    fuzz(sys.argv, read, core_seeds())

@@ -1,0 +1,41 @@
+"""Coverage-guided fuzzing of the line program and of the tables of a cubin.
+
+Run: `python tests/fuzz/fuzz_line_program.py -max_total_time=600`. The first byte chooses whether the rest is a line
+section or a cubin; a damaged real one of each is the seed. Any error but UnreadableBinary is a finding.
+"""
+
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["vdbg_env.cuda"]):
+    from vdbg_env.cuda.code_map import CodeMap
+    from vdbg_env.cuda.line_program import decode, read_units
+    from vdbg_env.cuda.line_table import Place
+    from vdbg_env.errors import UnreadableBinary
+
+from tests.fuzz.seeds import cubin_seeds, fuzz
+
+
+def read(data: bytes) -> None:
+    """Read the bytes as the first of them says."""
+    if data[:1] == b"L":
+        program = read_units(data[1:])
+        for unit in program.units:
+            for sequence in unit.sequences:
+                rows = decode(data[1:], unit, sequence)
+                assert len(rows) <= len(data), "more rows than bytes"
+        return
+    try:
+        code = CodeMap(data[1:])
+        for section in code.code_sections[:8]:
+            for offset in (0, 16, section.size // 2, section.size - 1):
+                location = code.locate(Place(section=section.number, offset=offset))
+                assert len(location.chain) <= len(data), "a chain longer than the file"
+        assert isinstance(code.notes, tuple)
+    except UnreadableBinary:
+        pass
+
+
+if __name__ == "__main__":
+    fuzz(sys.argv, read, cubin_seeds())

@@ -1,0 +1,62 @@
+"""What the fuzz targets for line tables and cores start from, and how they are run."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import atheris
+
+from tests.builders.core_builder import (
+    BRANCHES,
+    BlockSpec,
+    CoreSpec,
+    DeviceSpec,
+    LaunchSpec,
+    WarpSpec,
+    build_core,
+    exited_warps_core,
+    sample_module,
+)
+from vdbg_env.cuda.elf import Elf
+
+_DATA = Path(__file__).parents[1] / "data"
+_MEMORY_MIB = 1024
+_SECONDS_PER_INPUT = 20
+
+
+def fuzz(argv: Sequence[str], read: Callable[[bytes], None], seeds: Iterable[bytes]) -> None:
+    """Run libFuzzer over `read`; an input that takes over a gibibyte or twenty seconds is a finding too."""
+    with tempfile.TemporaryDirectory(prefix="vdbg-fuzz-") as folder:
+        for number, seed in enumerate(seeds):
+            Path(folder, f"seed-{number}").write_bytes(seed)
+        limits = [f"-rss_limit_mb={_MEMORY_MIB}", f"-timeout={_SECONDS_PER_INPUT}"]
+        atheris.Setup([*argv, *limits, folder], read)
+        atheris.Fuzz()
+
+
+def cubin_seeds() -> Iterable[bytes]:
+    """Yield every cubin of the test data, and its two line sections alone."""
+    for path in sorted((_DATA / "cubins").glob("*.cubin")):
+        data = path.read_bytes()
+        yield b"C" + data
+        elf = Elf(data)
+        for name in (".debug_line", ".nv_debug_line_sass"):
+            section = elf.section(name)
+            if section:
+                yield b"L" + bytes(elf.contents(section))
+
+
+def core_seeds() -> Iterable[bytes]:
+    """Yield small cores: each layout, each place of a fault, one cut short."""
+    module = sample_module("shared_leaf_sm90")
+    launch = LaunchSpec(kernel="pick_both")
+    faulting = WarpSpec(offset=0x50, error_offset=0x40, exception=14, valid=0xF, active=0xF)
+    for branch in (BRANCHES[0], "r555", "r575", BRANCHES[-1]):
+        for first in (False, True):
+            device = DeviceSpec(modules=[module], launches=[launch], blocks=[BlockSpec(warps=[faulting])])
+            yield build_core(CoreSpec(devices=[device], branch=branch, table_first=first))
+    yield exited_warps_core()
+    yield gzip.decompress((_DATA / "cores" / "truncated.nvcudmp.gz").read_bytes())

@@ -1,0 +1,144 @@
+"""`vdbg-env core` as a user meets it: what it prints, what it exits with, and what it says of files that are none."""
+
+import gzip
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
+from tests.support.command_line import vdbg_env
+from tests.support.golden import assert_golden
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = json.loads((ROOT / "docs" / "schemas" / "core-v1.schema.json").read_text())
+SOURCES = ROOT / "tests" / "data" / "cubins"
+
+CORES = {
+    "fault": illegal_address_core(),
+    "no-lines": illegal_address_core(lines=False),
+    "oldest-layout": illegal_address_core(branch="r352"),
+    "hang": hang_core(),
+    "exited-warps": exited_warps_core(words="Illegal address"),
+    "truncated": illegal_address_core()[:30_000],
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, data in CORES.items():
+        Path(f"{name}.nvcudmp").write_bytes(data)
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_what_is_printed(name: str) -> None:
+    ran = vdbg_env("core", "--source-root", str(SOURCES), f"{name}.nvcudmp")
+    assert_golden(f"core/{name}.txt", ran.stdout)
+    assert ran.status == {"hang": 0, "truncated": 4}.get(name, 3)
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_json_keeps_to_the_published_schema(name: str) -> None:
+    ran = vdbg_env("core", "--json", "--registers", f"{name}.nvcudmp")
+    document = json.loads(ran.stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    if name == "fault":
+        assert_golden("core/fault.json", vdbg_env("core", "--json", f"{name}.nvcudmp").stdout)
+
+
+def test_the_promised_fields_are_there() -> None:
+    (fault,) = json.loads(vdbg_env("core", "--json", "fault.nvcudmp").stdout)["faults"]
+    assert fault["exception"] == fault["exception"] | {"code": 14, "name": "Warp Illegal Address"}
+    assert (fault["scope"], fault["pc"], fault["precise"], fault["offset"]) == ("lane", "0x7fffd9001140", True, "0x140")
+    assert fault["kernel"] == {
+        "name": "_Z4kernIfEvPT_iS0_", "demangled": "void kern<float>(float*, int, float)",
+        "grid": [4, 1, 1], "block": [64, 1, 1], "cluster": [1, 1, 1],
+    }  # fmt: skip
+    assert [frame["line"] for frame in fault["chain"]] == [3, 13, 8, 19]
+    assert fault["threads"]["count"] == 32
+    assert fault["threads"]["first"]["block"] == [3, 0, 0]
+
+
+def test_several_cores_come_first_in_time_first() -> None:
+    Path("late.nvcudmp").write_bytes(illegal_address_core(timestamp=1763696100))
+    Path("early.nvcudmp").write_bytes(illegal_address_core(timestamp=1763695000))
+    ran = vdbg_env("core", "--json", "late.nvcudmp", "fault.nvcudmp", "early.nvcudmp")
+    assert [core["file"] for core in json.loads(ran.stdout)["cores"]] == [
+        "early.nvcudmp", "fault.nvcudmp", "late.nvcudmp",
+    ]  # fmt: skip
+    ran = vdbg_env("core", "late.nvcudmp", "early.nvcudmp")
+    assert ran.stdout.startswith("2 cores, first in time first:\n     +0 s  early.nvcudmp: Warp Illegal Address")
+    assert "  +1100 s  late.nvcudmp" in ran.stdout
+
+
+def test_a_folder_stands_for_the_dumps_in_it(tmp_path: Path) -> None:
+    ran = vdbg_env("core", "--json", str(tmp_path))
+    assert len(json.loads(ran.stdout)["cores"]) == len(CORES)
+
+
+def test_a_gzipped_core_is_read() -> None:
+    Path("a.nvcudmp.gz").write_bytes(gzip.compress(CORES["fault"]))
+    assert "Warp Illegal Address" in vdbg_env("core", "a.nvcudmp.gz").stdout
+
+
+def test_a_gzipped_core_that_is_cut_short_is_read_as_far_as_it_goes() -> None:
+    packed = gzip.compress(illegal_address_core(table_first=True))
+    Path("a.nvcudmp.gz").write_bytes(packed[: len(packed) * 3 // 4])
+    ran = vdbg_env("core", "a.nvcudmp.gz")
+    assert "note: truncated: the gzip stream ends early" in ran.stdout
+    assert ran.status in {3, 4}
+
+
+def test_source_text_is_shown_by_mapping_too() -> None:
+    ran = vdbg_env("core", "--path-map", f"/src/kernels={SOURCES}", "fault.nvcudmp")
+    assert "p[i] = v;" in ran.stdout
+
+
+def test_a_mapping_without_equals_is_bad_usage() -> None:
+    ran = vdbg_env("core", "--path-map", "nonsense", "fault.nvcudmp")
+    assert ran.status == 2
+    assert "is not of the form OLD=NEW" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("empty", b"", "the file is empty"),
+        ("text", b"core dumped, it said\n" * 9, "not a GPU core dump: no ELF header"),
+        (
+            "host",
+            b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x04\x00\x3e\x00" + bytes(44),
+            "of a host process, not of a GPU",
+        ),
+        ("cubin", (SOURCES / "inline_chain_sm90.cubin").read_bytes(), "a cubin, not a GPU core dump"),
+    ],
+)
+def test_what_is_no_core_is_called_what_it_is(name: str, data: bytes, said: str) -> None:
+    Path(name).write_bytes(data)
+    ran = vdbg_env("core", name)
+    assert ran.status == 2
+    assert f"error: {name}: " in ran.stderr
+    assert said in ran.stderr
+
+
+def test_one_unreadable_file_does_not_hide_the_others() -> None:
+    Path("empty").write_bytes(b"")
+    ran = vdbg_env("core", "empty", "fault.nvcudmp")
+    assert ran.status == 3
+    assert "Warp Illegal Address" in ran.stdout
+    assert "empty: not read: the file is empty" in ran.stderr
+
+
+def test_a_missing_file_and_an_empty_folder_are_bad_input(tmp_path: Path) -> None:
+    assert vdbg_env("core", "nowhere.nvcudmp").status == 2
+    Path("bare").mkdir()
+    ran = vdbg_env("core", "bare")
+    assert ran.status == 2
+    assert "no GPU core dump below bare" in ran.stderr
+
+
+def test_registers_are_shown_on_request() -> None:
+    assert "R0   0x00010000" in vdbg_env("core", "--registers", "fault.nvcudmp").stdout
+    assert "R0 " not in vdbg_env("core", "fault.nvcudmp").stdout
