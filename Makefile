@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint golden bench clean
+.PHONY: help demo test lint golden bench fuzz clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -31,6 +31,10 @@ golden: $(READY) ## Rewrite the goldens from what the program prints now; read t
 
 bench: $(READY)  ## Measure, each figure against a peer in the same run
 	for b in benchmarks/[a-z]*.py; do b=$$(basename $$b .py); [ $$b = paired ] || $(BIN)/python -m benchmarks.$$b; done
+
+fuzz: $(READY)   ## Coverage-guided fuzzing of every reader, FUZZ_SECONDS each (20 if not set)
+	$(BIN)/pip install --quiet atheris
+	for t in tests/fuzz/fuzz_*.py; do PYTHONPATH=builder:. $(BIN)/python $$t || exit 1; done
 
 clean:           ## Remove what make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,19 +6,17 @@ import io
 import math
 import os
 import posixpath
-import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import requests
 from docker import errors
 
 from vdbg_env.application.ports import BinaryFile, Completed, PushProgress
-from vdbg_env.engines.candidates import is_candidate, mapped
+from vdbg_env.engines.candidates import spilled
 from vdbg_env.engines.context_tar import ChunkFile, upload
 from vdbg_env.engines.docker_client import GONE, OUR_LABEL, Engine, engine_errors, explain
 from vdbg_env.engines.engine_build import BUILDKIT, CLASSIC, build_parameters, post_build
@@ -58,9 +56,8 @@ class DockerImages:
             with tarfile.open(fileobj=io.BufferedReader(ChunkFile(chunks)), mode="r|") as archive:
                 for member in archive:
                     stream = archive.extractfile(member) if member.isfile() else None
-                    head = stream.read(8) if stream else b""
-                    if stream and is_candidate(head):
-                        yield from _spilled(posixpath.join(parent, member.name), head, stream)
+                    if stream:
+                        yield from spilled(posixpath.join(parent, member.name), stream)
 
     def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
         """See `ImageEngine.execute`."""
@@ -204,13 +201,3 @@ def _push_progress(message: Mapping[str, Any]) -> PushProgress:
         total=detail.get("total"),
         digest=aux.get("Digest"),
     )
-
-
-def _spilled(name: str, head: bytes, stream: IO[bytes]) -> Iterator[BinaryFile]:
-    """Yield one file of the archive from a scratch file: a library may be larger than memory should hold twice."""
-    with tempfile.TemporaryFile() as scratch:
-        scratch.write(head)
-        shutil.copyfileobj(stream, scratch, 1 << 20)
-        scratch.flush()
-        with mapped(name, scratch.fileno()) as found:
-            yield found

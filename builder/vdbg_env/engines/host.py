@@ -227,5 +227,5 @@ def _candidates(prefix: Path, folders: Sequence[str]) -> Generator[BinaryFile, N
                 name = ROOT + str(path).removeprefix(str(prefix))
                 with path.open("rb") as stream:
                     if is_candidate(stream.read(8)):
-                        with mapped(name, stream.fileno()) as found:
+                        with mapped(name, stream.fileno(), path=path) as found:
                             yield found

@@ -23,8 +23,8 @@ def found(target: Path) -> dict[str, bytes | str]:
 def test_a_named_file_is_yielded_whatever_it_holds(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_bytes(b"hello")
     with BinaryFiles().open(str(tmp_path / "notes.txt")) as files:
-        (file,) = files
-    assert (bytes(file.data), file.asked_for, file.path) == (b"hello", True, tmp_path / "notes.txt")
+        read = [(bytes(file.data), file.asked_for, file.path) for file in files]
+    assert read == [(b"hello", True, tmp_path / "notes.txt")]
 
 
 def test_an_empty_file_is_no_reason_to_fail(tmp_path: Path) -> None:
@@ -63,15 +63,15 @@ def test_members_of_a_wheel_are_yielded_one_at_a_time_and_leave_nothing_behind(t
         z.writestr("x/a.so", LIBRARY)
         z.writestr("x/__init__.py", "")
         z.writestr("y/a.so", LIBRARY)
-    seen = []
+    seen: dict[str, Path] = {}
     with BinaryFiles().open(str(wheel)) as files:
         for file in files:
+            assert not any(path.exists() for path in seen.values())
             assert file.path is not None
-            assert [p.name for p in file.path.parent.iterdir()] == ["a.so"]
             assert file.path.read_bytes() == bytes(file.data) == LIBRARY
-            seen.append(file)
-    assert [f.name for f in seen] == [f"{wheel}:x/a.so", f"{wheel}:y/a.so"]
-    assert not seen[0].path.parent.exists() if seen[0].path else False
+            seen[file.name] = file.path
+    assert list(seen) == [f"{wheel}:x/a.so", f"{wheel}:y/a.so"]
+    assert not any(path.exists() for path in seen.values())
 
 
 def test_a_wheel_in_a_folder_is_looked_into(tmp_path: Path) -> None:
@@ -98,6 +98,11 @@ def test_a_file_that_may_not_be_read_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "closed.so").write_bytes(LIBRARY)
     (tmp_path / "closed.so").chmod(0)
     assert found(tmp_path) == {"closed.so": "Permission denied"}
+
+
+def test_a_device_is_refused_since_it_cannot_be_mapped() -> None:
+    with pytest.raises(BadInput, match="/dev/zero is a pipe or a device"), BinaryFiles().open("/dev/zero"):
+        pass
 
 
 def test_a_missing_target_and_a_false_wheel_are_bad_input(tmp_path: Path) -> None:

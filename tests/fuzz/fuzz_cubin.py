@@ -1,0 +1,43 @@
+"""Fuzzes the ELF reader: cubins whole and by their start, every section, every symbol."""
+
+import contextlib
+
+import atheris
+
+with atheris.instrument_imports(include=["vdbg_env"]):
+    from vdbg_env.cuda.cubin import read_cubin, read_cubin_start
+    from vdbg_env.cuda.elf import Elf
+    from vdbg_env.errors import UnreadableBinary
+
+from tests.builders.cubin import cubin
+from tests.builders.elf import ElfSpec, SectionSpec, SymbolSpec, build_elf
+from tests.fuzz.harness import fuzz
+
+_PIECE = 100
+
+
+def read(data: bytes) -> None:
+    read_cubin_start(data[i : i + _PIECE] for i in range(0, len(data), _PIECE))
+    with contextlib.suppress(UnreadableBinary):
+        read_cubin(data)
+    with contextlib.suppress(UnreadableBinary):
+        elf = Elf(data)
+        for section in elf.sections:
+            elf.name(section)
+            with contextlib.suppress(UnreadableBinary):
+                elf.contents(section)
+        for symbol in elf.symbols:
+            elf.symbol_name(symbol)
+
+
+def seeds() -> list[bytes]:
+    many = ElfSpec(
+        sections=[SectionSpec(name=f".text.k{i}", data=b"sass") for i in range(5)],
+        symbols=[SymbolSpec(name=f"k{i}", section=i + 1) for i in range(5)],
+        extended_numbering=True,
+    )
+    return [cubin("_Z1kPf", lines=True), cubin("_Z1kPf", "_Z2gPf"), cubin(debug=True), build_elf(many)]
+
+
+if __name__ == "__main__":
+    fuzz(read, seeds())
