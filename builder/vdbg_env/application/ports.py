@@ -228,6 +228,10 @@ class CoreFiles(Protocol):
         """Return the dumps that a file or a folder means; raises BadInput when there is none."""
         ...
 
+    def is_gzipped(self, path: str) -> bool:
+        """Say whether this is a gzipped file; raises BadInput when it cannot be read."""
+        ...
+
     def open(self, path: str) -> AbstractContextManager[CoreFile]:
         """Yield a dump; its bytes are valid inside the `with` only. Raises BadInput when it cannot be read."""
         ...

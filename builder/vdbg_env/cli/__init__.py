@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "runbooks": "List, show, check and explain runbooks.",
     "verify": "Prove that every cubin with code carries line info.",
     "core": "Read GPU core dumps: exception, kernel, thread, source line, inline chain.",
+    "locate": "Find the source line and inline chain of an address.",
 }
 
 

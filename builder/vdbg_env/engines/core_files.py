@@ -41,6 +41,16 @@ class CoreFilesOnDisk:
             raise BadInput(f"no such file: {target}", cause="the dump was never written, or in another folder")
         return (target,)
 
+    def is_gzipped(self, path: str) -> bool:
+        """Say whether this is a gzipped file; raises BadInput when it cannot be read."""
+        if Path(path).is_dir():
+            return False
+        try:
+            with Path(path).open("rb") as file:
+                return file.read(2) == _GZIP
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+
     @contextmanager
     def open(self, path: str) -> Iterator[CoreFile]:
         """Yield the dump's bytes; a gzipped one that is cut short gives what could be expanded, and says so."""

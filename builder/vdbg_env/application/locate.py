@@ -1,0 +1,204 @@
+"""`vdbg-env locate`: from an address, or a kernel and an offset, to the source line and the inline chain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, SourceText
+from vdbg_env.application.read_cores import find_lines
+from vdbg_env.cuda.code_map import CodeMap, Function
+from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.device_code import device_code
+from vdbg_env.cuda.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
+from vdbg_env.cuda.fatbin import EntryKind
+from vdbg_env.cuda.gpu_core import read_core
+from vdbg_env.cuda.line_table import Place
+from vdbg_env.cuda.place_query import PlaceQuery, identifier_in, matching
+from vdbg_env.errors import BadInput, UnreadableBinary
+from vdbg_env.report.location import Located, LocateReport
+from vdbg_env.yaml_source import nearest
+
+_MOST_NAMES = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocateRequest:
+    """What to look for and where; `arch` keeps to one architecture, such as `sm_90`."""
+
+    query: PlaceQuery
+    files: tuple[str, ...]
+    arch: str | None = None
+
+
+def locate(
+    request: LocateRequest, *, binaries: BinarySource, cores: CoreFiles, source_text: SourceText
+) -> LocateReport:
+    """Find every place that the query means.
+
+    Raises BadInput when there is none: with the nearest names for a name that nobody has, and with the function's size
+    for an offset outside it.
+    """
+    search = _Search(request)
+    for file in request.files:
+        for cubin in _cubins(file, binaries, cores, search.notes):
+            search.look_into(cubin)
+    found = search.answer()
+    sources = find_lines((place.location.chain for place in found), source_text)
+    return LocateReport(query=request.query, candidates=found, sources=sources, notes=tuple(search.notes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cubin:
+    """A cubin in a file, or the relocated image of one in a core."""
+
+    file: str
+    name: str
+    target: str
+    data: Buffer
+
+
+class _Search:
+    """Collects the places that fit, and what is needed to explain why none does."""
+
+    def __init__(self, request: LocateRequest) -> None:
+        self._query = request.query
+        self._arch = request.arch
+        self._needle = identifier_in(request.query.name).encode() if request.query.name else b""
+        self._found: list[Located] = []
+        self._names: dict[str, None] = {}
+        self._outside: list[Function] = []
+        self._seen_code = False
+        self.notes: list[str] = []
+
+    def look_into(self, cubin: _Cubin) -> None:
+        """Add the places of one cubin."""
+        if self._arch and cubin.target and cubin.target != self._arch:
+            return
+        self._seen_code = True
+        code = CodeMap(cubin.data)
+        if self._query.name is None:
+            place = code.place(self._query.value)
+            if place:
+                self._add(cubin, code, place)
+            return
+        if not re.search(re.escape(self._needle), cubin.data):
+            self._remember(code)
+            return
+        functions = matching(code.functions, self._query.name)
+        for function in functions:
+            if self._query.value < function.size:
+                place = Place(section=function.section, offset=function.start + self._query.value)
+                self._add(cubin, code, place)
+            else:
+                self._outside.append(function)
+        if not functions:
+            self._remember(code)
+
+    def answer(self) -> tuple[Located, ...]:
+        """Return the places found, each once; raises BadInput with the reason when there is none."""
+        found = tuple(dict.fromkeys(self._by_file()))
+        if found:
+            return found
+        if self._outside:
+            function = self._outside[0]
+            raise BadInput(
+                f"offset {self._query.value:#x} lies outside {function.demangled}, which has {function.size:#x} bytes",
+                cause="another build of the library, or another architecture, than the one that ran",
+                next_step="give the very file that was loaded; a core dump holds it: vdbg-env locate PC CORE",
+            )
+        if not self._seen_code:
+            arch = f" for {self._arch}" if self._arch else ""
+            raise BadInput(
+                f"no device code{arch} in what was given", next_step="vdbg-env verify FILE lists what it has"
+            )
+        if self._query.name is None:
+            raise BadInput(
+                f"address {self._query.value:#x} lies in no code of what was given",
+                cause="absolute addresses hold in the dump of the same run only; a library has offsets",
+                next_step="vdbg-env locate OFFSET --kernel NAME FILE",
+            )
+        raise self._unknown_name(self._query.name)
+
+    def _by_file(self) -> list[Located]:
+        """Keep to the places whose chain names the file of the query, where any does."""
+        hint = self._query.file
+        fitting = [p for p in self._found if hint and any(f.file.endswith(hint) for f in p.location.chain)]
+        return fitting or self._found
+
+    def _unknown_name(self, name: str) -> BadInput:
+        shorts = {short_name(demangle(known)): known for known in self._names}
+        bare = {short.partition("<")[0]: short for short in shorts}
+        near = nearest(short_name(name), shorts) or nearest(short_name(name).partition("<")[0], bare)
+        close = near or nearest(name, self._names)
+        some = tuple(sorted(shorts))[:10]
+        return BadInput(
+            f"no function is called {name!r}" + (f"; did you mean {close!r}?" if close else ""),
+            cause="a kernel compiled at run time (Triton, NVRTC), or one of another library",
+            next_step="vdbg-env locate PC CORE finds what was loaded, whatever it came from",
+            details=("known here: " + ", ".join(some) + (" ..." if len(shorts) > len(some) else ""),) if some else (),
+        )
+
+    def _add(self, cubin: _Cubin, code: CodeMap, place: Place) -> None:
+        location = code.locate(place)
+        pc = code.address(place) if code.relocated else None
+        self._found.append(Located(file=cubin.file, cubin=cubin.name, arch=cubin.target, pc=pc, location=location))
+        self.notes += [note for note in code.notes if note not in self.notes]
+        if not location.chain and location.function:
+            note = f"{location.function.demangled} has no line info in {cubin.file}: build it with -lineinfo"
+            self.notes += [note] if note not in self.notes else []
+
+    def _remember(self, code: CodeMap) -> None:
+        if len(self._names) < _MOST_NAMES:
+            self._names |= dict.fromkeys(function.name for function in code.functions)
+
+
+def _cubins(file: str, binaries: BinarySource, cores: CoreFiles, notes: list[str]) -> Iterator[_Cubin]:
+    """Yield every cubin of a file, whether a dump, a library, an object file, a wheel, a cubin, or a folder of them.
+
+    What a folder or a wheel has that cannot be read is noted; a file that was named itself raises UnreadableBinary.
+    """
+    if _is_gzipped(file, cores):
+        with cores.open(file) as core:
+            yield from _of_core(file, core.data)
+        return
+    with binaries.open(file) as found:
+        for binary in found:
+            try:
+                if binary.problem:
+                    raise UnreadableBinary(binary.problem)
+                yield from _of_binary(binary)
+            except UnreadableBinary as error:
+                if binary.asked_for:
+                    raise UnreadableBinary(
+                        f"{binary.name}: {error.what}", cause=error.cause, next_step=error.next_step
+                    ) from error
+                notes.append(f"{binary.name}: not read: {error.what}")
+
+
+def _is_gzipped(file: str, cores: CoreFiles) -> bool:
+    try:
+        return cores.is_gzipped(file)
+    except BadInput:
+        return False  # the name of an image, or something that the other reader explains better
+
+
+def _of_binary(binary: BinaryFile) -> Iterator[_Cubin]:
+    head = bytes(binary.data[:20])
+    kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
+    if looks_like_elf(head) and (kind, machine) == (ET_CORE, EM_CUDA):
+        yield from _of_core(binary.name, binary.data)
+        return
+    for code in device_code(binary.data):
+        if code.entry.kind == EntryKind.ELF:
+            name = code.entry.identifier or code.member
+            yield _Cubin(file=binary.name, name=name, target=code.entry.target, data=code.entry.payload())
+
+
+def _of_core(file: str, data: Buffer) -> Iterator[_Cubin]:
+    core = read_core(data)
+    modules = [(device.sm_type, module) for device in core.devices for module in device.modules]
+    for target, module in [*modules, *(("", module) for module in core.stray_modules)]:
+        if module.code:
+            yield _Cubin(file=file, name="", target=target, data=module.code.elf.data)

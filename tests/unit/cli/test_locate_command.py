@@ -1,0 +1,116 @@
+"""`vdbg-env locate` as a user meets it, over cubins, a library, and cores."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.builders.core_builder import illegal_address_core
+from tests.support.command_line import vdbg_env
+from tests.support.cubins import DATA
+from tests.support.golden import assert_golden
+
+SCHEMA = json.loads((DATA.parents[2] / "docs" / "schemas" / "locate-v1.schema.json").read_text())
+FLOAT = "_Z4kernIfEvPT_iS0_"
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in DATA.glob("*.cubin"):
+        Path(path.name).write_bytes(path.read_bytes())
+    Path("a.nvcudmp").write_bytes(illegal_address_core())
+
+
+def located(*argv: str) -> dict[str, object]:
+    document = json.loads(vdbg_env("locate", "--json", *argv).stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    return dict(document)
+
+
+def lines(document: dict[str, object]) -> list[int]:
+    chain = document["chain"]
+    assert isinstance(chain, list)
+    return [frame["line"] for frame in chain]
+
+
+@pytest.mark.parametrize(
+    ("name", "argv"),
+    [
+        ("offset", ["0x140", "--kernel", FLOAT, "inline_chain_sm90.cubin"]),
+        ("address", ["0x7fffd9001140", "a.nvcudmp"]),
+        ("ambiguous", ["kern+0x140", "inline_chain_sm90.cubin"]),
+        ("callee", ["slow+0x10", "inline_chain_sm90.cubin"]),
+        ("shared-leaf", ["pick_both+0x40", "shared_leaf_sm90.cubin"]),
+        ("no-lines", ["kern<float>+0x140", "no_lines_sm90.cubin"]),
+    ],
+)
+def test_what_is_printed(name: str, argv: list[str]) -> None:
+    ran = vdbg_env("locate", "--source-root", str(DATA), *argv)
+    assert_golden(f"locate/{name}.txt", ran.stdout)
+    assert ran.status == {"ambiguous": 4, "callee": 4, "no-lines": 4}.get(name, 0)
+
+
+def test_json_has_the_promised_fields() -> None:
+    found = located("0x140", "--kernel", FLOAT, "inline_chain_sm90.cubin")
+    assert found["kernel"] == {"name": FLOAT, "demangled": "void kern<float>(float*, int, float)"}
+    assert (found["function"], found["offset"]) == ("void kern<float>(float*, int, float)", "0x140")
+    assert lines(found) == [3, 13, 8, 19]
+    assert found["ambiguous"] is False
+
+
+def test_an_address_in_a_core_and_an_offset_in_its_cubin_agree() -> None:
+    assert (
+        located("0x7fffd9001140", "a.nvcudmp")["chain"] == located(f"{FLOAT}+0x140", "inline_chain_sm90.cubin")["chain"]
+    )
+
+
+def test_a_kernel_is_found_in_a_core_by_name_too() -> None:
+    found = located("kern<float>+0x140", "a.nvcudmp")
+    assert (found["pc"], lines(found)) == ("0x7fffd9001140", [3, 13, 8, 19])
+
+
+def test_every_architecture_is_a_candidate_until_one_is_chosen() -> None:
+    files = [f"inline_chain_sm{arch}.cubin" for arch in (80, 90, 100)]
+    found = located(f"{FLOAT}+0x140", *files)
+    assert found["ambiguous"] is True
+    assert isinstance(found["candidates"], list)
+    assert [place["arch"] for place in found["candidates"]] == ["sm_80", "sm_90", "sm_100"]
+    assert located(f"{FLOAT}+0x140", "--arch", "sm_90", *files)["ambiguous"] is False
+
+
+def test_copies_of_one_cubin_are_not_ambiguous() -> None:
+    Path("copy.cubin").write_bytes(Path("inline_chain_sm90.cubin").read_bytes())
+    ran = vdbg_env("locate", f"{FLOAT}+0x140", "inline_chain_sm90.cubin", "copy.cubin")
+    assert ran.status == 0
+    assert "(1 more cubin(s) hold the same code with the same lines)" in ran.stdout
+
+
+def test_a_folder_is_searched() -> None:
+    Path("damaged.cubin").write_bytes(Path("inline_chain_sm90.cubin").read_bytes()[:5000])
+    assert located(f"{FLOAT}+0x140", "--arch", "sm_80", ".")["file"] == "inline_chain_sm80.cubin"
+
+
+def test_the_file_in_angle_brackets_chooses() -> None:
+    found = located("pick_both<shared_leaf.cu>+0x40", "shared_leaf_sm90.cubin", "inline_chain_sm90.cubin")
+    assert lines(found) == [2, 8, 14]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["kren<float>+0x10", "inline_chain_sm90.cubin"], "did you mean 'kern<float>'?"),
+        (["krn+0x10", "inline_chain_sm90.cubin"], "did you mean 'kern'?"),
+        (["kern<float>+0x9000", "inline_chain_sm90.cubin"], "offset 0x9000 lies outside void kern<float>"),
+        (["0x7fffd9001140", "inline_chain_sm90.cubin"], "lies in no code of what was given"),
+        (["0x10", "a.nvcudmp"], "lies in no code of what was given"),
+        (["kern+0x10", "--arch", "sm_75", "inline_chain_sm90.cubin"], "no device code for sm_75"),
+        (["kern", "inline_chain_sm90.cubin"], "neither an address, an offset, nor a function"),
+        (["0x10", "nowhere.so"], "nowhere.so"),
+    ],
+)
+def test_what_is_not_found_says_why(argv: list[str], said: str) -> None:
+    ran = vdbg_env("locate", *argv)
+    assert ran.status == 2
+    assert said in ran.stderr
