@@ -173,15 +173,13 @@ def _order(invocation: Invocation, directory: Path, settings: LocalSettings) -> 
 
 
 def _matcher(matcher: Matcher) -> orders.MatcherOrder:
-    words, ignore_case = needles(matcher.pattern)
     return orders.MatcherOrder(
         name=matcher.name,
         pattern=matcher.pattern,
         source=matcher.source,
         take=matcher.take,
         stop=matcher.stop,
-        needles=words,
-        ignore_case=ignore_case,
+        needles=needles(matcher.pattern),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vdbg_env.record.secrets import OVERLAP, Span, find_secrets, is_sensitive_name
+from vdbg_env.record.secrets import OVERLAP, SecretFinder, Span, is_sensitive_name
 
 LINE_LIMIT = 64 << 10  # bytes of one line that are held back while its end has not come
 _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
@@ -57,12 +57,12 @@ class Redactor:
     """
 
     def __init__(self, literals: tuple[bytes, ...] = (), pseudonyms: Pseudonyms | None = None) -> None:
-        self.literals = literals
+        self.finder = SecretFinder(literals)
         self.pseudonyms = pseudonyms
 
     def data(self, data: bytes) -> bytes:
         """Return `data`, a whole text, with every secret replaced by a word that says what kind it was."""
-        return self.replace(data, find_secrets(data, self.literals))
+        return self.replace(data, self.finder.find(data))
 
     def replace(self, data: bytes, spans: Sequence[Span]) -> bytes:
         """Return `data` with `spans` replaced, and with pseudonyms where they are asked for."""
@@ -163,7 +163,7 @@ class StreamRedactor:
         if cut == 0:
             return b"", data
         head = data[:cut]
-        spans = _with_open_key(head, find_secrets(head, self._redactor.literals))
+        spans = _with_open_key(head, self._redactor.finder.find(head))
         if forced:
             cut = self._forced_cut(head, spans)
             head, spans = data[:cut], [s for s in spans if s.start < cut]
@@ -221,14 +221,14 @@ def mask_file(path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 20)
     """
     found, at = 0, 0
     with path.open("r+b") as file:
-        binary = b"\0" in file.read(8192)
+        finder = SecretFinder(literals, strict=b"\0" in file.read(8192))
         size = os.fstat(file.fileno()).st_size
         while at < size:
             data = os.pread(file.fileno(), window + OVERLAP, at)
             last = at + len(data) >= size
             # What begins in the overlap is left to the next window, which sees it whole.
             step = len(data) if last else max(1, len(data) - OVERLAP)
-            spans = [s for s in find_secrets(data, literals, strict=binary) if s.context < step]
+            spans = [s for s in finder.find(data) if s.context < step]
             for span in spans:
                 os.pwrite(file.fileno(), b"*" * (span.end - span.start), at + span.start)
             found += len(spans)

@@ -88,8 +88,16 @@ class RunDirectory:
                     cause="two engines on one run would start its steps twice",
                     next_step="wait for it, or end that process first",
                 ) from None
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+            try:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, holder.encode(), 0)
+            except OSError as error:
+                raise HostNotAble(
+                    f"{self.path} cannot be written: {error.strerror}",
+                    cause="the disk is full",
+                    next_step="free some space, then go on with --resume",
+                ) from error
             yield
         finally:
             os.close(descriptor)

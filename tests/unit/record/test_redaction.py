@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vdbg_env.record import redaction
 from vdbg_env.record.redaction import Pseudonyms, Redactor, mask_file
-from vdbg_env.record.secrets import as_literals, find_secrets, is_sensitive_name, secret_values
+from vdbg_env.record.secrets import SecretFinder, as_literals, is_sensitive_name, secret_values
 
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"
 PEM = (
@@ -140,7 +140,7 @@ def test_no_secret_survives_being_cut_by_a_chunks_border(seed: int, size: int) -
 @settings(max_examples=60, deadline=None)
 @given(data=st.binary(max_size=4000), cuts=st.lists(st.integers(0, 4000), max_size=6))
 def test_bytes_without_secrets_come_out_exact(data: bytes, cuts: list[int]) -> None:
-    if find_secrets(data):
+    if SecretFinder().find(data):
         return
     stream = Redactor().stream()
     places = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
@@ -187,7 +187,7 @@ def test_an_error_in_the_redactor_withholds_the_bytes(monkeypatch: pytest.Monkey
     def broken(*_: object, **__: object) -> list[object]:
         raise RecursionError
 
-    monkeypatch.setattr(redaction, "find_secrets", broken)
+    monkeypatch.setattr(SecretFinder, "find", broken)
     stream = Redactor().stream()
     assert stream.feed(f"token={HF}\n".encode()) == b"[redaction failed (RecursionError): %d bytes withheld]\n" % len(
         f"token={HF}\n"

@@ -15,7 +15,6 @@ class MatcherOrder(NamedTuple):
     take: str = "first"
     stop: bool = False
     needles: tuple[str, ...] = ()
-    ignore_case: bool = False
 
 
 class HangCommand(NamedTuple):

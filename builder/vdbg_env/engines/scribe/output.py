@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 from vdbg_env.engines.scribe.orders import MatcherOrder
+from vdbg_env.record.needle_index import NeedleIndex
 from vdbg_env.record.redaction import Redactor
 
 MATCHES_KEPT = 200  # of one matcher that takes all
@@ -27,54 +29,24 @@ class Found(NamedTuple):
 
 
 class LineMatcher:
-    """Looks for one pattern line by line; keeps the first, the last, or all matches up to a limit."""
+    """Looks for one pattern in single lines; keeps the first, the last, or all matches up to a limit."""
 
     def __init__(self, order: MatcherOrder) -> None:
         self.order = order
         self.count = 0
         self.kept: list[Found] = []
-        self._pattern = re.compile(order.pattern.encode(), re.IGNORECASE if order.ignore_case else 0)
-        self._needles = tuple(n.encode() for n in order.needles)
+        self._pattern = re.compile(order.pattern.encode())
 
-    def look(self, block: bytes, lowered: bytes, stream: str, lines_before: int, offset: int) -> bool:
-        """Search a block of whole lines; returns whether anything matched."""
-        before = self.count
-        if self.order.take == "first" and self.count:
+    @property
+    def done(self) -> bool:
+        """Whether nothing that may still come will be kept."""
+        return self.order.take == "first" and self.count > 0
+
+    def look(self, line: bytes, stream: str, number: int, offset: int) -> bool:
+        """Search one line, the `number`-th of its stream; returns whether it matched."""
+        found = self._pattern.search(line)
+        if not found:
             return False
-        last_line = -1
-        for start in self._candidates(lowered if self.order.ignore_case else block):
-            line_start = block.rfind(b"\n", 0, start) + 1
-            if line_start == last_line:
-                continue
-            last_line = line_start
-            end = block.find(b"\n", start)
-            line = block[line_start : end if end >= 0 else len(block)].rstrip(b"\r")
-            found = self._pattern.search(line)
-            if found:
-                number = lines_before + block.count(b"\n", 0, line_start) + 1
-                self._keep(found, line, stream, number, offset + line_start)
-                if self.order.take == "first":
-                    break
-        return self.count > before
-
-    def _candidates(self, data: bytes) -> Iterator[int]:
-        """Yield places in rising order, one at least in each line that may match."""
-        if not self._needles:
-            at = 0
-            while 0 <= at < len(data):
-                yield at
-                at = data.find(b"\n", at) + 1 or -1
-            return
-        places = [data.find(needle) for needle in self._needles]
-        while any(p >= 0 for p in places):
-            at = min(p for p in places if p >= 0)
-            yield at
-            end = data.find(b"\n", at)
-            if end < 0:
-                return
-            places = [data.find(n, end) if 0 <= p < end else p for n, p in zip(self._needles, places, strict=True)]
-
-    def _keep(self, found: re.Match[bytes], line: bytes, stream: str, number: int, offset: int) -> None:
         self.count += 1
         groups = {k: _text(v) for k, v in found.groupdict().items() if v is not None}
         entry = Found(self.order.name, stream, number, offset, _text(line[:TEXT_KEPT]), groups)
@@ -82,6 +54,49 @@ class LineMatcher:
             self.kept = [entry]
         elif len(self.kept) < MATCHES_KEPT:
             self.kept.append(entry)
+        return True
+
+
+class Matchers:
+    """All patterns of one source, looked for together: a line is searched only for those whose words it holds."""
+
+    def __init__(self, matchers: list[LineMatcher]) -> None:
+        words = [(needle.encode(), m) for m in matchers for needle in m.order.needles]
+        self._always = [m for m in matchers if not m.order.needles]
+        self._owners = [owner for _, owner in words]
+        self._index = NeedleIndex([word for word, _ in words])
+
+    def look(self, block: bytes, stream: str, lines_before: int, offset: int) -> list[LineMatcher]:
+        """Search a block of lines that begins at `offset` of its stream; returns the matchers that matched."""
+        matched: list[LineMatcher] = []
+        counted_to, line_number = 0, lines_before + 1
+        for start, candidates in self._candidates(block):
+            line_number += block.count(b"\n", counted_to, start)
+            counted_to = start
+            end = block.find(b"\n", start)
+            line = block[start : end if end >= 0 else len(block)].rstrip(b"\r")
+            matched += [m for m in candidates if not m.done and m.look(line, stream, line_number, offset + start)]
+        return matched
+
+    def _candidates(self, block: bytes) -> Iterator[tuple[int, list[LineMatcher]]]:
+        """Yield the start of each line worth a search, in order, with the matchers to search it for."""
+        words = ((at, self._owners[number]) for at, number in self._index.hits(block)) if self._owners else iter(())
+        if any(not m.done for m in self._always):
+            yield from self._every_line(block, words)
+            return
+        for start, group in groupby(words, key=lambda hit: block.rfind(b"\n", 0, hit[0]) + 1):
+            yield start, list(dict.fromkeys(owner for _, owner in group))
+
+    def _every_line(
+        self, block: bytes, words: Iterator[tuple[int, LineMatcher]]
+    ) -> Iterator[tuple[int, list[LineMatcher]]]:
+        by_line: dict[int, list[LineMatcher]] = {}
+        for at, owner in words:
+            by_line.setdefault(block.rfind(b"\n", 0, at) + 1, []).append(owner)
+        start = 0
+        while 0 <= start < len(block):
+            yield start, list(dict.fromkeys([*self._always, *by_line.get(start, ())]))
+            start = block.find(b"\n", start) + 1 or -1
 
 
 class LimitedFile:
@@ -145,7 +160,7 @@ class LimitedFile:
 class Stream:
     """One output stream: bytes in, redacted bytes to the file and to the matchers."""
 
-    def __init__(self, name: str, file: LimitedFile, redactor: Redactor, matchers: list[LineMatcher]) -> None:
+    def __init__(self, name: str, file: LimitedFile, redactor: Redactor, matchers: Matchers) -> None:
         self.name = name
         self.file = file
         self.bytes = 0
@@ -173,8 +188,7 @@ class Stream:
         self._try(lambda: self.file.write(ready))
         block = self._rest + ready
         offset = self._offset - len(self._rest)
-        lowered = block.lower() if any(m.order.ignore_case for m in self._matchers) else block
-        matched = [m for m in self._matchers if m.look(block, lowered, self.name, self._lines, offset)]
+        matched = self._matchers.look(block, self.name, self._lines, offset)
         self._lines += ready.count(b"\n")
         self._offset += len(ready)
         self._rest = b"" if matched or block.endswith(b"\n") else block[block.rfind(b"\n") + 1 :][-LINE_KEPT:]

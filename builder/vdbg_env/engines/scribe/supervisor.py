@@ -18,7 +18,7 @@ from vdbg_env.engines.scribe.ending import Ending
 from vdbg_env.engines.scribe.helpers import HangActions, Helpers
 from vdbg_env.engines.scribe.launch import NotStarted, launch
 from vdbg_env.engines.scribe.orders import Orders, from_json
-from vdbg_env.engines.scribe.output import LimitedFile, LineMatcher, Stream
+from vdbg_env.engines.scribe.output import LimitedFile, LineMatcher, Matchers, Stream
 from vdbg_env.engines.scribe.process_tree import Process, become_subreaper, descendants, process, send
 from vdbg_env.engines.scribe.watches import GrowingFiles, HangWatch, WorkerCensus
 from vdbg_env.record.redaction import Pseudonyms, Redactor
@@ -124,7 +124,7 @@ class Supervisor:
 
     def _open_streams(self, stdout: int | None = None, stderr: int | None = None) -> None:
         """Open a file for each stream, and for the kernel's log where a matcher wants it."""
-        output = [m for m in self._matchers if m.order.source == "output"]
+        output = Matchers([m for m in self._matchers if m.order.source == "output"])
         for name, descriptor in (("stdout", stdout), ("stderr", stderr)):
             self._open_stream(name, descriptor, output)
         kernel = [m for m in self._matchers if m.order.source == "kernel-log"]
@@ -135,9 +135,9 @@ class Supervisor:
             except OSError as error:
                 self._notes.append(f"the kernel's log cannot be read here ({error.strerror}): Xid lines are not seen")
             else:
-                self._open_stream("kernel.log", log, kernel)
+                self._open_stream("kernel.log", log, Matchers(kernel))
 
-    def _open_stream(self, name: str, descriptor: int | None, matchers: list[LineMatcher]) -> None:
+    def _open_stream(self, name: str, descriptor: int | None, matchers: Matchers) -> None:
         path = f"{self._orders.directory}/{name}"
         file = LimitedFile(path, max(2, self._orders.output_limit), self._orders.output_keep)
         self._streams[name] = Stream(name, file, self._redactor, matchers)

@@ -1,0 +1,272 @@
+"""Workloads at their worst: a thousand that will not die, gigabytes of output, full disks, a thousand secrets."""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import small_run
+from tests.support.killing import left_running
+from vdbg_env.application.run_runbook import run_runbook
+from vdbg_env.engines.local_processes import LocalProcesses, LocalSettings
+from vdbg_env.errors import HostNotAble
+from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.record.event_log import Event, read_events
+from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.record.walk import Walk
+from vdbg_env.runbook.invocation import ArtifactRule, Invocation, KillPolicy, Matcher, OutputPolicy
+
+pytestmark = pytest.mark.slow
+
+NASTY = Path(__file__).parents[1] / "workloads" / "nasty.py"
+ENV = {"PATH": os.environ["PATH"]}
+GIB = 1 << 30
+
+
+def runner(home: Path, **settings: object) -> LocalProcesses:
+    return LocalProcesses(LocalSettings(**{"env": ENV, "cwd": home, "mark": str(home), **settings}))  # type: ignore[arg-type]
+
+
+def place(home: Path) -> Path:
+    directory = home / "run" / "steps" / "step" / "1" / "localhost-0"
+    directory.mkdir(parents=True)
+    return directory
+
+
+def test_no_survivor_in_a_thousand_runs_of_the_nastiest_child(tmp_path: Path) -> None:
+    grace, limit = 0.05, 0.15
+    worst = 0.0
+    for batch in range(250):
+        started = []
+        for number in range(4):
+            home = tmp_path / f"{batch}-{number}"
+            arguments = ["main"] if number % 2 else []
+            invocation = Invocation(
+                step="step",
+                attempt=1,
+                argv=(sys.executable, str(NASTY), *arguments),
+                timeout_s=limit,
+                kill=KillPolicy(grace_s=grace),
+            )
+            started.append(runner(home).start(invocation, place(home)))
+        for step in started:
+            seen = step.wait(20)
+            assert seen is not None
+            assert not [n for n in seen.notes if "could not be killed" in n]
+            worst = max(worst, seen.duration_s)
+    assert left_running(tmp_path) == []
+    assert worst < limit + grace + 2
+
+
+def peak_kib(pid: int) -> int:
+    """Return the highest resident size of a process so far, in KiB, 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+
+
+def test_gigabytes_of_output_take_no_memory_and_keep_head_tail_and_matches(tmp_path: Path) -> None:
+    """Ten gigabytes when VDBG_TEST_GIB=10; the head, the tail and the one line in the middle that matters are there."""
+    size = int(os.environ.get("VDBG_TEST_GIB", "1"))
+    code = (
+        "import sys,os\n"
+        "line=b'(EngineCore pid=4711) INFO 11-21 07:35:12 [loggers.py:248] Avg prompt throughput: 12.5 tok/s\\n'\n"
+        f"block=line*(1<<20//len(line)+1)\nblock=line*((1<<20)//len(line))\nn=({size}<<30)//len(block)\n"
+        "os.write(1,b'FIRST\\n')\n"
+        "for i in range(n):\n"
+        "    if i==n//2: os.write(1,b'CUDA error: an illegal memory access was encountered\\n')\n"
+        "    v=memoryview(block)\n"
+        "    while v: v=v[os.write(1,v):]\n"
+        "os.write(1,b'LAST\\n')\n"
+    )
+    invocation = Invocation(
+        step="step",
+        attempt=1,
+        argv=(sys.executable, "-c", code),
+        output=OutputPolicy(limit=64 << 20),
+        matchers=(Matcher(name="ima", pattern="illegal memory access was encountered|cudaErrorIllegalAddress"),),
+    )
+    directory = place(tmp_path)
+    before = peak_kib(os.getpid())
+    step = runner(tmp_path).start(invocation, directory)
+    pid = json.loads((directory / "supervisor.json").read_text().splitlines()[0])["pid"]
+    first, peak, seen = 0, 0, None
+    while seen is None:
+        seen = step.wait(0.5)
+        now = peak_kib(pid)
+        first, peak = first or now, max(peak, now)
+    assert seen.ended.clean
+    assert seen.output_bytes > size * GIB * 0.99
+    assert peak - first + peak_kib(os.getpid()) - before < 64 << 10
+    assert seen.matched["ima"][0].line > 1000
+    kept = (directory / "stdout").read_bytes()
+    assert kept.startswith(b"FIRST\n")
+    assert kept.endswith(b"LAST\n")
+    assert len(kept) < (64 << 20) + 200
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of eight megabytes."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "vdbg-test", mount], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")
+    yield mount
+    subprocess.run(["umount", "-l", mount], check=True)
+
+
+FLOOD = "import os,time\nos.write(1,b'begun\\n')\nfor i in range(40): os.write(1,b'x'*(1<<20)+b'\\n')\ntime.sleep(60)"
+
+
+def test_a_disk_that_fills_ends_the_step_and_leaves_a_readable_record(small_disk: Path) -> None:
+    invocation = Invocation(
+        step="step", attempt=1, argv=(sys.executable, "-c", FLOOD), timeout_s=30, kill=KillPolicy(grace_s=0.5)
+    )
+    directory = place(small_disk)
+    seen = runner(small_disk).start(invocation, directory).wait(20)
+    assert seen is not None
+    assert seen.ended.by is EndedBy.DISK
+    assert seen.ended.message == "the output cannot be written: No space left on device"
+    assert (directory / "stdout").read_bytes().startswith(b"begun\n")
+    assert json.loads((directory / "ended.json").read_text())["by"] == "disk"
+    assert left_running(small_disk) == []
+
+
+def fill(disk: Path) -> Path:
+    """Leave not a byte free, and return the file that takes them all."""
+    ballast = disk / "ballast"
+    space = os.statvfs(disk)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize)
+    return ballast
+
+
+def test_a_disk_that_fills_during_a_run_costs_no_event_and_the_run_goes_on_when_there_is_room(small_disk: Path) -> None:
+    path = small_disk / "run"
+
+    def fill_up(event: Event, _walk: Walk) -> None:
+        if event.kind == "attempt_ended":
+            fill(small_disk)
+
+    order = small_run.order(path)
+    with pytest.raises(HostNotAble, match="No space left"), order.directory.locked():
+        run_runbook(order, small_run.hands(path, listener=fill_up))
+    assert [e.kind for e in read_events(path / "events.jsonl")][-2:] == ["attempt_ended", "attempt_started"]
+    (small_disk / "ballast").unlink()
+    with order.directory.locked():
+        end = run_runbook(order, small_run.hands(path))
+    assert [w.step.id for w in end.walk.walked] == ["check", "baseline", "ask", "blocking", "again"]
+
+
+def test_a_run_cannot_begin_on_a_full_disk_and_says_so(small_disk: Path) -> None:
+    order = small_run.order(small_disk / "run")
+    fill(small_disk)
+    with pytest.raises(HostNotAble, match="No space left"), order.directory.locked():
+        run_runbook(order, small_run.hands(small_disk / "run"))
+
+
+def test_a_read_only_folder_is_a_clear_error(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(HostNotAble, match=r"no run can be kept in .*Read-only file system"):
+        RunDirectory(small_disk / "run").create()
+
+
+def test_a_disk_that_turns_read_only_ends_the_step(small_disk: Path) -> None:
+    code = "import os,time\nwhile True: os.write(1,b'x'*1000+b'\\n'); time.sleep(.01)"
+    invocation = Invocation(
+        step="step", attempt=1, argv=(sys.executable, "-c", code), timeout_s=30, kill=KillPolicy(grace_s=0.5)
+    )
+    step = runner(small_disk).start(invocation, place(small_disk))
+    assert step.wait(0.5) is None
+    done = subprocess.run(["mount", "-o", "remount,ro", small_disk], capture_output=True)
+    if done.returncode:
+        step.cancel(firmly=True)
+        step.wait(10)
+        pytest.skip("a tmpfs with open files cannot be made read-only here")
+    seen = step.wait(20)
+    assert seen is not None
+    assert seen.ended.by in {EndedBy.DISK, EndedBy.ENGINE_LOST}
+    assert left_running(small_disk) == []
+
+
+def secrets(count: int) -> list[str]:
+    rng = random.Random(7)
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    return ["hf_" + "".join(rng.choices(letters, k=34)) for _ in range(count)]
+
+
+def test_of_a_thousand_secrets_in_argv_env_output_and_artifacts_none_is_on_disk(tmp_path: Path) -> None:
+    """The workload prints them in pieces of a few bytes, each its own write, so that every border cuts one."""
+    planted = secrets(1000)
+    by_name = [hashlib.sha256(s.encode()).hexdigest()[:20] for s in planted[:100]]  # known by their variable alone
+    code = (
+        "import os,sys\n"
+        "env=b'\\n'.join(v.encode() for k,v in sorted(os.environ.items()))+b'\\n'\n"
+        "text=' '.join(sys.argv[1:]).encode()+b'\\n'+env\n"
+        "text+=open(os.environ['EXTRA'],'rb').read()\n"
+        "for i in range(0,len(text),13): os.write(1+i//13%2*0,text[i:i+13])\n"
+        "os.write(2,text)\n"
+        "d=os.environ['D']\nos.makedirs(d+'/sub')\n"
+        "open(d+'/sub/text.log','wb').write(text)\nopen(d+'/dump.bin','wb').write(b'\\0\\1ELF'+text)\n"
+    )
+    directory = place(tmp_path)
+    (tmp_path / "extra").write_text("\n".join(f"token {s} in a line" for s in planted[600:]))
+    env = {
+        **ENV,
+        "EXTRA": str(tmp_path / "extra"),
+        **{f"PLAIN_{n}": f"text with {s}" for n, s in enumerate(planted[300:600])},
+        **{f"SERVICE_{n}_PASSWORD": s for n, s in enumerate(by_name)},
+    }
+    invocation = Invocation(
+        step="step",
+        attempt=1,
+        argv=(sys.executable, "-c", code, *(f"--x={s}" for s in planted[:300])),
+        env={"D": str(directory), "MORE_TOKEN": planted[0]},
+        matchers=(Matcher(name="all", pattern="token", take="all"),),
+        artifacts=(ArtifactRule(name="logs", glob="**/*.log"), ArtifactRule(name="dump", glob="dump.bin")),
+    )
+    seen: Observation | None = runner(tmp_path, env=env).start(invocation, directory).wait(120)
+    assert seen is not None
+    assert seen.ended.clean
+    assert len(seen.artifacts["logs"]) == 1
+    assert b"[redacted hf-token]" in (directory / "stdout").read_bytes()
+    left = [
+        (path.name, secret)
+        for path in (tmp_path / "run").rglob("*")
+        if path.is_file()
+        for data in [path.read_bytes()]
+        for secret in [*planted, *by_name]
+        if secret.encode() in data
+    ]
+    assert left == []
+    assert not [s for s in [*planted, *by_name] if s in repr(seen)]
+
+
+def test_a_hang_is_found_within_five_seconds_of_its_watch(tmp_path: Path) -> None:
+    from vdbg_env.runbook.invocation import Watch
+
+    invocation = Invocation(
+        step="step",
+        attempt=1,
+        argv=(sys.executable, str(NASTY), "main"),
+        watch=Watch(output_idle_s=3.0),
+        kill=KillPolicy(grace_s=0.2),
+    )
+    began = time.monotonic()
+    seen = runner(tmp_path).start(invocation, place(tmp_path)).wait(30)
+    assert seen is not None
+    assert seen.ended.by is EndedBy.WATCH
+    assert time.monotonic() - began < 3.0 + 5.0
