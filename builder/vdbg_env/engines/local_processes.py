@@ -66,8 +66,7 @@ class LocalProcesses:
     def adopt(self, invocation: Invocation, directory: Path) -> LocalStep | None:
         """Take over an attempt: it runs, it has ended, or it is lost; see `StepRunner.adopt`."""
         where = directory.resolve()
-        states = _said(where)
-        if not (where / ending.NAME).exists() and not any(s["state"] != "waiting" for s in states):
+        if not (where / ending.NAME).exists() and not _was_started(where):
             return None
         return LocalStep(invocation, where, _order(invocation, where, self._settings), None)
 
@@ -239,6 +238,21 @@ def _said(directory: Path) -> list[dict[str, str | int]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def _was_started(directory: Path) -> bool:
+    """Whether the workload was ever started here.
+
+    A supervisor that waits for its orders still has them to read when its engine died right after sending them: only
+    when it has gone on, or has gone away, is there an answer.
+    """
+    while True:
+        supervised = _is_supervised(directory)
+        if any(state["state"] != "waiting" for state in _said(directory)):
+            return True
+        if not supervised:
+            return False
+        time.sleep(0.01)
 
 
 def _supervisor_pid(directory: Path) -> int | None:

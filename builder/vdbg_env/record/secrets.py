@@ -16,6 +16,7 @@ from vdbg_env.record.needle_index import NeedleIndex, fold_also
 MIN_LITERAL = 6  # a shorter value told in advance ("1", "true") would blacken the whole log
 LOOKBACK = 64  # no rule looks further back than this from its needle (the dashes of a flag's name)
 OVERLAP = 8192  # no secret needs more bytes than this to be recognised as one
+_BEFORE = 64  # bytes before a needle that may have a say: the dashes of a flag, the `api_` of a key
 
 
 class Span(NamedTuple):
@@ -146,7 +147,7 @@ class SecretFinder:
             rule = self._rules[number][0]
             found = rule.pattern.match(data, at)
             if found and ("flag" not in rule.pattern.groupindex or not found["flag"] or _is_flag(data, at)):
-                yield Span(*found.span("secret"), rule.kind, found.start())
+                yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
 
 
 def _literal_spans(data: bytes, literals: tuple[bytes, ...]) -> Iterator[Span]:
