@@ -39,7 +39,7 @@ def read_image_library(user_folder: Path | None = None, extra: Path | None = Non
 
 
 def profile_name(file: ProfileFile) -> str:
-    """Return the name a profile gives itself, or that of its file when it gives none that can be read."""
+    """Return the name a profile gives itself, or that of its file when it gives none; raises BadDocument."""
     value = yaml_source.read(file.text, file.file).value
     name = value.get("name") if isinstance(value, dict) else None
     return name if isinstance(name, str) else Path(file.file).stem

@@ -19,6 +19,8 @@ from vdbg_env.errors import Interrupted, VdbgError
 COMMANDS: dict[str, str] = {
     "runbook": "Walk a failure step by step, to kernel, source line and report.",
     "runbooks": "List, show, check and explain runbooks.",
+    "render": "Write a debug image's Dockerfile and context, or manifests, into a folder.",
+    "images": "List, show and check the build profiles.",
     "verify": "Prove that every cubin with code carries line info.",
     "core": "Read GPU core dumps: exception, kernel, thread, source line, inline chain.",
     "locate": "Find the source line and inline chain of an address.",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner, SourceText
+from vdbg_env.image.context import BuildContext
 
 
 def binary_source() -> BinarySource:
@@ -33,3 +35,10 @@ def source_text(roots: Sequence[str], mappings: Sequence[tuple[str, str]]) -> So
     from vdbg_env.engines.source_text import SourceFiles
 
     return SourceFiles(roots, mappings)
+
+
+def lay_out_context(context: BuildContext, folder: Path) -> None:
+    """Write a build context as files below a folder that does not exist yet."""
+    from vdbg_env.engines.context_tar import extract
+
+    extract(context, folder)

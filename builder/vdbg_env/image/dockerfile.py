@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vdbg_env.errors import BadInput
+from vdbg_env.image.context import BuildContext, ContextItem, FileBytes
 from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep, SecretUse
 from vdbg_env.image.plan import shell_word as variable_word
 from vdbg_env.image.request import Dialect
@@ -100,6 +101,12 @@ def dockerfile(plan: BuildPlan, dialect: Dialect = "classic") -> str:
         lines.append(_text(instruction))
         before = instruction
     return "\n".join([*lines, ""])
+
+
+def build_context(plan: BuildPlan, dialect: Dialect = "classic", *more: ContextItem) -> BuildContext:
+    """Return what an engine is sent: the plan's context with its Dockerfile, and `more` beside them."""
+    file = FileBytes(name="Dockerfile", data=dockerfile(plan, dialect).encode())
+    return BuildContext(items=(*plan.context, file, *more))
 
 
 def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:

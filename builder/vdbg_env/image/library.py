@@ -43,4 +43,9 @@ class ImageLibrary:
                 else "a profile in a file is given by its path, as in ./my.yaml",
                 next_step="vdbg-env images list",
             )
-        return read_spec(found.text, found.file, {n: p.text for n, p in self.profiles.items()}, (name,))
+        spec = read_spec(found.text, found.file, {n: p.text for n, p in self.profiles.items()}, (name,))
+        if spec.name != name:
+            raise BadInput(
+                f"{found.file} calls itself {spec.name!r}", next_step=f"name it {name!r}, or its file {spec.name}.yaml"
+            )
+        return spec

@@ -50,7 +50,7 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, drive
         base_path=spec.base.path,
         platform=request.platform,
         network=request.network,
-        args=_build_args(spec),
+        args=_build_args(spec, request),
         env=image_environment(spec, request, arch),
         labels=_labels(spec, request, source, arch),
         steps=_steps(blocks),
@@ -180,10 +180,10 @@ def _base(spec: ImageSpec, request: BuildRequest) -> str:
     return str(replace(reference, digest=spec.base.digest) if spec.base.digest else reference)
 
 
-def _build_args(spec: ImageSpec) -> tuple[BuildArg, ...]:
+def _build_args(spec: ImageSpec, request: BuildRequest) -> tuple[BuildArg, ...]:
     each = f"{spec.build.memory_per_job_gib:g} GiB of memory for each"
     return (
-        BuildArg(name="MAX_JOBS", default="2", why=f"compilers at once; {each}"),
+        BuildArg(name="MAX_JOBS", default=str(request.jobs or 2), why=f"compilers at once; {each}"),
         BuildArg(name="NVCC_THREADS", default="1", why="architectures at once in each compiler"),
     )
 

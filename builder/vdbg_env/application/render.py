@@ -1,0 +1,113 @@
+"""Renders a plan into a folder that other tools build and run from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vdbg_env.errors import BadInput
+from vdbg_env.image.apptainer import apptainer
+from vdbg_env.image.context import BuildContext, FileBytes
+from vdbg_env.image.dockerfile import build_context
+from vdbg_env.image.plan import BuildPlan
+from vdbg_env.image.request import Dialect, Network
+from vdbg_env.image.run_settings import RunSettings
+from vdbg_env.image.run_writers import SECCOMP_FILE, compose, kubernetes
+from vdbg_env.resources import data_dir
+
+Format = Literal["dockerfile", "compose", "k8s", "apptainer"]
+LayOut = Callable[[BuildContext, Path], None]
+"""Writes a context as files below a folder that does not exist yet."""
+
+MARK = "plan.json"  # stands in every folder rendered here, so that such a one, and no other, may be replaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendering:
+    """What was written: the folder, its files in order of name, and the next thing to type."""
+
+    folder: Path
+    files: tuple[str, ...]
+    digest: str
+    next_step: str
+
+
+def render(
+    plan: BuildPlan, run: RunSettings, folder: Path, *, format: Format, dialect: Dialect, lay_out: LayOut
+) -> Rendering:
+    """Write a plan into `folder`, all of it or nothing: it appears only when it is complete.
+
+    An empty folder and one rendered earlier are replaced. Raises BadInput for any other that exists.
+    """
+    if folder.exists():
+        _require_ours(folder)
+    context = _context(plan, run, format, dialect)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        lay_out(context, unfinished)
+        if folder.exists():
+            shutil.rmtree(folder)
+        unfinished.rename(folder)
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be written: {error.strerror}", next_step=f"df -h {folder.parent}; ls -ld {folder.parent}"
+        ) from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    return Rendering(
+        folder=folder, files=tuple(files), digest=plan.digest, next_step=_next_step(format, folder, run, plan.network)
+    )
+
+
+def _context(plan: BuildPlan, run: RunSettings, format: Format, dialect: Dialect) -> BuildContext:
+    mark = FileBytes(name=MARK, data=json.dumps(plan.document(), indent=2, sort_keys=True).encode() + b"\n")
+    seccomp = FileBytes(name=SECCOMP_FILE, data=(data_dir("templates") / SECCOMP_FILE).read_bytes())
+    match format:
+        case "dockerfile":
+            return build_context(plan, dialect, mark)
+        case "compose":
+            return build_context(plan, dialect, mark, seccomp, _file("compose.yaml", compose(run, build=".")))
+        case "k8s":
+            return BuildContext(items=(mark, _file("pod.yaml", kubernetes(run))))
+        case "apptainer":
+            return BuildContext(items=(*plan.context, mark, _file("apptainer.def", apptainer(plan))))
+
+
+def _file(name: str, text: str) -> FileBytes:
+    return FileBytes(name=name, data=text.encode())
+
+
+def _next_step(format: Format, folder: Path, run: RunSettings, network: Network) -> str:
+    match format:
+        case "dockerfile":
+            option = "" if network == "default" else f"--network {network} "
+            return f"docker build {option}--tag {run.image} {folder}"
+        case "compose":
+            return f"docker compose --project-directory {folder} run --build --rm debug"
+        case "k8s":
+            return f"kubectl apply --filename {folder}/pod.yaml"
+        case "apptainer":
+            return f"cd {folder} && apptainer build debug.sif apptainer.def"
+
+
+def _require_ours(folder: Path) -> None:
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is a file", next_step="name a folder that does not exist yet")
+    try:
+        empty = not any(folder.iterdir())
+        ours = (folder / MARK).is_file() and b'"vdbg-env/plan/v1"' in (folder / MARK).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be read: {error.strerror}", next_step=f"ls -ld {folder}") from None
+    if not (empty or ours):
+        raise BadInput(
+            f"{folder} holds files that were not rendered here",
+            cause="a folder of something else was named",
+            next_step="name a folder that does not exist yet",
+        )

@@ -1,0 +1,79 @@
+"""`vdbg-env render`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from vdbg_env import console
+from vdbg_env.application.render import Format, Rendering, render
+from vdbg_env.cli import wiring
+from vdbg_env.cli.build_options import build_options, read_wish, show_notes
+from vdbg_env.image.planner import plan
+from vdbg_env.image.reference import parse_reference
+from vdbg_env.image.request import Dialect
+from vdbg_env.image.run_settings import Gpu, RunSettings, parse_dumps, parse_gpu, warnings
+
+
+@click.command("render")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--format", type=click.Choice(["dockerfile", "compose", "k8s", "apptainer"]), default="dockerfile",
+    show_default=True, help="What to render.",
+)  # fmt: skip
+@click.option(
+    "--dialect", type=click.Choice(["classic", "buildkit"]), default="classic", show_default=True,
+    help="Instructions the builder takes; buildkit adds RUN --mount.",
+)  # fmt: skip
+@click.option("--image", metavar="NAME", help="The image's name in what is rendered; else vdbg-env/PROFILE.")
+@click.option("--gpu", default="runtime", show_default=True, help="cdi, runtime or none; cdi:nvidia.com/gpu=0 for one.")
+@click.option("--dumps", default="vdbg-dumps", show_default=True, help="Volume or folder that keeps dumps.")
+@click.option("--json", "as_json", is_flag=True, help="Tell what was written as JSON.")
+@build_options
+def command(
+    folder: Path, format: str, dialect: str, image: str | None, gpu: str, dumps: str, as_json: bool, **flags: Any
+) -> int:
+    """Write a debug image's Dockerfile and whole context, or manifests, into DIR.
+
+    \b
+    Example:
+      vdbg-env render --profile sample ./sample-image && docker build --tag sample ./sample-image
+      vdbg-env render --format k8s --gpu none ./manifests
+    """
+    wish = read_wish(flags, dialect=cast(Dialect, dialect))
+    decided = plan(wish.library.spec(wish.request.profile), wish.request, wish.library)
+    name = str(parse_reference(image or f"vdbg-env/{decided.profile}:latest", "--image"))
+    run = _run_settings(name, parse_gpu(gpu), dumps)
+    rendering = render(
+        decided,
+        run,
+        folder,
+        format=cast(Format, format),
+        dialect=cast(Dialect, dialect),
+        lay_out=wiring.lay_out_context,
+    )
+    show_notes((*wish.notes, *decided.notes), (*decided.warnings, *warnings(run)))
+    _show(rendering, as_json=as_json)
+    return 0
+
+
+def _run_settings(image: str, gpu: Gpu, dumps: str) -> RunSettings:
+    return RunSettings(image=image, gpu=gpu, dumps=parse_dumps(dumps), command=("sleep", "infinity"))
+
+
+def _show(rendering: Rendering, *, as_json: bool) -> None:
+    if as_json:
+        document = {
+            "schema": "vdbg-env/render/v1",
+            "folder": str(rendering.folder),
+            "files": list(rendering.files),
+            "plan_digest": rendering.digest,
+            "next_step": rendering.next_step,
+        }
+        print(json.dumps(document, indent=2))
+        return
+    print(f"{rendering.folder}: {len(rendering.files)} files, plan {rendering.digest}")
+    console.note(f"next: {rendering.next_step}")

@@ -1,0 +1,18 @@
+"""The values a build takes from this machine and this site; they are no part of the plan nor of its digest."""
+
+from __future__ import annotations
+
+from vdbg_env.image.parallelism import Parallelism
+from vdbg_env.image.request import Site
+
+
+def build_args(parallelism: Parallelism, site: Site) -> dict[str, str]:
+    """Return name -> value of the plan's arguments and of the proxies, which every builder knows without an ARG line.
+
+    A proxy's address may hold a password: as a predefined argument it reaches the steps, and no layer or history.
+    """
+    return {
+        "MAX_JOBS": str(parallelism.max_jobs),
+        "NVCC_THREADS": str(parallelism.nvcc_threads),
+        **dict(sorted(site.proxies.items())),
+    }

@@ -1,0 +1,211 @@
+"""Run settings as a docker command line, a Compose file and a Kubernetes manifest."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from vdbg_env.errors import BadInput
+from vdbg_env.image.run_settings import DUMPS, GIB, UNLIMITED, RunSettings
+from vdbg_env.image.text import one_line
+
+SECCOMP_FILE = "seccomp-ptrace.json"
+_NAME = "vdbg-debug"
+
+
+def docker_argv(settings: RunSettings, *, seccomp_file: str = SECCOMP_FILE) -> tuple[str, ...]:
+    """Return the `docker run` that starts the container, as a list of words."""
+    argv = ["docker", "run", "--rm", "--label", "dev.vdbg-env.run=1"]
+    if settings.interactive:
+        argv += ["--interactive", "--tty"]
+    if settings.name:
+        argv += ["--name", settings.name]
+    argv += [word for name in settings.capabilities for word in ("--cap-add", name)]
+    argv += [word for option in _security(settings, seccomp_file) for word in ("--security-opt", option)]
+    argv += [word for u in settings.ulimits for word in ("--ulimit", f"{u.name}={u.soft}:{u.hard}")]
+    argv += ["--ipc", "host"] if settings.ipc == "host" else ["--shm-size", str(settings.shm_bytes)]
+    match settings.gpu.by:
+        case "cdi":
+            argv += [word for name in settings.gpu.names for word in ("--device", name)]
+        case "runtime":
+            names = ",".join(settings.gpu.names)
+            argv += ["--gpus", "all" if names == "all" else f'"device={names}"']
+        case "none":
+            pass
+    if settings.dumps:
+        argv += ["--volume", f"{settings.dumps.source}:{DUMPS}"]
+    argv += [word for port in settings.ports for word in ("--publish", f"{port}:{port}")]
+    argv += [word for name, value in settings.env for word in ("--env", f"{name}={value}")]
+    argv += ["--stop-timeout", str(settings.stop_grace_s), settings.image, *settings.command]
+    return tuple(one_line(word, "a word of the command line") for word in argv)
+
+
+def compose(settings: RunSettings, *, build: str | None = None) -> str:
+    """Return a Compose file with the container as its one service; `build` is the folder of its Dockerfile."""
+    service: dict[str, Any] = {
+        "image": settings.image,
+        "build": build,
+        "command": list(settings.command) or None,
+        "environment": dict(settings.env) or None,
+        "cap_add": list(settings.capabilities) or None,
+        "security_opt": list(_security(settings, f"./{SECCOMP_FILE}")) or None,
+        "ulimits": {u.name: {"soft": u.soft, "hard": u.hard} for u in settings.ulimits} or None,
+        "ipc": "host" if settings.ipc == "host" else None,
+        "shm_size": settings.shm_bytes if settings.ipc == "private" else None,
+        "ports": [f"{port}:{port}" for port in settings.ports] or None,
+        "volumes": [f"{settings.dumps.source}:{DUMPS}"] if settings.dumps else None,
+        "stop_grace_period": f"{settings.stop_grace_s}s",
+        "deploy": _compose_devices(settings),
+        "stdin_open": settings.interactive or None,
+        "tty": settings.interactive or None,
+    }
+    document: dict[str, Any] = {
+        "services": {settings.name or "debug": {key: value for key, value in service.items() if value is not None}}
+    }
+    if settings.dumps and settings.dumps.kind == "volume":
+        document["volumes"] = {settings.dumps.source: {"name": settings.dumps.source}}
+    return _yaml(document, _notes(settings))
+
+
+def kubernetes(settings: RunSettings) -> str:
+    """Return a manifest: a Pod, and a claim for its dump volume where that is a named one.
+
+    Raises BadInput for what Kubernetes has no word for.
+    """
+    # The runtime's own profile allows ptrace to whoever holds SYS_PTRACE; ours would have to lie on every node.
+    profile = {"type": "Unconfined" if settings.seccomp == "unconfined" else "RuntimeDefault"}
+    container: dict[str, Any] = {
+        "name": "debug",
+        "image": settings.image,
+        "args": list(settings.command) or None,
+        "env": [{"name": name, "value": value} for name, value in settings.env] or None,
+        "ports": [{"containerPort": port} for port in settings.ports] or None,
+        "resources": _kubernetes_devices(settings),
+        "securityContext": {"capabilities": {"add": list(settings.capabilities)}, "seccompProfile": profile},
+        "volumeMounts": _mounts(settings) or None,
+        "stdin": settings.interactive or None,
+        "tty": settings.interactive or None,
+    }
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": _kubernetes_name(settings.name or _NAME),
+            "labels": {"app.kubernetes.io/managed-by": "vdbg-env"},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": settings.stop_grace_s,
+            **({"hostIPC": True} if settings.ipc == "host" else {}),
+            "containers": [{key: value for key, value in container.items() if value is not None}],
+            "volumes": _volumes(settings),
+        },
+    }
+    notes = [n for n in _notes(settings) if "seccomp" not in n]
+    notes.append("Kubernetes sets no ulimits: the image's entrypoint raises the core limit as far as the node lets it.")
+    documents = [_yaml(pod, tuple(notes))]
+    if settings.dumps and settings.dumps.kind == "volume":
+        documents.append(
+            _yaml(_claim(settings.dumps.source), ("Size it to hold a few dumps: one may be as large as the GPU.",))
+        )
+    return "---\n".join(documents)
+
+
+def _security(settings: RunSettings, seccomp_file: str) -> tuple[str, ...]:
+    match settings.seccomp:
+        case "ptrace":
+            return (f"seccomp={seccomp_file}",)
+        case "unconfined":
+            return ("seccomp=unconfined",)
+        case "default":
+            return ()
+
+
+def _compose_devices(settings: RunSettings) -> dict[str, Any] | None:
+    if settings.gpu.by == "none":
+        return None
+    device: dict[str, Any] = {"capabilities": ["gpu"]}
+    if settings.gpu.by == "cdi":
+        device |= {"driver": "cdi", "device_ids": list(settings.gpu.names)}
+    elif settings.gpu.devices:
+        device |= {"driver": "nvidia", "device_ids": list(settings.gpu.devices)}
+    else:
+        device |= {"driver": "nvidia", "count": "all"}
+    return {"resources": {"reservations": {"devices": [device]}}}
+
+
+def _kubernetes_devices(settings: RunSettings) -> dict[str, Any] | None:
+    if settings.gpu.by == "none":
+        return None
+    if settings.gpu.by == "cdi" and settings.gpu.devices:
+        raise BadInput(
+            "Kubernetes gives GPUs by number, not by CDI name",
+            next_step="--gpu runtime; the device plugin picks the GPUs",
+        )
+    return {"limits": {"nvidia.com/gpu": max(1, len(settings.gpu.devices))}}
+
+
+def _mounts(settings: RunSettings) -> list[dict[str, str]]:
+    dumps = [{"name": "dumps", "mountPath": DUMPS}] if settings.dumps else []
+    shared = [{"name": "shm", "mountPath": "/dev/shm"}] if settings.ipc == "private" else []
+    return dumps + shared
+
+
+def _volumes(settings: RunSettings) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = []
+    match settings.dumps:
+        case None:
+            pass
+        case dumps if dumps.kind == "bind":
+            volumes.append({"name": "dumps", "hostPath": {"path": dumps.source, "type": "DirectoryOrCreate"}})
+        case dumps:
+            volumes.append({"name": "dumps", "persistentVolumeClaim": {"claimName": _kubernetes_name(dumps.source)}})
+    if settings.ipc == "private":
+        size = f"{max(1, settings.shm_bytes // GIB)}Gi"
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}})
+    return volumes
+
+
+def _claim(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": _kubernetes_name(name), "labels": {"app.kubernetes.io/managed-by": "vdbg-env"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "500Gi"}}},
+    }
+
+
+def _kubernetes_name(name: str) -> str:
+    """Return a name as RFC 1123 has it, which every object of a cluster must follow."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63] or _NAME
+
+
+def _notes(settings: RunSettings) -> tuple[str, ...]:
+    notes = ["Rendered by vdbg-env."]
+    raised = [u for u in settings.ulimits if u.hard == UNLIMITED and u.name == "memlock"]
+    notes += [f"If the engine may not raise {u.name}, take it out: {u.fallback}." for u in raised]
+    if settings.seccomp == "ptrace":
+        notes.append(f"{SECCOMP_FILE} lies beside this file: a debugger's system calls, and none that change the host.")
+    return tuple(notes)
+
+
+def _yaml(document: dict[str, Any], notes: tuple[str, ...]) -> str:
+    """Return YAML that a reader of version 1.1 takes as meant: every text that is not a plain word is quoted."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def represent_str(self, data: str) -> yaml.ScalarNode:
+            plain = data.replace("-", "").replace("_", "").replace("/", "").replace(".", "").isalpha()
+            ambiguous = not plain or data.lower() in {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+            style = '"' if ambiguous else None
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    body = yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    return "".join(f"# {note}\n" for note in notes) + body
+
+
+def seccomp_text(profile: bytes) -> str:
+    """Return a seccomp profile as the engine wants it: JSON text, not the name of a file."""
+    return json.dumps(json.loads(profile), separators=(",", ":"))
