@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from vdbg_env.errors import BadInput
 from vdbg_env.image.context import BuildContext, ContextItem, FileBytes
-from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep, SecretUse
+from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildArg, BuildPlan, CopyStep, RunStep, SecretUse
 from vdbg_env.image.plan import shell_word as variable_word
 from vdbg_env.image.request import Dialect
 from vdbg_env.image.text import one_line
@@ -114,11 +114,8 @@ def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
     yield Comment(text=f"Rendered by vdbg-env from the profile {plan.profile}; the same plan gives the same bytes.")
     yield Comment(text="Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.")
     yield from _base(plan)
-    for arg in plan.args:
-        yield Comment(text=f"{arg.name}: {arg.why}; --build-arg gives another")
-        yield Arg(name=arg.name, default=arg.default)
     yield Pairs(keyword="ENV", pairs=tuple(plan.environment().items()))
-    workdir = ""
+    workdir, arguments = "", plan.args
     for step in plan.steps:
         if isinstance(step, CopyStep):
             yield Comment(text=step.title)
@@ -128,6 +125,9 @@ def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
         if folder != workdir:
             workdir = folder
             yield Workdir(path=folder)
+        if step.phase == "compile" and arguments:
+            yield from _arguments(arguments)
+            arguments = ()
         yield Comment(text=step.title, ignore=_hadolint(step))
         yield _run(step, dialect)
     if workdir != ROOT:
@@ -136,6 +136,13 @@ def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
     yield Exec(keyword="CMD", argv=plan.command)
     # Last, so that a label that changes costs no layer.
     yield Pairs(keyword="LABEL", pairs=(*plan.labels, (LABEL_DIGEST, plan.digest)))
+
+
+def _arguments(arguments: tuple[BuildArg, ...]) -> Iterator[Instruction]:
+    """Declare the arguments as late as may be: every RUN after one is run anew when its value changes."""
+    for arg in arguments:
+        yield Comment(text=f"{arg.name}: {arg.why}; --build-arg gives another")
+        yield Arg(name=arg.name, default=arg.default)
 
 
 def _base(plan: BuildPlan) -> Iterator[Instruction]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field
 
 from vdbg_env import yaml_source
-from vdbg_env.image.spec import Arch, Name, Part, Text, VariableName, Version
+from vdbg_env.image.spec import Arch, Form, Name, Part, Text, VariableName, Version
 
 SCHEMA_FILE = "knowledge-v1.schema.json"
 
-Date = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
-Stem = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$")]
+Date = Annotated[str, Form(r"\d{4}-\d{2}-\d{2}", "a date, as in 2026-11-21")]
+Stem = Annotated[str, Form(r"[a-z0-9_]+", "the name of a file of cmake/external_projects, without .cmake")]
 
 
 class Span(Part):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from vdbg_env import yaml_source
 from vdbg_env.errors import BadDocument, BadInput
@@ -28,14 +32,37 @@ def _version(value: object) -> object:
     return value
 
 
+@dataclass(frozen=True)
+class Form:
+    """The form of a text: a pattern for the published schema, and words for whoever got it wrong."""
+
+    pattern: str
+    says: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": f"^({self.pattern})$"}
+
+    def _checked(self, value: str) -> str:
+        if not re.fullmatch(self.pattern, value, re.ASCII):
+            raise ValueError(f"{value!r} is not {self.says}")
+        return value
+
+
 Text = Annotated[str, BeforeValidator(_printable)]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
-Version = Annotated[str, BeforeValidator(_version), StringConstraints(pattern=r"^[0-9]+(\.[0-9]+){0,3}$")]
-Arch = Annotated[str, BeforeValidator(_version), StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9][af]?$")]
-Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?$")]
-Requirement = Annotated[str, BeforeValidator(_printable), StringConstraints(pattern=r"^[A-Za-z0-9][^;@]*$")]
+Name = Annotated[str, Form(r"[a-z0-9][a-z0-9.-]{0,62}", "a name of small letters, digits, '.' and '-'")]
+Version = Annotated[str, BeforeValidator(_version), Form(r"[0-9]+(\.[0-9]+){0,3}", "a version, as in 13.0")]
+Arch = Annotated[str, BeforeValidator(_version), Form(r"[0-9]{1,2}\.[0-9][af]?", "a compute capability, as in 9.0")]
+Digest = Annotated[str, Form(r"sha256:[0-9a-f]{64}", "a digest: sha256: and 64 hexadecimal digits")]
+VariableName = Annotated[str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")]
+AptPackage = Annotated[
+    str, Form(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?", "an apt package, as in gdb or gdb=13.1-3")
+]
+Requirement = Annotated[
+    str, BeforeValidator(_printable), Form(r"[A-Za-z0-9][^;@]*", "a requirement, as in torch==2.14.0 (no ; and no @)")
+]
 
 
 class Part(BaseModel):
@@ -124,9 +151,12 @@ class ImageSpec(Part):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a profile file, where `extends` makes every other key optional."""
+    """Return the JSON Schema of a profile file, which need not say again what the profile it extends says."""
     schema = ImageSpec.model_json_schema(by_alias=True)
     schema["required"] = ["schema", "name"]
+    for name, part in schema["$defs"].items():
+        if name != Tool.__name__:  # stands in a list, and lists are replaced whole
+            part.pop("required", None)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_FILE, **schema}
 
 

@@ -1,12 +1,6 @@
 # Rendered by vdbg-env from the profile pypi-cu130; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
 FROM docker.io/library/debian:trixie-slim
-
-# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
-ARG MAX_JOBS="2"
-
-# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
-ARG NVCC_THREADS="1"
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     CUDA_HOME="/opt/vdbg/cuda" \
@@ -81,6 +75,12 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
     pip install -r "$list"; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
+
+# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
+ARG MAX_JOBS="2"
+
+# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
+ARG NVCC_THREADS="1"
 
 # Compile vLLM
 # hadolint ignore=DL3013,DL3042

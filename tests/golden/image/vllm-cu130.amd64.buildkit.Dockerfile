@@ -1,12 +1,6 @@
 # Rendered by vdbg-env from the profile vllm-cu130; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
 FROM docker.io/nvidia/cuda:13.0.3-devel-ubuntu24.04
-
-# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
-ARG MAX_JOBS="2"
-
-# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
-ARG NVCC_THREADS="1"
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/venv/bin:/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     CUDA_HOME="/usr/local/cuda" \
@@ -69,6 +63,12 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     list=requirements/cuda.txt; \
     if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
     pip install -r "$list"
+
+# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
+ARG MAX_JOBS="2"
+
+# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
+ARG NVCC_THREADS="1"
 
 # Compile vLLM
 # hadolint ignore=DL3013,DL3042

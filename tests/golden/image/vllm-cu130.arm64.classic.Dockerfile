@@ -3,12 +3,6 @@
 # The platform was asked for; a builder of another one would silently take its own.
 # hadolint ignore=DL3029
 FROM --platform=linux/arm64 docker.io/nvidia/cuda:13.0.3-devel-ubuntu24.04
-
-# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
-ARG MAX_JOBS="2"
-
-# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
-ARG NVCC_THREADS="1"
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/venv/bin:/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     CUDA_HOME="/usr/local/cuda" \
@@ -68,6 +62,12 @@ RUN set -eu; \
     list=requirements/cuda.txt; \
     if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
     pip install -r "$list"
+
+# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
+ARG MAX_JOBS="2"
+
+# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
+ARG NVCC_THREADS="1"
 
 # Compile vLLM
 # hadolint ignore=DL3013,DL3042

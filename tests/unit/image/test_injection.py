@@ -1,0 +1,103 @@
+"""No text in any field of a request or of a profile makes another instruction, another command or another word."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests.support.dockerfile_reader import Read, read_dockerfile
+from tests.support.image_library import shipped
+from vdbg_env.errors import VdbgError
+from vdbg_env.image.apptainer import apptainer
+from vdbg_env.image.dockerfile import dockerfile
+from vdbg_env.image.planner import plan
+from vdbg_env.image.request import BuildRequest, PipIndex, Site
+from vdbg_env.image.source import GitRef, Sdist
+from vdbg_env.image.spec import ImageSpec
+
+HARMLESS = "harmless-1"
+FIELDS: dict[str, Callable[[dict[str, Any], dict[str, Any], str], None]] = {
+    "summary": lambda spec, wish, text: spec.update(summary=text),
+    "environment": lambda spec, wish, text: spec.update(environment={"SOME_NAME": text}),
+    "cmake_args": lambda spec, wish, text: spec["build"].update(cmake_args=[text]),
+    "prepare": lambda spec, wish, text: spec["build"].update(prepare=[["echo", text]]),
+    "requirement": lambda spec, wish, text: spec["packages"].update(build=[text]),
+    "wheel": lambda spec, wish, text: spec["toolchain"].update(wheels=[text]),
+    "apt": lambda spec, wish, text: spec["packages"].update(apt=[text]),
+    "path": lambda spec, wish, text: spec["base"].update(path=text),
+    "image": lambda spec, wish, text: spec["base"].update(image=text),
+    "tool": lambda spec, wish, text: spec.update(tools=[{"name": "t", "argv": ["t", text], "expect": text}]),
+    "base": lambda spec, wish, text: wish.update(base=text),
+    "arch": lambda spec, wish, text: wish.update(arch=(text,)),
+    "target": lambda spec, wish, text: wish.update(target=text),
+    "index": lambda spec, wish, text: wish.update(site=Site(pip=PipIndex(index_url=f"https://h/{text}"))),
+    "trusted host": lambda spec, wish, text: wish.update(site=Site(pip=PipIndex(trusted_hosts=(text,)))),
+    "apt mirror": lambda spec, wish, text: wish.update(site=Site(apt_mirror=f"https://h/{text}")),
+    "git reference": lambda spec, wish, text: wish.update(source=GitRef(url="https://h/r", ref=text)),
+    "git address": lambda spec, wish, text: wish.update(source=GitRef(url=text, ref="main")),
+    "sdist": lambda spec, wish, text: wish.update(source=Sdist(project="p", version=text)),
+}
+
+nasty = st.text(st.sampled_from(" '\"\\$`;&|<>(){}#!*?[]~=%^@:,.-\n\t\0aE1O<F"), max_size=12)
+texts = st.one_of(nasty, st.text(max_size=12))
+
+
+def written(field: str, text: str) -> tuple[str, list[Read]] | None:
+    """Return the Dockerfile with `text` in one field, or None when the text is refused."""
+    values = copy.deepcopy(shipped().spec("sample").model_dump(by_alias=True, mode="json"))
+    wish: dict[str, Any] = {"profile": "sample"}
+    FIELDS[field](values, wish, text)
+    try:
+        spec = ImageSpec.model_validate(values)
+        decided = plan(spec, BuildRequest(**wish), shipped())
+        rendered = dockerfile(decided)
+        assert apptainer(decided).count("\n%") == 5
+    except (VdbgError, ValidationError):
+        return None
+    return rendered, read_dockerfile(rendered)
+
+
+def shape(read: list[Read], text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the instructions with `text` taken out of their words, and the plan's digest with it."""
+    neutral = "<it>"
+    return [
+        (
+            r.keyword,
+            tuple(neutral if w.startswith("dev.vdbg-env.plan.digest=") else w.replace(text, neutral) for w in r.words),
+        )
+        for r in read
+    ]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_harmless_text_is_taken_or_refused_for_its_form(field: str) -> None:
+    refused = {"arch"}
+    assert (written(field, HARMLESS) is None) == (field in refused)
+
+
+@given(st.sampled_from(sorted(FIELDS)), texts)
+@example("cmake_args", "<<EOF")
+@example("cmake_args", "'; RUN evil; '")
+@example("environment", '"\\$(evil)\\')
+@example("environment", "{{ name }}")
+@example("prepare", "x\nRUN evil")
+@example("summary", 'x" \\')
+@example("tool", "#comment")
+@example("path", "$HOME")
+def test_no_text_breaks_out_of_its_place(field: str, text: str) -> None:
+    found = written(field, text)
+    if found is None or not text.strip():
+        return
+    rendered, read = found
+    assert rendered.isascii() or not text.isascii()
+    harmless = written(field, HARMLESS)
+    assert harmless is not None
+    # A text that stands in the file anyway (a letter, a flag) cannot be taken out again: count words instead.
+    plain = harmless[1]
+    assert [(r.keyword, len(r.words)) for r in read] == [(r.keyword, len(r.words)) for r in plain]
+    if len(text) > 3 and text not in harmless[0]:
+        assert shape(read, text) == shape(plain, HARMLESS)
