@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import assert_never
 
-from vdbg_env.evidence.finding import Finding, Level
-from vdbg_env.evidence.observation import Artifact, EndedBy, Match, Observation
+from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.observation import Artifact, Match, Observation
+from vdbg_env.evidence.verdict import judge
+from vdbg_env.record.walk import Walk, Walked
 from vdbg_env.report.model import Attempt, NextStep, Provenance, Report, StepReport, StepStatus
-from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Runbook, Status, Step, ToRunbook, ToStep, Uses
-from vdbg_env.runbook.state import Finish, RunStep, StepRecord, UseBuiltin
+from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
+from vdbg_env.runbook.state import Finish, RunStep, StepRecord
 
 _LINES_OF_EVIDENCE = 20
-_NOT_TO_ITS_END = {EndedBy.CANCEL, EndedBy.ENGINE_LOST}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Visit:
-    """One step that a run came to: the step, what was decided for it, what was seen, and the engine's record of it.
-
-    `decision` is None for a skipped step; `record` is None for a step whose end was never seen. Times in seconds,
-    `started_s` since the run began.
-    """
-
-    step: Step
-    decision: RunStep | UseBuiltin | None = None
-    observations: tuple[Observation, ...] = ()
-    record: StepRecord | None = None
-    started_s: float | None = None
-    duration_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +33,13 @@ class RunFacts:
     notes: tuple[str, ...] = ()
 
 
-def assemble(runbook: Runbook, visits: Sequence[Visit], finish: Finish, facts: RunFacts) -> Report:
+def assemble(walk: Walk, finish: Finish, facts: RunFacts) -> Report:
     """Return the report of a run, finished or cut short; source lines and warps are added by who can read them."""
-    findings = ranked(f for visit in visits if visit.record for f in visit.record.findings)
-    seen = {visit.step.id for visit in visits}
+    runbook = walk.state.runbook
+    findings = judge(finding for visit in walk.walked for finding in visit.record.findings)
+    seen = {visit.step.id for visit in walk.walked}
+    cut = _cut_short(walk) if walk.observations or walk.open else ()
+    seen |= {step.id for step in cut}
     missed = (
         StepReport(id=s.id, name=s.title, status=StepStatus.NOT_REACHED) for s in runbook.steps if s.id not in seen
     )
@@ -66,7 +54,7 @@ def assemble(runbook: Runbook, visits: Sequence[Visit], finish: Finish, facts: R
         workload=facts.workload,
         started=facts.started,
         duration_s=facts.duration_s,
-        steps=(*(step_report(visit) for visit in visits), *missed),
+        steps=(*(step_report(visit) for visit in walk.walked), *cut, *missed),
         findings=findings,
         environment=facts.environment,
         next_steps=next_steps(findings),
@@ -75,15 +63,25 @@ def assemble(runbook: Runbook, visits: Sequence[Visit], finish: Finish, facts: R
     )
 
 
-def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings by falling confidence, the graver first among equals, the same one only once."""
-    unique: dict[tuple[object, ...], Finding] = {}
-    for finding in findings:
-        key = (finding.rule, finding.location, finding.kernel, finding.message)
-        if key not in unique or unique[key].confidence < finding.confidence:
-            unique[key] = finding
-    levels = list(Level)
-    return tuple(sorted(unique.values(), key=lambda f: (-f.confidence, levels.index(f.level))))
+def _cut_short(walk: Walk) -> tuple[StepReport, ...]:
+    """Return the step whose attempts were begun and never judged; nothing where it cannot be named."""
+    if not isinstance(walk.decision, RunStep):
+        return ()
+    invocation = walk.decision.invocation
+    return (
+        StepReport(
+            id=invocation.step,
+            name=walk.state.runbook.step(invocation.step).title,
+            status=StepStatus.INTERRUPTED,
+            argv=invocation.argv,
+            env=invocation.env,
+            started_s=walk.since_s,
+            attempts=tuple(_attempt(seen, None) for seen in walk.observations),
+            evidence=_evidence(walk.observations),
+            artifacts=_artifacts(walk.observations),
+            notes=("this step was cut short",),
+        ),
+    )
 
 
 def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
@@ -100,25 +98,25 @@ def _next_step(text: str) -> NextStep:
     return NextStep(text="Look closer", command=text) if text.startswith("vdbg-env ") else NextStep(text=text)
 
 
-def step_report(visit: Visit) -> StepReport:
+def step_report(visit: Walked) -> StepReport:
     """Return one visit as the report tells it."""
     record, step = visit.record, visit.step
     report = StepReport(
         id=step.id,
         name=step.title,
-        status=_status(visit),
-        outcome=record.outcome if record else None,
-        message=_message(record) if record else None,
-        next=_next(record.next) if record else None,
-        ended=record.ended if record else None,
+        status=_status(record),
+        outcome=record.outcome,
+        message=_message(record),
+        next=_next(record.next),
+        ended=record.ended,
         builtin=_builtin(step),
         started_s=visit.started_s,
         duration_s=visit.duration_s,
         attempts=tuple(_attempt(seen, record) for seen in visit.observations),
         evidence=_evidence(visit.observations),
-        results=record.results if record else {},
+        results=record.results,
         artifacts=_artifacts(visit.observations),
-        notes=record.notes if record else ("the end of this step was never seen",),
+        notes=record.notes,
     )
     if isinstance(step, Run) and isinstance(visit.decision, RunStep):
         invocation = visit.decision.invocation
@@ -126,10 +124,7 @@ def step_report(visit: Visit) -> StepReport:
     return report
 
 
-def _status(visit: Visit) -> StepStatus:
-    record = visit.record
-    if record is None or any(seen.ended.by in _NOT_TO_ITS_END for seen in visit.observations):
-        return StepStatus.INTERRUPTED
+def _status(record: StepRecord) -> StepStatus:
     if record.skipped_because is not None:
         return StepStatus.SKIPPED
     return StepStatus.FAILED if record.outcome is Status.ERROR else StepStatus.FINISHED

@@ -156,16 +156,3 @@ def provenance(report: Report) -> str | None:
 def place(file: str, line: int) -> str:
     """Return the last part of a path and the line, as one says it aloud."""
     return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
-
-
-def brief(function: str, limit: int = 80) -> str:
-    """Return a demangled function without its parameters, cut at `limit` characters: CUTLASS names fill a page."""
-    name = function.removeprefix("void ")
-    depth = 0
-    for at, character in enumerate(name):
-        depth += (character in "<[{") - (character in ">]}")
-        nameless = name.startswith("(anonymous", at) or name[:at].endswith("operator")
-        if character == "(" and depth == 0 and not nameless:
-            name = name[:at]
-            break
-    return name if len(name) <= limit else name[: limit - 1] + "…"

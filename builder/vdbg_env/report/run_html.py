@@ -19,6 +19,7 @@ from jinja2 import BaseLoader, StrictUndefined, Template
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
+from vdbg_env.cuda.demangle import short_name
 from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report import phrases
@@ -192,7 +193,7 @@ _FILTERS: dict[str, Any] = {
     "how_known": phrases.how_known,
     "sureness": phrases.sureness,
     "outcome": phrases.outcome,
-    "brief": phrases.brief,
+    "brief": short_name,
     "place": lambda frame: phrases.place(frame.file, frame.line),
     "hex": hex,
 }

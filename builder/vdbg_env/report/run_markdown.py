@@ -10,12 +10,12 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
+from vdbg_env.cuda.demangle import short_name
 from vdbg_env.cuda.source_frame import Chain
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report.changes import changes, delta
 from vdbg_env.report.model import Report, StepReport, WarpHistogram
 from vdbg_env.report.phrases import (
-    brief,
     duration,
     ended,
     how_known,
@@ -49,7 +49,7 @@ def render(report: Report) -> str:
 def _top(report: Report) -> Iterator[str]:
     lead = report.lead
     where = f" at {code(place(lead.location.file, lead.location.line))}" if lead and lead.location else ""
-    kernel = f" in {code(brief(lead.kernel))}" if lead and lead.kernel else ""
+    kernel = f" in {code(short_name(lead.kernel))}" if lead and lead.kernel else ""
     yield f"### {escaped(report.title or report.runbook)}{kernel}{where}"
     warning = provenance(report)
     if warning:

@@ -3,9 +3,9 @@
 import dataclasses
 
 from tests.support.reports import FAULT, GRAPHS, IMA
-from vdbg_env.evidence.finding import Level
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
-from vdbg_env.report.assemble import RunFacts, Visit, assemble, next_steps, ranked
+from vdbg_env.record.walk import Walk, Walked
+from vdbg_env.report.assemble import RunFacts, assemble, next_steps
 from vdbg_env.report.model import Report, StepStatus
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import (
@@ -21,7 +21,7 @@ from vdbg_env.runbook.model import (
     ToStep,
     Uses,
 )
-from vdbg_env.runbook.state import Finish, RunStep, StepRecord, UseBuiltin, Verdict
+from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, StepRecord, UseBuiltin, Verdict
 
 BASELINE = Run(id="baseline", title="Does it reproduce?", command="main")
 CORE = Uses(id="core", title="Read the core", builtin=Builtin(name="decode-gpu-core", version=1))
@@ -46,11 +46,15 @@ def observed(attempt: int, ended: Ended) -> Observation:
     )
 
 
-def run(record: StepRecord | None, *seen: Observation) -> Report:
-    invocation = Invocation(step="baseline", attempt=1, argv=("prog", "-x"), env={"A": "1", "B": None})
-    decision = RunStep(invocation=invocation, repeat=Repeat(), placement=Placement())
-    visit = Visit(step=BASELINE, decision=decision, observations=seen, record=record, started_s=1.0, duration_s=4.0)
-    return assemble(BOOK, (visit,), Finish(verdict=Verdict.REPRODUCED, why="seen"), FACTS)
+INVOCATION = Invocation(step="baseline", attempt=1, argv=("prog", "-x"), env={"A": "1", "B": None})
+DECISION = RunStep(invocation=INVOCATION, repeat=Repeat(), placement=Placement())
+STATE = RunState(runbook=BOOK, inputs={}, facts=Facts(), decision=DECISION)
+SEEN = Finish(verdict=Verdict.REPRODUCED, why="seen")
+
+
+def run(record: StepRecord, *seen: Observation) -> Report:
+    visit = Walked(step=BASELINE, decision=DECISION, observations=seen, record=record, started_s=1.0, duration_s=4.0)
+    return assemble(Walk(state=STATE, walked=(visit,)), SEEN, FACTS)
 
 
 CRASH, WELL = Ended(by=EndedBy.SIGNAL, signal=6), Ended(by=EndedBy.EXIT, code=0)
@@ -76,10 +80,11 @@ def test_steps_that_no_outcome_led_to_are_told_as_such() -> None:
     ]
 
 
-def test_a_step_whose_end_was_never_seen_has_no_outcome() -> None:
-    step = run(None).steps[0]
-    assert (step.status, step.outcome, step.next) == (StepStatus.INTERRUPTED, None, None)
-    assert step.notes == ("the end of this step was never seen",)
+def test_a_step_that_was_cut_short_keeps_its_attempts_and_has_no_outcome() -> None:
+    step = assemble(Walk(state=STATE, observations=(observed(1, CRASH),)), SEEN, FACTS).steps[0]
+    assert (step.id, step.status, step.outcome, step.next) == ("baseline", StepStatus.INTERRUPTED, None, None)
+    assert [attempt.reproduced for attempt in step.attempts] == [None]
+    assert step.argv == ("prog", "-x")
 
 
 def test_a_skipped_step_gives_its_reason_and_a_branch_names_the_runbook() -> None:
@@ -95,16 +100,10 @@ def test_a_step_that_could_not_do_its_work_failed() -> None:
 def test_a_builtin_says_which_it_was() -> None:
     decision = UseBuiltin(step="core", name="decode-gpu-core", version=1)
     record = StepRecord(step="core", outcome=Status.PASS, next=End(), findings=(GRAPHS, FAULT))
-    visit = Visit(step=CORE, decision=decision, record=record)
-    report = assemble(BOOK, (visit,), Finish(verdict=Verdict.PASSED, why=""), FACTS)
+    visit = Walked(step=CORE, decision=decision, record=record)
+    report = assemble(Walk(state=STATE, walked=(visit,)), Finish(verdict=Verdict.PASSED, why=""), FACTS)
     assert report.steps[0].builtin == "builtin/decode-gpu-core@v1"
     assert report.findings == (FAULT, GRAPHS)
-
-
-def test_the_same_finding_from_two_ranks_is_told_once_at_its_surest() -> None:
-    weaker = dataclasses.replace(FAULT, confidence=0.4)
-    note = dataclasses.replace(GRAPHS, level=Level.NOTE, confidence=0.98, rule="n")
-    assert ranked((weaker, note, FAULT, GRAPHS)) == (FAULT, note, GRAPHS)
 
 
 def test_a_next_step_is_split_into_words_and_command() -> None:

@@ -12,7 +12,7 @@ from tests.support.golden import assert_golden
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.report import run_markdown, run_terminal
 from vdbg_env.report.model import NextStep, Report
-from vdbg_env.report.phrases import brief, duration, ended, size
+from vdbg_env.report.phrases import duration, ended, size
 
 NAMED = {"full": reports.FULL, "hang": reports.HANG, "bare": reports.BARE}
 HOSTILE = "\x1b[2J\r\n| # @nvidia #1 <script>alert(1)</script> ```\n</details> `x` [a](http://b)\u202e"
@@ -116,9 +116,3 @@ def test_figures_are_said_as_people_say_them() -> None:
 @pytest.mark.parametrize("by", EndedBy)
 def test_every_way_to_end_has_words(by: EndedBy) -> None:
     assert ended(Ended(by=by, code=3 if by is EndedBy.EXIT else None)).strip()
-
-
-def test_endless_names_are_cut() -> None:
-    assert brief("void cutlass::device_kernel<foo<(int)3>>(bar)") == "cutlass::device_kernel<foo<(int)3>>"
-    assert brief("void (anonymous namespace)::k<int>(int*)") == "(anonymous namespace)::k<int>"
-    assert len(brief("k<" + "x" * 5000 + ">()")) == 80

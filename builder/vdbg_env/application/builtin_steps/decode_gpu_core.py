@@ -1,0 +1,125 @@
+"""`builtin/decode-gpu-core@v1`: what the GPU core dumps say, the earliest first; cuda-gdb's answer beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.builtin_steps.disassembly import code_of, instruction_at, opinion
+from vdbg_env.application.ports import CoreFiles
+from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.gpu_core import reading
+from vdbg_env.cuda.gpu_core.reading import CoreReading
+from vdbg_env.errors import BadInput, VdbgError
+from vdbg_env.evidence.cuda_gdb import GdbTranscript, parse_cuda_gdb
+from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.gpu_core_findings import gpu_core_findings, place_of
+from vdbg_env.runbook.state import ResultValue
+
+_GDB_TIME_S = 300.0
+# Width 0 keeps cuda-gdb from wrapping long kernel names; -nx keeps the user's own settings out of the answer.
+_GDB = ("-nx", "-batch", "-ex", "set width 0", "-ex")
+_GDB_ASKS = (
+    "info cuda devices",
+    "info cuda kernels",
+    "bt",
+    "print $errorpc",
+    "info symbol $errorpc",
+    "info line *$errorpc",
+)
+
+
+def work(context: BuiltinContext) -> BuiltinResult:
+    """Read every core; the first in time with a fault gives the results, for the others mostly wait for its rank."""
+    readings: dict[str, CoreReading] = {}
+    notes: list[str] = []
+    for path in context.paths("cores"):
+        name = context.relative(path)
+        try:
+            readings[name] = _read(context.cores, str(path), name)
+        except BadInput as error:
+            notes.append(f"{name}: {error.what}")
+    if not readings:
+        return BuiltinResult(notes=tuple(notes) or ("no core was given",))
+    ordered = sorted(readings.items(), key=lambda item: (not item[1].faults, item[1].written))
+    findings = tuple(f for name, read in ordered for f in gpu_core_findings(read.faults, read.standing, name))
+    lead = ordered[0][1]
+    notes += [f"{name}: {note}" for name, read in ordered for note in read.notes]
+    notes += _disassembled(context, ordered[0][0])
+    if context.parameters.get("cuda_gdb", True):
+        notes += _second_opinion(context, *ordered[0], findings)
+    results = _results(lead, findings[0]) if findings else {}
+    return BuiltinResult(results={"cores": len(readings), **results}, findings=findings, notes=tuple(notes))
+
+
+def _read(cores: CoreFiles, path: str, name: str) -> CoreReading:
+    with cores.open(path) as core:
+        return reading.read(core.data, file=name, modified=core.modified)
+
+
+def _results(read: CoreReading, finding: Finding) -> dict[str, ResultValue]:
+    results: dict[str, ResultValue] = {
+        "warps": read.warps,
+        "has_lines": bool(finding.chain),
+        "chain": [str(frame) for frame in finding.chain],
+    }
+    pc = read.faults[0].pc if read.faults else read.standing[0].pc
+    if read.faults:
+        results["exception"] = read.faults[0].exception.name
+    else:
+        results["spinning"] = any(standing.state == "running" for standing in read.standing)
+    results |= {"pc": f"{pc:#x}"} if pc is not None else {}
+    results |= {"kernel": finding.kernel} if finding.kernel else {}
+    results |= {"source": str(finding.location)} if finding.location else {}
+    return results
+
+
+def _disassembled(context: BuiltinContext, name: str) -> Iterator[str]:
+    """Show the faulting instruction; the core is opened again because its code is read only while it is open."""
+    with context.cores.open(str(context.run_directory / name)) as core:
+        fault = next((f for f in reading.read(core.data).faults if f.location), None)
+        code = code_of(fault) if fault else None
+        if fault is None or fault.location is None or code is None:
+            return
+        instruction = instruction_at(context, code, fault.location, "fault")
+        if instruction:
+            yield opinion(instruction, fault.location.chain)
+
+
+def _second_opinion(
+    context: BuiltinContext, name: str, read: CoreReading, findings: tuple[Finding, ...]
+) -> Iterator[str]:
+    """Ask cuda-gdb about the first core and say whether it agrees; its transcript is kept."""
+    program = context.programs.which("cuda-gdb")
+    if program is None or not findings or name.endswith(".gz"):
+        return
+    asks = [word for ask in _GDB_ASKS for word in ("-ex", ask)]
+    command = [program, *_GDB, f"target cudacore {context.run_directory / name}", *asks]
+    try:
+        done = context.programs.run(command, timeout_s=_GDB_TIME_S)
+    except VdbgError as error:
+        yield f"cuda-gdb could not be asked: {error.what}"
+        return
+    kept = context.keep("cuda-gdb.txt", done.stdout + done.stderr)
+    yield f"{compare(read, findings[0], parse_cuda_gdb(done.stdout + done.stderr))} ({kept})"
+
+
+def compare(read: CoreReading, ours: Finding, theirs: GdbTranscript) -> str:
+    """Say in a sentence whether cuda-gdb names the same exception, line and kernel.
+
+    It knows only one level of an inline chain and looks for a fault in warps alone (12.4), so it may know less.
+    """
+    if theirs.exception is None:
+        return "cuda-gdb finds no exception" + (" (it does not look at exited warps)" if read.faults else ", as we do")
+    if theirs.error_place and ours.location:
+        lines = {(place_of(frame)) for frame in ours.chain}
+        if place_of(theirs.error_place) == place_of(ours.location):
+            return f"cuda-gdb agrees: {theirs.exception} at {place_of(ours.location)}"
+        if place_of(theirs.error_place) in lines:
+            return f"cuda-gdb names {place_of(theirs.error_place)}, a caller in our chain"
+        return f"cuda-gdb disagrees: it names {place_of(theirs.error_place)}, we {place_of(ours.location)}"
+    kernel = theirs.error_function or (theirs.frames[0].function if theirs.frames else None)
+    if kernel and ours.kernel:
+        same = short_name(demangle(kernel)) == short_name(ours.kernel)
+        return f"cuda-gdb {'agrees' if same else 'disagrees'}: {theirs.exception} in {short_name(demangle(kernel))}"
+    return f"cuda-gdb says {theirs.exception}, and names no place"

@@ -1,0 +1,19 @@
+"""`builtin/function-trace@v1`: the last Python call that each worker thread entered and did not leave."""
+
+from __future__ import annotations
+
+from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult, whole_text
+from vdbg_env.evidence.function_trace import parse_function_trace
+
+
+def work(context: BuiltinContext) -> BuiltinResult:
+    """Read every thread's trace; the first result is that of the trace that was written to last."""
+    paths = sorted(
+        context.artifact_paths(str(context.parameters.get("artifact", "trace"))), key=lambda p: p.stat().st_mtime
+    )
+    open_calls = {path.name: parse_function_trace(whole_text(path).splitlines()).calls for path in reversed(paths)}
+    last = next((calls[0] for calls in open_calls.values() if calls), None)
+    if last is None:
+        return BuiltinResult()
+    notes = tuple(f"{name}: in {calls[0]}" for name, calls in open_calls.items() if calls)
+    return BuiltinResult(results={"last_call": last.function or str(last), "source": str(last)}, notes=notes[:16])

@@ -1,0 +1,111 @@
+"""`builtin/gpu-health@v1`: driver, GPUs, ECC, MIG, Xid lines, ptrace and free disk, before anything is started."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.errors import HostNotAble
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.kernel_log import kernel_log_findings, parse_kernel_log
+from vdbg_env.runbook.state import ResultValue
+
+_QUERY = "name,driver_version,ecc.errors.uncorrected.volatile.total,mig.mode.current"
+_CUDA = re.compile(r"CUDA(?: UMD)? Version\s*:\s*([\d.]+)")
+_CAP_SYS_PTRACE = 19
+# Variables that change a crash's behaviour; left over from an earlier session they make every step a lie.
+_TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_DEVICE_WAITS_ON_EXCEPTION",
+            "CUDA_COREDUMP_FILE", "PYTORCH_NO_CUDA_MEMORY_CACHING", "VLLM_TRACE_FUNCTION")  # fmt: skip
+
+
+def work(context: BuiltinContext) -> BuiltinResult:
+    """Look at the host; what cannot be looked at is left out of the results, with a note that says why."""
+    results: dict[str, ResultValue] = {"free_disk": shutil.disk_usage(context.run_directory).free}
+    notes: list[str] = []
+    findings: list[Finding] = []
+    results |= _gpus(context.programs, notes)
+    xids, from_log = _kernel_log(context.programs, notes)
+    results |= xids
+    findings += from_log
+    ptrace = may_trace(Path("/proc"))
+    results |= {} if ptrace is None else {"ptrace": ptrace}
+    findings += _leftovers(context)
+    return BuiltinResult(results=results, findings=tuple(findings), notes=tuple(notes))
+
+
+def _gpus(programs: ProgramRunner, notes: list[str]) -> dict[str, ResultValue]:
+    program = programs.which("nvidia-smi")
+    if program is None:
+        notes.append("nvidia-smi is not at hand: no NVIDIA driver, or it is not mounted into this container")
+        return {"gpus": 0}
+    try:
+        query = programs.run([program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], timeout_s=60)
+        table = programs.run([program], timeout_s=60)
+    except HostNotAble as error:
+        notes.append(f"{error.what}: a driver that does not answer is often a GPU that is gone (Xid 79)")
+        return {}
+    if query.code != 0:
+        notes.append(f"nvidia-smi: {(query.stdout + query.stderr).strip().splitlines()[-1:]}")
+        return {"gpus": 0}
+    rows = [[cell.strip() for cell in line.split(",")] for line in query.stdout.splitlines() if line.strip()]
+    whole = [row for row in rows if len(row) == 4]
+    results: dict[str, ResultValue] = {
+        "gpus": len(rows),
+        "ecc_errors": sum(int(row[2]) for row in whole if row[2].isdecimal()),
+        "mig": any(row[3].lower() == "enabled" for row in whole),
+    }
+    notes += [f"GPU {number}: {row[0]}" for number, row in enumerate(whole)]
+    results |= {"driver": whole[0][1]} if whole else {}
+    cuda = _CUDA.search(table.stdout)
+    return results | ({"cuda": cuda[1]} if cuda else {})
+
+
+def _kernel_log(programs: ProgramRunner, notes: list[str]) -> tuple[dict[str, ResultValue], tuple[Finding, ...]]:
+    """Read the kernel's ring buffer; inside a container it is usually closed, and that is no clean bill."""
+    program = programs.which("dmesg")
+    if program is None:
+        notes.append("dmesg is not at hand: Xid lines were not looked for")
+        return {}, ()
+    try:
+        done = programs.run([program], timeout_s=30)
+    except HostNotAble as error:
+        notes.append(error.what)
+        return {}, ()
+    if done.code != 0:
+        notes.append("the kernel log may not be read here: look for Xid lines on the host (dmesg | grep Xid)")
+        return {}, ()
+    log = parse_kernel_log(done.stdout)
+    return {"xids": [xid.code for xid in log.xids]}, kernel_log_findings(log)
+
+
+def may_trace(proc: Path) -> bool | None:
+    """Say whether a debugger may attach to a process that is not its child; None where that cannot be told."""
+    try:
+        status = (proc / "self" / "status").read_text()
+    except OSError:
+        return None
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    if effective and int(effective[1], 16) >> _CAP_SYS_PTRACE & 1:
+        return True
+    try:
+        return (proc / "sys" / "kernel" / "yama" / "ptrace_scope").read_text().strip() == "0"
+    except OSError:
+        return None
+
+
+def _leftovers(context: BuiltinContext) -> Iterator[Finding]:
+    """Tell variables that are set already and that steps mean to set themselves."""
+    for name in _TELLING:
+        if context.environment.get(name):
+            yield Finding(
+                rule="host-variable-left-over",
+                level=Level.WARNING,
+                message=f"{name}={context.environment[name]} is set already: the unchanged workload is not unchanged",
+                how_known=HowKnown.HOST_CHECK,
+                confidence=0.9,
+                next_step=f"unset it and begin again: unset {name}",
+            )

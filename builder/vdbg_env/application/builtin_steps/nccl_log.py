@@ -1,0 +1,24 @@
+"""`builtin/nccl-log@v1`: NCCL's warnings and transports, and the ranks that are not where the others are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult, text_lines
+from vdbg_env.evidence.nccl_log import nccl_findings, parse_nccl_log
+from vdbg_env.runbook.state import ResultValue
+
+
+def work(context: BuiltinContext) -> BuiltinResult:
+    """Read NCCL's own files, and the output where it writes into that."""
+    log = parse_nccl_log(_lines(context))
+    results: dict[str, ResultValue] = {"warnings": list(log.warnings), "ranks": log.ranks}
+    if log.transports:
+        results["transport"] = log.transports[0][0]
+    return BuiltinResult(results=results, findings=nccl_findings(log))
+
+
+def _lines(context: BuiltinContext) -> Iterator[str]:
+    for path in context.artifact_paths("nccl"):
+        yield from text_lines(path, b"NCCL")
+    yield from (line.text for line in context.lines(b"NCCL"))

@@ -1,0 +1,103 @@
+"""Finds the built-in a runbook names and lets it work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from vdbg_env.application.builtin_steps import (
+    collect_env,
+    coredump_progress,
+    decode_gpu_core,
+    function_trace,
+    gpu_health,
+    hang_stacks,
+    locate,
+    nccl_log,
+    python_traceback,
+    sanitizer_report,
+    write_report,
+)
+from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
+from vdbg_env.application.run_runbook import Reading, Standing
+from vdbg_env.errors import HostNotAble
+from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.observation import Observation
+from vdbg_env.report.model import Report
+from vdbg_env.runbook.model import Builtin, Data
+from vdbg_env.runbook.state import StepResult, UseBuiltin
+
+Work = Callable[[BuiltinContext], BuiltinResult]
+
+STEPS: Mapping[tuple[str, int], Work] = {
+    ("gpu-health", 1): gpu_health.work,
+    ("decode-gpu-core", 1): decode_gpu_core.work,
+    ("locate", 1): locate.work,
+    ("collect-env", 1): collect_env.work,
+    ("report", 1): write_report.work,
+}
+READERS: Mapping[tuple[str, int], Work] = {
+    ("sanitizer-report", 1): sanitizer_report.work,
+    ("python-traceback", 1): python_traceback.work,
+    ("coredump-progress", 1): coredump_progress.work,
+    ("nccl-log", 1): nccl_log.work,
+    ("function-trace", 1): function_trace.work,
+    ("hang-stacks", 1): hang_stacks.work,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinSteps:
+    """The tool's own steps and readers, given what they need of the outside; see `run_runbook.Builtins`.
+
+    `report` makes the report of all that was walked so far.
+    """
+
+    programs: ProgramRunner
+    cores: CoreFiles
+    binaries: BinarySource
+    environment: Mapping[str, str]
+    report: Callable[[Standing], Report]
+
+    def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
+        """Do a built-in step; raises VdbgError when it cannot do its work."""
+        work = STEPS[order.name, order.version]
+        done = _done(work, self._context(order.step, order.parameters, (), standing))
+        return StepResult(step=order.step, results=done.results, findings=_of(order.step, done), notes=done.notes)
+
+    def read(self, reader: Builtin, observations: Sequence[Observation], standing: Standing) -> Reading:
+        """Read what a run step left behind; raises VdbgError when that cannot be read."""
+        step = observations[0].step if observations else ""
+        work = READERS[reader.name, reader.version]
+        done = _done(work, self._context(step, reader.parameters, tuple(observations), standing))
+        return Reading(results=done.results, findings=_of(step, done), notes=done.notes)
+
+    def _context(
+        self, step: str, parameters: Mapping[str, Data], seen: tuple[Observation, ...], standing: Standing
+    ) -> BuiltinContext:
+        argv = standing.state.inputs.get("argv")
+        return BuiltinContext(
+            run_directory=standing.directory,
+            folder=standing.directory / "steps" / step,
+            workload=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
+            parameters=parameters,
+            observations=seen,
+            facts=standing.state.facts,
+            environment=self.environment,
+            programs=self.programs,
+            cores=self.cores,
+            binaries=self.binaries,
+            report=lambda: self.report(standing),
+        )
+
+
+def _done(work: Work, context: BuiltinContext) -> BuiltinResult:
+    try:
+        return work(context)
+    except OSError as error:
+        raise HostNotAble(f"{error.filename or 'a file of the run'} cannot be used: {error.strerror}") from error
+
+
+def _of(step: str, done: BuiltinResult) -> tuple[Finding, ...]:
+    return tuple(finding if finding.step else replace(finding, step=step) for finding in done.findings)

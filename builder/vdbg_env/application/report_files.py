@@ -1,0 +1,118 @@
+"""Completes a run's report with source lines and warps, and writes it in every format beside the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.cuda.demangle import demangle
+from vdbg_env.cuda.gpu_core import Standing, reading
+from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.errors import BadInput
+from vdbg_env.report import run_html, run_json, run_markdown, run_sarif
+from vdbg_env.report.model import Report, SourceExcerpt, WarpGroup, WarpHistogram
+from vdbg_env.resources import data_dir
+
+_AROUND = 3  # lines of source shown before and after the one that is meant
+_MOST_PLACES = 40  # warps of a large grid stand at a few places; a long tail tells nothing
+_MOST_CORES = 16
+
+FORMATS: Mapping[str, str] = {
+    "html": "report.html",
+    "markdown": "report.md",
+    "json": "report.json",
+    "sarif": "report.sarif",
+}
+
+
+def write_report(report: Report, directory: Path, formats: Iterable[str] = FORMATS) -> tuple[str, ...]:
+    """Write the report in each format named, whole files only, and return their names."""
+    names = []
+    for name in formats:
+        _write(directory / FORMATS[name], _WRITERS[name](report))
+        names.append(FORMATS[name])
+    return tuple(names)
+
+
+def complete(report: Report, directory: Path, *, cores: CoreFiles, sources: SourceText) -> Report:
+    """Return the report with the text of every source line it names, and where the warps of each core stood.
+
+    A core that cannot be read is left out: the step that read it has told why.
+    """
+    histograms = tuple(_histograms(report, directory, cores))
+    frames = [frame for finding in report.findings for frame in (*finding.chain, finding.location) if frame]
+    frames += [frame for histogram in histograms for group in histogram.groups for frame in group.chain]
+    excerpts = (excerpt(frame, sources) for frame in dict.fromkeys(frames))
+    return replace(report, histograms=histograms, excerpts=tuple(e for e in excerpts if e))
+
+
+def excerpt(frame: SourceFrame, sources: SourceText) -> SourceExcerpt | None:
+    """Return the lines around a place, or None when its source is not on this machine."""
+    if sources.line(frame.file, frame.line) is None:
+        return None
+    first = frame.line
+    while first > max(1, frame.line - _AROUND) and sources.line(frame.file, first - 1) is not None:
+        first -= 1
+    lines = []
+    for number in range(first, frame.line + _AROUND + 1):
+        text = sources.line(frame.file, number)
+        if text is None:
+            break
+        lines.append(text)
+    return SourceExcerpt(file=frame.file, first=first, marked=frame.line, lines=tuple(lines))
+
+
+def _histograms(report: Report, directory: Path, cores: CoreFiles) -> Iterable[WarpHistogram]:
+    """Yield the warps of every core without a fault: of one with a fault, the fault says it all."""
+    paths = [
+        (artifact.path, step.id) for step in report.walked for artifact in step.artifacts if _is_core(artifact.path)
+    ]
+    for path, step in paths[:_MOST_CORES]:
+        try:
+            with cores.open(str(directory / path)) as core:
+                read = reading.read(core.data, file=path, modified=core.modified)
+        except BadInput:
+            continue
+        if read.standing and not read.faults:
+            groups = tuple(_group(standing) for standing in read.standing[:_MOST_PLACES])
+            yield WarpHistogram(core=path, step=step, groups=groups)
+
+
+def _group(standing: Standing) -> WarpGroup:
+    location = standing.location
+    return WarpGroup(
+        pc=standing.pc,
+        count=standing.warps,
+        kernel=demangle(standing.kernel) if standing.kernel else None,
+        offset=location.offset if location else None,
+        chain=location.chain if location else (),
+        state=standing.state,
+    )
+
+
+def _is_core(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return "core.cuda." in name or name.endswith((".nvcudmp", ".nvcudmp.gz"))
+
+
+def _html(report: Report) -> str:
+    folder = data_dir("templates")
+    texts = [(folder / name).read_text(encoding="utf-8") for name in ("report.html.j2", "report.css")]
+    return run_html.render(report, template=texts[0], style=texts[1])
+
+
+_WRITERS: Mapping[str, Callable[[Report], str]] = {
+    "html": _html,
+    "markdown": run_markdown.render,
+    "json": run_json.render,
+    "sarif": run_sarif.render,
+}
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file as one act, so that a reader never sees half a report."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8", errors="replace")
+    temporary.replace(path)

@@ -1,0 +1,60 @@
+"""Makes the report of a run, live or long past, out of its head and its walk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.report_files import complete
+from vdbg_env.record.run_directory import RunHead
+from vdbg_env.record.walk import Walk
+from vdbg_env.report.assemble import RunFacts, assemble
+from vdbg_env.report.model import Provenance, Report
+from vdbg_env.runbook.model import Data
+from vdbg_env.runbook.state import Finish, StepRecord
+from vdbg_env.runbook.verdict import conclude
+
+# Results of steps that look at the host, by the name the report's environment gives them.
+_OF_THE_HOST = {"driver": "driver", "cuda": "CUDA", "vllm": "vLLM", "torch": "PyTorch", "gpus": "GPUs"}
+
+
+def run_report(
+    head: RunHead,
+    walk: Walk,
+    directory: Path,
+    *,
+    cores: CoreFiles,
+    sources: SourceText,
+    elapsed_s: float | None = None,
+    finish: Finish | None = None,
+) -> Report:
+    """Return the whole report; of a run that is not at its end, `finish` is what its trail says so far."""
+    facts = RunFacts(
+        run=head.run,
+        workload=head.workload,
+        started=head.started or None,
+        duration_s=elapsed_s,
+        provenance=_provenance(head),
+        origin=head.recorded_on or None,
+        environment={**head.environment, **_host(walk.state.trail), **({"host": head.host} if head.host else {})},
+        tool_version=head.tool_version or None,
+    )
+    report = assemble(walk, finish or walk.finish or conclude(walk.state.trail), facts)
+    return complete(report, directory, cores=cores, sources=sources)
+
+
+def _provenance(head: RunHead) -> Provenance:
+    if head.synthetic:
+        return Provenance.SYNTHETIC
+    return Provenance.REPLAY if head.recorded_on else Provenance.REAL
+
+
+def _host(trail: Iterable[StepRecord]) -> dict[str, str]:
+    """Return what the steps found out about the host; the last word of each counts."""
+    found: dict[str, Data] = {}
+    for record in trail:
+        found |= {name: record.results[name] for name in _OF_THE_HOST if name in record.results}
+    return {
+        _OF_THE_HOST[name]: str(value) for name, value in found.items() if not isinstance(value, bool | list | dict)
+    }

@@ -1,0 +1,54 @@
+"""nvdisasm itself, asked about a relocated image and about a cubin on disk, answers in the shape we read."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.builders.core_builder import illegal_address_core
+from tests.support.toolchain import cuda_tool
+from tests.unit.application.test_builtin_steps import Bench
+from vdbg_env.application.ports import Completed
+from vdbg_env.engines.programs import Programs
+
+CUBINS = Path(__file__).parents[1] / "data" / "cubins"
+
+
+class WithNvdisasm(Programs):
+    """This machine's programs, with nvdisasm where the tests keep it."""
+
+    def which(self, program: str) -> str | None:
+        return cuda_tool("nvdisasm") if program == "nvdisasm" else None
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    cuda_tool("nvdisasm")
+    made = Bench(tmp_path)
+    made.programs = WithNvdisasm()  # type: ignore[assignment]
+    return made
+
+
+def test_the_faulting_instruction_of_a_core_is_shown(bench: Bench) -> None:
+    done = bench.use("decode-gpu-core", cores=[bench.put("core.cuda.a", illegal_address_core())])
+    assert any(note.startswith("nvdisasm agrees on the line: STG.E ") for note in done.notes), done.notes
+    listing = (bench.directory / "steps" / "s" / "fault.sass").read_text()
+    assert sum(line.startswith("> ") for line in listing.splitlines()) == 1 and "inline_chain.cu:3" in listing
+
+
+def test_a_kernel_found_on_disk_is_confirmed(bench: Bench) -> None:
+    core = bench.put("core.cuda.a", illegal_address_core(lines=False))
+    done = bench.use("locate", cores=[core], binaries=[str(CUBINS / "inline_chain_sm90.cubin")])
+    assert done.results["agrees"] is True
+
+
+def test_a_cubin_that_nvdisasm_refuses_costs_only_its_opinion(bench: Bench) -> None:
+    class Refuses(WithNvdisasm):
+        def run(self, argv, *, timeout_s=60.0):  # type: ignore[no-untyped-def]
+            Path(argv[-1]).write_bytes(b"not a cubin")
+            done: Completed = super().run(argv, timeout_s=timeout_s)
+            assert done.code != 0
+            return done
+
+    bench.programs = Refuses()  # type: ignore[assignment]
+    done = bench.use("decode-gpu-core", cores=[bench.put("core.cuda.a", illegal_address_core())])
+    assert done.results["has_lines"] is True and not any("nvdisasm" in note for note in done.notes)

@@ -1,0 +1,54 @@
+"""A core's faults become findings that name kernel, line, chain and thread; a hang's warps become one."""
+
+import pytest
+
+from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
+from vdbg_env.cuda.gpu_core import find_faults, find_standing, read_core
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.gpu_core_findings import gpu_core_findings
+
+
+def findings(core: bytes) -> tuple[Finding, ...]:
+    read = read_core(core)
+    return gpu_core_findings(find_faults(read), find_standing(read), "cuda.n1.nvcudmp")
+
+
+def test_a_fault_is_named_down_to_the_line_and_the_thread() -> None:
+    (finding,) = findings(illegal_address_core())
+    assert (finding.rule, finding.level, finding.how_known) == (
+        "gpu-core-warp-illegal-address",
+        Level.ERROR,
+        HowKnown.GPU_CORE,
+    )
+    assert finding.message.startswith("Warp Illegal Address at inline_chain.cu:")
+    assert "the first is thread (32,0,0) of block (3,0,0)" in finding.message
+    assert finding.kernel and finding.kernel.startswith("void kern<float>")
+    assert len(finding.chain) > 1 and finding.location == finding.chain[0]
+    assert finding.confidence > 0.9
+    assert finding.next_step == "see every thread of it, and its registers: vdbg-env core cuda.n1.nvcudmp"
+
+
+def test_without_line_info_the_kernel_and_the_offset_stay_and_the_rebuild_is_advised() -> None:
+    (finding,) = findings(illegal_address_core(lines=False))
+    assert finding.message.startswith("Warp Illegal Address at kern<float>+0x140 (PC 0x7fffd9001140, no line info)")
+    assert finding.location is None and finding.confidence < 0.95
+    assert finding.next_step and finding.next_step.endswith("vdbg-env build --lineinfo")
+
+
+def test_warps_that_have_exited_are_said_to_have() -> None:
+    (finding,) = findings(exited_warps_core())
+    assert finding.message.endswith("its warps had already exited")
+
+
+def test_in_a_hang_those_who_do_not_wait_are_blamed() -> None:
+    (finding,) = findings(hang_core())
+    assert finding.rule == "gpu-core-hang"
+    assert finding.message == (
+        "no exception: 4 warps of kern<float> stand at inline_chain.cu:19, while 12 warps wait at a barrier"
+    )
+
+
+@pytest.mark.parametrize("code", [5, 6, 12, 999])
+def test_every_exception_has_a_rule_of_its_own(code: int) -> None:
+    (finding,) = findings(illegal_address_core(exception=code))
+    assert finding.rule.startswith("gpu-core-") and " " not in finding.rule
