@@ -242,4 +242,22 @@ class SourceText(Protocol):
 
     def line(self, file: str, number: int) -> str | None:
         """Return a line by the file name in the line table and its 1-based number; None when it cannot be found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFile:
+    """One log: its name as shown to the user, and its bytes in chunks, decompressed, read once."""
+
+    name: str
+    chunks: Iterator[bytes]
+
+
+class LogSource(Protocol):
+    """Finds logs: files, folders of per-rank logs, compressed files, the standard input."""
+
+    def open(self, targets: Sequence[str]) -> Iterator[LogFile]:
+        """Yield every log of `targets` in order; each one's chunks are valid until the next is asked for.
+
+        Raises BadInput when a target does not exist or cannot be read, also from the chunks where a file is damaged.
+        """
         ...

@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "render": "Write a debug image's Dockerfile and context, or manifests, into a folder.",
     "images": "List, show and check the build profiles.",
     "verify": "Prove that every cubin with code carries line info.",
+    "triage": "Name the failure a log tells of, and the line that says so.",
     "core": "Read GPU core dumps: exception, kernel, thread, source line, inline chain.",
     "locate": "Find the source line and inline chain of an address.",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner, SourceText
+from vdbg_env.application.ports import BinarySource, CoreFiles, LogSource, ProgramRunner, SourceText
 from vdbg_env.image.context import BuildContext
 
 
@@ -21,6 +21,13 @@ def programs() -> ProgramRunner:
     from vdbg_env.engines.programs import Programs
 
     return Programs()
+
+
+def log_source() -> LogSource:
+    """Return what finds and reads logs."""
+    from vdbg_env.engines.log_files import LogFiles
+
+    return LogFiles()
 
 
 def core_files() -> CoreFiles:

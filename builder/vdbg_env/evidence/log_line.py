@@ -18,10 +18,12 @@ MAX_LINE = 64 << 10  # a longer line is looked at up to here; what says why a pr
 class LogLine:
     """One line without its wrappings; `process`, `pid`, `rank`, `level` and `stamp` are None where the line has none.
 
-    `stamp` is text that sorts by time within one log (`MM-DD HH:MM:SS` or ISO), `container` the stamp of the wrapping.
+    `body` still has its level (`INFO:     Shutting down`), `text` has not. `stamp` sorts by time within one log
+    (`MM-DD HH:MM:SS`), `container` is the stamp of the wrapping.
     """
 
     text: str
+    body: str
     process: str | None = None
     pid: int | None = None
     rank: int | None = None
@@ -80,12 +82,14 @@ def unwrap(raw: str) -> LogLine:
     text, container = _out_of_container(plain(raw))
     text, rank = _out_of_launcher(text)
     text, process, pid, said_rank = _out_of_process(text)
+    body = text
     text, level, stamp = _out_of_level(text)
     if text.startswith("(") and process is None:  # Ray puts its own label before vLLM's, vLLM's before its level
         text, process, pid, said_rank = _out_of_process(text)
     rank = said_rank if said_rank is not None else rank
     return LogLine(
         text=_RAY_REPEAT.sub("", text).rstrip(),
+        body=body,
         process=process,
         pid=pid,
         rank=rank if rank is not None else _rank_in(text, process),

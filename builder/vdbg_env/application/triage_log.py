@@ -1,0 +1,60 @@
+"""Which failure is this: read the logs, weigh what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vdbg_env.application.ports import LogFile, LogSource
+from vdbg_env.errors import BadInput
+from vdbg_env.evidence.triage.classifier import LogClassifier
+from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
+from vdbg_env.evidence.triage.sighting import LogEvidence
+from vdbg_env.evidence.triage.verdict import Triage, judge
+from vdbg_env.resources import data_dir
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriageRequest:
+    """The logs of one run, as paths (`-` is the standard input), and a folder of rules, None for the shipped ones."""
+
+    targets: tuple[str, ...]
+    rules: Path | None = None
+
+
+def triage_logs(request: TriageRequest, source: LogSource) -> Triage:
+    """Name the failure of one run from its logs; raises BadInput when none of them can be read."""
+    book = rule_book(request.rules)
+    evidence = [_read(log, book) for log in source.open(request.targets)]
+    _refuse_if_nothing_was_read(evidence)
+    verdict = judge(evidence, book.classes)
+    problems = tuple(note for log in evidence for note in log.notes)
+    return replace(verdict, notes=(*problems, *verdict.notes))
+
+
+def rule_book(folder: Path | None = None) -> RuleBook:
+    """Read the rules of a folder, or the shipped ones; raises BadDocument where one is wrong, BadInput without any."""
+    folder = folder or data_dir("runbooks") / "triage"
+    files = sorted(folder.glob("*.yaml"))
+    if not files:
+        raise BadInput(f"{folder} holds no triage rules", next_step="leave --rules out to use the shipped ones")
+    return read_rule_book((str(path), path.read_bytes()) for path in files)
+
+
+def _read(log: LogFile, book: RuleBook) -> LogEvidence:
+    """Read one log to its end. A log that breaks off (a damaged archive) still counts as far as it went."""
+    classifier = LogClassifier(book, log.name)
+    problem: tuple[str, ...] = ()
+    try:
+        for chunk in log.chunks:
+            classifier.feed(chunk)
+    except BadInput as error:
+        problem = (f"{error.what}; only what could be read was looked at",)
+    return replace(classifier.finish(), notes=problem)
+
+
+def _refuse_if_nothing_was_read(evidence: Sequence[LogEvidence]) -> None:
+    broken = [log for log in evidence if log.notes]
+    if broken and len(broken) == len(evidence) and not any(log.sightings or log.lines > 1 for log in evidence):
+        raise BadInput(broken[0].notes[0].split(";", 1)[0])

@@ -1,0 +1,62 @@
+"""`vdbg-env triage`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from vdbg_env import console
+from vdbg_env.application.triage_log import TriageRequest, triage_logs
+from vdbg_env.cli.wiring import log_source
+from vdbg_env.errors import BadInput
+from vdbg_env.report.triage import triage_document, triage_text
+
+FOUND = 3
+
+
+@click.command("triage", context_settings={"ignore_unknown_options": False})
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as a JSON document.")
+@click.option("--run", is_flag=True, help="Start the runbook that the verdict names, on the command after `--`.")
+@click.option("--rules", type=click.Path(path_type=Path), help="A folder of triage rules instead of the shipped ones.")
+@click.pass_context
+def command(context: click.Context, logs: tuple[str, ...], as_json: bool, run: bool, rules: Path | None) -> int:
+    """Name the failure, the line that says so and the runbook to start.
+
+    LOG is a file, a folder of per-rank logs, or - for the standard input; .gz and .zst are opened. All logs given
+    belong to one run.
+
+    \b
+    Example:
+      vdbg-env triage server.log
+      kubectl logs vllm-0 | vdbg-env triage --json -
+      vdbg-env triage --run server.log -- vllm serve Qwen/Qwen3-32B
+
+    Exit status: 3 a failure was found, 0 none was, 2 a log cannot be read.
+    """
+    targets, argv = _split(logs, run)
+    verdict = triage_logs(TriageRequest(targets=targets, rules=rules), log_source())
+    runbook = verdict.failure.runbook
+    if run and runbook:
+        console.note(triage_text(verdict))
+        return _start(context, runbook, argv, as_json)
+    click.echo(json.dumps(triage_document(verdict), indent=2) if as_json else triage_text(verdict), nl=as_json)
+    return FOUND if runbook else 0
+
+
+def _split(words: tuple[str, ...], run: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """With --run the first word is the log and the rest is the command: click drops the `--` between them."""
+    if not run:
+        return words, ()
+    if len(words) < 2:
+        raise BadInput("--run needs the command to run", next_step="vdbg-env triage --run LOG -- vllm serve MODEL")
+    return words[:1], words[1:]
+
+
+def _start(context: click.Context, runbook: str, argv: tuple[str, ...], as_json: bool) -> int:
+    group = context.find_root().command
+    words = ["runbook", runbook, *(["--json"] if as_json else []), "--", *argv]
+    status = group.main(args=words, prog_name="vdbg-env", standalone_mode=False)
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,115 @@
+"""Logs on disk and on the standard input, in chunks, decompressed as they are read."""
+
+from __future__ import annotations
+
+import re
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from vdbg_env.application.ports import LogFile
+from vdbg_env.errors import BadInput
+
+CHUNK = 1 << 20
+MAX_FILES = 4096
+STDIN = "-"
+
+_LOG_NAME = re.compile(
+    r".*\.(?:log|txt|out|err|stdout|stderr)(?:[.-]?\d+)?(?:\.(?:gz|zst))?|(?:stdout|stderr|output)(?:\.\d+)?"
+)
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+class LogFiles:
+    """Finds logs by path; `-` is the standard input. A folder gives what is named as a log, else all its files."""
+
+    def open(self, targets: Sequence[str]) -> Iterator[LogFile]:
+        """Yield every log; see `LogSource.open`."""
+        for target in targets:
+            if target == STDIN:
+                yield LogFile(name="(standard input)", chunks=_chunks(sys.stdin.buffer, "(standard input)"))
+                continue
+            for path in _files(Path(target)):
+                with _opened(path) as stream:
+                    yield LogFile(name=str(path), chunks=_chunks(stream, str(path)))
+
+
+def _files(target: Path) -> list[Path]:
+    try:
+        if not target.is_dir():
+            return [target]
+        found = sorted(path for path in target.rglob("*") if path.is_file())
+    except OSError as error:
+        raise BadInput(f"{target} cannot be read: {error.strerror}") from None
+    logs = [path for path in found if _LOG_NAME.fullmatch(path.name)] or found
+    if not logs:
+        raise BadInput(f"{target} holds no file", next_step="give the folder that holds the logs, or a log file")
+    if len(logs) > MAX_FILES:
+        raise BadInput(f"{target} holds {len(logs)} logs; at most {MAX_FILES} are read at once")
+    return logs
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise BadInput(
+            f"{path} does not exist", next_step="give a log file, a folder of logs, or - for stdin"
+        ) from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _chunks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """Read to the end. The first bytes, not the name, say whether a log is compressed."""
+    try:
+        head = stream.read(CHUNK)
+        raw = _rest(head, stream)
+        if head.startswith(_GZIP):
+            yield from _gunzip(raw)
+        elif head.startswith(_ZSTD):
+            yield from _unzstd(raw)
+        else:
+            yield from raw
+    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise BadInput(f"{name} is damaged: {error}", cause="the file was cut while it was written or copied") from None
+    except OSError as error:
+        raise BadInput(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+def _rest(head: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    yield head
+    while chunk := stream.read(CHUNK):
+        yield chunk
+
+
+def _gunzip(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """Decompress member after member, giving all there is before a member that breaks off; raises EOFError then."""
+    member = zlib.decompressobj(wbits=31)
+    for data in raw:
+        while data:
+            if member.eof:
+                member = zlib.decompressobj(wbits=31)
+            yield member.decompress(data, CHUNK)
+            data = member.unused_data if member.eof else member.unconsumed_tail
+            if not data and not member.eof and (more := member.decompress(b"", CHUNK)):
+                yield more
+    if not member.eof:
+        raise EOFError("it ends in the middle of its compressed data")
+
+
+def _unzstd(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """Decompress frame after frame; raises EOFError when the last one breaks off."""
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    for data in raw:
+        while data:
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+            yield frame.decompress(data)
+            data = frame.unused_data
+    if not frame.eof:
+        raise EOFError("it ends in the middle of its compressed data")

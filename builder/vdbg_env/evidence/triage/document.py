@@ -1,0 +1,73 @@
+"""The shape of the triage files under runbooks/triage, as YAML validates against it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Role = Literal[
+    "root", "messenger", "stall", "cascade", "victim", "shutdown", "ready", "begin", "dismiss", "detail"
+]  # fmt: skip
+
+Named = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class ClassDocument(_Strict):
+    """One failure class; `runbook` is its name unless said otherwise, `none` for no runbook."""
+
+    name: Named
+    title: str
+    follows: list[Named]
+    runbook: str | None = None
+    cleared_by_start: bool = False
+    at_exit: bool = False
+    settle: str
+
+
+class ClassesDocument(_Strict):
+    """classes.yaml."""
+
+    api_version: Literal["vdbg-env/v1"] = Field(alias="apiVersion")
+    kind: Literal["TriageClasses"]
+    classes: list[ClassDocument]
+
+
+class SourceDocument(_Strict):
+    """Where a rule's wording comes from."""
+
+    program: str
+    file: str
+    version: str
+
+
+class RuleDocument(_Strict):
+    """One rule. A line meets it when it holds one of `text`, then `regex` (if any), and not `unless` (if any)."""
+
+    id: Named
+    failure: Named | None = Field(default=None, alias="class")
+    role: Role = "root"
+    text: Annotated[list[Annotated[str, Field(min_length=4)]], Field(min_length=1)]
+    regex: str | None = None
+    unless: str | None = None
+    levels: Literal["failing", "any"] = "failing"
+    how: Literal["log", "driver", "sanitizer", "gpu-core", "kernel-log"] = "log"
+    precision: Annotated[int, Field(ge=0, le=100)] | None = None
+    confidence: Annotated[float, Field(gt=0, le=1)] | None = None
+    repeats: Annotated[int, Field(ge=1)] = 1
+    reach: Annotated[int, Field(ge=0, le=50)] = 0
+    alternative: Named | None = None
+    note: str | None = None
+    source: SourceDocument
+
+
+class RulesDocument(_Strict):
+    """Every other file of the folder."""
+
+    api_version: Literal["vdbg-env/v1"] = Field(alias="apiVersion")
+    kind: Literal["TriageRules"]
+    rules: list[RuleDocument]

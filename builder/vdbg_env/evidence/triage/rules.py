@@ -1,0 +1,191 @@
+"""Triage's rules as values, compiled by RE2 so that no pattern of any file can take more than linear time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import re2
+
+from vdbg_env.errors import BadDocument, Complaint
+from vdbg_env.evidence.finding import HowKnown
+from vdbg_env.evidence.triage.document import (
+    ClassDocument,
+    ClassesDocument,
+    Role,
+    RuleDocument,
+    RulesDocument,
+)
+from vdbg_env.yaml_source import Path, YamlSource, nearest, read, validate
+
+NO_FAILURE = "not-a-gpu-failure"
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = 8 << 20
+
+_PRECISION = {"root": 50, "messenger": 30, "stall": 20, "cascade": 10}
+_CONFIDENCE = {"root": 0.9, "messenger": 0.75, "stall": 0.6, "cascade": 0.4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureClass:
+    """A class of failure; `follows` are the classes it may be an effect of."""
+
+    name: str
+    title: str
+    follows: frozenset[str]
+    runbook: str | None
+    cleared_by_start: bool
+    at_exit: bool
+    settle: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule, compiled. `origin` says program, file and version its wording is from."""
+
+    id: str
+    failure: str | None
+    role: Role
+    literals: tuple[str, ...]
+    regex: Any
+    unless: Any
+    any_level: bool
+    how_known: HowKnown
+    precision: int
+    confidence: float
+    repeats: int
+    reach: int
+    alternative: str | None
+    note: str | None
+    origin: str
+
+    def confirm(self, text: str) -> Mapping[str, str] | None:
+        """Return the named groups for a line that holds one of the literals, None when it does not meet the rest."""
+        if self.unless is not None and self.unless.search(text):
+            return None
+        if self.regex is None:
+            return {}
+        found = self.regex.search(text)
+        return {k: v for k, v in found.groupdict().items() if v} if found else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleBook:
+    """All rules in order, and the classes they speak of."""
+
+    classes: Mapping[str, FailureClass]
+    rules: tuple[Rule, ...]
+
+    @cached_property
+    def scanned(self) -> tuple[Rule, ...]:
+        """The rules whose literals a log is scanned for; a dismissal of its own line needs no scan."""
+        return tuple(rule for rule in self.rules if not (rule.role == "dismiss" and rule.reach == 0))
+
+    @cached_property
+    def _holders(self) -> Mapping[str, tuple[int, ...]]:
+        """Each literal, and the places in `rules` of those that ask for it."""
+        literals = {literal for rule in self.rules for literal in rule.literals}
+        return {
+            literal: tuple(place for place, rule in enumerate(self.rules) if literal in rule.literals)
+            for literal in sorted(literals)
+        }
+
+    def met_by(self, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
+        """Return the rules a line meets, in their order, each with the named groups of its pattern."""
+        places = {place for literal, holders in self._holders.items() if literal in text for place in holders}
+        pairs = ((self.rules[place], self.rules[place].confirm(text)) for place in sorted(places))
+        return [(rule, groups) for rule, groups in pairs if groups is not None]
+
+
+def read_rule_book(files: Iterable[tuple[str, bytes]]) -> RuleBook:
+    """Read the files of a triage folder, (name, bytes) each; raises BadDocument with every complaint of all of them."""
+    classes: dict[str, FailureClass] = {}
+    rules: list[Rule] = []
+    complaints: list[Complaint] = []
+    sources = [read(data, name) for name, data in files]
+    for source in sorted(sources, key=lambda s: (_kind(s) != "TriageClasses", s.name)):
+        try:
+            if _kind(source) == "TriageClasses":
+                for entry in validate(ClassesDocument, source).classes:
+                    classes[entry.name] = _class(entry)
+            else:
+                document = validate(RulesDocument, source)
+                rules += [_rule(entry, source, index, complaints) for index, entry in enumerate(document.rules)]
+                complaints += _unknown_classes(document, source, classes)
+        except BadDocument as error:
+            complaints += error.complaints
+    if complaints:
+        raise BadDocument(tuple(complaints))
+    return RuleBook(classes=classes, rules=tuple(rules))
+
+
+def compile_pattern(pattern: str) -> Any:
+    """Compile one pattern with RE2; raises re2.error for what it refuses (back references, look-around)."""
+    return re2.compile(pattern, _OPTIONS)
+
+
+def _kind(source: YamlSource) -> object:
+    return source.value.get("kind") if isinstance(source.value, dict) else None
+
+
+def _class(entry: ClassDocument) -> FailureClass:
+    return FailureClass(
+        name=entry.name,
+        title=entry.title,
+        follows=frozenset(entry.follows),
+        runbook=None if entry.runbook == "none" else entry.runbook or entry.name,
+        cleared_by_start=entry.cleared_by_start,
+        at_exit=entry.at_exit,
+        settle=entry.settle,
+    )
+
+
+def _rule(entry: RuleDocument, source: YamlSource, index: int, complaints: list[Complaint]) -> Rule:
+    here: Path = ("rules", index)
+
+    def compiled(key: str, pattern: str | None) -> Any:
+        if pattern is None:
+            return None
+        try:
+            return compile_pattern(pattern)
+        except re2.error as error:
+            said = error.args[0] if error.args else error
+            what = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+            complaints.append(source.complaint((*here, key), f"RE2 refuses this pattern: {what}"))
+            return None
+
+    return Rule(
+        id=entry.id,
+        failure=entry.failure,
+        role=entry.role,
+        literals=tuple(entry.text),
+        regex=compiled("regex", entry.regex),
+        unless=compiled("unless", entry.unless),
+        any_level=entry.levels == "any",
+        how_known=HowKnown(entry.how),
+        precision=entry.precision if entry.precision is not None else _PRECISION.get(entry.role, 0),
+        confidence=entry.confidence or _CONFIDENCE.get(entry.role, 0.5),
+        repeats=entry.repeats,
+        reach=entry.reach,
+        alternative=entry.alternative,
+        note=entry.note,
+        origin=f"{entry.source.program} {entry.source.version}, {entry.source.file}",
+    )
+
+
+def _unknown_classes(
+    document: RulesDocument, source: YamlSource, classes: Mapping[str, FailureClass]
+) -> list[Complaint]:
+    found = []
+    for index, entry in enumerate(document.rules):
+        for key, name in (("class", entry.failure), ("alternative", entry.alternative)):
+            if name is not None and name not in classes:
+                path: Path = ("rules", index, key)
+                found.append(source.complaint(path, f"no class {name!r}", suggestion=nearest(name, classes)))
+        if entry.failure is None and entry.role in {"root", "messenger", "stall"}:
+            found.append(source.complaint(("rules", index), f"a rule of role {entry.role} names its class"))
+    return found

@@ -1,0 +1,158 @@
+"""Finds the few lines of a log worth a look, in one pass over its bytes and in constant memory.
+
+All literals of all rules are one RE2 automaton, which runs at some 600 MB/s on one core whatever their number; only the
+lines it stops at are decoded. Between any two bytes of a literal a line break may stand, so that a log wrapped hard at
+the width of a terminal is found too; such a line is put together again before anyone reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import re2
+
+CHUNK = 1 << 20
+HOLD = 4 << 10  # bytes kept back at the end of what came, so that no candidate is cut in two
+CONTEXT = 8 << 10  # bytes kept from before, to see how a wrapped line began
+MAX_RUN = 1 << 20  # without a line break in so many bytes, the bytes are scanned as they are
+MAX_JOINED = 12
+
+_BREAK = rb"(?:\r?\n)?"
+_STARTS_A_LINE = re.compile(
+    rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
+    rb"=====|Traceback|File \"|"
+    rb"[A-Za-z_.]+(?:Error|Exception|Warning)\b|Failed: |\[|[A-Z][a-z]{2} [ \d]\d \d\d:)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A line that holds a literal: the 1-based number of its first physical line, and its bytes without breaks."""
+
+    number: int
+    data: bytes
+    end: int  # offset in the log just behind it
+
+
+class LineScanner:
+    """Takes the bytes of one log in chunks of any size and gives candidate lines, in order."""
+
+    def __init__(self, literals: Iterable[str]) -> None:
+        self._pattern: Any = None
+        self.watch(literals)
+        self._buffer = b""
+        self._start = 0  # scanning goes on here
+        self._counted = 0  # line breaks are counted up to here
+        self._line = 1  # number of the line at `_counted`
+        self._base = 0  # offset in the log of the buffer's first byte
+
+    @property
+    def lines(self) -> int:
+        """The number of the line the scan stands in."""
+        return self._line
+
+    def watch(self, literals: Iterable[str]) -> None:
+        """Change what is looked for, from the next byte on."""
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.log_errors = False
+        options.max_mem = 24 << 20
+        words = sorted({literal.encode() for literal in literals}, key=len, reverse=True)
+        self._pattern = re2.compile(b"|".join(_wrappable(word) for word in words), options) if words else None
+
+    def feed(self, chunk: bytes) -> list[Candidate]:
+        """Take the next bytes; the candidates among the lines that are complete come back."""
+        self._buffer += chunk
+        waiting = len(self._buffer) - self._start
+        limit = self._buffer.rfind(b"\n", self._start, max(self._start, len(self._buffer) - HOLD)) + 1
+        if limit == 0:
+            if waiting < MAX_RUN:
+                return []
+            limit = len(self._buffer) - HOLD
+        found = self._scan(limit)
+        self._forget(limit)
+        return found
+
+    def finish(self) -> list[Candidate]:
+        """Scan what is left."""
+        found = self._scan(len(self._buffer))
+        self._forget(len(self._buffer))
+        return found
+
+    def between(self, pattern: Any, begin: int, end: int | None = None) -> bool:
+        """Whether `pattern` occurs between two offsets of the log, as far as they are still in the buffer."""
+        stop = len(self._buffer) if end is None else end - self._base
+        first = max(0, begin - self._base)
+        return first < stop and pattern.search(self._buffer, first, stop) is not None
+
+    def _scan(self, limit: int) -> list[Candidate]:
+        buffer, found, at = self._buffer, [], self._start
+        while self._pattern is not None and at < limit:
+            match = self._pattern.search(buffer, at, min(len(buffer), limit + HOLD))
+            if match is None or match.start() >= limit:
+                break
+            begin = buffer.rfind(b"\n", 0, match.start()) + 1
+            end = _line_end(buffer, match.end())
+            begin, end = _unfold(buffer, begin, end)
+            data = buffer[begin:end].replace(b"\r\n", b"").replace(b"\n", b"")
+            found.append(Candidate(number=self._number(begin), data=data, end=self._base + end))
+            at = max(end, match.end())
+        self._start = max(at, limit)
+        return found
+
+    def _number(self, offset: int) -> int:
+        if offset < self._counted:
+            return self._line - self._buffer.count(b"\n", offset, self._counted)
+        self._line += self._buffer.count(b"\n", self._counted, offset)
+        self._counted = offset
+        return self._line
+
+    def _forget(self, limit: int) -> None:
+        self._number(max(limit, self._counted))
+        keep = max(0, min(limit, self._start) - CONTEXT)
+        self._buffer = self._buffer[keep:]
+        self._base += keep
+        self._start -= keep
+        self._counted -= keep
+
+
+def _wrappable(word: bytes) -> bytes:
+    return _BREAK.join(re2.escape(word[i : i + 1]) for i in range(len(word)))
+
+
+def _line_end(buffer: bytes, offset: int) -> int:
+    end = buffer.find(b"\n", offset)
+    return len(buffer) if end < 0 else end
+
+
+def _unfold(buffer: bytes, begin: int, end: int) -> tuple[int, int]:
+    """Widen [begin, end) to the whole of a line that was wrapped at a fixed width."""
+    width = _wrap_width(buffer, begin, end)
+    if width is None:
+        return begin, end
+    for _ in range(MAX_JOINED):
+        before = buffer.rfind(b"\n", 0, max(0, begin - 1)) + 1
+        if begin == 0 or begin - 1 - before != width or _STARTS_A_LINE.match(buffer, begin, end):
+            break
+        begin = before
+    for _ in range(MAX_JOINED):
+        last = buffer.rfind(b"\n", begin, end) + 1 or begin
+        after = _line_end(buffer, end + 1)
+        if end >= len(buffer) or end - last != width or _STARTS_A_LINE.match(buffer, end + 1, after):
+            break
+        end = after
+    return begin, end
+
+
+def _wrap_width(buffer: bytes, begin: int, end: int) -> int | None:
+    """The width a log is wrapped at, seen from the lines around; None when no line is cut."""
+    around = buffer[max(0, begin - CONTEXT // 2) : end].split(b"\n")[1:]
+    widths = [len(line) for line in around]
+    widest = max(widths, default=0)
+    if not 60 <= widest <= 320:
+        return None
+    at_widest = widths.count(widest)
+    return widest if at_widest >= 2 and at_widest * 8 >= len(widths) else None

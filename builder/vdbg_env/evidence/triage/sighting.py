@@ -1,0 +1,44 @@
+"""What a rule saw in a log, and all that one log showed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vdbg_env.evidence.triage.rules import Rule
+
+MAX_TEXT = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """One rule met by one line. `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it."""
+
+    rule: Rule
+    file: str
+    line: int
+    text: str
+    process: str | None = None
+    rank: int | None = None
+    stamp: str | None = None
+    kernel: str | None = None
+    weak: bool = False
+    exiting: bool = False
+    count: int = 1
+
+    @property
+    def failure(self) -> str:
+        """The class its rule names; only rules that name one are kept as evidence of a failure."""
+        return self.rule.failure or ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEvidence:
+    """All that one log showed: sightings in order, how many lines it has, whether it ended in order."""
+
+    file: str
+    lines: int
+    sightings: tuple[Sighting, ...] = ()
+    cascades: tuple[Sighting, ...] = ()
+    victims: tuple[Sighting, ...] = ()
+    shut_down: bool = False
+    notes: tuple[str, ...] = ()

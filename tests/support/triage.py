@@ -1,0 +1,57 @@
+"""Runs triage over bytes in this process, and knows the labelled corpus."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from vdbg_env.application.triage_log import rule_book
+from vdbg_env.evidence.triage.classifier import LogClassifier
+from vdbg_env.evidence.triage.rules import RuleBook
+from vdbg_env.evidence.triage.verdict import Triage, judge
+
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """One log of the corpus: what failed, every 1-based line that is right as the root, where its wording is from."""
+
+    file: str
+    failure: str
+    root: tuple[int, ...]
+    source: str
+
+    @property
+    def held_out(self) -> bool:
+        return self.file.startswith("held-out/")
+
+    def read(self) -> bytes:
+        return (LOGS / self.file).read_bytes()
+
+
+@cache
+def shipped() -> RuleBook:
+    return rule_book()
+
+
+def corpus() -> list[Labelled]:
+    return list(_entries())
+
+
+def triage_bytes(*logs: bytes, chunk: int = 1 << 20, names: tuple[str, ...] = ()) -> Triage:
+    """Triage logs given as bytes, fed in chunks of `chunk` bytes."""
+    evidence = []
+    for index, data in enumerate(logs):
+        classifier = LogClassifier(shipped(), names[index] if names else f"log{index}")
+        for at in range(0, len(data), chunk):
+            classifier.feed(data[at : at + chunk])
+        evidence.append(classifier.finish())
+    return judge(evidence, shipped().classes)
+
+
+def _entries() -> Iterator[Labelled]:
+    for entry in yaml.safe_load((LOGS / "labels.yaml").read_text())["logs"]:
+        yield Labelled(entry["file"], entry["class"], tuple(entry["root"]), entry["source"])

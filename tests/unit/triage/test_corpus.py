@@ -1,0 +1,30 @@
+"""The labelled logs: every one that rules were written by, and the score on those set aside."""
+
+import pytest
+
+from tests.support.triage import Labelled, corpus, triage_bytes
+
+LOGS = corpus()
+
+
+def test_the_corpus_is_large_and_covers_every_class() -> None:
+    assert len(LOGS) >= 150
+    for held_out in (True, False):
+        assert len({log.failure for log in LOGS if log.held_out == held_out}) == 17
+
+
+def test_every_label_says_where_its_wording_is_from() -> None:
+    assert all(log.source == "constructed" or log.source.startswith(("thread ", "program ")) for log in LOGS)
+
+
+@pytest.mark.parametrize("log", [log for log in LOGS if not log.held_out], ids=lambda log: log.file)
+def test_a_log_the_rules_were_written_by_is_named_right(log: Labelled) -> None:
+    verdict = triage_bytes(log.read())
+    line = verdict.root_cause.line if verdict.root_cause else None
+    assert (verdict.failure.name, line in log.root or (line is None and not log.root)) == (log.failure, True)
+
+
+@pytest.mark.parametrize("log", LOGS[::7], ids=lambda log: log.file)
+@pytest.mark.parametrize("chunk", [1, 7, 100])
+def test_the_answer_does_not_hang_on_how_the_bytes_come(log: Labelled, chunk: int) -> None:
+    assert triage_bytes(log.read(), chunk=chunk) == triage_bytes(log.read())

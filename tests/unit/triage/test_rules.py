@@ -1,0 +1,84 @@
+"""The shipped rules: well formed, sourced, and unable to take more than linear time."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.triage import shipped, triage_bytes
+from vdbg_env.errors import BadDocument
+from vdbg_env.evidence.triage.rules import NO_FAILURE, Rule, read_rule_book
+
+CLASSES = {
+    "illegal-memory-access", "misaligned-address", "device-side-assert", "kernel-hang", "nccl-failure", "out-of-memory",
+    "cuda-graph-capture", "version-mismatch", "driver-problem", "no-kernel-image", "triton-compile", "launch-config",
+    "cublas-or-cudnn-failure", "model-load", "host-crash", "wrong-output", "not-a-gpu-failure",
+}  # fmt: skip
+
+HEADER = b"apiVersion: vdbg-env/v1\nkind: TriageRules\nrules:\n"
+SOURCE = b"    source: {program: p, file: f, version: '1'}\n"
+
+
+def test_the_classes_are_those_promised() -> None:
+    assert set(shipped().classes) == CLASSES
+
+
+def test_every_class_but_one_has_a_runbook_of_its_name() -> None:
+    assert {c.name: c.runbook for c in shipped().classes.values()} == {
+        name: None if name == NO_FAILURE else name for name in CLASSES
+    }
+
+
+def test_every_class_has_a_rule_that_names_it() -> None:
+    assert {rule.failure for rule in shipped().rules if rule.role == "root"} - {None} == CLASSES - {NO_FAILURE}
+
+
+def test_rule_names_are_unique() -> None:
+    names = [rule.id for rule in shipped().rules]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_what_a_class_follows_is_known(name: str) -> None:
+    assert shipped().classes[name].follows <= CLASSES - {name, NO_FAILURE}
+
+
+@pytest.mark.parametrize("rule", shipped().rules, ids=lambda r: r.id)
+def test_no_pattern_takes_more_than_linear_time(rule: Rule) -> None:
+    """RE2 cannot backtrack; that the pattern went through it is what is held here, and timed on the worst lines."""
+    literal = rule.literals[0]
+    for filler in (literal, literal[:-1], " ", "a", "(", literal + " "):
+        line = (filler * 60_000)[:60_000] + literal
+        begun = time.perf_counter()
+        rule.confirm(line)
+        assert time.perf_counter() - begun < 0.25
+
+
+@pytest.mark.parametrize("pattern", ["'(a+)+\\1'", "'(?=x)y'", "'(?<!x)y'"])
+def test_patterns_that_could_backtrack_are_refused_with_their_place(pattern: str) -> None:
+    text = HEADER + b"  - id: bad\n    role: victim\n    text: [abcd]\n    regex: " + pattern.encode() + b"\n" + SOURCE
+    with pytest.raises(BadDocument) as caught:
+        read_rule_book([("rules.yaml", text)])
+    assert "rules.yaml:7:12: RE2 refuses this pattern" in caught.value.details[0]
+
+
+def test_an_unknown_class_is_a_complaint_with_the_nearest_name() -> None:
+    classes = (Path(__file__).parents[3] / "runbooks" / "triage" / "classes.yaml").read_bytes()
+    text = HEADER + b"  - id: bad\n    class: nccl-failur\n    text: [abcd]\n" + SOURCE
+    with pytest.raises(BadDocument) as caught:
+        read_rule_book([("rules.yaml", text), ("classes.yaml", classes)])
+    assert "did you mean 'nccl-failure'?" in caught.value.details[0]
+
+
+def test_a_rule_without_a_source_is_refused() -> None:
+    with pytest.raises(BadDocument):
+        read_rule_book([("rules.yaml", HEADER + b"  - id: bad\n    role: victim\n    text: [abcd]\n")])
+
+
+def test_lines_that_repeat_for_ever_do_not_slow_the_scan() -> None:
+    line = b"(EngineCore pid=1) ERROR 11-03 23:14:03 [core.py:1] CUDA error: an illegal memory access was encountered\n"
+    begun = time.perf_counter()
+    verdict = triage_bytes(line * 200_000)
+    assert verdict.root_cause is not None
+    assert verdict.root_cause.line == 1
+    assert time.perf_counter() - begun < 5

@@ -1,0 +1,189 @@
+"""The root among cascades: the traps, one by one."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.command_line import vdbg_env
+from tests.support.triage import LOGS, corpus, triage_bytes
+from vdbg_env.evidence.triage.verdict import Triage
+
+PREFIX = "(EngineCore pid=7) ERROR 11-03 23:14:03 [core.py:1] "
+IMA = PREFIX + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+NCCL = "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error\n"
+NOISE = "".join(f"(APIServer pid=1) INFO 11-03 23:13:5{i % 10} [x.py:1] request {i} ok\n" for i in range(2000))
+
+
+def triage(*texts: str, **more: tuple[str, ...]) -> Triage:
+    return triage_bytes(*(text.encode() for text in texts), **more)  # type: ignore[arg-type]
+
+
+def test_the_failure_of_nccl_gives_way_to_the_access_that_caused_it_whichever_came_first() -> None:
+    assert triage(NCCL + IMA).failure.name == "illegal-memory-access"
+    assert triage(IMA + NCCL).failure.name == "illegal-memory-access"
+    assert triage(NCCL).failure.name == "nccl-failure"
+
+
+def test_an_effect_is_told_as_one() -> None:
+    (other,) = triage(NCCL + IMA).alternatives
+    assert (other.failure, other.effect) == ("nccl-failure", True)
+
+
+def test_line_numbers_are_right_far_into_a_log() -> None:
+    root = triage(NOISE * 30 + IMA).root_cause
+    assert root is not None
+    assert root.line == 2000 * 30 + 1
+
+
+def test_logs_of_several_ranks_are_weighed_together() -> None:
+    verdict = triage(NCCL, IMA.replace("EngineCore", "Worker_TP5"), names=("rank0.log", "rank5.log"))
+    assert verdict.root_cause is not None
+    assert (verdict.root_cause.file, verdict.root_cause.line, verdict.rank) == ("rank5.log", 1, 5)
+
+
+def test_a_custom_all_reduce_alone_is_said_to_be_a_messenger() -> None:
+    verdict = triage(
+        "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:455 'an illegal memory access was encountered'\n"
+    )
+    assert verdict.failure.name == "illegal-memory-access"
+    assert any("not the culprit" in note for note in verdict.notes)
+    assert verdict.confidence < triage(IMA).confidence
+
+
+def test_a_kernel_that_the_driver_names_is_given() -> None:
+    verdict = triage(
+        "coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)\n"
+        "coredump:   - Device: 0\n"
+        "coredump:   #0\t0x7462c3bac620\t_Z7mykernelPi\n"
+    )
+    assert verdict.kernel == "_Z7mykernelPi"
+
+
+def test_the_kernel_of_a_sanitizer_report_is_given() -> None:
+    verdict = triage("========= Invalid __global__ read of size 4 bytes\n=========     at foo(int *)+0x70 in a.cu:4\n")
+    assert verdict.kernel == "foo(int *)"
+
+
+def test_what_comes_after_an_orderly_shutdown_is_no_bug_but_is_told() -> None:
+    verdict = triage("INFO:     Shutting down\n" + IMA)
+    assert verdict.failure.name == "not-a-gpu-failure"
+    assert verdict.alternatives[0].failure == "illegal-memory-access"
+
+
+def test_a_shutdown_that_a_crash_brought_about_is_not_orderly() -> None:
+    text = PREFIX + "EngineCore encountered a fatal error.\nINFO:     Shutting down\n" + IMA
+    assert triage(text).failure.name == "illegal-memory-access"
+
+
+def test_a_second_run_in_the_same_log_begins_afresh() -> None:
+    text = "INFO:     Shutting down\nINFO 11-03 23:14:03 [api_server.py:1] vLLM API server version 0.33.0\n" + IMA
+    assert triage(text).failure.name == "illegal-memory-access"
+
+
+def test_an_engine_that_died_without_a_word_is_no_gpu_failure_but_is_told() -> None:
+    verdict = triage(PREFIX + "EngineCore failed to start.\n" + PREFIX + "ValueError: unknown option\n")
+    assert verdict.failure.name == "not-a-gpu-failure"
+    assert any("engine died" in note for note in verdict.notes)
+
+
+def test_an_abort_alone_says_what_it_may_be() -> None:
+    verdict = triage(
+        "ERROR 11-03 23:14:03 [x.py:1] Worker proc VllmWorker-1 died unexpectedly (exit code: -6), shutting down.\n"
+    )
+    assert verdict.failure.name == "host-crash"
+    assert verdict.confidence <= 0.5
+    assert [a.failure for a in verdict.alternatives] == ["illegal-memory-access"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 132, 157])
+def test_a_log_wrapped_hard_at_any_width_is_read(width: int) -> None:
+    text = (LOGS / "dev" / "ima-v1-enginecore.log").read_text()
+    folded = "\n".join(line[i : i + width] for line in text.splitlines() for i in range(0, max(1, len(line)), width))
+    verdict = triage(folded + "\n")
+    assert verdict.root_cause is not None
+    shown = folded.splitlines()[verdict.root_cause.line - 1]
+    assert verdict.failure.name == "illegal-memory-access"
+    assert "(EngineCore pid=154) ERROR" in shown
+
+
+def test_windows_line_ends_change_nothing() -> None:
+    root = triage(("fine\n" + IMA).replace("\n", "\r\n")).root_cause
+    assert root is not None
+    assert (root.line, root.text) == (2, IMA.split("] ", 1)[1].strip())
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.sampled_from([line for log in corpus()[::3] for line in log.read().splitlines(keepends=True)])
+        | st.binary(max_size=80),
+        max_size=40,
+    )
+)
+def test_any_bytes_give_an_answer(pieces: list[bytes]) -> None:
+    verdict = triage_bytes(b"".join(pieces), chunk=97)
+    assert 0 <= verdict.confidence <= 1
+    assert (verdict.root_cause is None) == (verdict.failure.name == "not-a-gpu-failure")
+
+
+def test_the_command_says_what_where_and_what_next(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("fine\n" + IMA)
+    ran = vdbg_env("triage", str(log))
+    assert ran.status == 3
+    assert ran.stdout.startswith("illegal-memory-access ")
+    assert f"{log}:2" in ran.stdout
+    assert "next: vdbg-env runbook illegal-memory-access" in ran.stdout
+
+
+def test_the_document_keeps_its_promise(tmp_path: Path) -> None:
+    log = tmp_path / "server.log.gz"
+    log.write_bytes(gzip.compress(IMA.encode()))
+    ran = vdbg_env("triage", "--json", str(log))
+    document = json.loads(ran.stdout)
+    assert ran.status == 3
+    assert {"schema", "class", "runbook", "confidence", "root_cause", "rank", "kernel", "alternatives", "notes"} <= set(
+        document
+    )
+    assert document["root_cause"]["line"] == 1
+    assert document["schema"] == "vdbg-env/triage/v1"
+
+
+def test_a_folder_gives_all_its_logs_and_leaves_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "rank_0").mkdir()
+    (tmp_path / "rank_0" / "stderr").write_text(NCCL)
+    (tmp_path / "rank_1.log").write_text(IMA)
+    (tmp_path / "weights.safetensors").write_bytes(b"Fatal Python error: Segmentation fault\n")
+    document = json.loads(vdbg_env("triage", "--json", str(tmp_path)).stdout)
+    assert len(document["logs"]) == 2
+    assert document["root_cause"]["file"].endswith("rank_1.log")
+
+
+def test_a_benign_log_ends_well(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(NOISE)
+    assert vdbg_env("triage", str(log)).status == 0
+
+
+def test_a_log_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    ran = vdbg_env("triage", str(tmp_path / "nothing.log"))
+    assert (ran.status, "does not exist" in ran.stderr) == (2, True)
+
+
+def test_an_archive_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    log = tmp_path / "x.log.gz"
+    whole = gzip.compress(IMA.encode() + b"".join(str(i * i).encode() for i in range(9000)))
+    log.write_bytes(whole[:-3000])
+    ran = vdbg_env("triage", str(log))
+    assert ran.status == 3
+    assert "only what could be read" in ran.stdout
+
+
+def test_a_compressed_log_that_holds_nothing_readable_is_bad_input(tmp_path: Path) -> None:
+    log = tmp_path / "x.log.gz"
+    log.write_bytes(b"\x1f\x8b" + b"\x00" * 40)
+    assert vdbg_env("triage", str(log)).status == 2
