@@ -5,7 +5,7 @@ Engines implement these and are made only in `vdbg_env.cli.wiring`; tests give t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,8 @@ from vdbg_env.application.build_events import BuildEvent
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.plan import BuildPlan
+from vdbg_env.image.run_settings import RunSettings
+from vdbg_env.record.dumps import Dump
 from vdbg_env.runbook.invocation import Invocation
 
 Buffer = bytes | memoryview
@@ -66,6 +68,9 @@ class ProgramRunner(Protocol):
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
         """Run to the end; raises HostNotAble when it cannot be started or outlasts `timeout_s`."""
         ...
+
+
+EngineName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,4 +265,67 @@ class LogSource(Protocol):
 
         Raises BadInput when a target does not exist or cannot be read, also from the chunks where a file is damaged.
         """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredImage:
+    """One image in the engine's store that this program built; `created` is in seconds since the epoch."""
+
+    image_id: str
+    names: tuple[str, ...]
+    created: float
+    size: int
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuAccess:
+    """How a container gets at the GPUs of the engine's machine, and how that is known."""
+
+    by: Literal["cdi", "runtime", "none"]
+    why: str
+
+
+class ContainerRunner(Protocol):
+    """Starts debug containers and removes them whatever happens."""
+
+    def images(self) -> tuple[StoredImage, ...]:
+        """Return the images this program built, newest first."""
+        ...
+
+    def gpu_access(self) -> GpuAccess:
+        """Find out how containers get at GPUs: a registered runtime alone is no proof that there is one."""
+        ...
+
+    def run(self, settings: RunSettings, tell: Callable[[str], None]) -> int:
+        """Run a container on this program's own streams and return the exit status of its command.
+
+        `tell` gets a line for every limit the engine may not give. On an interrupt the container is asked to stop, gets
+        its grace, and the interrupt goes on. Raises BadInput without such an image, EngineFailed when it cannot start.
+        """
+        ...
+
+
+class DumpStore(Protocol):
+    """A place where dumps outlive the container that wrote them: a folder, or a named volume."""
+
+    @property
+    def name(self) -> str:
+        """The place as a user would name it."""
+        ...
+
+    def list(self) -> tuple[Dump, ...]:
+        """Return every file, each with its kind by its first bytes; an empty or missing place holds none.
+
+        Raises BadInput when it cannot be read.
+        """
+        ...
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove these files; one that is gone already is no error."""
+        ...
+
+    def read(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
+        """Yield a file's bytes in pieces; raises BadInput when it is not there."""
         ...

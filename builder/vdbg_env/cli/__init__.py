@@ -21,6 +21,8 @@ COMMANDS: dict[str, str] = {
     "runbooks": "List, show, check and explain runbooks.",
     "render": "Write a debug image's Dockerfile and context, or manifests, into a folder.",
     "images": "List, show and check the build profiles.",
+    "shell": "Open a shell in the debug image.",
+    "run": "Run a program in the debug image.",
     "verify": "Prove that every cubin with code carries line info.",
     "triage": "Name the failure a log tells of, and the line that says so.",
     "core": "Read GPU core dumps: exception, kernel, thread, source line, inline chain.",

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vdbg_env.application.ports import BinarySource, CoreFiles, LogSource, ProgramRunner, SourceText
+from vdbg_env.application.ports import (
+    BinarySource,
+    ContainerRunner,
+    CoreFiles,
+    DumpStore,
+    EngineName,
+    ImageEngine,
+    LogSource,
+    ProgramRunner,
+    SourceText,
+)
 from vdbg_env.image.context import BuildContext
+from vdbg_env.image.run_settings import DumpVolume
+from vdbg_env.resources import data_dir
 
 
 def binary_source() -> BinarySource:
@@ -49,3 +61,28 @@ def lay_out_context(context: BuildContext, folder: Path) -> None:
     from vdbg_env.engines.context_tar import extract
 
     extract(context, folder)
+
+
+def image_engine(wanted: EngineName) -> ImageEngine:
+    """Return what builds images: the best there is for `auto`, else the engine named."""
+    from vdbg_env.engines.choose import choose_engine
+
+    return choose_engine(wanted)
+
+
+def containers() -> ContainerRunner:
+    """Return what starts debug containers; raises HostNotAble when no engine answers."""
+    from vdbg_env.engines.docker_client import connect
+    from vdbg_env.engines.docker_containers import DockerContainers
+
+    return DockerContainers(connect(), seccomp_profile=(data_dir("templates") / "seccomp-ptrace.json").read_text())
+
+
+def dump_store(place: DumpVolume) -> DumpStore:
+    """Return the dumps of a folder, which needs no engine, or of a named volume."""
+    from vdbg_env.engines.docker_client import connect
+    from vdbg_env.engines.dump_stores import FolderDumps, open_dumps
+
+    if place.kind == "bind":
+        return FolderDumps(Path(place.source))
+    return open_dumps(connect(), containers(), place.source)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
-from vdbg_env.application.ports import ImageEngine
+from vdbg_env.application.ports import EngineName, ImageEngine
 from vdbg_env.engines.buildkit import BuildKitEngine
 from vdbg_env.engines.buildx import Buildx, BuildxEngine, find_buildx
 from vdbg_env.engines.classic import ClassicEngine
 from vdbg_env.engines.docker_client import Engine, connect
 from vdbg_env.engines.host import HostEngine
 from vdbg_env.errors import HostNotAble
-
-EngineName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]
 
 
 def choose_engine(

@@ -61,11 +61,16 @@ def _open(path: str) -> BinaryIO:
 def extract(context: BuildContext, folder: Path) -> None:
     """Lay the context out as files below `folder`, as an engine would see it."""
     folder.mkdir(parents=True)
-    with tarfile.open(fileobj=io.BufferedReader(ChunkFile(upload(context))), mode="r|") as archive:
+    with tar_stream(upload(context)) as archive:
         archive.extractall(folder, filter="tar")
 
 
-class ChunkFile(io.RawIOBase):
+def tar_stream(chunks: Iterable[bytes]) -> tarfile.TarFile:
+    """Read chunks of bytes as a tar, member by member in their order."""
+    return tarfile.open(fileobj=io.BufferedReader(_ChunkFile(chunks)), mode="r|")
+
+
+class _ChunkFile(io.RawIOBase):
     """Makes a file of an iterator of bytes."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,13 +40,14 @@ class Endpoint:
 
 
 class Engine:
-    """A connection to an engine that answered, with what it said of itself."""
+    """A connection to an engine that answered, with what it said of itself; it is closed when nobody holds it."""
 
     def __init__(self, client: docker.APIClient, endpoint: Endpoint, version: Mapping[str, Any]) -> None:
         self.client = client
         self.endpoint = endpoint
         self.version = str(version.get("Version", "unknown"))
         self.api_version = str(version.get("ApiVersion", "0"))
+        weakref.finalize(self, client.close)
 
     def has_buildkit(self) -> bool:
         """Say whether BuildKit is part of the engine: Docker 18.09 (API 1.39) and later."""

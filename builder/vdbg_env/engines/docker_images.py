@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import posixpath
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -17,12 +15,13 @@ from docker import errors
 
 from vdbg_env.application.ports import BinaryFile, Completed, PushProgress
 from vdbg_env.engines.candidates import spilled
-from vdbg_env.engines.context_tar import ChunkFile, upload
+from vdbg_env.engines.container_archive import container_archive
+from vdbg_env.engines.context_tar import upload
 from vdbg_env.engines.docker_client import GONE, OUR_LABEL, Engine, engine_errors, explain
 from vdbg_env.engines.engine_build import BUILDKIT, CLASSIC, build_parameters, post_build
 from vdbg_env.errors import BadInput, EngineFailed
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.names import check_image_name, registry_of, split_tag
+from vdbg_env.image.reference import Reference, parse_reference
 
 _CANDIDATE_REPOSITORY = "vdbg-env-candidate"
 
@@ -43,21 +42,16 @@ class DockerImages:
             yield (found for folder in folders for found in self._files_below(container, folder))
 
     def _files_below(self, container: str, folder: str) -> Iterator[BinaryFile]:
-        client = self.engine.client
-        with engine_errors(self.engine.endpoint):
-            try:
-                chunks, stat = client.get_archive(container, folder)
-            except errors.NotFound:
-                return
-            if target := stat.get("linkTarget"):
-                chunks, stat = client.get_archive(container, target)
-                folder = target
-            parent = posixpath.dirname(folder.rstrip("/"))
-            with tarfile.open(fileobj=io.BufferedReader(ChunkFile(chunks)), mode="r|") as archive:
-                for member in archive:
-                    stream = archive.extractfile(member) if member.isfile() else None
-                    if stream:
-                        yield from spilled(posixpath.join(parent, member.name), stream)
+        with (
+            engine_errors(self.engine.endpoint),
+            suppress(errors.NotFound),
+            container_archive(self.engine.client, container, folder) as (archive, real),
+        ):
+            parent = posixpath.dirname(real.rstrip("/"))
+            for member in archive:
+                stream = archive.extractfile(member) if member.isfile() else None
+                if stream is not None:
+                    yield from spilled(posixpath.join(parent, member.name), stream)
 
     def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
         """See `ImageEngine.execute`."""
@@ -84,14 +78,14 @@ class DockerImages:
         configuration changes, whereas committing a container would copy the container's settings into the image. The
         labels travel beside the Dockerfile, so that no quoting stands between the proof and the image.
         """
-        places = [split_tag(check_image_name(name)) for name in names]
+        places = [parse_reference(name, "the image's name") for name in names]
         client = self.engine.client
         candidate = f"{_CANDIDATE_REPOSITORY}:{image_id.removeprefix('sha256:')[:24]}"
         with engine_errors(self.engine.endpoint):
             client.tag(image_id, candidate)
             labelled = self._label(candidate, labels)
-            for repository, tag in places:
-                client.tag(labelled, repository, tag)
+            for place in places:
+                client.tag(labelled, place.name, place.tag or "latest")
             # Losing its last name removes the image without labels; had anything failed above, it stays for a look.
             client.remove_image(candidate, noprune=True)
         return labelled
@@ -136,14 +130,14 @@ class DockerImages:
 
     def push(self, image: str) -> Iterator[PushProgress]:
         """See `ImageEngine.push`."""
-        repository, tag = split_tag(check_image_name(image))
+        place = parse_reference(image, "the image to push")
         with engine_errors(self.engine.endpoint):
-            for message in self.engine.client.push(repository, tag=tag, stream=True, decode=True):
+            for message in self.engine.client.push(place.name, tag=place.tag or "latest", stream=True, decode=True):
                 if "error" in message:
                     raise EngineFailed(
                         f"pushing {image} failed: {message['error']}",
                         cause="not logged in there, no right to write there, or the registry cannot be reached",
-                        next_step=f"docker login {registry_of(repository)}, then docker push {image}",
+                        next_step=f"docker login {_registry_of(place)}, then docker push {image}",
                     )
                 yield _push_progress(message)
 
@@ -190,6 +184,12 @@ def image_id_of(message: Mapping[str, Any]) -> str | None:
     """Return the id a message of the engine's build announces, if it does."""
     aux = message.get("aux")
     return aux.get("ID") if isinstance(aux, dict) else None
+
+
+def _registry_of(place: Reference) -> str:
+    """Return the host a name begins with, or "" for the default registry."""
+    host, slash, _ = place.name.partition("/")
+    return host if slash and ("." in host or ":" in host or host == "localhost") else ""
 
 
 def _push_progress(message: Mapping[str, Any]) -> PushProgress:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -22,7 +21,7 @@ import platformdirs
 
 from vdbg_env.application.build_events import BuildEvent, BuildWarning, Built
 from vdbg_env.application.ports import BinaryFile, BuildOrder, Completed, EngineDescription, PushProgress
-from vdbg_env.engines.candidates import is_candidate, mapped
+from vdbg_env.engines.binary_files import BinaryFiles
 from vdbg_env.engines.context_tar import extract
 from vdbg_env.engines.host_steps import HostSteps, StepFailed
 from vdbg_env.errors import BadInput, EngineFailed, HostNotAble
@@ -221,11 +220,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _candidates(prefix: Path, folders: Sequence[str]) -> Generator[BinaryFile, None, None]:
     for folder in folders:
         real = prefix / folder.removeprefix(ROOT).lstrip("/")
-        paths = [real] if real.is_file() else (Path(at) / name for at, _, names in os.walk(real) for name in names)
-        for path in sorted(paths):
-            if path.is_file() and not path.is_symlink():
-                name = ROOT + str(path).removeprefix(str(prefix))
-                with path.open("rb") as stream:
-                    if is_candidate(stream.read(8)):
-                        with mapped(name, stream.fileno(), path=path) as found:
-                            yield found
+        if real.exists():
+            with BinaryFiles().open(str(real)) as found:
+                for file in found:
+                    yield replace(file, name=ROOT + file.name.removeprefix(str(prefix)), asked_for=False)

@@ -1,0 +1,67 @@
+"""What `run` and `shell` do: a program inside a debug image, with what a debugger and a crashing process need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from vdbg_env.application.ports import ContainerRunner, DumpStore, StoredImage
+from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.image.run_settings import Gpu, RunSettings, warnings
+from vdbg_env.record.dumps import size_text
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """One container as asked for.
+
+    `image` None takes the newest image this program built; `gpu` None takes whatever way to the GPUs there is.
+    `settings` holds everything else. `dump_quota` in bytes keeps the container from starting while the dump volume
+    holds more than that.
+    """
+
+    settings: RunSettings
+    image: str | None = None
+    gpu: Gpu | None = None
+    dump_quota: int | None = None
+
+
+def run_in_image(request: RunRequest, containers: ContainerRunner, dumps: DumpStore | None, tell: Tell) -> int:
+    """Run the program and return its exit status; raises what `ContainerRunner.run` raises."""
+    settings = replace(request.settings, image=request.image or _newest(containers.images(), tell))
+    settings = replace(settings, gpu=request.gpu or _gpu(containers, tell))
+    if dumps is not None and request.dump_quota is not None:
+        _hold_quota(dumps, request.dump_quota)
+    for warning in warnings(settings):
+        tell(f"warning: {warning}")
+    return containers.run(settings, tell)
+
+
+def _newest(images: tuple[StoredImage, ...], tell: Tell) -> str:
+    named = [image for image in images if image.names]
+    if not named:
+        raise BadInput(
+            "no debug image was built on this engine yet",
+            next_step="vdbg-env build --lineinfo, or name an image with --image",
+        )
+    tell(f"image: {named[0].names[0]}, the newest built here")
+    return named[0].names[0]
+
+
+def _gpu(containers: ContainerRunner, tell: Tell) -> Gpu:
+    access = containers.gpu_access()
+    tell(f"GPU: {access.by}: {access.why}")
+    return Gpu(by=access.by)
+
+
+def _hold_quota(dumps: DumpStore, quota: int) -> None:
+    """Refuse before the run, not when the disk is full in the middle of a dump."""
+    held = sum(dump.size for dump in dumps.list())
+    if held > quota:
+        raise HostNotAble(
+            f"{dumps.name} holds {size_text(held)}, more than the quota of {size_text(quota)}",
+            cause="dumps of earlier crashes were kept",
+            next_step=f"vdbg-env dumps prune --max-size {quota >> 30}g, or a larger --dump-quota",
+        )

@@ -1,0 +1,27 @@
+"""`vdbg-env run`: a program in the debug image."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import click
+
+from vdbg_env.cli.run_options import RunFlags, run_container, run_options
+
+
+@click.command("run")
+@run_options
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- ARGV...")
+def command(argv: tuple[str, ...], **flags: Unpack[RunFlags]) -> int:
+    """Run a program in the debug image, with what a debugger and a crashing process need.
+
+    The container may trace processes (SYS_PTRACE, and a seccomp profile that allows it, not --privileged), writes cores
+    of any size, and keeps what a crash leaves in the dump volume at /dumps. A limit the engine may not give is left out
+    and said. The exit status is the program's own.
+
+    \b
+    Example:
+      vdbg-env run -- vllm serve MODEL
+      vdbg-env run --gpu none --dumps /var/dumps -- python repro.py
+    """
+    return run_container(argv, interactive=False, **flags)

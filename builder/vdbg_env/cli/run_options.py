@@ -1,0 +1,105 @@
+"""The flags that say how a debug container is started, shared by `run` and `shell`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+import click
+
+from vdbg_env import console
+from vdbg_env.application.run_in_image import RunRequest, run_in_image
+from vdbg_env.cli import wiring
+from vdbg_env.errors import BadInput
+from vdbg_env.image.reference import parse_reference
+from vdbg_env.image.run_settings import DumpVolume, RunSettings, parse_dumps, parse_gpu, parse_size
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--image", metavar="IMAGE", help="The debug image; the newest one built here if not given."),
+    click.option("--gpu", default="auto", metavar="HOW", help="auto, cdi[:DEVICES], runtime[:DEVICES] or none."),
+    click.option("--dumps", default="vdbg-dumps", metavar="PLACE", help="A volume, a folder (/x), or none; at /dumps."),
+    click.option("--dump-quota", metavar="SIZE", help="Do not start while PLACE holds more than this, as in 50g."),
+    click.option("-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable; repeatable."),
+    click.option("-p", "--port", "ports", multiple=True, type=click.IntRange(1, 65535), help="Publish on 127.0.0.1."),
+    click.option("--ipc", type=click.Choice(["private", "host"]), default="private", help="Whose shared memory."),
+    click.option("--shm-size", metavar="SIZE", help="Of /dev/shm, with --ipc private; 16g if not given."),
+    click.option("--cap-add", "capabilities", multiple=True, metavar="CAP", help="One more beside SYS_PTRACE."),
+    click.option("--seccomp", type=click.Choice(["ptrace", "default", "unconfined"]), default="ptrace"),
+    click.option("--stop-grace", type=click.IntRange(0, 86400), default=300, metavar="S", help="Seconds for dumps."),
+    click.option("--name", metavar="NAME", help="Of the container."),
+)
+
+
+class RunFlags(TypedDict):
+    """What the shared flags give."""
+
+    image: str | None
+    gpu: str
+    dumps: str
+    dump_quota: str | None
+    variables: tuple[str, ...]
+    ports: tuple[int, ...]
+    ipc: Literal["private", "host"]
+    shm_size: str | None
+    capabilities: tuple[str, ...]
+    seccomp: Literal["ptrace", "default", "unconfined"]
+    stop_grace: int
+    name: str | None
+
+
+def run_options(function: Function) -> Function:
+    """Give a command the flags that say how its container is started."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def run_container(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[RunFlags]) -> int:
+    """Start the container the flags describe and return its exit status."""
+    request = read_request(argv, interactive=interactive, **flags)
+    containers = wiring.containers()
+    watched = request.settings.dumps if request.dump_quota is not None else None
+    dumps = wiring.dump_store(watched) if watched else None
+    return run_in_image(request, containers, dumps, console.note)
+
+
+def read_request(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[RunFlags]) -> RunRequest:
+    """Turn the flags into a request; raises BadInput for a value that says nothing."""
+    if interactive and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadInput("there is no terminal here for a shell", next_step="vdbg-env run -- COMMAND needs none")
+    if flags["image"] is not None:
+        parse_reference(flags["image"], "--image")
+    settings = RunSettings(
+        image=flags["image"] or "",
+        command=argv,
+        env=tuple(_variable(text) for text in flags["variables"]),
+        capabilities=tuple(dict.fromkeys([*RunSettings.capabilities, *flags["capabilities"]])),
+        seccomp=flags["seccomp"],
+        ipc=flags["ipc"],
+        shm_bytes=parse_size(flags["shm_size"], "--shm-size") if flags["shm_size"] else RunSettings.shm_bytes,
+        dumps=_dumps(flags["dumps"]),
+        stop_grace_s=flags["stop_grace"],
+        name=flags["name"],
+        ports=flags["ports"],
+        interactive=interactive,
+    )
+    return RunRequest(
+        settings=settings,
+        image=flags["image"],
+        gpu=None if flags["gpu"] == "auto" else parse_gpu(flags["gpu"]),
+        dump_quota=parse_size(flags["dump_quota"], "--dump-quota") if flags["dump_quota"] else None,
+    )
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise BadInput(f"--env {text!r} is not NAME=VALUE", next_step="write it as in --env CUDA_LAUNCH_BLOCKING=1")
+    return name, value
+
+
+def _dumps(place: str) -> DumpVolume | None:
+    return None if place == "none" else parse_dumps(place)

@@ -1,0 +1,204 @@
+"""Dump volumes: a folder read in place, or a named volume read through a container that only looks inside."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from docker import errors, types
+
+from vdbg_env.application.ports import ContainerRunner, DumpStore
+from vdbg_env.engines.container_archive import container_archive
+from vdbg_env.engines.docker_client import GONE, OUR_LABEL, Engine, engine_errors
+from vdbg_env.errors import BadInput, EngineFailed
+from vdbg_env.image.run_settings import DUMPS
+from vdbg_env.record.dumps import HEAD_BYTES, Dump, kind_of
+
+_CHUNK = 1 << 20
+
+# For every file: its first bytes in hexadecimal, size, time of change, name; a zero byte ends each entry, since a name
+# may hold anything else.
+_LIST = rf"""cd {DUMPS} && find . -type f -printf '%s %T@ %P\0' | while IFS= read -r -d '' entry; do
+  name=${{entry#* }}; name=${{name#* }}
+  head=$(head -c {HEAD_BYTES} -- "$name" | od -An -v -tx1 | tr -d ' \n')
+  printf '%s %s\0' "$head" "$entry"
+done"""
+
+
+class FolderDumps:
+    """Dumps in a folder of this machine; links are not followed, so nothing outside it is ever touched."""
+
+    def __init__(self, folder: Path, *, name: str | None = None) -> None:
+        self._folder = folder
+        self._name = name or str(folder)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def list(self) -> tuple[Dump, ...]:
+        """See `DumpStore.list`."""
+        try:
+            found = sorted(self._folder.rglob("*")) if self._folder.exists() else []
+            return tuple(dump for path in found if (dump := self._dump(path)) is not None)
+        except OSError as error:
+            raise _unreadable(self._name, error) from error
+
+    def _dump(self, path: Path) -> Dump | None:
+        seen = path.lstat()
+        if not stat.S_ISREG(seen.st_mode):
+            return None
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+        relative = str(path.relative_to(self._folder))
+        return Dump(path=relative, size=seen.st_size, modified=seen.st_mtime, kind=kind_of(relative, head))
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """See `DumpStore.remove`."""
+        for path in paths:
+            try:
+                self._inside(path).unlink(missing_ok=True)
+            except OSError as error:
+                raise BadInput(
+                    f"cannot remove {path}: {error.strerror}", cause="it belongs to another user", next_step="use sudo"
+                ) from error
+
+    def read(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
+        """See `DumpStore.read`."""
+        return self._read(path)
+
+    @contextmanager
+    def _read(self, path: str) -> Iterator[Iterator[bytes]]:
+        try:
+            stream = self._inside(path).open("rb")
+        except OSError as error:
+            raise _unreadable(f"{self._name}/{path}", error) from error
+        with stream:
+            yield _pieces(stream)
+
+    def _inside(self, path: str) -> Path:
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise BadInput(f"{path!r} is not inside {self._name}")
+        return self._folder / path
+
+
+class VolumeDumps:
+    """Dumps in a named volume, seen through a container of an image of ours that has a shell and find."""
+
+    def __init__(self, engine: Engine, containers: ContainerRunner, volume: str) -> None:
+        self._engine = engine
+        self._containers = containers
+        self._volume = volume
+
+    @property
+    def name(self) -> str:
+        return f"volume {self._volume}"
+
+    def list(self) -> tuple[Dump, ...]:
+        """See `DumpStore.list`: one line for each file, its first bytes in hexadecimal, its name up to a zero byte."""
+        entries = self._run(["bash", "-c", _LIST]).split("\0")
+        return tuple(sorted((self._dump(entry) for entry in entries if entry), key=lambda dump: dump.path))
+
+    def _dump(self, entry: str) -> Dump:
+        head, size, modified, path = entry.split(" ", 3)
+        return Dump(path=path, size=int(size), modified=float(modified), kind=kind_of(path, bytes.fromhex(head)))
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """See `DumpStore.remove`."""
+        for start in range(0, len(paths), 500):
+            self._run(["rm", "-f", "--", *(f"{DUMPS}/{path}" for path in paths[start : start + 500])])
+
+    def read(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
+        """See `DumpStore.read`."""
+        return self._read(path)
+
+    @contextmanager
+    def _read(self, path: str) -> Iterator[Iterator[bytes]]:
+        client = self._engine.client
+        with self._container(["true"]) as container, engine_errors(self._engine.endpoint):
+            try:
+                with container_archive(client, container, f"{DUMPS}/{path}") as (archive, _):
+                    member = archive.next()
+                    stream = archive.extractfile(member) if member else None
+                    if stream is None:
+                        raise BadInput(f"{path} of {self.name} is not a file")
+                    yield _pieces(stream)
+            except errors.NotFound as error:
+                raise BadInput(f"{self.name} has no {path}", next_step="vdbg-env dumps list") from error
+
+    def _run(self, argv: Sequence[str]) -> str:
+        client = self._engine.client
+        with self._container(argv) as container, engine_errors(self._engine.endpoint):
+            client.start(container)
+            code = client.wait(container, timeout=None)["StatusCode"]
+            out = client.logs(container, stdout=True, stderr=False).decode("utf-8", "surrogateescape")
+            if code != 0:
+                said = client.logs(container, stdout=False, stderr=True).decode("utf-8", "replace")
+                raise EngineFailed(f"looking into {self.name} failed: {' '.join(said.split())[:300]}")
+        return out
+
+    @contextmanager
+    def _container(self, argv: Sequence[str]) -> Iterator[str]:
+        client = self._engine.client
+        with engine_errors(self._engine.endpoint):
+            made = client.create_container(
+                self._image(),
+                entrypoint=[argv[0]],
+                command=list(argv[1:]),
+                labels={f"{OUR_LABEL}.purpose": "dumps"},
+                host_config=client.create_host_config(
+                    network_mode="none", mounts=[types.Mount(target=DUMPS, source=self._volume, type="volume")]
+                ),
+            )
+        try:
+            yield str(made["Id"])
+        finally:
+            with suppress(errors.APIError, *GONE):
+                client.remove_container(made["Id"], force=True)
+
+    def _image(self) -> str:
+        images = self._containers.images()
+        if not images:
+            raise BadInput(
+                f"no image of ours is here to look into {self.name} with",
+                cause="a volume can be read only through a container, or by root",
+                next_step="run the same as root, or vdbg-env build --profile sample",
+            )
+        return images[0].image_id
+
+
+def open_dumps(engine: Engine, containers: ContainerRunner, volume: str) -> DumpStore:
+    """Return a named volume's dumps, read in place where its folder may be; raises BadInput without such a volume."""
+    with engine_errors(engine.endpoint):
+        try:
+            found = engine.client.inspect_volume(volume)
+        except errors.NotFound as error:
+            raise BadInput(
+                f"the engine has no volume {volume!r}",
+                cause="nothing was run with it yet: the first vdbg-env run makes it",
+                next_step="vdbg-env run -- COMMAND, or name a folder: --dumps /PATH",
+            ) from error
+    folder = Path(str(found.get("Mountpoint") or ""))
+    if found.get("Driver") == "local" and _readable(folder):
+        return FolderDumps(folder, name=f"volume {volume}")
+    return VolumeDumps(engine, containers, volume)
+
+
+def _readable(folder: Path) -> bool:
+    try:
+        next(folder.iterdir(), None)
+    except OSError:
+        return False
+    return True
+
+
+def _pieces(stream: IO[bytes]) -> Iterator[bytes]:
+    while piece := stream.read(_CHUNK):
+        yield piece
+
+
+def _unreadable(what: str, error: OSError) -> BadInput:
+    return BadInput(f"cannot read {what}: {error.strerror}", cause="it belongs to another user", next_step="use sudo")

@@ -1,0 +1,103 @@
+"""What a crash left in a dump volume: which files are dumps, and which of them retention would remove."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+DumpKind = Literal["gpu-core", "host-core", "compressed", "other"]
+HEAD_BYTES = 64
+
+_ELF = b"\x7fELF"
+_ET_CORE = 4
+_EM_CUDA = 190  # elf.h; cuda-gdb writes its cores as ELF files of this machine
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"\x04\x22\x4d\x18")
+_DUMP_NAME = re.compile(r"core|nvcudmp|cudacoredump|dump", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dump:
+    """One file of a dump volume: `path` is relative to it, `size` in bytes, `modified` in seconds since the epoch."""
+
+    path: str
+    size: int
+    modified: float
+    kind: DumpKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """What to keep: the newest `keep` dumps, none older than `older_than_s` seconds, no more than `max_bytes` in all.
+
+    Each rule that is None removes nothing.
+    """
+
+    keep: int | None = None
+    older_than_s: float | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """One dump that retention removes, and the rule that says so."""
+
+    dump: Dump
+    why: str
+
+
+def kind_of(path: str, head: bytes) -> DumpKind:
+    """Tell a file's kind by its first bytes (`HEAD_BYTES` are enough); a name alone makes nothing a dump."""
+    if head.startswith(_ELF) and len(head) >= 20:
+        order: Literal["little", "big"] = "big" if head[5] == 2 else "little"
+        file_type, machine = int.from_bytes(head[16:18], order), int.from_bytes(head[18:20], order)
+        if file_type == _ET_CORE:
+            return "gpu-core" if machine == _EM_CUDA else "host-core"
+    if head.startswith(_COMPRESSED) and _DUMP_NAME.search(path.rpartition("/")[2]):
+        return "compressed"
+    return "other"
+
+
+def retire(dumps: Sequence[Dump], retention: Retention, *, now: float) -> tuple[Removal, ...]:
+    """Return which dumps to remove, oldest first; files of kind `other` are never among them.
+
+    `now` is in seconds since the epoch.
+    """
+    held = sorted((d for d in dumps if d.kind != "other"), key=lambda d: (d.modified, d.path), reverse=True)
+    removals: list[Removal] = []
+    total = 0
+    for place, dump in enumerate(held, 1):
+        total += dump.size
+        if why := _why(dump, place, total, retention, now):
+            removals.append(Removal(dump=dump, why=why))
+    return tuple(reversed(removals))
+
+
+def _why(dump: Dump, place: int, total: int, retention: Retention, now: float) -> str | None:
+    """Return the rule that removes a dump; `total` is its size and that of every newer one."""
+    if retention.keep is not None and place > retention.keep:
+        return f"{retention.keep} newer ones are kept"
+    if retention.older_than_s is not None and now - dump.modified > retention.older_than_s:
+        return f"{age_text(now - dump.modified)} old"
+    if retention.max_bytes is not None and total > retention.max_bytes:
+        return f"with the newer ones more than {size_text(retention.max_bytes)}"
+    return None
+
+
+def size_text(size: int) -> str:
+    """Return a size in the largest unit of 1024 that leaves a number of at least one."""
+    value, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def age_text(seconds: float) -> str:
+    """Return an age in its largest whole unit."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{max(0, int(seconds))} s"

@@ -1,0 +1,88 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vdbg_env.record.dumps import Dump, DumpKind, Retention, age_text, kind_of, retire, size_text
+
+DAY = 86400.0
+NOW = 1_800_000_000.0
+
+
+def elf(file_type: int, machine: int) -> bytes:
+    return b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", file_type, machine) + bytes(44)
+
+
+def dump(path: str, *, size: int = 10, age: float = 0.0, kind: DumpKind = "gpu-core") -> Dump:
+    return Dump(path=path, size=size, modified=NOW - age, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "kind"),
+    [
+        ("core_host_7.nvcudmp", elf(4, 190), "gpu-core"),
+        ("core.7", elf(4, 62), "host-core"),
+        ("libkernels.so", elf(3, 62), "other"),
+        ("kernel.cubin", elf(2, 190), "other"),
+        ("core.nvcudmp.gz", b"\x1f\x8b\x08" + bytes(20), "compressed"),
+        ("model.tar.gz", b"\x1f\x8b\x08" + bytes(20), "other"),
+        ("core", b"not a core", "other"),
+        ("core", b"\x7fELF", "other"),
+        ("empty.nvcudmp", b"", "other"),
+    ],
+)
+def test_a_file_is_a_dump_by_what_it_holds(path: str, head: bytes, kind: DumpKind) -> None:
+    assert kind_of(path, head) == kind
+
+
+def test_retention_removes_the_oldest_and_says_why() -> None:
+    dumps = [dump("new"), dump("middle", age=2 * DAY), dump("old", age=9 * DAY)]
+    assert [(r.dump.path, r.why) for r in retire(dumps, Retention(older_than_s=7 * DAY), now=NOW)] == [
+        ("old", "9 d old")
+    ]
+    assert [r.dump.path for r in retire(dumps, Retention(keep=1), now=NOW)] == ["old", "middle"]
+    assert [r.dump.path for r in retire(dumps, Retention(max_bytes=20), now=NOW)] == ["old"]
+
+
+def test_no_rule_removes_nothing_and_what_is_no_dump_always_stays() -> None:
+    dumps = [dump("notes.txt", kind="other", age=900 * DAY), dump("core")]
+    assert retire(dumps, Retention(), now=NOW) == ()
+    assert [r.dump.path for r in retire(dumps, Retention(keep=0, older_than_s=0, max_bytes=0), now=NOW)] == ["core"]
+
+
+DUMPS = st.lists(
+    st.builds(
+        dump,
+        st.text("abc", min_size=1, max_size=4),
+        size=st.integers(0, 100),
+        age=st.floats(0, 1e6),
+        kind=st.sampled_from(["gpu-core", "host-core", "other"]),
+    ),
+    max_size=12,
+    unique_by=lambda d: d.path,
+)
+
+
+@given(DUMPS, st.integers(0, 500))
+def test_what_is_left_fits_the_quota_and_is_newer_than_what_goes(dumps: list[Dump], quota: int) -> None:
+    gone = {r.dump for r in retire(dumps, Retention(max_bytes=quota), now=NOW)}
+    left = [d for d in dumps if d not in gone and d.kind != "other"]
+    assert sum(d.size for d in left) <= quota
+    assert all(g.modified <= d.modified for g in gone for d in left)
+
+
+@given(st.binary(max_size=70), st.text(max_size=8))
+def test_no_bytes_stop_the_reader(head: bytes, path: str) -> None:
+    assert kind_of(path, head) in {"gpu-core", "host-core", "compressed", "other"}
+
+
+def test_sizes_and_ages_read_as_a_person_says_them() -> None:
+    assert [size_text(n) for n in (0, 1023, 1024, 5 << 30, 3 << 50)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "5.0 GiB",
+        "3072.0 TiB",
+    ]
+    assert [age_text(s) for s in (-1, 59, 60, 7200, 3 * DAY)] == ["0 s", "59 s", "1 min", "2 h", "3 d"]
