@@ -17,6 +17,7 @@ from vdbg_env.errors import Interrupted, VdbgError
 # Command -> the line `--help` shows. A command's module is imported only when the command is called, so that
 # `vdbg-env --version` and shell completion stay fast however much the others need.
 COMMANDS: dict[str, str] = {
+    "build": "Build a debug image, prove its line info, and only then tag it.",
     "runbook": "Walk a failure step by step, to kernel, source line and report.",
     "runbooks": "List, show, check and explain runbooks.",
     "render": "Write a debug image's Dockerfile and context, or manifests, into a folder.",

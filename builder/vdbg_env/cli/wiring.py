@@ -17,6 +17,7 @@ from vdbg_env.application.ports import (
     SourceText,
 )
 from vdbg_env.image.context import BuildContext
+from vdbg_env.image.parallelism import Machine
 from vdbg_env.image.run_settings import DumpVolume
 from vdbg_env.resources import data_dir
 
@@ -86,3 +87,26 @@ def dump_store(place: DumpVolume) -> DumpStore:
     if place.kind == "bind":
         return FolderDumps(Path(place.source))
     return open_dumps(connect(), containers(), place.source)
+
+
+def machine() -> Machine:
+    """Return what a build may use of this machine: the cores it is allowed, the memory that is free."""
+    import os
+
+    import psutil
+
+    return Machine(cores=len(os.sched_getaffinity(0)), free_memory=psutil.virtual_memory().available)
+
+
+def gpu_driver() -> str | None:
+    """Return the version of this machine's GPU driver, None where there is no GPU."""
+    from vdbg_env.errors import HostNotAble
+
+    runner = programs()
+    if runner.which("nvidia-smi") is None:
+        return None
+    try:
+        ran = runner.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout_s=20)
+    except HostNotAble:  # a driver that hangs is doctor's business; the build needs no GPU
+        return None
+    return next(iter(ran.stdout.split()), None) if ran.code == 0 else None

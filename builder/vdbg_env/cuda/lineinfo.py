@@ -80,8 +80,8 @@ class Missing:
 class Witness:
     """What another reader says of the same file.
 
-    `listed` is its count of cubins, None when it gave none; `rc` its exit status. `reason` explains a disagreement, or
-    says why it was not asked.
+    `listed` is its count of cubins, None when it gave none; `rc` its exit status. `reason` says what is behind a
+    disagreement, or why it was not asked; `explained` that it is a known fault of the witness and no doubt of ours.
     """
 
     tool: str
@@ -89,6 +89,7 @@ class Witness:
     rc: int | None
     agrees: bool
     reason: str | None = None
+    explained: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,18 +57,24 @@ def weigh(ours: FileReport, listing: Listing, code: int) -> Witness:
     listed, counted = len(listing.names), ours.counts.cubins
     if listing.fatal is None and (code == 0 or (listing.says_none and listed == 0)) and listed == counted:
         return Witness(tool=TOOL, listed=listed, rc=code, agrees=True)
-    return Witness(tool=TOOL, listed=listed, rc=code, agrees=False, reason=_reason(ours, listing, code))
+    known = _known_fault(listing, listed, counted)
+    reason = known or _reason(listing, listed, counted, code)
+    return Witness(tool=TOOL, listed=listed, rc=code, agrees=False, reason=reason, explained=known is not None)
 
 
-def _reason(ours: FileReport, listing: Listing, code: int) -> str:
-    listed, counted = len(listing.names), ours.counts.cubins
-    if code < 0:
-        return f"it was ended by signal {-code}; it needs memory for every cubin of the file at once"
+def _known_fault(listing: Listing, listed: int, counted: int) -> str | None:
+    """Return what is known to go wrong in cuobjdump itself, so that its list says nothing against ours."""
     if listing.fatal and listing.fatal.startswith("Invalid ELF") and listed < counted:
         return (
             f"it stopped after {listed} of {counted} cubins with {listing.fatal!r}: "
             "releases of CUDA 13 do not read sm_90 cubins of CUDA 12.1"
         )
+    return None
+
+
+def _reason(listing: Listing, listed: int, counted: int, code: int) -> str:
+    if code < 0:
+        return f"it was ended by signal {-code}; it needs memory for every cubin of the file at once"
     if listing.fatal:
         return f"it stopped with {listing.fatal!r}"
     if listing.says_none and counted:

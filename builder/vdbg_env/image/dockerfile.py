@@ -109,6 +109,25 @@ def build_context(plan: BuildPlan, dialect: Dialect = "classic", *more: ContextI
     return BuildContext(items=(*plan.context, file, *more))
 
 
+def step_titles(plan: BuildPlan, dialect: Dialect) -> tuple[str, ...]:
+    """Return a title for each instruction that makes a layer, in the order in which BuildKit numbers them."""
+    titles = []
+    title = ""
+    for instruction in instructions(plan, dialect):
+        match instruction:
+            case Comment(text=text):
+                title = text or title
+            case From(image=image):
+                titles.append(f"Base image {image}")
+            case Workdir(path=path):
+                titles.append(f"Work in {path}")
+            case Copy() | Run():
+                titles.append(title)
+            case _:
+                pass
+    return tuple(titles)
+
+
 def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
     """Yield the instructions of a plan, in order."""
     yield Comment(text=f"Rendered by vdbg-env from the profile {plan.profile}; the same plan gives the same bytes.")

@@ -47,13 +47,14 @@ class MissingDocument(TypedDict):
 
 
 class WitnessDocument(TypedDict):
-    """What another tool says of the same file; reason explains why it does not agree."""
+    """What another tool says of the same file; reason says why it does not agree, explained that it is at fault."""
 
     tool: str
     listed: int | None
     rc: int | None
     agrees: bool
     reason: str | None
+    explained: bool
 
 
 class FileDocument(CountsDocument):
@@ -132,4 +133,5 @@ def _witness(witness: Witness) -> WitnessDocument:
         "rc": witness.rc,
         "agrees": witness.agrees,
         "reason": witness.reason,
+        "explained": witness.explained,
     }

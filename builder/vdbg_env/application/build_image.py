@@ -1,0 +1,146 @@
+"""Builds an image from a plan, proves its line info, and only then gives it a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built, StepStarted
+from vdbg_env.application.ports import BuildOrder, EngineDescription, ImageEngine
+from vdbg_env.application.prove_image import prove_image, require_proven
+from vdbg_env.cuda.lineinfo import LineinfoReport
+from vdbg_env.errors import EngineFailed
+from vdbg_env.image.dockerfile import build_context, step_titles
+from vdbg_env.image.plan import LABEL_PROOF, BuildPlan
+from vdbg_env.image.request import Dialect
+from vdbg_env.report.build_result import BuildResult
+
+PREPARED = "vdbg/prepared"
+"""The name under which the fetching half of an offline build stands while the compiling half is built on it."""
+
+Tell = Callable[[BuildEvent], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """What is of this machine and of this call, and so in no plan: values for arguments, secrets, names, jobs."""
+
+    tags: tuple[str, ...] = ()
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    jobs: int | None = None
+    offline_compile: bool = False
+    no_cache: bool = False
+    push: bool = False
+    output: Path | None = None
+    threads: int = 1
+
+
+def build_image(
+    plan: BuildPlan, settings: BuildSettings, *, engine: ImageEngine, tell: Tell, clock: Callable[[], float]
+) -> BuildResult:
+    """Build, prove, tag, hand on; `tell` gets every event of the engine as it comes.
+
+    Raises EngineFailed when a step fails, with the step, the reason and its last lines; NotProven when the libraries
+    built do not all carry line info, in which case the image keeps no name.
+    """
+    started = clock()
+    built = _build(plan, settings, engine, tell)
+    proof = prove_image(engine, built.image_id, plan, threads=settings.threads)
+    require_proven(proof, built.image_id)
+    image_id = engine.tag(built.image_id, settings.tags, {LABEL_PROOF: proof_label(proof)})
+    saved_bytes = engine.save((*settings.tags, image_id)[0], settings.output) if settings.output else None
+    pushed_digest = _push(engine, settings.tags) if settings.push else None
+    described = engine.describe()
+    return BuildResult(
+        image_id=image_id,
+        tags=settings.tags,
+        plan=plan,
+        proof=proof,
+        engine=described.name,
+        engine_version=described.version,
+        engine_why=described.why,
+        digest=built.digest,
+        pushed_digest=pushed_digest,
+        saved=str(settings.output) if settings.output else None,
+        saved_bytes=saved_bytes,
+        duration_s=clock() - started,
+    )
+
+
+def proof_label(proof: LineinfoReport) -> str:
+    """Return the proof in one short line for the image's label; the whole of it goes into the metadata file."""
+    counts = proof.counts
+    witnesses = {f.witness.tool for f in proof.files if f.witness and f.witness.agrees}
+    seen = f"; seen by {', '.join(sorted(witnesses))} too" if witnesses else ""
+    return f"{proof.verdict}: {counts.with_debug_line} of {counts.with_code} cubins with code carry .debug_line{seen}"
+
+
+def dialect_of(engine: EngineDescription) -> Dialect:
+    """Return which Dockerfile instructions an engine is known to take; the conservative ones unless it says more."""
+    return "buildkit" if {"secrets", "cache-mounts"} <= engine.capabilities else "classic"
+
+
+def _build(plan: BuildPlan, settings: BuildSettings, engine: ImageEngine, tell: Tell) -> Built:
+    if not settings.offline_compile:
+        return _run(plan, settings, engine, tell)
+    # One Dockerfile cannot take the network from some of its steps on every builder (RUN --network needs a newer
+    # frontend), so what fetches is built first and what compiles is built on that image, without network.
+    name = f"{PREPARED}:{plan.digest.removeprefix('sha256:')[:12]}"
+    fetch, compile_only = plan.split_before_compile(name)
+    engine.tag(_run(fetch, settings, engine, tell).image_id, [name], {})
+    return _run(compile_only, settings, engine, tell)
+
+
+def _run(plan: BuildPlan, settings: BuildSettings, engine: ImageEngine, tell: Tell) -> Built:
+    dialect = dialect_of(engine.describe())
+    order = BuildOrder(
+        plan=plan,
+        context=build_context(plan, dialect),
+        build_args=settings.build_args,
+        secrets=settings.secrets,
+        jobs=settings.jobs,
+        no_cache=settings.no_cache,
+    )
+    titles = step_titles(plan, dialect)
+    built: Built | None = None
+    with closing(engine.build(order)) as events:  # to close it early is to cancel, so it is read to its end
+        for event in events:
+            tell(_titled(event, titles))
+            if isinstance(event, BuildFailed):
+                raise _failure(event)
+            built = event if isinstance(event, Built) else built
+    if built is None:
+        raise EngineFailed(
+            "the engine stopped without saying how the build ended",
+            cause="it was ended, or its connection broke",
+            next_step="vdbg-env doctor",
+        )
+    return built
+
+
+def _titled(event: BuildEvent, titles: tuple[str, ...]) -> BuildEvent:
+    """Give a step the plan's own title where the engine numbers its steps as our Dockerfile does."""
+    if isinstance(event, StepStarted) and event.number and event.total == len(titles):
+        return replace(event, title=titles[event.number - 1])
+    return event
+
+
+def _failure(event: BuildFailed) -> EngineFailed:
+    status = f" with exit status {event.code}" if event.code is not None else ""
+    return EngineFailed(
+        f"the build failed at: {event.title}{status}",
+        cause=event.cause or None,
+        next_step=event.next_step or "the same command with --verbose shows every line",
+        details=tuple(f"| {line}" for line in event.tail),
+    )
+
+
+def _push(engine: ImageEngine, tags: tuple[str, ...]) -> str | None:
+    digest = None
+    for tag in tags:
+        for progress in engine.push(tag):
+            digest = progress.digest or digest
+    return digest

@@ -1,0 +1,118 @@
+"""Proves the line info of a built image: our reader over its libraries, cuobjdump inside it as second witness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vdbg_env.application.ports import BinaryFile, Completed, ImageEngine
+from vdbg_env.application.verify_binaries import Tell, VerifyRequest, verify_binaries
+from vdbg_env.cuda.lineinfo import FileReport, LineinfoReport, Verdict
+from vdbg_env.errors import EngineFailed, HostNotAble, NotProven
+from vdbg_env.image.plan import ROOT, BuildPlan
+
+
+def prove_image(
+    engine: ImageEngine, image_id: str, plan: BuildPlan, *, threads: int = 1, tell: Tell = lambda _: None
+) -> LineinfoReport:
+    """Read every library the plan has built and ask the image's own cuobjdump about each.
+
+    Raises HostNotAble when the image has no cuobjdump: a build is never proven by one witness alone.
+    """
+    request = VerifyRequest(
+        targets=tuple(f"{ROOT}/{artifact}" for artifact in plan.artifacts), witness="cuobjdump", threads=threads
+    )
+    return verify_binaries(
+        request, source=_ImageFiles(engine, image_id), programs=_ImagePrograms(engine, image_id), tell=tell
+    )
+
+
+def require_proven(proof: LineinfoReport, image_id: str) -> None:
+    """Refuse what is not proven; raises NotProven, which says what is missing, the usual cause and where to look."""
+    unproven = proof.verdict is not Verdict.FULL
+    doubtful = [f for f in proof.files if f.witness is None or not (f.witness.agrees or f.witness.explained)]
+    if not unproven and not doubtful:
+        return
+    details = [*(_missing_line(f) for f in proof.files if f.verdict is not Verdict.FULL)]
+    if unproven:
+        raise NotProven(
+            _summary(proof),
+            details=(*details[:20], f"the candidate is kept, untagged: {image_id}"),
+            cause=_cause(proof.verdict),
+            next_step=f"vdbg-env verify {image_id}",
+        )
+    raise NotProven(
+        "the second witness does not confirm the line info",
+        details=(*(_doubt_line(f) for f in doubtful[:20]), f"the candidate is kept, untagged: {image_id}"),
+        cause="the image's cuobjdump is older than the compiler, or was ended for want of memory",
+        next_step=f"vdbg-env verify {image_id}",
+    )
+
+
+def _summary(proof: LineinfoReport) -> str:
+    counts = proof.counts
+    if proof.verdict is Verdict.NO_DEVICE_CODE:
+        return "the build left no device code to prove anything on"
+    return f"{counts.with_debug_line} of {counts.with_code} cubins with code carry line info: {proof.verdict}"
+
+
+def _cause(verdict: Verdict) -> str:
+    match verdict:
+        case Verdict.PARTIAL | Verdict.NONE:
+            return (
+                "a compiler cache handed back objects compiled without the flag: ccache does not look at "
+                "NVCC_PREPEND_FLAGS, and a build folder used before counts as fresh. CCACHE_DISABLE=1, "
+                "VLLM_DISABLE_SCCACHE=1 and a clean folder, as the shipped profiles have them, prevent it"
+            )
+        case Verdict.NO_DEVICE_CODE:
+            return "a prebuilt wheel was installed instead of compiling, or the build made no library with kernels"
+        case _:
+            return "a library is damaged, or packed in a way this program does not know"
+
+
+def _missing_line(file: FileReport) -> str:
+    if file.problem:
+        return f"{file.path}: {file.problem}"
+    units = sorted({m.identifier or (m.kernels[0] if m.kernels else "a cubin without a name") for m in file.missing})
+    more = f" and {len(units) - 3} more" if len(units) > 3 else ""
+    named = f": {', '.join(units[:3])}{more}" if units else ""
+    return f"{file.path}: {file.counts.with_debug_line} of {file.counts.with_code} with line info{named}"
+
+
+def _doubt_line(file: FileReport) -> str:
+    if file.witness is None:
+        return f"{file.path}: not seen by the second witness"
+    return f"{file.path}: {file.witness.tool}: {file.witness.reason}"
+
+
+@dataclass(frozen=True)
+class _ImageFiles:
+    """The files of an image as a `BinarySource`, each with its path in the image for the image's own programs."""
+
+    engine: ImageEngine
+    image_id: str
+
+    @contextmanager
+    def open(self, target: str) -> Iterator[Iterator[BinaryFile]]:
+        with self.engine.files(self.image_id, [target]) as files:
+            yield (replace(file, path=Path(file.name)) for file in files)
+
+
+@dataclass(frozen=True)
+class _ImagePrograms:
+    """The programs of an image as a `ProgramRunner`."""
+
+    engine: ImageEngine
+    image_id: str
+
+    def which(self, program: str) -> str | None:
+        ran = self.engine.execute(self.image_id, ["sh", "-c", f"command -v {program}"])
+        return ran.stdout.strip() or None if ran.code == 0 else None
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
+        try:
+            return self.engine.execute(self.image_id, argv, timeout_s=timeout_s)
+        except EngineFailed as error:
+            raise HostNotAble(error.what, cause=error.cause, next_step=error.next_step) from error

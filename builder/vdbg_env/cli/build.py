@@ -1,0 +1,127 @@
+"""`vdbg-env build`: plan, build, prove, and only then tag."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from vdbg_env.application.build_image import BuildSettings, build_image, dialect_of
+from vdbg_env.application.ports import EngineName
+from vdbg_env.cli import wiring
+from vdbg_env.cli.build_display import build_display
+from vdbg_env.cli.build_options import build_options, read_wish, show_notes
+from vdbg_env.errors import BadInput
+from vdbg_env.image.build_args import build_args
+from vdbg_env.image.dockerfile import dockerfile
+from vdbg_env.image.parallelism import parallelism
+from vdbg_env.image.plan import BuildPlan
+from vdbg_env.image.planner import plan as make_plan
+from vdbg_env.image.reference import parse_reference
+from vdbg_env.image.request import BuildRequest
+from vdbg_env.report.build_result import BuildResult, build_document, build_text
+
+
+@click.command("build")
+@build_options
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "docker", "buildx", "buildkit", "classic", "host"]),
+    default="auto",
+    show_default=True,
+    help="What builds; auto takes the best there is and says why.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the Dockerfile and stop.")
+@click.option("--tag", "-t", "tags", multiple=True, metavar="NAME", help="Name of the proven image; may be repeated.")
+@click.option("--push", is_flag=True, help="Push every tag once it is proven.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write a tar for `docker load`.")
+@click.option(
+    "--metadata-file", type=click.Path(dir_okay=False, path_type=Path), help="Write digest and proof as JSON."
+)
+@click.option("--no-cache", is_flag=True, help="Take no step from an earlier build.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--verbose", "-v", is_flag=True, help="Show every line the steps print.")
+@click.option("--quiet", "-q", is_flag=True, help="Show warnings and the result only.")
+def command(engine: str, dry_run: bool, **flags: Any) -> int:
+    """Build a debug image in which every cubin is proven to carry line info.
+
+    What is not proven is not tagged. Exit status: 0 proven and tagged, 1 the build failed, 2 bad input, 3 built but
+    some cubins lack line info.
+
+    \b
+    Examples:
+      vdbg-env build --lineinfo --profile sample
+      vdbg-env build --lineinfo --arch 9.0 --tag debug/vllm:0.33.0-lineinfo
+      vdbg-env build --lineinfo --source ./vllm --target _moe_C_stable_libtorch
+    """
+    if dry_run:
+        wish = read_wish(flags)
+        plan = make_plan(wish.library.spec(wish.request.profile), wish.request, wish.library)
+        click.echo(dockerfile(plan, wish.request.dialect), nl=False)
+        return 0
+    result = _build(engine, flags)
+    if flags["metadata_file"]:
+        _write(flags["metadata_file"], json.dumps(build_document(result), indent=2) + "\n")
+    if flags["as_json"]:
+        click.echo(json.dumps(build_document(result), indent=2))
+    else:
+        click.echo(build_text(result), nl=False)
+    return 0
+
+
+def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
+    tags = tuple(str(parse_reference(tag, "--tag")) for tag in flags["tags"])
+    if flags["push"] and not tags:
+        raise BadInput("--push needs the name to push to", next_step="add --tag REGISTRY/NAME:TAG")
+    for path in (flags["metadata_file"], flags["output"]):
+        _require_writable(path)
+    engine = wiring.image_engine(cast(EngineName, engine_name))
+    described = engine.describe()
+    wish = read_wish(flags, dialect=dialect_of(described))
+    plan = make_plan(wish.library.spec(wish.request.profile), wish.request, wish.library, driver=wiring.gpu_driver())
+    jobs = parallelism(
+        wiring.machine(),
+        architectures=len(wish.request.arch) or 1,
+        gib_per_job=wish.library.spec(wish.request.profile).build.memory_per_job_gib,
+        wanted=wish.request.jobs,
+    )
+    if not flags["quiet"]:
+        show_notes((f"engine {described.name}: {described.why}", f"MAX_JOBS {jobs.sum}", *wish.notes, *plan.notes), ())
+    show_notes((), (*plan.warnings, *((jobs.warning,) if jobs.warning else ())))
+    settings = BuildSettings(
+        tags=tags or (_default_tag(plan, wish.request),),
+        build_args=build_args(jobs, wish.request.site),
+        secrets={secret.id: Path(secret.path) for secret in wish.request.secrets},
+        jobs=jobs.max_jobs,
+        offline_compile=wish.request.offline_compile,
+        no_cache=flags["no_cache"],
+        push=flags["push"],
+        output=flags["output"],
+        threads=os.cpu_count() or 1,
+    )
+    with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
+        return build_image(plan, settings, engine=engine, tell=display.tell, clock=time.monotonic)
+
+
+def _default_tag(plan: BuildPlan, request: BuildRequest) -> str:
+    """Name an image by profile and kind, so that a second build replaces the first and a proof is never mistaken."""
+    return f"vdbg/{plan.profile}:{request.debug}"
+
+
+def _require_writable(path: Path | None) -> None:
+    """Refuse before hours of building, not after."""
+    if path is not None and not os.access(path.parent or Path(), os.W_OK | os.X_OK):
+        raise BadInput(
+            f"{path} cannot be written", cause="its folder is missing or not yours", next_step="mkdir -p DIR"
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,179 @@
+"""What is not proven gets no name; what fails says where and what to type; an offline compile is two builds."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.builders.cubin import cubin
+from tests.builders.fatbin import EntrySpec, container, host_library
+from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built, StepEnded, StepStarted
+from vdbg_env.application.build_image import BuildSettings, build_image
+from vdbg_env.application.image_library import read_image_library
+from vdbg_env.application.ports import BinaryFile, BuildOrder, Completed, EngineDescription, PushProgress
+from vdbg_env.errors import EngineFailed, NotProven
+from vdbg_env.image.plan import LABEL_PROOF, BuildPlan
+from vdbg_env.image.planner import plan
+from vdbg_env.image.request import BuildRequest
+from vdbg_env.report.build_result import build_document, build_text
+
+LINES = EntrySpec(payload=cubin("k", lines=True), identifier="csrc/k.cu")
+NO_LINES = EntrySpec(payload=cubin("stale_kernel"))
+STUB = EntrySpec(payload=cubin())
+
+
+@dataclass
+class FakeEngine:
+    """An engine whose image holds `libraries` and a cuobjdump that lists `listed` cubins of each."""
+
+    libraries: Mapping[str, bytes]
+    listed: int = 2
+    failure: BuildFailed | None = None
+    silent: bool = False
+    orders: list[BuildOrder] = field(default_factory=list)
+    tagged: list[tuple[str, tuple[str, ...], dict[str, str]]] = field(default_factory=list)
+    read_to_the_end: bool = False
+
+    def describe(self) -> EngineDescription:
+        return EngineDescription(name="buildkit", version="1", why="it is a fake", capabilities=frozenset())
+
+    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
+        self.orders.append(order)
+        yield StepStarted(key="a", title="RUN make", number=1, total=99)
+        if self.failure:
+            yield self.failure
+            return
+        yield StepEnded(key="a", cached=False, duration_s=1.0)
+        if not self.silent:
+            yield Built(image_id=f"sha256:{len(self.orders)}")
+        self.read_to_the_end = True
+
+    @contextmanager
+    def files(self, image_id: str, folders: Sequence[str]) -> Generator[Iterator[BinaryFile], None, None]:
+        assert folders == ["/opt/vdbg/out"]
+        yield (BinaryFile(name=name, data=data) for name, data in self.libraries.items())
+
+    def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
+        if argv[0] == "sh":
+            return Completed(argv=tuple(argv), code=0, stdout="/cuda/bin/cuobjdump\n", stderr="")
+        assert list(argv[:3]) == ["/cuda/bin/cuobjdump", "-all", "-lelf"]
+        listing = "".join(f"ELF file {n:4}: k.{n}.sm_90.cubin\n" for n in range(self.listed))
+        return Completed(argv=tuple(argv), code=0, stdout=listing, stderr="")
+
+    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
+        self.tagged.append((image_id, tuple(names), dict(labels)))
+        return f"{image_id}-labelled"
+
+    def save(self, image: str, path: Path) -> int:
+        return path.write_bytes(image.encode())
+
+    def push(self, image: str) -> Iterator[PushProgress]:
+        yield PushProgress(layer="x", status="pushing")
+        yield PushProgress(layer="x", status="pushed", digest=f"sha256:of-{image}")
+
+    def remove(self, image_id: str) -> None:
+        raise AssertionError("nothing here is removed")
+
+
+@pytest.fixture(scope="module")
+def sample() -> BuildPlan:
+    library = read_image_library()
+    return plan(library.spec("sample"), BuildRequest(profile="sample"), library)
+
+
+def engine(*entries: EntrySpec, listed: int = 2) -> FakeEngine:
+    return FakeEngine({"/opt/vdbg/out/lib/libsample.so": host_library(container(*entries))}, listed=listed)
+
+
+def build(sample: BuildPlan, on: FakeEngine, **settings: object) -> tuple[str, str]:
+    told: list[BuildEvent] = []
+    wanted = BuildSettings(tags=("a:1",), **settings)  # type: ignore[arg-type]
+    result = build_image(sample, wanted, engine=on, tell=told.append, clock=iter([10.0, 12.5]).__next__)
+    assert told
+    return build_text(result), str(build_document(result))
+
+
+def test_a_proven_image_is_labelled_with_its_proof_and_tagged(sample: BuildPlan) -> None:
+    fake = engine(LINES, STUB)
+    text, document = build(sample, fake)
+    proof = "full: 1 of 1 cubins with code carry .debug_line; seen by cuobjdump too"
+    assert fake.tagged == [("sha256:1", ("a:1",), {LABEL_PROOF: proof})]
+    assert fake.read_to_the_end, "closing an engine's events early cancels the build"
+    assert "proven    1 of 1 cubins with code carry line info" in text
+    assert "libsample.so: 1 of 1 (sm_90 1); cuobjdump agrees" in text
+    assert "'verdict': 'full'" in document
+    assert "time      2.5 s" in text
+
+
+@pytest.mark.parametrize(
+    ("entries", "summary", "cause"),
+    [
+        ((LINES, NO_LINES), "1 of 2 cubins with code carry line info: partial", "a compiler cache handed back"),
+        ((NO_LINES, NO_LINES), "0 of 2 cubins with code carry line info: none", "a compiler cache handed back"),
+        ((STUB, STUB), "the build left no device code to prove anything on", "a prebuilt wheel was installed"),
+    ],
+    ids=["partial", "none", "no-code"],
+)
+def test_what_is_not_proven_is_not_tagged(
+    sample: BuildPlan, entries: tuple[EntrySpec, ...], summary: str, cause: str
+) -> None:
+    fake = engine(*entries)
+    with pytest.raises(NotProven) as caught:
+        build(sample, fake)
+    assert fake.tagged == []
+    assert caught.value.exit_status == 3
+    assert caught.value.what == summary
+    assert (caught.value.cause or "").startswith(cause)
+    assert "the candidate is kept, untagged: sha256:1" in caught.value.details
+
+
+def test_the_missing_kernel_is_named(sample: BuildPlan) -> None:
+    with pytest.raises(NotProven) as caught:
+        build(sample, engine(LINES, NO_LINES))
+    assert caught.value.details[0] == "/opt/vdbg/out/lib/libsample.so: 1 of 2 with line info: stale_kernel"
+
+
+def test_a_witness_that_counts_otherwise_without_a_known_reason_keeps_the_tag_back(sample: BuildPlan) -> None:
+    fake = engine(LINES, STUB, listed=7)
+    with pytest.raises(NotProven, match="the second witness does not confirm") as caught:
+        build(sample, fake)
+    assert fake.tagged == []
+    assert "cuobjdump: it lists 7 cubins, the reader found 2: no known reason" in caught.value.details[0]
+
+
+def test_a_failed_step_is_told_with_its_tail_and_the_next_thing_to_type(sample: BuildPlan) -> None:
+    fake = engine()
+    fake.failure = BuildFailed(
+        key="a", title="RUN make", code=137, cause="killed for memory", next_step="--jobs 1", tail=("cc", "Killed")
+    )
+    with pytest.raises(EngineFailed) as caught:
+        build(sample, fake)
+    assert caught.value.what == "the build failed at: RUN make with exit status 137"
+    assert caught.value.details == ("| cc", "| Killed")
+    assert (caught.value.cause, caught.value.next_step) == ("killed for memory", "--jobs 1")
+
+
+def test_an_engine_that_falls_silent_is_an_error(sample: BuildPlan) -> None:
+    fake = engine()
+    fake.silent = True
+    with pytest.raises(EngineFailed, match="without saying how the build ended"):
+        build(sample, fake)
+
+
+def test_an_offline_compile_fetches_first_and_compiles_without_network(sample: BuildPlan) -> None:
+    fake = engine(LINES, STUB)
+    build(sample, fake, offline_compile=True)
+    fetch, compiling = (order.plan for order in fake.orders)
+    name = fake.tagged[0][1][0]
+    assert name.startswith("vdbg/prepared:")
+    assert (compiling.base, compiling.network) == (name, "none")
+    assert fetch.network == "default"
+    assert {step.id for step in fetch.steps} | {step.id for step in compiling.steps} == {s.id for s in sample.steps}
+
+
+def test_the_image_is_handed_on_by_its_name(sample: BuildPlan, tmp_path: Path) -> None:
+    text, _ = build(sample, engine(LINES, STUB), push=True, output=tmp_path / "image.tar")
+    assert (tmp_path / "image.tar").read_text() == "a:1"
+    assert "pushed    sha256:of-a:1" in text
