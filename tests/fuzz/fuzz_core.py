@@ -1,10 +1,8 @@
 """Coverage-guided fuzzing of the GPU core reader.
 
-Run: `python tests/fuzz/fuzz_core.py -max_total_time=600`. Synthetic cores of every shape are the seeds. Any error but
+Synthetic cores of every shape are the seeds. Any error but
 UnreadableBinary is a finding.
 """
-
-import sys
 
 import atheris
 
@@ -12,7 +10,8 @@ with atheris.instrument_imports(include=["vdbg_env.cuda"]):
     from vdbg_env.cuda.gpu_core import CoreSections, find_faults, find_standing, read_core, read_registers
     from vdbg_env.errors import UnreadableBinary
 
-from tests.fuzz.seeds import core_seeds, fuzz
+from tests.fuzz.harness import fuzz
+from tests.fuzz.seeds import core_seeds
 
 
 def read(data: bytes) -> None:
@@ -28,4 +27,4 @@ def read(data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    fuzz(sys.argv, read, core_seeds())
+    fuzz(read, core_seeds(), longest=1 << 17)

@@ -1,10 +1,8 @@
 """Coverage-guided fuzzing of the line program and of the tables of a cubin.
 
-Run: `python tests/fuzz/fuzz_line_program.py -max_total_time=600`. The first byte chooses whether the rest is a line
+The first byte chooses whether the rest is a line
 section or a cubin; a damaged real one of each is the seed. Any error but UnreadableBinary is a finding.
 """
-
-import sys
 
 import atheris
 
@@ -14,7 +12,8 @@ with atheris.instrument_imports(include=["vdbg_env.cuda"]):
     from vdbg_env.cuda.line_table import Place
     from vdbg_env.errors import UnreadableBinary
 
-from tests.fuzz.seeds import cubin_seeds, fuzz
+from tests.fuzz.harness import fuzz
+from tests.fuzz.seeds import cubin_seeds
 
 
 def read(data: bytes) -> None:
@@ -38,4 +37,4 @@ def read(data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    fuzz(sys.argv, read, cubin_seeds())
+    fuzz(read, cubin_seeds())

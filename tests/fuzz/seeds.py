@@ -1,13 +1,10 @@
-"""What the fuzz targets for line tables and cores start from, and how they are run."""
+"""What the fuzz targets for line tables and cores start from."""
 
 from __future__ import annotations
 
 import gzip
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-
-import atheris
 
 from tests.builders.core_builder import (
     BRANCHES,
@@ -23,18 +20,6 @@ from tests.builders.core_builder import (
 from vdbg_env.cuda.elf import Elf
 
 _DATA = Path(__file__).parents[1] / "data"
-_MEMORY_MIB = 1024
-_SECONDS_PER_INPUT = 20
-
-
-def fuzz(argv: Sequence[str], read: Callable[[bytes], None], seeds: Iterable[bytes]) -> None:
-    """Run libFuzzer over `read`; an input that takes over a gibibyte or twenty seconds is a finding too."""
-    with tempfile.TemporaryDirectory(prefix="vdbg-fuzz-") as folder:
-        for number, seed in enumerate(seeds):
-            Path(folder, f"seed-{number}").write_bytes(seed)
-        limits = [f"-rss_limit_mb={_MEMORY_MIB}", f"-timeout={_SECONDS_PER_INPUT}"]
-        atheris.Setup([*argv, *limits, folder], read)
-        atheris.Fuzz()
 
 
 def cubin_seeds() -> Iterable[bytes]:

@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "triage": "Name the failure a log tells of, and the line that says so.",
     "core": "Read GPU core dumps: exception, kernel, thread, source line, inline chain.",
     "locate": "Find the source line and inline chain of an address.",
+    "dump": "Make the processes of a hung program write GPU core dumps.",
 }
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from vdbg_env.application.ports import (
     BinarySource,
+    Clock,
     ContainerRunner,
     CoreFiles,
+    CorePipes,
     DumpStore,
     EngineName,
     ImageEngine,
@@ -55,6 +57,20 @@ def source_text(roots: Sequence[str], mappings: Sequence[tuple[str, str]]) -> So
     from vdbg_env.engines.source_text import SourceFiles
 
     return SourceFiles(roots, mappings)
+
+
+def core_pipes() -> CorePipes:
+    """Return what finds and fires core-dump pipes on this machine."""
+    from vdbg_env.engines.core_pipes import CorePipesOfLinux
+
+    return CorePipesOfLinux()
+
+
+def clock() -> Clock:
+    """Return this machine's clocks."""
+    from vdbg_env.engines.clock import SystemClock
+
+    return SystemClock()
 
 
 def lay_out_context(context: BuildContext, folder: Path) -> None:

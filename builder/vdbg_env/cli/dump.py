@@ -1,0 +1,112 @@
+"""`vdbg-env dump`: GPU core dumps of a process tree that hangs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from vdbg_env.application.dump import DumpReport, DumpRequest, DumpStatus, ProcessDump, dump
+from vdbg_env.cli import wiring
+from vdbg_env.cuda.arming import arming, as_env_file, as_exports
+from vdbg_env.report.phrases import printable, size
+
+SCHEMA = "vdbg-env/dump/v1"
+
+
+@click.command("dump")
+@click.argument("pid", type=click.IntRange(1), required=False)
+@click.option("--timeout", default=600.0, show_default=True, type=click.FloatRange(0), help="Seconds for all of them.")
+@click.option("--no-wait", is_flag=True, help="Fire the pipes and leave.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/dump/v1).")
+@click.option("--arm", is_flag=True, help="Print the environment that a program must be started with, and do no more.")
+@click.option(
+    "--format", "form", type=click.Choice(["export", "env"]), default="export", show_default=True,
+    help="With --arm: lines for a shell, or a file for docker run --env-file.",
+)  # fmt: skip
+@click.option("--folder", default=lambda: str(Path.cwd()), help="With --arm: where dumps shall lie. [default: here]")
+@click.option("--full", is_flag=True, help="With --arm: keep memory in the dumps; they grow to the size of GPU memory.")
+def command(
+    pid: int | None,
+    timeout: float,
+    no_wait: bool,
+    as_json: bool,
+    arm: bool,
+    form: Literal["export", "env"],
+    folder: str,
+    full: bool,
+) -> int:
+    """Make every armed process of the tree of PID write a GPU core dump, and wait until the dumps are whole.
+
+    The process goes on afterwards. It must have been started with the environment that --arm prints; its pipe is found
+    among its open files, also inside a container. Run as the process's user or as root.
+
+    Exit status: 0 every dump is written; 4 some are; 1 none is; 2 no such process, or none of them is armed.
+
+    \b
+    Example:
+      eval "$(vdbg-env dump --arm --folder /dumps)"; vllm serve MODEL &
+      vdbg-env dump $!
+      vdbg-env dump --arm --format env > cuda.env; docker run --env-file cuda.env ...
+    """
+    if arm:
+        variables = arming(folder, full=full)
+        click.echo(as_exports(variables) if form == "export" else as_env_file(variables), nl=False)
+        return 0
+    if pid is None:
+        raise click.UsageError("Missing argument 'PID' (or --arm).")
+    request = DumpRequest(pid=pid, timeout_s=0 if no_wait else timeout)
+    report = dump(request, pipes=wiring.core_pipes(), clock=wiring.clock())
+    click.echo(_json(report) if as_json else _text(report), nl=False)
+    return exit_status(report)
+
+
+def exit_status(report: DumpReport) -> int:
+    """Return 0 when all that was to be written is, 4 when some is, 1 when none is."""
+    good = [p.status in {DumpStatus.WRITTEN, DumpStatus.FIRED} for p in report.processes]
+    return 0 if all(good) else 4 if any(good) else 1
+
+
+def _text(report: DumpReport) -> str:
+    lines = [_line(process) for process in report.processes]
+    files = [p.file.reachable for p in report.processes if p.file and p.file.complete]
+    if report.not_armed:
+        lines.append(f"({report.not_armed} other process(es) of the tree are not armed)")
+    if files:
+        lines.append(f"read with: vdbg-env core {' '.join(files)}")
+    return "".join(printable(line) + "\n" for line in lines)
+
+
+def _line(process: ProcessDump) -> str:
+    target, file = process.target, process.file
+    inside = f", {target.namespace_pid} inside" if target.namespace_pid != target.pid else ""
+    head = f"{target.pid} ({target.name}{inside}): {process.status.value}"
+    where = f" {file.reachable}, {size(file.size)}" if file else ""
+    return f"{head}{where}" + (f": {process.why}" if process.why else "")
+
+
+def _json(report: DumpReport) -> str:
+    document = {
+        "schema": SCHEMA,
+        "pid": report.pid,
+        "not_armed": report.not_armed,
+        "processes": [
+            {
+                "pid": p.target.pid,
+                "name": p.target.name,
+                "namespace_pid": p.target.namespace_pid,
+                "status": p.status.value,
+                "pipe": p.target.pipe,
+                "bytes_written": p.written,
+                "file": p.file.path if p.file else None,
+                "reachable": p.file.reachable if p.file else None,
+                "size": p.file.size if p.file else None,
+                "complete": p.file.complete if p.file else None,
+                "why": p.why,
+            }
+            for p in report.processes
+        ],
+    }
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,51 @@
+"""Says whether a dump that is being written is whole: every byte its own headers speak of is there."""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from vdbg_env.cuda.elf import SHT_NOBITS, Elf
+from vdbg_env.errors import UnreadableBinary
+
+_GZIP: Final = b"\x1f\x8b"
+_CHUNK: Final = 1 << 20
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether a dump, gzipped or not, has all its bytes; False too while it cannot be opened."""
+    try:
+        with path.open("rb") as file:
+            if file.read(2) == _GZIP:
+                file.seek(0)
+                return _gzip_ends(file.read)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                return _elf_is_whole(mapped)
+    except (OSError, ValueError):
+        return False
+
+
+def _elf_is_whole(mapped: mmap.mmap) -> bool:
+    with memoryview(mapped) as view:
+        try:
+            elf = Elf(view)
+            ends = [s.offset + s.size for s in elf.sections if s.type != SHT_NOBITS]
+            elf.data.release()
+        except UnreadableBinary:
+            return False
+        return bool(ends) and max(ends) <= len(view)
+
+
+def _gzip_ends(read: Callable[[int], bytes]) -> bool:
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        while chunk := read(_CHUNK):
+            while chunk and not stream.eof:
+                stream.decompress(chunk, _CHUNK)
+                chunk = stream.unconsumed_tail
+    except zlib.error:
+        return False
+    return stream.eof

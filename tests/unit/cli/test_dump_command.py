@@ -1,0 +1,187 @@
+"""`vdbg-env dump` against real processes that make a pipe and write a dump as the CUDA driver does."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.builders.core_builder import hang_core
+from tests.support import armed_program
+from tests.support.command_line import vdbg_env
+
+PROGRAM = armed_program.__file__
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the program in its own process group; whatever is left of it is ended with the test."""
+    (tmp_path / "core").write_bytes(hang_core())
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*argv: str, armed: bool = True, **env: str) -> "subprocess.Popen[str]":
+        names = {
+            "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1",
+            "CUDA_COREDUMP_PIPE": f"{tmp_path}/pipe.%h.%p.%t",
+            "CUDA_COREDUMP_FILE": f"{tmp_path}/dump.%h.%p.%t.nvcudmp",
+        }
+        process = subprocess.Popen(
+            [sys.executable, PROGRAM, str(tmp_path / "core"), *argv],
+            env=os.environ | (names if armed else {}) | env,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout
+        assert process.stdout.readline() == "armed\n"
+        return process
+
+    yield run
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in ten seconds"
+        time.sleep(0.02)
+
+
+def pipe_is_read(pid: int) -> bool:
+    return any("pipe." in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_a_pipe_whose_name_holds_the_time_is_found_and_fired(start: Start, tmp_path: Path) -> None:
+    process = start("--chunk-delay", "0.4")
+    until(lambda: pipe_is_read(process.pid))
+    ran = vdbg_env("dump", str(process.pid))
+    assert ran.status == 0, ran.stdout + ran.stderr
+    (file,) = tmp_path.glob("dump.*.nvcudmp")
+    assert f"{process.pid} (python" in ran.stdout
+    assert f"written {file}" in ran.stdout
+    assert f"read with: vdbg-env core {file}" in ran.stdout
+    assert file.read_bytes() == (tmp_path / "core").read_bytes()
+    assert process.poll() is None, "the process goes on"
+
+
+def test_every_process_of_the_tree_is_dumped(start: Start, tmp_path: Path) -> None:
+    process = start("--children", "2")
+    until(lambda: len(list(tmp_path.glob("pipe.*"))) == 3)
+    time.sleep(0.3)
+    document = json.loads(vdbg_env("dump", "--json", str(process.pid)).stdout)
+    assert [p["status"] for p in document["processes"]] == ["written"] * 3
+    assert all(p["complete"] and p["bytes_written"] > 0 for p in document["processes"])
+    assert len({p["file"] for p in document["processes"]}) == 3
+
+
+def test_the_defaults_of_the_driver_are_known(start: Start, tmp_path: Path) -> None:
+    process = start(armed=False, CUDA_ENABLE_USER_TRIGGERED_COREDUMP="1")
+    until(lambda: any("corepipe" in str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()))
+    ran = vdbg_env("dump", str(process.pid))
+    assert ran.status == 0, ran.stdout + ran.stderr
+    assert str(next(tmp_path.glob("core_*.nvcudmp"))) in ran.stdout
+
+
+def test_a_dump_that_is_never_whole_is_told(start: Start) -> None:
+    process = start("--cut", "5000")
+    until(lambda: pipe_is_read(process.pid))
+    ran = vdbg_env("dump", "--timeout", "2.5", str(process.pid))
+    assert ran.status == 1
+    assert ": incomplete " in ran.stdout
+
+
+def test_a_process_that_ends_without_a_dump_is_told(start: Start) -> None:
+    process = start("--end-when-fired")
+    until(lambda: pipe_is_read(process.pid))
+    ran = vdbg_env("dump", str(process.pid))
+    assert ran.status == 1
+    assert ": no-file: no dump appeared: the process ended first" in ran.stdout
+
+
+def test_a_pipe_that_nobody_reads_is_stale(start: Start) -> None:
+    process = start("--leave-pipe")
+    ran = vdbg_env("dump", str(process.pid))
+    assert ran.status == 1
+    assert ": stale: a pipe lies there but nobody reads it" in ran.stdout
+
+
+def test_armed_but_without_cuda_there_is_no_pipe(tmp_path: Path) -> None:
+    env = os.environ | {"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1"}
+    with subprocess.Popen(["sleep", "60"], env=env, cwd=tmp_path) as process:
+        try:
+            until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
+            ran = vdbg_env("dump", str(process.pid))
+        finally:
+            process.kill()
+    assert ran.status == 1
+    assert f"{process.pid} (sleep): no-pipe: armed, but it has made no pipe" in ran.stdout
+
+
+def test_no_wait_leaves_at_once(start: Start) -> None:
+    process = start("--chunk-delay", "5")
+    until(lambda: pipe_is_read(process.pid))
+    before = time.monotonic()
+    ran = vdbg_env("dump", "--no-wait", str(process.pid))
+    assert (ran.status, time.monotonic() - before < 3) == (0, True)
+    assert ": fired" in ran.stdout
+
+
+def test_a_process_that_is_not_armed_says_how_to_arm_it() -> None:
+    ran = vdbg_env("dump", str(os.getpid()))
+    assert ran.status == 2
+    assert "is armed for a dump on request" in ran.stderr
+    assert "vdbg-env dump --arm" in ran.stderr
+
+
+def test_a_process_that_is_gone_is_bad_input() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    ran = vdbg_env("dump", str(process.pid))
+    assert ran.status == 2
+    assert f"no process {process.pid} here" in ran.stderr
+
+
+def test_no_pid_is_bad_usage() -> None:
+    assert vdbg_env("dump").status == 2
+
+
+def test_the_arming_lines_are_read_by_a_shell(tmp_path: Path) -> None:
+    shell = shutil.which("sh")
+    assert shell
+    folder = tmp_path / "with blank"
+    script = vdbg_env("dump", "--arm", "--folder", str(folder)).stdout + 'printf %s "$CUDA_COREDUMP_FILE"'
+    ran = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{folder}/core.%h.%p.%t.nvcudmp"
+
+
+def test_the_env_file_is_not_quoted() -> None:
+    ran = vdbg_env("dump", "--arm", "--format", "env", "--folder", "/dumps")
+    assert ran.stdout == (
+        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1\n"
+        "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1\n"
+        "CUDA_COREDUMP_SHOW_PROGRESS=1\n"
+        "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,"
+        "skip_local_memory,skip_constbank_memory\n"
+        "CUDA_COREDUMP_FILE=/dumps/core.%h.%p.%t.nvcudmp\n"
+        "CUDA_COREDUMP_PIPE=/tmp/corepipe.cuda.%h.%p\n"
+    )
+    full = vdbg_env("dump", "--arm", "--full", "--folder", "/dumps").stdout
+    assert "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images\n" in full
+
+
+@pytest.mark.parametrize("folder", ["relative", "/with/%p", "/" + "x" * 1000])
+def test_a_folder_the_driver_cannot_use_is_refused(folder: str) -> None:
+    assert vdbg_env("dump", "--arm", "--folder", folder).status == 2
