@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "images": "List, show and check the build profiles.",
     "shell": "Open a shell in the debug image.",
     "run": "Run a program in the debug image.",
+    "dumps": "List, remove and carry away what crashes left.",
     "verify": "Prove that every cubin with code carries line info.",
     "triage": "Name the failure a log tells of, and the line that says so.",
     "core": "Read GPU core dumps: exception, kernel, thread, source line, inline chain.",

@@ -89,7 +89,9 @@ def explain(error: Exception, endpoint: Endpoint) -> VdbgError:
     where = f"the Docker engine at {endpoint.host} ({endpoint.source})"
     match error:
         case errors.ImageNotFound() | errors.NotFound():
-            return EngineFailed(f"the engine does not have it: {_said(error)}", next_step="vdbg-env images list")
+            return EngineFailed(
+                f"the engine does not have it: {_said(error)}", next_step="docker images, to see what it has"
+            )
         case errors.APIError() if "client version" in text:
             return HostNotAble(
                 f"{where} refuses this client: {_said(error)}",

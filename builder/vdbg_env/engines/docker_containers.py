@@ -139,7 +139,7 @@ class DockerContainers:
                 raise BadInput(
                     f"the engine has no image {settings.image!r}",
                     cause="it was built under another name, or on another engine",
-                    next_step="vdbg-env images list, or build one: vdbg-env build --lineinfo",
+                    next_step="docker images, to see what it has, or build one: vdbg-env build --lineinfo",
                 ) from error
         return str(made["Id"])
 

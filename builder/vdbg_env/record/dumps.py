@@ -47,6 +47,15 @@ class Removal:
     why: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """One dump as it was copied: its size in bytes and the SHA-256 of what arrived."""
+
+    path: str
+    size: int
+    sha256: str
+
+
 def kind_of(path: str, head: bytes) -> DumpKind:
     """Tell a file's kind by its first bytes (`HEAD_BYTES` are enough); a name alone makes nothing a dump."""
     if head.startswith(_ELF) and len(head) >= 20:

@@ -1,0 +1,110 @@
+"""`vdbg-env dumps list | prune | export`: what crashes left behind."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from vdbg_env import console
+from vdbg_env.application.dumps import PruneRequest, export_dumps, list_dumps, prune_dumps
+from vdbg_env.cli import wiring
+from vdbg_env.errors import BadInput
+from vdbg_env.image.run_settings import parse_dumps, parse_size
+from vdbg_env.record.dumps import Retention
+from vdbg_env.report import dumps as report
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def _shared(function: Function) -> Function:
+    place = click.option(
+        "--dumps", "place", default="vdbg-dumps", metavar="PLACE", help="A volume, or a folder (/x), without Docker."
+    )
+    return place(click.option("--json", "as_json", is_flag=True, help="As JSON (schema vdbg-env/dumps/v1).")(function))
+
+
+@click.group("dumps")
+def command() -> None:
+    """List, remove and carry away what crashes left in the dump volume.
+
+    \b
+    Example:
+      vdbg-env dumps list
+      vdbg-env dumps prune --keep 5 --max-size 50g
+      vdbg-env dumps export crash.tar
+    """
+
+
+@command.command("list")
+@_shared
+def list_command(place: str, as_json: bool) -> int:
+    """Show every file, newest first, with its size, age and kind.
+
+    \b
+    Example:
+      vdbg-env dumps list --dumps /var/dumps
+    """
+    found = list_dumps(wiring.dump_store(parse_dumps(place)), now=time.time())
+    click.echo(report.as_json(found) if as_json else report.list_text(found), nl=False)
+    return 0
+
+
+@command.command("prune")
+@_shared
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N dumps.")
+@click.option("--older-than", metavar="AGE", help="Remove those older than this, as in 12h or 7d.")
+@click.option("--max-size", metavar="SIZE", help="Remove the oldest until the rest fits, as in 50g.")
+@click.option("--yes", is_flag=True, help="Remove them; without this they are only shown.")
+def prune_command(
+    place: str, as_json: bool, keep: int | None, older_than: str | None, max_size: str | None, yes: bool
+) -> int:
+    """Show what the rules would remove, and remove it with --yes.
+
+    Only files that are dumps by what they hold are ever removed: GPU cores, host cores, compressed ones.
+
+    \b
+    Example:
+      vdbg-env dumps prune --older-than 7d
+      vdbg-env dumps prune --older-than 7d --yes
+    """
+    retention = Retention(
+        keep=keep,
+        older_than_s=_seconds(older_than) if older_than is not None else None,
+        max_bytes=parse_size(max_size, "--max-size") if max_size is not None else None,
+    )
+    request = PruneRequest(retention=retention, remove=yes)
+    found = prune_dumps(request, wiring.dump_store(parse_dumps(place)), now=time.time())
+    click.echo(report.as_json(found) if as_json else report.prune_text(found), nl=False)
+    return 0
+
+
+@command.command("export")
+@_shared
+@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("names", nargs=-1, metavar="[FILE]...")
+def export_command(place: str, as_json: bool, target: Path, names: tuple[str, ...]) -> int:
+    """Copy dumps to the folder TARGET, or into one tar when TARGET ends in .tar.
+
+    Without FILE every dump is taken. Each is printed with its SHA-256.
+
+    \b
+    Example:
+      vdbg-env dumps export crash.tar
+      vdbg-env dumps export ./for-upstream core_node7_4711.nvcudmp
+    """
+    found = export_dumps(wiring.dump_store(parse_dumps(place)), target, names, console.note)
+    click.echo(report.as_json(found) if as_json else report.export_text(found), nl=False)
+    return 0
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,9})([smhdw])", text.strip().lower())
+    if not found:
+        raise BadInput(f"--older-than {text!r} is not an age", next_step="write it as in --older-than 12h, 7d or 2w")
+    return float(int(found[1]) * _UNITS[found[2]])
