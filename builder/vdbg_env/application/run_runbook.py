@@ -283,12 +283,19 @@ def _told(error: VdbgError) -> str:
     return error.what if error.cause is None else f"{error.what} ({error.cause})"
 
 
-def redacted_decision(decision: RunStep, redactor: Redactor) -> RunStep:
-    """Return a decision fit to be shown: what its argv and environment hold of secrets is taken out."""
+def redacted(walk: Walk, redactor: Redactor) -> Walk:
+    """Return a walk fit to be shown: what its argument lists and environments hold of secrets is taken out."""
+    return replace(walk, walked=tuple(_redacted_step(walked, redactor) for walked in walk.walked))
+
+
+def _redacted_step(walked: Walked, redactor: Redactor) -> Walked:
+    if not isinstance(walked.decision, RunStep):
+        return walked
+    invocation = walked.decision.invocation
     invocation = replace(
-        decision.invocation,
-        argv=redactor.argv(decision.invocation.argv),
-        base_argv=redactor.argv(decision.invocation.base_argv),
-        env=redactor.env(decision.invocation.env),
+        invocation,
+        argv=redactor.argv(invocation.argv),
+        base_argv=redactor.argv(invocation.base_argv),
+        env=redactor.env(invocation.env),
     )
-    return replace(decision, invocation=invocation)
+    return replace(walked, decision=replace(walked.decision, invocation=invocation))

@@ -1,14 +1,112 @@
-"""Begins or resumes a run for `vdbg-env runbook`."""
+"""Begins or resumes a run for `vdbg-env runbook`, shows how it gets on, and writes its report."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from vdbg_env.application.begin_run import Begun, begin
+from vdbg_env.application.builtin_steps.registry import BuiltinSteps
+from vdbg_env.application.report_files import write_report
+from vdbg_env.application.run_report import run_report
+from vdbg_env.application.run_runbook import Hands, RunEnd, Standing, redacted, run_runbook
+from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest
+from vdbg_env.cli import wiring
+from vdbg_env.cli.person import AtTerminal, Nobody
+from vdbg_env.cli.run_progress import RunProgress
+from vdbg_env.console import note
 from vdbg_env.errors import HostNotAble
+from vdbg_env.record.walk import Walk
+from vdbg_env.report import run_json, run_terminal
+from vdbg_env.report.model import Report
+from vdbg_env.runbook.verdict import bisect_status
 
 
 def run(request: RunbookRequest) -> int:
-    """Run the request to its end and return the exit status of its verdict."""
-    raise HostNotAble(
-        f"steps of {request.runbook!r} cannot be started by this build",
-        next_step=f"vdbg-env runbook {request.runbook} --plan -- COMMAND ...",
+    """Run the request to its end, write the report beside the record, and return the exit status of its verdict."""
+    if request.on != "local" and not request.replay:
+        raise HostNotAble(
+            f"steps cannot be run on {request.on} from here",
+            cause="this command starts steps on this machine, or replays a recording",
+            next_step=f"run it inside the image or allocation: vdbg-env runbook {request.runbook} -- COMMAND ...",
+        )
+    interactive = not request.batch and sys.stdin.isatty() and sys.stderr.isatty()
+    library = RunbookLibrary(request.files)
+    begun = _with_provenance(request, begin(request, library, os.environ, wiring.programs(), interactive=interactive))
+    begun.order.directory.create()
+    with begun.order.directory.locked(), wiring.interrupts() as interrupts:
+        if not request.resume:
+            begun.order.directory.write_head(begun.order.head)
+        hands = Hands(
+            runner=wiring.step_runner(request, begun, os.environ),
+            builtins=_builtins(begun),
+            person=AtTerminal() if interactive else Nobody(),
+            clock=wiring.clock(),
+            interrupts=interrupts,
+            redactor=begun.redactor,
+            listener=RunProgress(begun.order.directory.path),
+        )
+        end = run_runbook(begun.order, hands)
+        report = _report(begun, end.walk, end)
+        files = write_report(report, begun.order.directory.path)
+        if request.record and end.signal is None:
+            wiring.write_recording(begun, request.record, datetime.now(UTC))
+    return _told(request, begun, end, report, files)
+
+
+def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, files: tuple[str, ...]) -> int:
+    """Print the report, say where everything lies, and return the exit status."""
+    path = begun.order.directory.path
+    if request.json:
+        click.echo(run_json.render(report), nl=False)
+    else:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        width = min(shutil.get_terminal_size((100, 40)).columns, 120)
+        click.echo(run_terminal.render(report, colour=colour, width=width), nl=False)
+    note(f"kept in {path}: {', '.join(files)}")
+    if end.signal is not None:
+        note(f"go on with: vdbg-env runbook {request.runbook} --resume {path}")
+        return 128 + end.signal
+    return bisect_status(report.verdict) if request.bisect else report.exit_status
+
+
+def _builtins(begun: Begun) -> BuiltinSteps:
+    def so_far(standing: Standing) -> Report:
+        return _report(begun, Walk(state=standing.state, walked=standing.walked))
+
+    return BuiltinSteps(
+        programs=wiring.programs(),
+        cores=wiring.core_files(),
+        binaries=wiring.binary_source(),
+        environment=os.environ,
+        report=so_far,
     )
+
+
+def _report(begun: Begun, walk: Walk, end: RunEnd | None = None) -> Report:
+    return run_report(
+        begun.order.head,
+        redacted(walk, begun.redactor),
+        begun.order.directory.path,
+        cores=wiring.core_files(),
+        sources=wiring.source_text((), ()),
+        elapsed_s=end.elapsed_s if end else None,
+        finish=end.finish if end else None,
+    )
+
+
+def _with_provenance(request: RunbookRequest, begun: Begun) -> Begun:
+    """Put into a replayed run's head where its recording was made, so that nobody takes it for a crash of their own."""
+    if request.replay is None or request.resume:
+        return begun
+    recording = wiring.read_recording(Path(request.replay))
+    origin = f"{recording.recorded_on} {recording.recorded_at}".strip()
+    head = replace(begun.order.head, recorded_on=origin, synthetic=recording.synthetic)
+    return replace(begun, order=replace(begun.order, head=head))

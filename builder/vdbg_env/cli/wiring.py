@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vdbg_env.application.ports import (
     BinarySource,
@@ -17,11 +19,20 @@ from vdbg_env.application.ports import (
     LogSource,
     ProgramRunner,
     SourceText,
+    StepRunner,
 )
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.parallelism import Machine
 from vdbg_env.image.run_settings import DumpVolume
 from vdbg_env.resources import data_dir
+
+if TYPE_CHECKING:
+    from vdbg_env.application.begin_run import Begun
+    from vdbg_env.application.runbook_request import RunbookRequest
+    from vdbg_env.engines.clock import SignalInterrupts
+    from vdbg_env.engines.replay import RecordingHead
+
+DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record can still be written
 
 
 def binary_source() -> BinarySource:
@@ -126,3 +137,56 @@ def gpu_driver() -> str | None:
     except HostNotAble:  # a driver that hangs is doctor's business; the build needs no GPU
         return None
     return next(iter(ran.stdout.split()), None) if ran.code == 0 else None
+
+
+def interrupts() -> SignalInterrupts:
+    """Return what takes note of Ctrl-C and SIGTERM while it is entered."""
+    from vdbg_env.engines.clock import SignalInterrupts
+
+    return SignalInterrupts()
+
+
+def step_runner(request: RunbookRequest, begun: Begun, environment: Mapping[str, str]) -> StepRunner:
+    """Return what runs a run's steps: this machine, or a recording."""
+    if request.replay:
+        from vdbg_env.engines.replay import Replay
+
+        return Replay(request.replay.absolute())
+    from vdbg_env.engines.hang_tools import gpu_probe, hang_tools
+    from vdbg_env.engines.local_processes import LocalProcesses, LocalSettings
+
+    return LocalProcesses(
+        LocalSettings(
+            env=environment,
+            cwd=Path.cwd(),
+            mark=str(begun.order.directory.path),
+            hang_tools=hang_tools(programs()),
+            gpu_probe=gpu_probe(programs(), environment),
+            disk_floor=DISK_FLOOR,
+            sensitive=begun.sensitive,
+        )
+    )
+
+
+def read_recording(folder: Path) -> RecordingHead:
+    """Return what a recording says of itself; raises BadInput for a folder that is none."""
+    from vdbg_env.engines.replay import read_recording as read
+
+    return read(folder)
+
+
+def write_recording(begun: Begun, target: Path, at: datetime) -> None:
+    """Write a run's recording; raises BadInput when the folder is there already."""
+    from vdbg_env.engines.replay import RecordingHead, write_recording
+
+    head = begun.order.head
+    write_recording(
+        begun.order.directory.path,
+        target,
+        RecordingHead(
+            runbook=head.runbook,
+            recorded_on=head.recorded_on or head.host,
+            recorded_at=at.isoformat(timespec="seconds"),
+            synthetic=head.synthetic,
+        ),
+    )

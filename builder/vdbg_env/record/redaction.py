@@ -228,14 +228,13 @@ def mask_file(path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 20)
             last = at + len(data) >= size
             # What begins in the overlap is left to the next window, which sees it whole.
             step = len(data) if last else max(1, len(data) - OVERLAP)
-            spans = [s for s in finder.find(data) if s.context < step]
-            for span in spans:
+            spans = finder.find(data)
+            cut_off = bool(spans) and spans[-1].end == len(data) and spans[-1].context < step and not last
+            whole = spans if cut_off else [s for s in spans if s.context < step]
+            for span in whole:
                 os.pwrite(file.fileno(), b"*" * (span.end - span.start), at + span.start)
-            found += len(spans)
-            if spans and spans[-1].end == len(data) and not last:
-                at = _mask_to_end(file.fileno(), at + len(data))
-            else:
-                at += max([step, *(s.end for s in spans)])
+            found += len(whole)
+            at = _mask_to_end(file.fileno(), at + len(data)) if cut_off else at + step
     return found
 
 

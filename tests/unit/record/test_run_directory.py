@@ -43,7 +43,7 @@ def test_a_folder_that_is_no_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not a run"):
         RunDirectory(tmp_path).read_head()
     (tmp_path / "run.json").write_text('{"schema": "other"}')
-    with pytest.raises(BadInput, match="does not follow vdbg-env/run/v1"):
+    with pytest.raises(BadInput, match="does not follow vdbg-env/run-head/v1"):
         RunDirectory(tmp_path).read_head()
 
 

@@ -1,0 +1,226 @@
+"""Makes a run out of a request: a new one with a folder of its own, or one that was cut short, as it was begun."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vdbg_env import __version__
+from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.application.run_runbook import RunOrder
+from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.application.runbook_request import RunbookRequest, prepare
+from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.record.codec import from_document, to_document
+from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.secrets import as_literals, secret_values
+from vdbg_env.resources import data_dir
+from vdbg_env.runbook import engine
+from vdbg_env.runbook.catalogue import TOOLS
+from vdbg_env.runbook.inputs import final_inputs
+from vdbg_env.runbook.model import Data, Runbook
+from vdbg_env.runbook.state import BranchTo, Facts, RunState
+
+RUNS_VARIABLE = "VDBG_ENV_RUNS"
+RUNS_FOLDER = "vdbg-runs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A run ready to go, and what must not be kept of it: `sensitive` are the values of sensitive inputs."""
+
+    order: RunOrder
+    runbook: Runbook
+    redactor: Redactor
+    sensitive: tuple[str, ...]
+
+
+def runs_home(environment: Mapping[str, str]) -> Path:
+    """Return the folder runs are kept in: that of VDBG_ENV_RUNS, else `vdbg-runs` here."""
+    return Path(environment.get(RUNS_VARIABLE) or RUNS_FOLDER)
+
+
+def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
+    """Return a run by its name in the runs' folder, or by its path; raises BadInput with the nearest name."""
+    home = runs_home(environment)
+    for path in (home / name, Path(name)):
+        if (path / "run.json").is_file():
+            return RunDirectory(path.resolve())
+    from vdbg_env.yaml_source import nearest
+
+    known = [p.name for p in home.iterdir() if (p / "run.json").is_file()] if home.is_dir() else []
+    close = nearest(name, known)
+    hint = f" (did you mean {close!r}?)" if close else ""
+    raise BadInput(f"no run {name!r} in {home}{hint}", next_step="vdbg-env runs list")
+
+
+def begin(
+    request: RunbookRequest,
+    library: RunbookLibrary,
+    environment: Mapping[str, str],
+    programs: ProgramRunner,
+    *,
+    interactive: bool,
+) -> Begun:
+    """Return a new run, or the one to be resumed; raises BadInput, BadDocument and HostNotAble."""
+    if request.resume:
+        return _resumed(request, library, environment)
+    prepared = prepare(request, library, environment)
+    facts = look_around(request, environment, programs, interactive=interactive)
+    redactor, sensitive = _redactor(prepared.runbook, prepared.inputs, environment)
+    started = datetime.now(UTC)
+    name = f"{started:%Y%m%d-%H%M%S}-{prepared.runbook.name}-{secrets.token_hex(2)}"
+    path = request.run_dir or runs_home(environment) / name
+    if (path / "run.json").exists():
+        raise BadInput(
+            f"{path} holds a run already",
+            next_step=f"vdbg-env runbook {request.runbook} --resume {path}, or another --run-dir",
+        )
+    directory = RunDirectory(path.absolute())
+    head = RunHead(
+        run=path.name if request.run_dir else name,
+        runbook=prepared.runbook.name,
+        runbook_file=prepared.runbook.file,
+        digest=prepared.runbook.digest,
+        started=started.isoformat(timespec="seconds"),
+        workload=redactor.argv(_argv(prepared.inputs)),
+        inputs=_redacted_inputs(prepared.runbook, prepared.inputs, redactor),
+        facts=to_document(facts),
+        tool_version=__version__,
+        host=redactor.text(socket.gethostname()),
+    )
+    return _begun(directory, head, prepared.runbook, prepared.inputs, facts, library, request, redactor, sensitive)
+
+
+def look_around(
+    request: RunbookRequest, environment: Mapping[str, str], programs: ProgramRunner, *, interactive: bool
+) -> Facts:
+    """Return what is known of this machine before the first step: its tools, its GPUs and their driver."""
+    gpus, driver = _gpus(programs)
+    return Facts(
+        on="replay" if request.replay else request.on,
+        tools=frozenset(tool for tool in TOOLS if programs.which(tool)),
+        gpus=gpus,
+        driver=driver,
+        interactive=interactive,
+        python_path=environment.get("PYTHONPATH", ""),
+        data_dir=str(data_dir("runbooks")),
+    )
+
+
+def _resumed(request: RunbookRequest, library: RunbookLibrary, environment: Mapping[str, str]) -> Begun:
+    """Return the run as it was begun: its facts, and its inputs as recorded, with what was redacted given anew."""
+    directory = find_run(request.resume or "", environment)
+    head = directory.read_head()
+    if head.runbook != request.runbook:
+        raise BadInput(
+            f"run {head.run!r} is one of runbook {head.runbook!r}",
+            next_step=f"vdbg-env runbook {head.runbook} --resume {request.resume}",
+        )
+    runbook = library.load(head.runbook_file if Path(head.runbook_file).is_file() else head.runbook)
+    if runbook.digest != head.digest:
+        raise BadInput(
+            f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
+            cause="its recorded steps would be judged by other rules",
+            next_step=f"vdbg-env runbook {runbook.name} begins anew",
+        )
+    inputs = _inputs_again(request, runbook, head, environment)
+    redactor, sensitive = _redactor(runbook, inputs, environment)
+    facts = from_document(Facts, head.facts)
+    return _begun(directory, head, runbook, inputs, facts, library, request, redactor, sensitive)
+
+
+def _inputs_again(
+    request: RunbookRequest, runbook: Runbook, head: RunHead, environment: Mapping[str, str]
+) -> dict[str, Data]:
+    """Return the recorded inputs; those that were redacted must come from the command line or the environment again."""
+    inputs: dict[str, Data] = {name: head.inputs.get(name) for name in runbook.inputs}
+    lost = [name for name, value in inputs.items() if "[redacted" in json.dumps(value)]
+    if not lost:
+        return inputs
+    try:
+        fresh = final_inputs(runbook, request.inputs, request.argv, environment)
+    except BadInput as error:
+        raise BadInput(
+            f"the record of run {head.run!r} holds no secrets, and its input {lost[0]!r} had one",
+            next_step=f"give it again: vdbg-env runbook {runbook.name} --resume {request.resume} -- COMMAND ...",
+        ) from error
+    redactor, _ = _redactor(runbook, fresh, environment)
+    redacted = _redacted_inputs(runbook, fresh, redactor)
+    for name in lost:
+        if redacted[name] != inputs[name]:
+            raise BadInput(
+                f"input {name!r} is another one than run {head.run!r} was begun with",
+                next_step="give the same command line, or begin a new run without --resume",
+            )
+        inputs[name] = fresh[name]
+    return inputs
+
+
+def _begun(
+    directory: RunDirectory,
+    head: RunHead,
+    runbook: Runbook,
+    inputs: Mapping[str, Data],
+    facts: Facts,
+    library: RunbookLibrary,
+    request: RunbookRequest,
+    redactor: Redactor,
+    sensitive: tuple[str, ...],
+) -> Begun:
+    def start_branch(branch: BranchTo) -> RunState:
+        """Start another runbook on the same workload; inputs it shares keep their values, the others their defaults."""
+        other = library.load(branch.runbook)
+        own = {name: inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
+        return engine.start(other, own, facts, came_from=branch.came_from)[0]
+
+    order = RunOrder(
+        directory=directory,
+        head=head,
+        state=engine.start(runbook, inputs, facts)[0],
+        start_branch=start_branch,
+        total_s=request.total_s,
+    )
+    return Begun(order=order, runbook=runbook, redactor=redactor, sensitive=sensitive)
+
+
+def _redactor(
+    runbook: Runbook, inputs: Mapping[str, Data], environment: Mapping[str, str]
+) -> tuple[Redactor, tuple[str, ...]]:
+    sensitive = tuple(str(inputs[name]) for name, wanted in runbook.inputs.items() if wanted.sensitive and inputs[name])
+    return Redactor((*as_literals(sensitive), *secret_values(environment))), sensitive
+
+
+def _redacted_inputs(runbook: Runbook, inputs: Mapping[str, Data], redactor: Redactor) -> dict[str, Data]:
+    redacted: dict[str, Data] = {}
+    for name, value in inputs.items():
+        if runbook.inputs[name].sensitive and value:
+            redacted[name] = "[redacted value]"
+        elif isinstance(value, list):
+            redacted[name] = list(redactor.argv([str(word) for word in value]))
+        else:
+            redacted[name] = redactor.text(value) if isinstance(value, str) else value
+    return redacted
+
+
+def _argv(inputs: Mapping[str, Data]) -> tuple[str, ...]:
+    argv = inputs.get("argv")
+    return tuple(str(word) for word in argv) if isinstance(argv, list) else ()
+
+
+def _gpus(programs: ProgramRunner) -> tuple[int | None, str | None]:
+    """Return the number of GPUs and the driver's version; no nvidia-smi is no GPU, one that fails says nothing."""
+    if programs.which("nvidia-smi") is None:
+        return 0, None
+    try:
+        done = programs.run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"), timeout_s=20)
+    except HostNotAble:
+        return None, None
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    return (len(lines), lines[0]) if done.code == 0 and lines else (None, None)

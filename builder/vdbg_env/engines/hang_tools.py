@@ -1,0 +1,44 @@
+"""What is run to look at a workload that hangs, and to see whether its GPUs are at work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import vdbg_env
+from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.engines.scribe.orders import HangCommand
+from vdbg_env.runbook.invocation import HangAction
+
+_PACKAGES = str(Path(vdbg_env.__file__).parents[1])
+_DUMP_LIMIT_S = 600.0
+PROBE_PERIOD_S = 2
+
+
+def hang_tools(programs: ProgramRunner) -> dict[HangAction, HangCommand]:
+    """Return the commands for the hang actions that can be done here.
+
+    The core-dump pipes are fired by a process of their own, because a supervisor outlives the engine that could.
+    """
+    start = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from vdbg_env.cli import main; sys.exit(main())"
+    tools: dict[HangAction, HangCommand] = {
+        "gpu-coredump": HangCommand(
+            name="gpu-coredump", argv=(sys.executable, "-c", start, "dump", "{pid}"), timeout_s=_DUMP_LIMIT_S
+        )
+    }
+    spy = programs.which("py-spy")
+    if spy:
+        tools["py-spy"] = HangCommand(name="py-spy", argv=(spy, "dump", "--pid", "{pid}"), each="python")
+    return tools
+
+
+def gpu_probe(programs: ProgramRunner, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command that prints the load of each GPU the workload may use, again and again; none without one."""
+    program = programs.which("nvidia-smi")
+    if program is None:
+        return ()
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    only = (f"--id={visible}",) if visible and "-1" not in visible else ()
+    query = "--query-gpu=index,utilization.gpu"
+    return (program, *only, query, "--format=csv,noheader,nounits", f"--loop={PROBE_PERIOD_S}")

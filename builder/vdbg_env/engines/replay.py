@@ -1,0 +1,159 @@
+"""Runs nothing: takes what each step gave from a recording, an earlier run's folder or one written by hand.
+
+A recording is `recording.json` beside `steps/<id>/<attempt>/<host>-<rank>/`. By hand, an attempt needs `ended.json`
+with `by` and `code`, and what it printed as `stdout`; matches are looked for anew, so a runbook's own patterns count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vdbg_env.engines.left_behind import observation
+from vdbg_env.engines.needles import needles
+from vdbg_env.engines.scribe.ending import NAME as ENDED
+from vdbg_env.engines.scribe.orders import MatcherOrder
+from vdbg_env.engines.scribe.output import LineMatcher, Matchers
+from vdbg_env.errors import BadInput
+from vdbg_env.evidence.observation import Match, Observation
+from vdbg_env.runbook.invocation import Invocation, Matcher
+
+SCHEMA = "vdbg-env/recording/v1"
+HEAD = "recording.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingHead:
+    """Where and when a recording was made; `synthetic` says that it was written by hand, without a GPU."""
+
+    runbook: str
+    recorded_on: str
+    recorded_at: str
+    synthetic: bool
+
+
+def read_recording(folder: Path) -> RecordingHead:
+    """Return the head of a recording; raises BadInput for a folder that is none."""
+    try:
+        document = json.loads((folder / HEAD).read_bytes())
+        if document["schema"] != SCHEMA:
+            raise BadInput(f"{folder / HEAD} does not follow {SCHEMA}")
+        return RecordingHead(
+            runbook=document["runbook"],
+            recorded_on=document["recorded_on"],
+            recorded_at=document.get("recorded_at", ""),
+            synthetic=bool(document.get("synthetic")),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"{folder} is not a recording: its {HEAD} cannot be read",
+            next_step="make one with: vdbg-env runbook NAME --record DIR -- COMMAND ...",
+        ) from error
+
+
+def write_recording(run: Path, target: Path, head: RecordingHead) -> None:
+    """Copy the steps of a finished run to `target`, a folder that is not there yet; raises BadInput when it is.
+
+    The run is redacted already, so its recording is too.
+    """
+    if target.exists():
+        raise BadInput(f"{target} exists already", next_step="choose another folder for --record")
+    temporary = target.with_name(f".{target.name}.new")
+    shutil.copytree(run / "steps", temporary / "steps", ignore=shutil.ignore_patterns("supervisor.json"))
+    document = {
+        "schema": SCHEMA,
+        "runbook": head.runbook,
+        "recorded_on": head.recorded_on,
+        "recorded_at": head.recorded_at,
+        "synthetic": head.synthetic,
+    }
+    (temporary / HEAD).write_text(json.dumps(document, indent=1) + "\n")
+    temporary.rename(target)
+
+
+class Replay:
+    """A StepRunner that plays a recording."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def start(self, invocation: Invocation, directory: Path) -> ReplayedStep:
+        """Copy the recorded attempt into the run; see `StepRunner.start`."""
+        source = self._recorded(invocation)
+        if source is None:
+            why = f"the recording {self._folder} holds no step {invocation.step!r}"
+            (directory / ENDED).write_text(json.dumps({"by": "not_started", "message": why}))
+        else:
+            shutil.copytree(source, directory, dirs_exist_ok=True, copy_function=_link_or_copy)
+        return ReplayedStep(invocation, directory.resolve())
+
+    def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:
+        """Take over an attempt whose files were copied whole; `ended.json` is not enough to tell, so copy again."""
+        return None
+
+    def _recorded(self, invocation: Invocation) -> Path | None:
+        """Return the folder of this attempt, or of the last one before it."""
+        home = self._folder / "steps" / invocation.step
+        attempts = sorted(int(p.name) for p in home.iterdir() if p.name.isdigit()) if home.is_dir() else []
+        fitting = [n for n in attempts if n <= invocation.attempt] or attempts[:1]
+        ranks = sorted((home / str(fitting[-1])).iterdir()) if fitting else []
+        return ranks[0] if ranks else None
+
+
+class ReplayedStep:
+    """A StartedStep that has ended before it began."""
+
+    def __init__(self, invocation: Invocation, directory: Path) -> None:
+        self._invocation = invocation
+        self._directory = directory
+
+    def wait(self, timeout_s: float | None = None) -> Observation:
+        """Return what was recorded, with the runbook's own patterns looked for in it.
+
+        What the workers had in their environment belongs to the machine of the recording and is left out.
+        """
+        seen = observation(self._invocation, self._directory, ())
+        return replace(seen, matched=_matched(self._invocation.matchers, self._directory), workers=())
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Do nothing: there is nothing to end."""
+
+
+def _matched(matchers: tuple[Matcher, ...], directory: Path) -> dict[str, tuple[Match, ...]]:
+    found: dict[str, tuple[Match, ...]] = {}
+    for source, names in (("output", ("stdout", "stderr")), ("kernel-log", ("kernel.log",))):
+        lines = [
+            LineMatcher(MatcherOrder(name=m.name, pattern=m.pattern, take=m.take, needles=needles(m.pattern)))
+            for m in matchers
+            if m.source == source
+        ]
+        together = Matchers(lines)
+        for name in names:
+            number, offset = 0, 0
+            for block in _blocks(directory / name):
+                together.look(block, name, number, offset)
+                number += block.count(b"\n")
+                offset += len(block)
+        found |= {m.order.name: tuple(Match(**entry._asdict()) for entry in m.kept) for m in lines if m.kept}
+    return found
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Yield a file in blocks of whole lines."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        while lines := file.readlines(1 << 20):
+            yield b"".join(lines)
+
+
+def _link_or_copy(source: str, target: str) -> Any:
+    """Copy a file; a large one by reference where the file system can share its blocks."""
+    if os.path.exists(target):  # noqa: PTH110
+        os.unlink(target)  # noqa: PTH108
+    return shutil.copy2(source, target)

@@ -1,0 +1,163 @@
+"""`vdbg-env runbook` on real processes: begun, recorded, replayed, resumed, refused."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from vdbg_env.cli import main
+
+RUNBOOK = """\
+apiVersion: vdbg-env/v1
+kind: Runbook
+metadata: {name: tiny, title: A tiny runbook}
+spec:
+  inputs:
+    argv: {type: array, required: true, description: The workload.}
+  matchers:
+    boom: {regex: 'boom (?P<what>[a-z]+)'}
+  commands:
+    workload: {argv: "${{ inputs.argv }}", timeout: 20s}
+  steps:
+    - id: baseline
+      name: Does it fail?
+      run: workload
+      outcomes:
+        - reproduced:
+            when: has(matched.boom)
+            rule: T001
+            level: error
+            message: "boom ${{ matched.boom.groups.what }}"
+            next: changed
+        - not_reproduced: {when: ended.clean, next: changed}
+        - unresolved: {next: changed}
+    - id: changed
+      name: Does it fail otherwise?
+      run: workload
+      env: {CALM: "1"}
+      outcomes:
+        - reproduced: {when: has(matched.boom), next: enough}
+        - not_reproduced: {when: ended.clean, message: calm helps, next: enough}
+        - unresolved: {next: enough}
+    - id: enough
+      name: Ask
+      manual: {prompt: Enough?, choices: {yes: report}, timeout: 1s, default: yes}
+    - id: report
+      name: Report
+      uses: builtin/report@v1
+      outcomes: [{pass: {next: end}}]
+"""
+WORKLOAD = "import os,sys\nif os.environ.get('CALM'): sys.exit(0)\nprint('boom badly', *sys.argv[1:]); sys.exit(1)"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VDBG_ENV_RUNS", raising=False)
+    (tmp_path / "tiny.yaml").write_text(RUNBOOK)
+    return tmp_path
+
+
+def run(*flags: str, workload: tuple[str, ...] = (sys.executable, "-c", WORKLOAD)) -> int:
+    return main(["runbook", "-f", "tiny.yaml", "tiny", "--batch", *flags, *(["--", *workload] if workload else [])])
+
+
+def steps(document: str) -> list[tuple[str, str | None]]:
+    return [(step["id"], step["outcome"]) for step in json.loads(document)["steps"]]
+
+
+def test_a_run_ends_in_a_report_and_its_verdicts_status(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--json", "--run-dir", "r") == 3
+    shown = capsys.readouterr()
+    assert steps(shown.out) == [
+        ("baseline", "reproduced"),
+        ("changed", "not_reproduced"),
+        ("enough", None),
+        ("report", "pass"),
+    ]
+    assert {p.name for p in (here / "r").glob("report.*")} == {
+        "report.html",
+        "report.md",
+        "report.json",
+        "report.sarif",
+    }
+    assert "baseline #1: Does it fail?" in shown.err
+
+
+def test_bisect_has_its_own_statuses(here: Path) -> None:
+    assert run("--bisect") == 1
+    assert run("--bisect", workload=("true",)) == 0
+    assert run("--bisect", workload=("false",)) == 125
+
+
+def test_a_recording_is_replayed_without_the_workload_and_says_where_it_was_made(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--record", "kept", "--run-dir", "r") == 3
+    capsys.readouterr()
+    assert run("--replay", "kept", "--json", workload=("no-such-program",)) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert document["provenance"] == "replay"
+    assert document["origin"].startswith(json.loads((here / "kept/recording.json").read_text())["recorded_on"])
+    assert document["findings"][0]["message"] == "boom badly"
+    assert run("--record", "kept") == 2
+    assert run("--replay", "r") == 2
+
+
+def test_a_recording_by_hand_needs_little_and_is_called_synthetic(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt = here / "hand/steps/baseline/1/host-0"
+    attempt.mkdir(parents=True)
+    (attempt / "stdout").write_text("boom softly\n")
+    (attempt / "ended.json").write_text('{"by": "exit", "code": 1}')
+    head = {"schema": "vdbg-env/recording/v1", "runbook": "tiny", "recorded_on": "a desk", "synthetic": True}
+    (here / "hand/recording.json").write_text(json.dumps(head))
+    assert run("--replay", "hand", "--json") == 3
+    document = json.loads(capsys.readouterr().out)
+    assert document["provenance"] == "synthetic"
+    assert [s["outcome"] for s in document["steps"]][:2] == ["reproduced", "error"]
+    assert "holds no step 'changed'" in document["steps"][1]["message"]
+
+
+def test_a_finished_run_is_resumed_to_the_same_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--json", "--run-dir", "r") == 3
+    first = capsys.readouterr().out
+    assert run("--json", "--resume", "r", workload=()) == 3
+    assert steps(capsys.readouterr().out) == steps(first)
+
+
+def test_a_resumed_run_must_be_the_same_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("--run-dir", "r")
+    assert run("--run-dir", "r") == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert run("--resume", "x") == 2
+    assert "no run 'x'" in capsys.readouterr().err
+    (here / "tiny.yaml").write_text(RUNBOOK.replace("calm helps", "calm helped"))
+    assert run("--resume", "r") == 2
+    assert "has changed since" in capsys.readouterr().err
+
+
+def test_what_was_redacted_must_be_given_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = ("--api-key", "hf_abcdefghijklmnopqrstuvwxyz")
+    workload = (sys.executable, "-c", WORKLOAD, *secret)
+    assert run("--run-dir", "r", workload=workload) == 3
+    assert not [p for p in (here / "r").rglob("*") if p.is_file() and secret[1].encode() in p.read_bytes()]
+    capsys.readouterr()
+    assert run("--resume", "r", workload=()) == 2
+    assert "the record of run 'r' holds no secrets" in capsys.readouterr().err
+    assert run("--resume", "r", workload=(*workload, "--other")) == 2
+    assert "is another one than run 'r' was begun with" in capsys.readouterr().err
+    assert run("--resume", "r", workload=workload) == 3
+
+
+def test_places_that_are_not_here_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--on", "slurm") == 1
+    assert "steps cannot be run on slurm from here" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_hold_a_run_is_a_clear_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "file").write_text("")
+    assert run("--run-dir", "file/r") == 1
+    assert "choose another with --run-dir DIR" in capsys.readouterr().err
