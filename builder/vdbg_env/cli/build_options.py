@@ -135,7 +135,8 @@ def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:
 def _folder(text: str, flag: str) -> str:
     path = Path(one_line(text, flag)).expanduser()
     if not path.is_dir():
-        raise BadInput(f"{flag}: {path} is {'a file, not a folder' if path.exists() else 'not there'}")
+        what = "a file, not a folder" if path.exists() else "not there"
+        raise BadInput(f"{flag}: {path} is {what}", next_step="name a folder that exists")
     return str(path.resolve())
 
 

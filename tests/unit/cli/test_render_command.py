@@ -1,0 +1,189 @@
+"""`vdbg-env render` and `images` as a user meets them: what they write, and what they say to bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import vdbg_env
+from tests.support.image_library import shipped
+
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No certificates, proxies or indexes of this machine, and no profiles of its user."""
+    for name in (
+        "VDBG_CA_BUNDLE",
+        "PIP_CERT",
+        "SSL_CERT_FILE",
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        "VDBG_APT_MIRROR",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VDBG_IMAGES", str(tmp_path / "profiles"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_rendered_folder_holds_the_dockerfile_and_all_it_copies(tmp_path: Path) -> None:
+    ran = vdbg_env("render", "--profile", "sample", "--json", str(tmp_path / "out"))
+    assert ran.status == 0
+    document = json.loads(ran.stdout)
+    written = files(tmp_path / "out")
+    assert document["files"] == sorted(written)
+    assert document["plan_digest"].encode() in written["Dockerfile"]
+    assert b"// PLANTED" in written["source/include/rows.cuh"]
+    assert document["next_step"] == f"docker build --tag vdbg-env/sample:latest {tmp_path / 'out'}"
+
+
+def test_rendering_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    vdbg_env("render", "--profile", "sample", str(tmp_path / "a"))
+    first = files(tmp_path / "a")
+    vdbg_env("render", "--profile", "sample", str(tmp_path / "a"))
+    vdbg_env("render", "--profile", "sample", str(tmp_path / "b"))
+    assert first == files(tmp_path / "a") == files(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("format", "file"), [("compose", "compose.yaml"), ("k8s", "pod.yaml"), ("apptainer", "apptainer.def")]
+)
+def test_each_format_writes_its_file(tmp_path: Path, format: str, file: str) -> None:
+    ran = vdbg_env("render", "--profile", "sample", "--format", format, str(tmp_path / "out"))
+    assert ran.status == 0
+    assert file in files(tmp_path / "out")
+    assert "next: " in ran.stderr
+
+
+def test_a_local_tree_goes_along_without_what_an_earlier_build_left(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for name in ("CMakeLists.txt", "a.cu", "build/a.o", "lib.so", ".git/HEAD", "src/__pycache__/x"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("x")
+    assert vdbg_env("render", "--profile", "sample", "--source", str(tree), str(tmp_path / "out")).status == 0
+    assert {f for f in files(tmp_path / "out") if f.startswith("source/")} == {"source/CMakeLists.txt", "source/a.cu"}
+
+
+def test_the_environments_certificates_are_taken_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ca.pem").write_text(CERTIFICATE)
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
+    ran = vdbg_env("render", "--profile", "sample", str(tmp_path / "out"))
+    assert f"note: certificates from PIP_CERT={tmp_path / 'ca.pem'}; --ca-bundle names others" in ran.stderr
+    assert files(tmp_path / "out")["site/ca-bundle.crt"] == CERTIFICATE.encode()
+
+
+def test_a_profile_in_a_file_is_taken_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text('schema: vdbg-env/image/v1\nname: mine\nsummary: m\nextends: sample\nbuild: {arch: "8.0"}\n')
+    assert vdbg_env("render", "--profile", str(path), str(tmp_path / "out")).status == 0
+    assert b"CMAKE_CUDA_ARCHITECTURES=80-real" in files(tmp_path / "out")["Dockerfile"]
+
+
+def test_a_profile_of_the_users_own_folder_is_listed_and_wins(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    (folder / "sample.yaml").write_text("schema: vdbg-env/image/v1\nname: sample\nsummary: mine\nextends: pypi-cu130\n")
+    (folder / "broken.yaml").write_text("nmae: x\n")
+    ran = vdbg_env("images", "list")
+    assert "sample      (yours) mine" in ran.stdout
+    assert "broken      (yours) WRONG: " in ran.stdout
+    listed = {p["name"]: p for p in json.loads(vdbg_env("images", "list", "--json").stdout)["profiles"]}
+    assert (listed["sample"]["shipped"], listed["vllm-cu130"]["shipped"]) == (False, True)
+    assert listed["broken"]["error"]
+
+
+def test_every_shipped_profile_passes_lint() -> None:
+    ran = vdbg_env("images", "lint")
+    assert (ran.status, ran.stdout) == (0, "".join(f"{name}: ok\n" for name in sorted(shipped().profiles)))
+
+
+def test_a_profile_is_shown_whole() -> None:
+    shown = json.loads(vdbg_env("images", "show", "sample").stdout)
+    assert (shown["source"], shown["toolchain"]["cuda"]) == ("bundled:sample", "13.0")
+
+
+BAD: dict[str, tuple[list[str], str, str]] = {
+    "unknown profile": (["--profile", "smaple"], "no profile is called 'smaple'", "did you mean 'sample'?"),
+    "profile file that is not there": (["--profile", "./no.yaml"], "no.yaml cannot be read", "check the path"),
+    "architecture without a point": (["--arch", "90"], "'90' is not an architecture", "--arch 9.0"),
+    "architecture that is no number": (["--arch", "hopper"], "'hopper' is not an architecture", "--arch 9.0"),
+    "architecture the toolkit lacks": (["--arch", "7.0"], "CUDA 13.0 does not build for architecture 7.0", "CUDA 12.9"),
+    "base with a newline": (["--base", "a\nRUN x"], r"--base holds the control character \n", "take the character out"),
+    "base with capital letters": (["--base", "Debian:12"], "'Debian:12' is not the name", "no capital letters"),
+    "base as an address": (["--base", "https://h/x"], "'https://h/x' is not the name of an image", "no https://"),
+    "base with half a digest": (["--base", "a@sha256:12"], "is not the name of an image", "64 hexadecimal digits"),
+    "image name with a newline": (["--image", "x\ny"], r"--image holds the control character \n", "take the character"),
+    "source without a version": (["--source", "vllm"], "'vllm' follows no known spelling", "PROJECT==VERSION"),
+    "source with a password": (["--source", "git+https://me:pw@h/r@v1"], "a user name or password", "--secret netrc"),
+    "source without a reference": (["--source", "git+https://h/r"], "is not git+https://", "name a tag or a commit"),
+    "source that is not there": (["--source", "./nowhere"], "--source: nowhere is not there", "a folder that exists"),
+    "target that is an option": (["--target", "-x"], "--target '-x' is not the name of a build target", ""),
+    "target vLLM lacks": (
+        ["--profile", "pypi-cu130", "--target", "_flashmla_X"],
+        "vLLM 0.33.0 has no such extension", "did you mean '_flashmla_C'?",
+    ),
+    "dependency of another build": (["--dep", "cutlass=."], "--dep cutlass: the build has no such", "leave --dep out"),
+    "dependency mistyped": (
+        ["--profile", "pypi-cu130", "--dep", "cutlas=."], "--dep cutlas: the build has no", "did you mean 'cutlass'?",
+    ),
+    "dependency without a folder": (["--dep", "cutlass"], "'cutlass' is not NAME=PATH", "--dep cutlass=./cutlass"),
+    "dependency that is not there": (["--dep", "cutlass=./no"], "cutlass: no is not there", "a folder that exists"),
+    "secret that is not there": (["--secret", "netrc=./no"], "--secret netrc: no is not there", "ls -l no"),
+    "secret a builder would leak": (["--secret", "netrc={file}"], "cannot be kept out of the image", "docker-buildx"),
+    "certificates that are none": (["--ca-bundle", "{file}"], "holds no certificate", "openssl x509 -inform der"),
+    "certificates that are not there": (["--ca-bundle", "no.pem"], "no.pem cannot be read", "ls -l no.pem"),
+    "index with a password": (["--pip-index-url", "https://a:b@h/s"], "at h carries a user name or password", "netrc"),
+    "index that is no address": (["--pip-index-url", "h/simple"], "'h/simple' is not an address", "https://HOST/PATH"),
+    "mirror with a blank": (["--apt-mirror", "https://h/a b"], "'https://h/a b' is not an address", ""),
+    "GPU asked for in no known way": (["--gpu", "all"], "'all' is not a way to ask for GPUs", "cdi, runtime or none"),
+    "dumps to a relative folder": (["--dumps", "./d"], "'./d' is neither a volume nor a", "a path from the root"),
+    "platform nobody builds": (["--platform", "linux/riscv64"], "'linux/riscv64' is not one of", ""),
+    "jobs that are no number": (["--jobs", "many"], "'many' is not a valid integer", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_met_with_its_place_and_the_next_step(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("no certificate")
+    flags, told, advice = BAD[name]
+    flags = [flag.replace("{file}", "file") for flag in flags]
+    profile = [] if "--profile" in flags else ["--profile", "sample"]
+    ran = vdbg_env("render", *profile, *flags, "out")
+    assert ran.status == 2
+    assert told in ran.stderr
+    assert advice in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"], "something half-made was left"
+
+
+def test_a_folder_of_something_else_is_never_written_to(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    ran = vdbg_env("render", "--profile", "sample", str(tmp_path))
+    assert ran.status == 2
+    assert "holds files that were not rendered here" in ran.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/below"):
+        ran = vdbg_env("render", "--profile", "sample", str(tmp_path / place))
+        assert ran.status == 2
+        assert "try:" in ran.stderr
+
+
+def test_lint_tells_every_wrong_profile_at_its_place(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        head = f"schema: vdbg-env/image/v1\nname: {name}\nsummary: s\nextends: sample\n"
+        (tmp_path / f"{name}.yaml").write_text(head + "sorce: x\n")
+    ran = vdbg_env("images", "lint", str(tmp_path / "one.yaml"), str(tmp_path / "two.yaml"), "sample")
+    assert (ran.status, ran.stdout) == (2, "sample: ok\n")
+    for name in ("one", "two"):
+        assert f"{name}.yaml:5:1: unknown key 'sorce' (did you mean 'source'?)" in ran.stderr

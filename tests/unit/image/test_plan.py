@@ -1,0 +1,169 @@
+"""One plan, wherever it runs: the container's commands are the bare machine's, below another root."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.dockerfile_reader import read_dockerfile
+from tests.support.image_library import planned, shipped
+from vdbg_env.errors import BadInput
+from vdbg_env.image.dockerfile import dockerfile
+from vdbg_env.image.plan import ROOT, CopyStep, RunStep, Variable, shell_word
+from vdbg_env.image.planner import plan
+from vdbg_env.image.request import BuildRequest, Secret, Site
+from vdbg_env.image.source import LocalTree
+from vdbg_env.image.spec import ImageSpec
+
+SAMPLE = BuildRequest(profile="sample")
+
+
+def compile_step(request: BuildRequest) -> RunStep:
+    return next(s for s in planned(request).steps if isinstance(s, RunStep) and s.id == "compile")
+
+
+def test_the_same_wish_gives_the_same_plan_and_digest() -> None:
+    one, other = planned(SAMPLE), planned(replace(SAMPLE))
+    assert (one, one.digest) == (other, other.digest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"arch": ("8.0",)},
+        {"debug": "device-debug"},
+        {"base": "a/b:1"},
+        {"target": "sample"},
+        {"site": Site(ca_bundle=b"x")},
+    ],
+)
+def test_another_wish_gives_another_digest(change: dict[str, object]) -> None:
+    assert planned(replace(SAMPLE, **change)).digest != planned(SAMPLE).digest  # type: ignore[arg-type]
+
+
+def test_a_changed_byte_of_the_bundled_project_changes_the_digest() -> None:
+    first, *rest = shipped().bundled["sample"]
+    library = replace(shipped(), bundled={"sample": (replace(first, data=first.data + b"\n"), *rest)})
+    assert planned(SAMPLE, library).digest != planned(SAMPLE).digest
+
+
+def test_a_plan_is_plain_json() -> None:
+    document = planned(SAMPLE).document()
+    assert json.loads(json.dumps(document))["schema"] == "vdbg-env/plan/v1"
+
+
+def test_nothing_of_the_machine_is_in_the_digest() -> None:
+    proxies = Site(proxies={"https_proxy": "http://me:hunter2@proxy:3128"})
+    asked = planned(replace(SAMPLE, site=proxies))
+    assert asked.digest == planned(SAMPLE).digest
+    assert "hunter2" not in json.dumps(asked.document())
+
+
+def test_every_command_of_the_dockerfile_is_one_of_the_scripts() -> None:
+    decided = planned(BuildRequest(profile="pypi-cu130", target="_flashmla_C"))
+    runs = [r for r in read_dockerfile(dockerfile(decided)) if r.keyword == "RUN"]
+    scripts = [s for s in decided.steps if isinstance(s, RunStep)]
+    assert len(runs) == len(scripts)
+    for run, step in zip(runs, scripts, strict=True):
+        for command in step.commands:
+            assert set(command.replace("\\\n", " ").split()) <= set(step.script().replace("\\\n", " ").split())
+        assert run.words[:2] == ("set", "-eu;") or run.words[:3] == ("set", "-eu", ";")
+
+
+def test_the_environment_moves_with_the_root() -> None:
+    decided = planned(SAMPLE)
+    there = decided.environment("/home/me/x", {"PATH": "/usr/bin"})
+    assert there["VDBG_ROOT"] == "/home/me/x"
+    assert there["CUDA_HOME"] == "/home/me/x/cuda"
+    assert there["PATH"] == "/home/me/x/venv/bin:/home/me/x/cuda/bin:/usr/bin"
+    assert decided.environment()["CUDA_HOME"] == f"{ROOT}/cuda"
+    names = set(decided.environment())
+    assert not [v for name, v in there.items() if ROOT in v and name in names]
+
+
+def test_no_script_names_the_containers_root() -> None:
+    for name in shipped().profiles:
+        for step in planned(BuildRequest(profile=name)).steps:
+            if isinstance(step, RunStep) and step.where == "anywhere":
+                assert ROOT not in step.script(), step.id
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=30).filter(str.isprintable))
+def test_a_variable_reaches_the_shell_as_it_is(value: str) -> None:
+    variable = Variable(name="X", value=value)
+    ran = subprocess.run(
+        ["/bin/sh", "-c", f"printf %s {shell_word(variable)}"], capture_output=True, check=True, env={}
+    )
+    assert ran.stdout.decode() == value
+
+
+def test_a_search_path_goes_before_what_was_held(tmp_path: Path) -> None:
+    variable = Variable(name="P", value=("a b", "c"), kind="search")
+    for held, expected in [({"P": "/x"}, "/r/a b:/r/c:/x"), ({}, "/r/a b:/r/c")]:
+        ran = subprocess.run(
+            ["/bin/sh", "-c", f"printf %s {shell_word(variable)}"],
+            capture_output=True, check=True, text=True, cwd=tmp_path, env={"VDBG_ROOT": "/r", **held},
+        )  # fmt: skip
+        assert ran.stdout == expected == variable.at("/r", held.get("P", ""))
+
+
+def test_compiling_can_be_split_from_fetching() -> None:
+    request = BuildRequest(profile="pypi-cu130", target="_C_stable_libtorch", offline_compile=True)
+    fetch, rest = planned(request).split_before_compile("vdbg-env/fetched:1")
+    assert [s.id for s in (*fetch.steps, *rest.steps)] == [s.id for s in planned(request).steps]
+    assert (rest.base, rest.network) == ("vdbg-env/fetched:1", "none")
+    assert not any(s.network for s in rest.steps if isinstance(s, RunStep))
+    assert rest.artifacts == ("out",) and fetch.artifacts == ()
+
+
+def test_each_half_of_a_split_carries_the_files_it_copies(tmp_path: Path) -> None:
+    request = replace(SAMPLE, source=LocalTree(path=str(tmp_path)), site=Site(ca_bundle=b"-----BEGIN"))
+    for half in planned(request).split_before_compile("x:1"):
+        sources = {s.source for s in half.steps if isinstance(s, CopyStep)}
+        assert {item.name.partition("/")[0] for item in half.context} == {s.partition("/")[0] for s in sources}
+
+
+def test_both_defences_stand_in_every_profile() -> None:
+    for name in shipped().profiles:
+        environment = planned(BuildRequest(profile=name)).environment()
+        wanted = {"NVCC_PREPEND_FLAGS": "-lineinfo", "CCACHE_DISABLE": "1", "VLLM_DISABLE_SCCACHE": "1"}
+        assert wanted.items() <= environment.items()
+        assert "FLASHINFER_JIT_DEBUG" not in environment
+        step = compile_step(BuildRequest(profile=name))
+        assert "CMAKE_CUDA_FLAGS=-lineinfo" in step.script()
+        assert "CMAKE_CUDA_COMPILER_LAUNCHER=" in step.script()
+
+
+def test_a_targets_own_project_alone_is_fetched() -> None:
+    script = compile_step(BuildRequest(profile="pypi-cu130", target="_vllm_fa3_C")).script()
+    assert r"'/external_projects\/vllm_flash_attn\.cmake/!s|" in script
+    assert "/!s|" not in compile_step(BuildRequest(profile="pypi-cu130", target="_C_stable_libtorch")).script()
+
+
+def test_a_profile_may_take_a_defence_away_but_not_in_silence() -> None:
+    values = shipped().spec("sample").model_dump(by_alias=True, mode="json")
+    values["environment"] = {"CCACHE_DISABLE": None, "MINE": "1"}
+    values["build"]["cmake_args"] = ["-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache"]
+    decided = plan(ImageSpec.model_validate(values), SAMPLE, shipped())
+    assert "CCACHE_DISABLE" not in decided.environment()
+    assert decided.environment()["MINE"] == "1"
+    assert len([w for w in decided.warnings if "the proof will find" in w]) == 2
+
+
+def test_device_debug_is_warned_of_and_leaves_lineinfo_out() -> None:
+    decided = planned(replace(SAMPLE, debug="device-debug"))
+    assert decided.environment()["NVCC_PREPEND_FLAGS"] == "-G"
+    assert any("optimiser off" in w for w in decided.warnings)
+
+
+def test_a_secret_is_mounted_where_it_can_be_and_refused_elsewhere() -> None:
+    decided = planned(replace(SAMPLE, secrets=(Secret(id="netrc", path="/home/me/.netrc"),)))
+    text = dockerfile(decided, "buildkit")
+    assert "--mount=type=secret,id=netrc,target=/root/.netrc" in text
+    assert "/home/me" not in text + json.dumps(decided.document())
+    with pytest.raises(BadInput, match="cannot be kept out of the image"):
+        dockerfile(decided, "classic")

@@ -1,0 +1,128 @@
+"""One value starts a debug container in every way there is."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.golden import assert_golden
+from tests.support.image_library import planned
+from vdbg_env.errors import BadInput
+from vdbg_env.image.apptainer import apptainer
+from vdbg_env.image.request import BuildRequest, Secret
+from vdbg_env.image.run_settings import DumpVolume, Gpu, RunSettings, parse_dumps, parse_gpu, parse_size, warnings
+from vdbg_env.image.run_writers import compose, docker_argv, kubernetes, seccomp_text
+from vdbg_env.resources import data_dir
+
+SETTINGS = RunSettings(
+    image="vdbg-env/sample:1", command=("vllm", "serve", "a model"), env=(("CUDA_LAUNCH_BLOCKING", "1"),), ports=(8000,)
+)
+CDI = replace(
+    SETTINGS, gpu=Gpu(by="cdi", devices=("nvidia.com/gpu=0",)), dumps=DumpVolume(source="/data/d", kind="bind")
+)
+BARE = replace(SETTINGS, gpu=Gpu(by="none"), dumps=None, ipc="host", seccomp="default")
+ALL = {"runtime": SETTINGS, "cdi": CDI, "none": BARE}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_docker_reads_as_its_golden(name: str) -> None:
+    assert_golden(f"image/run/{name}.docker.txt", "\n".join(docker_argv(ALL[name])) + "\n")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_compose_reads_as_its_golden(name: str) -> None:
+    assert_golden(f"image/run/{name}.compose.yaml", compose(ALL[name]))
+
+
+@pytest.mark.parametrize("name", ["runtime", "none"])
+def test_kubernetes_reads_as_its_golden(name: str) -> None:
+    assert_golden(f"image/run/{name}.k8s.yaml", kubernetes(ALL[name]))
+
+
+@pytest.mark.parametrize("profile", ["sample", "vllm-cu130"])
+def test_apptainer_reads_as_its_golden(profile: str) -> None:
+    assert_golden(f"image/{profile}.def", apptainer(planned(BuildRequest(profile=profile))))
+
+
+def test_apptainer_refuses_secrets_and_says_the_way_round() -> None:
+    request = BuildRequest(profile="sample", secrets=(Secret(id="netrc", path="/x"),))
+    with pytest.raises(BadInput) as caught:
+        apptainer(planned(request))
+    assert caught.value.next_step and "docker-archive" in caught.value.next_step
+
+
+def test_kubernetes_has_no_word_for_one_cdi_device() -> None:
+    with pytest.raises(BadInput, match="by number"):
+        kubernetes(CDI)
+
+
+@given(
+    st.text(st.characters(codec="utf-8"), max_size=20).filter(str.isprintable),
+    st.sampled_from(["yes", "0644", "22:22", "null", "~", "1e3", "- a", "a: b", "# c", "*x", "&x", "!t", "3.10"]),
+)
+def test_a_reader_of_yaml_1_1_gets_the_very_text(any_text: str, tricky: str) -> None:
+    for text in (any_text, tricky):
+        settings = replace(SETTINGS, env=(("NAME", text),), command=(text,))
+        service = yaml.safe_load(compose(settings))["services"]["debug"]
+        assert (service["environment"]["NAME"], service["command"]) == (text, [text])
+        pod: Any = next(iter(yaml.safe_load_all(kubernetes(settings))))
+        assert pod["spec"]["containers"][0]["env"] == [{"name": "NAME", "value": text}]
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu"),
+    [
+        ("none", Gpu(by="none")),
+        ("cdi", Gpu(by="cdi")),
+        ("runtime", Gpu(by="runtime")),
+        ("cdi:nvidia.com/gpu=0,nvidia.com/gpu=1", Gpu(by="cdi", devices=("nvidia.com/gpu=0", "nvidia.com/gpu=1"))),
+        ("runtime:0,1", Gpu(by="runtime", devices=("0", "1"))),
+    ],
+)
+def test_gpus_are_asked_for_in_three_ways(text: str, gpu: Gpu) -> None:
+    assert parse_gpu(text) == gpu
+
+
+@pytest.mark.parametrize("text", ["all", "cdi:0", "cdi:", "runtime:a b", "none:0", "cdi:nvidia.com/gpu=0\n"])
+def test_another_way_to_ask_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        parse_gpu(text)
+
+
+def test_dumps_go_to_a_volume_or_a_folder() -> None:
+    assert parse_dumps("dumps") == DumpVolume(source="dumps")
+    assert parse_dumps("/var/dumps") == DumpVolume(source="/var/dumps", kind="bind")
+    for wrong in ("./dumps", "-d", "/a:b", "a\nb", ""):
+        with pytest.raises(BadInput):
+            parse_dumps(wrong)
+
+
+@pytest.mark.parametrize(("text", "size"), [("1", 1), ("16g", 16 << 30), ("2GiB", 2 << 30), ("512M", 512 << 20)])
+def test_sizes_are_read_in_powers_of_1024(text: str, size: int) -> None:
+    assert parse_size(text, "--shm-size") == size
+
+
+@pytest.mark.parametrize("text", ["", "g", "-1", "1.5g", "16 g", "1x", "9" * 30])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="not a size"):
+        parse_size(text, "--shm-size")
+
+
+def test_settings_that_fight_each_other_are_told() -> None:
+    fighting = replace(SETTINGS, ipc="host", shm_bytes=1 << 30, seccomp="unconfined", dumps=None)
+    assert len(warnings(fighting)) == 3
+    assert warnings(SETTINGS) == ()
+
+
+def test_the_seccomp_profile_goes_to_the_engine_as_text_on_one_line() -> None:
+    text = seccomp_text((data_dir("templates") / "seccomp-ptrace.json").read_bytes())
+    profile = json.loads(text)
+    assert "\n" not in text
+    refused = {name for rule in profile["syscalls"] for name in rule["names"]}
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
+    assert {"mount", "unshare", "kexec_load", "bpf", "clone3"} <= refused
+    assert not {"ptrace", "personality", "process_vm_readv", "perf_event_open"} & refused
