@@ -31,7 +31,9 @@ class _Document(BaseModel):
     build: Literal["native", "foreign"] = "native"
 
 
-class _Manifest(BaseModel):
+class Manifest(BaseModel):
+    """images/samples/samples.yaml."""
+
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
     schema_: Literal["vdbg-env/samples/v1"] = Field(alias="schema")
     samples: list[_Document]
@@ -69,7 +71,7 @@ class Sample:
 def samples() -> tuple[Sample, ...]:
     """Return every sample of the manifest, in its order; raises BadDocument where the manifest is wrong."""
     path = FOLDER / "samples.yaml"
-    manifest = validate(_Manifest, read(path.read_bytes(), str(path)))
+    manifest = validate(Manifest, read(path.read_bytes(), str(path)))
     return tuple(_sample(document) for document in manifest.samples)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.samples import FOLDER, Sample, build, samples
+from tests.gpu.samples import FOLDER, Manifest, Sample, build, samples
 from tests.support.command_line import vdbg_env
 from tests.support.toolchain import cuda_tool
 from vdbg_env.cuda.code_map import CodeMap
@@ -32,6 +32,11 @@ def test_each_sample_has_one_planted_line_but_the_clean_one(sample: Sample) -> N
         assert sample.planted is None and "# PLANTED triton" in (FOLDER / "torch_crash_triton.py").read_text()
     else:
         assert (sample.planted is None) == (sample.name == "clean")
+
+
+def test_the_published_schema_is_the_one_the_manifest_is_checked_against() -> None:
+    published = json.loads((data_dir("images") / "samples-v1.schema.json").read_text())
+    assert published == Manifest.model_json_schema()
 
 
 def test_the_manifest_knows_every_program_and_speaks_the_words_of_triage_and_of_the_core_reader() -> None:
