@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint golden bench fuzz clean
+.PHONY: help demo test lint golden bench fuzz oracle-gdb clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -35,6 +35,10 @@ bench: $(READY)  ## Measure, each figure against a peer in the same run
 fuzz: $(READY)   ## Coverage-guided fuzzing of every reader, FUZZ_SECONDS each (20 if not set)
 	$(BIN)/pip install --quiet atheris
 	for t in tests/fuzz/fuzz_*.py; do PYTHONPATH=builder:. $(BIN)/python $$t || exit 1; done
+
+oracle-gdb: $(READY) ## Ask cuda-gdb 12.4 to agree on synthetic cores; fetched from a Debian mirror where one answers
+	scripts/cuda-gdb .cache/cuda-gdb || echo "cuda-gdb cannot be had here: its tests are skipped"
+	$(BIN)/pytest -q tests/oracle/test_cores_against_cuda_gdb.py
 
 clean:           ## Remove what make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
