@@ -62,7 +62,7 @@ def expand_in_pieces(stored: memoryview, how: Compression, size: int) -> Iterato
         with zstandard.ZstdDecompressor(max_window_size=LARGEST).stream_reader(stored) as reader:
             while piece := reader.read(length):
                 yield piece
-                length *= 2
+                length = min(2 * length, 8 * _FIRST_PIECE)
     except (zstandard.ZstdError, MemoryError) as error:
         raise UnreadableBinary(f"a payload does not decompress as {how}: {error}") from error
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from vdbg_env.application.ports import BinaryFile
 from vdbg_env.engines.binary_files import BinaryFiles
-from vdbg_env.engines.image_files import ImageFiles
 from vdbg_env.errors import BadInput, EngineFailed, HostNotAble
 
 
@@ -22,6 +21,9 @@ class Targets:
             if Path(target).exists():
                 yield stack.enter_context(BinaryFiles().open(target))
                 return
+            # The Docker SDK takes longer to import than most libraries take to verify.
+            from vdbg_env.engines.image_files import ImageFiles
+
             try:
                 files = stack.enter_context(ImageFiles().open(target))
             except (BadInput, EngineFailed, HostNotAble) as error:
