@@ -1,7 +1,7 @@
 """`vdbg-env verify` against cuobjdump on the largest published libraries: `python -m benchmarks.verify [LIBRARY...]`.
 
-Peers, in turn with ours in the same run: `cuobjdump -all -lelf` (the listing alone, which proves nothing), the same with
-`-xelf all` and a look at every extracted file's section headers (the proof people use), and reading the file from disk.
+Peers, in turn with ours in the same run: `cuobjdump -all -lelf` (the listing alone, which proves nothing), the same
+with `-xelf all` and a look at every extracted file's section headers (the proof people use), and reading the file.
 Without a LIBRARY, the newest torch and vllm wheels are fetched with pip into the temporary folder, and kept there.
 """
 
@@ -33,13 +33,13 @@ WHOLE = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
 from vdbg_env.cuda.cubin import read_cubin
-from vdbg_env.cuda.device_code import device_code
+from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.engines.binary_files import BinaryFiles
 def read(code):
     return read_cubin(code.entry.payload()) if code.entry.kind == 2 else None
 with BinaryFiles().open(sys.argv[1]) as files, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
     for file in files:
-        list(pool.map(read, device_code(file.data)))
+        list(pool.map(read, find_device_code(file.data)))
 """
 
 Timed = tuple[float, float]  # seconds, MiB

@@ -5,7 +5,7 @@ import contextlib
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env"]):
-    from vdbg_env.cuda.device_code import device_code
+    from vdbg_env.cuda.device_code import find_device_code
     from vdbg_env.cuda.lineinfo import file_report, judge
     from vdbg_env.errors import UnreadableBinary
 
@@ -18,7 +18,7 @@ from vdbg_env.cuda.fatbin import EntryKind
 
 def read(data: bytes) -> None:
     with contextlib.suppress(UnreadableBinary):
-        file_report("fuzzed", map(judge, device_code(data)))
+        file_report("fuzzed", map(judge, find_device_code(data)))
 
 
 def seeds() -> list[bytes]:

@@ -16,7 +16,7 @@ from tests.oracle.nvdisasm_listing import Instruction, Lines, as_nvdisasm_prints
 from tests.support.cubins import DATA, cubin, place
 from tests.support.toolchain import cuda_tool
 from vdbg_env.cuda.code_map import CodeMap
-from vdbg_env.cuda.device_code import device_code
+from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.cuda.fatbin import EntryKind
 from vdbg_env.cuda.line_table import Place
 
@@ -107,7 +107,7 @@ def test_separately_compiled_code_agrees_before_and_after_linking(arch: str, tmp
 def test_code_out_of_a_compressed_library_agrees(option: str, tmp_path: Path) -> None:
     options = f"-lineinfo -arch=sm_90 -shared -Xcompiler -fPIC {option} -o a.so"
     nvcc(options, DATA / "inline_chain.cu", tmp_path)
-    entries = [code.entry for code in device_code((tmp_path / "a.so").read_bytes())]
+    entries = [code.entry for code in find_device_code((tmp_path / "a.so").read_bytes())]
     payloads = [bytes(entry.payload()) for entry in entries if entry.kind == EntryKind.ELF]
     (payload,) = [payload for payload in payloads if CodeMap(payload).code_sections]  # the other is the linker's stub
     path = tmp_path / "payload.cubin"

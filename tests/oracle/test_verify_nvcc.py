@@ -16,7 +16,7 @@ import pytest
 from tests.support.toolchain import cuda_tool
 from vdbg_env.application.verify_binaries import VerifyRequest, verify_binaries
 from vdbg_env.cuda.cubin import read_cubin, read_cubin_start
-from vdbg_env.cuda.device_code import device_code
+from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.cuda.elf import Elf
 from vdbg_env.cuda.fatbin import EntryKind
 from vdbg_env.cuda.lineinfo import Counts, FileReport, Verdict
@@ -216,7 +216,9 @@ def test_one_unit_with_lines_makes_the_linked_cubin_pass_and_its_own_entry_fails
     elf = Elf(library.read_bytes())
     final = elf.section(".nv_fatbin")
     assert final is not None
-    linked = [read_cubin(c.entry.payload()) for c in device_code(elf.contents(final)) if c.entry.kind == EntryKind.ELF]
+    linked = [
+        read_cubin(c.entry.payload()) for c in find_device_code(elf.contents(final)) if c.entry.kind == EntryKind.ELF
+    ]
     assert all(c.has_debug_line for c in linked if c.has_code)  # the naive verdict: full
 
     report = verify(tools, library)

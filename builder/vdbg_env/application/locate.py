@@ -10,7 +10,7 @@ from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, Sour
 from vdbg_env.application.read_cores import find_lines
 from vdbg_env.cuda.code_map import CodeMap, Function
 from vdbg_env.cuda.demangle import demangle, short_name
-from vdbg_env.cuda.device_code import device_code
+from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.cuda.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from vdbg_env.cuda.fatbin import EntryKind
 from vdbg_env.cuda.gpu_core import read_core
@@ -190,7 +190,7 @@ def _of_binary(binary: BinaryFile) -> Iterator[_Cubin]:
     if looks_like_elf(head) and (kind, machine) == (ET_CORE, EM_CUDA):
         yield from _of_core(binary.name, binary.data)
         return
-    for code in device_code(binary.data):
+    for code in find_device_code(binary.data):
         if code.entry.kind == EntryKind.ELF:
             name = code.entry.identifier or code.member
             yield _Cubin(file=binary.name, name=name, target=code.entry.target, data=code.entry.payload())

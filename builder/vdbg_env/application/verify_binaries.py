@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final, Literal
 
 from vdbg_env.application.ports import BinaryFile, BinarySource, ProgramRunner
-from vdbg_env.cuda.device_code import DeviceCode, device_code
+from vdbg_env.cuda.device_code import DeviceCode, find_device_code
 from vdbg_env.cuda.lineinfo import FileReport, Judgement, LineinfoReport, Witness, file_report, judge
 from vdbg_env.errors import HostNotAble, UnreadableBinary
 from vdbg_env.evidence import cuobjdump
@@ -76,7 +76,7 @@ def _read(file: BinaryFile, pool: ThreadPoolExecutor) -> FileReport:
     if file.problem is not None:
         return FileReport(path=file.name, problem=file.problem)
     try:
-        batches = pool.map(_judge_all, _batches(device_code(file.data)))
+        batches = pool.map(_judge_all, _batches(find_device_code(file.data)))
         return file_report(file.name, (judged for batch in batches for judged in batch))
     except UnreadableBinary as error:
         return FileReport(path=file.name, problem=error.what, next_step=error.next_step)

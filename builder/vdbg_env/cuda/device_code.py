@@ -34,7 +34,7 @@ def may_hold_device_code(start: Buffer) -> bool:
     return looks_like_elf(start) or ar.looks_like_archive(start) or fatbin.looks_like_fatbin(start)
 
 
-def device_code(data: Buffer) -> Iterator[DeviceCode]:
+def find_device_code(data: Buffer) -> Iterator[DeviceCode]:
     """Yield the device code of a file in file order; a bare cubin counts as one raw entry.
 
     Raises UnreadableBinary when the file is damaged, is a GPU core dump, or is none of the kinds named above.

@@ -13,7 +13,8 @@ from enum import StrEnum
 
 from vdbg_env.cuda.cubin import Cubin, read_cubin, read_cubin_start
 from vdbg_env.cuda.decompression import Compression
-from vdbg_env.cuda.device_code import DeviceCode
+from vdbg_env.cuda.device_code import DeviceCode, find_device_code
+from vdbg_env.cuda.elf import Buffer
 from vdbg_env.cuda.fatbin import EntryKind
 
 
@@ -187,6 +188,14 @@ def file_report(path: str, judgements: Iterable[Judgement]) -> FileReport:
         archs=tuple((key[2], counts) for key, counts in sorted(archs.items(), key=lambda item: item[0])),
         missing=tuple(missing),
     )
+
+
+def verify(data: Buffer, name: str = "") -> FileReport:
+    """Judge a whole file in one call, whatever its kind; `name` becomes the report's `path`.
+
+    Raises UnreadableBinary when the file is damaged or of another kind.
+    """
+    return file_report(name, map(judge, find_device_code(data)))
 
 
 def _missing(code: DeviceCode, cubin: Cubin) -> Missing:

@@ -10,7 +10,7 @@ from tests.builders.cubin import cubin
 from tests.builders.elf import ElfSpec, SectionSpec, build_elf
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
 from vdbg_env.cuda import ar
-from vdbg_env.cuda.device_code import device_code, may_hold_device_code
+from vdbg_env.cuda.device_code import find_device_code, may_hold_device_code
 from vdbg_env.cuda.elf import ET_CORE
 from vdbg_env.errors import UnreadableBinary
 
@@ -20,7 +20,7 @@ TWO = container(EntrySpec(payload=cubin("two"), identifier="two.cu"))
 
 def identifiers(data: bytes) -> list[str]:
     assert may_hold_device_code(data[:8])
-    return [code.entry.identifier for code in device_code(data)]
+    return [code.entry.identifier for code in find_device_code(data)]
 
 
 def test_final_and_relocatable_code_of_a_library_are_both_found() -> None:
@@ -36,7 +36,7 @@ def test_a_bare_fat_binary_is_read() -> None:
 
 
 def test_a_bare_cubin_is_one_entry() -> None:
-    (code,) = device_code(cubin("k", arch=100))
+    (code,) = find_device_code(cubin("k", arch=100))
     assert code.entry.target == "sm_100"
     assert bytes(code.entry.payload()) == cubin("k", arch=100)
 
@@ -44,13 +44,13 @@ def test_a_bare_cubin_is_one_entry() -> None:
 @pytest.mark.parametrize(("option", "target"), [("sm_90a", "sm_90a"), ("sm_90f", "sm_90f"), ("sm_90", "sm_90")])
 def test_the_suffix_of_a_bare_cubin_comes_from_the_note_of_ptxas(option: str, target: str) -> None:
     note = SectionSpec(name=".note.nv.tkinfo", data=f"ptxas\0-arch {option} -m 64 \0".encode())
-    (code,) = device_code(build_elf(ElfSpec(sections=[note])))
+    (code,) = find_device_code(build_elf(ElfSpec(sections=[note])))
     assert code.entry.target == target
 
 
 def test_members_of_a_static_library_are_named() -> None:
     data = archive(("a.o", host_library(ONE)), ("readme", b"text\n"), ("a_rather_long_name.o", host_library(TWO)))
-    assert [(c.member, c.entry.identifier) for c in device_code(data)] == [
+    assert [(c.member, c.entry.identifier) for c in find_device_code(data)] == [
         ("a.o", "one.cu"),
         ("a_rather_long_name.o", "two.cu"),
     ]
@@ -58,7 +58,7 @@ def test_members_of_a_static_library_are_named() -> None:
 
 def test_a_thin_archive_says_where_to_look() -> None:
     with pytest.raises(UnreadableBinary, match="thin archive"):
-        list(device_code(b"!<thin>\n"))
+        list(find_device_code(b"!<thin>\n"))
 
 
 def test_bsd_names_are_read() -> None:
@@ -68,23 +68,23 @@ def test_bsd_names_are_read() -> None:
 
 
 def test_a_32_bit_host_file_holds_none() -> None:
-    assert list(device_code(b"\x7fELF\x01\x01" + bytes(46))) == []
+    assert list(find_device_code(b"\x7fELF\x01\x01" + bytes(46))) == []
 
 
 def test_a_gpu_core_is_sent_to_its_own_command() -> None:
     with pytest.raises(UnreadableBinary) as caught:
-        list(device_code(build_elf(ElfSpec(type=ET_CORE))))
+        list(find_device_code(build_elf(ElfSpec(type=ET_CORE))))
     assert caught.value.next_step == "vdbg-env core FILE"
 
 
 def test_any_other_file_is_refused() -> None:
     assert not may_hold_device_code(b"#!/bin/s")
     with pytest.raises(UnreadableBinary, match="neither ELF"):
-        list(device_code(b"#!/bin/sh\n"))
+        list(find_device_code(b"#!/bin/sh\n"))
 
 
 @given(st.binary(max_size=300))
 def test_any_archive_ends_in_an_answer_or_a_typed_error(noise: bytes) -> None:
     base = archive(("a.o", host_library(ONE)), ("a_rather_long_name.o", host_library(TWO)))
     with contextlib.suppress(UnreadableBinary):
-        list(device_code(base[:120] + noise + base[120:]))
+        list(find_device_code(base[:120] + noise + base[120:]))

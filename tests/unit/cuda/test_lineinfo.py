@@ -5,7 +5,7 @@ import pytest
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
 from vdbg_env.cuda.decompression import Compression
-from vdbg_env.cuda.device_code import device_code
+from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.cuda.fatbin import EntryKind
 from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Verdict, file_report, judge
 
@@ -20,7 +20,7 @@ def report(*entries: EntrySpec) -> FileReport:
 
 
 def report_of(data: bytes) -> FileReport:
-    return file_report("lib.so", map(judge, device_code(data)))
+    return file_report("lib.so", map(judge, find_device_code(data)))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinRe
 from vdbg_env.application.builtin_steps.disassembly import agrees, code_of, instruction_at, opinion
 from vdbg_env.cuda.code_map import CodeMap, Function, Location
 from vdbg_env.cuda.demangle import demangle, short_name
-from vdbg_env.cuda.device_code import device_code
+from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.cuda.fatbin import EntryKind
 from vdbg_env.cuda.gpu_core import Fault, reading
 from vdbg_env.cuda.line_table import Place
@@ -136,7 +136,7 @@ def _matches(context: BuiltinContext, wanted: _Wanted, targets: Sequence[str], n
 
 def _in_file(name: str, data: bytes | memoryview, wanted: _Wanted, notes: list[str]) -> Iterator[_Found]:
     try:
-        entries = [code.entry for code in device_code(data)]
+        entries = [code.entry for code in find_device_code(data)]
     except UnreadableBinary:
         return  # one of thousands of files, and not one that holds device code
     for entry in entries:
