@@ -39,7 +39,8 @@ def overruled(spec: ImageSpec) -> tuple[str, ...]:
 
 
 def _toolchain(spec: ImageSpec) -> tuple[Variable, ...]:
-    path = ("venv/bin", "cuda/bin") if spec.toolchain.provided_by == "wheels" else ("venv/bin",)
+    built = ("out/bin",) if spec.build.system == "cmake" else ()
+    path = (*built, "venv/bin", *(("cuda/bin",) if spec.toolchain.provided_by == "wheels" else ()))
     if spec.toolchain.provided_by == "wheels":
         home = Variable(name="CUDA_HOME", value="cuda", kind="path")
     else:

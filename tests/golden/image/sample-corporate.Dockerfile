@@ -2,7 +2,7 @@
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
-    PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PATH="/opt/vdbg/out/bin:/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     CUDA_HOME="/opt/vdbg/cuda" \
     NVCC_PREPEND_FLAGS="-lineinfo" \
     CCACHE_DISABLE="1" \
@@ -116,4 +116,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:deaf9e78ee2f64612d8969fb30fa360e76d6402eef2e761c5851ef2c6b18735a"
+    dev.vdbg-env.plan.digest="sha256:edf2ef7a35ad3b14b792d31b4fcef9ea8e89abb4cb9c4600545cd304b6dd799a"

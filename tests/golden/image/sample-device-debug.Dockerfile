@@ -2,7 +2,7 @@
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
-    PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PATH="/opt/vdbg/out/bin:/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     CUDA_HOME="/opt/vdbg/cuda" \
     NVCC_PREPEND_FLAGS="-G" \
     CCACHE_DISABLE="1" \
@@ -98,4 +98,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:0b4359c01f9af06028f6bbb6d761f4e12356bd1c5804cce19f31aa7045aac96e"
+    dev.vdbg-env.plan.digest="sha256:b5d5d518383803c993ec5a51f1fa8333f08730a57373f312a54d51bdc1f8b205"

@@ -2,7 +2,7 @@
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
-    PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PATH="/opt/vdbg/out/bin:/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     CUDA_HOME="/opt/vdbg/cuda" \
     NVCC_PREPEND_FLAGS="-lineinfo" \
     CCACHE_DISABLE="1" \
@@ -101,4 +101,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:61d7162200f7820292ef901e5233848b512cc772a28af2d67693ce2504ad8212"
+    dev.vdbg-env.plan.digest="sha256:28e91cf47676511d2f743713c27bd2e73ba9495db34ffb2e9f4f0d36c5e88df2"

@@ -4,7 +4,7 @@
 # hadolint ignore=DL3029
 FROM --platform=linux/arm64 docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
-    PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PATH="/opt/vdbg/out/bin:/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     CUDA_HOME="/opt/vdbg/cuda" \
     NVCC_PREPEND_FLAGS="-lineinfo" \
     CCACHE_DISABLE="1" \
@@ -100,4 +100,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:a02e00fb96f71a7f50715ad9f77c474bed8b4653f012867a9013c0e35324156a"
+    dev.vdbg-env.plan.digest="sha256:6f408d239a0b09c0fee409ac836ec8682b3a062e1eab4c1e9ad13dff7d5049ad"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
+from tests.support.golden import assert_golden
 from tests.support.image_library import shipped
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"
@@ -39,6 +40,13 @@ def test_a_rendered_folder_holds_the_dockerfile_and_all_it_copies(tmp_path: Path
     assert document["plan_digest"].encode() in written["Dockerfile"]
     assert b"// PLANTED" in written["source/include/rows.cuh"]
     assert document["next_step"] == f"docker build --tag vdbg-env/sample:latest {tmp_path / 'out'}"
+
+
+@pytest.mark.parametrize("profile", sorted(shipped().profiles))
+def test_a_dry_run_prints_the_golden_dockerfile_and_nothing_else(profile: str) -> None:
+    ran = vdbg_env("build", "--lineinfo", "--profile", profile, "--dry-run")
+    assert ran.status == 0
+    assert_golden(f"image/{profile}.amd64.classic.Dockerfile", ran.stdout)
 
 
 def test_rendering_again_gives_the_same_bytes(tmp_path: Path) -> None:

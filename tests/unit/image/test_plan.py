@@ -79,7 +79,7 @@ def test_the_environment_moves_with_the_root() -> None:
     there = decided.environment("/home/me/x", {"PATH": "/usr/bin"})
     assert there["VDBG_ROOT"] == "/home/me/x"
     assert there["CUDA_HOME"] == "/home/me/x/cuda"
-    assert there["PATH"] == "/home/me/x/venv/bin:/home/me/x/cuda/bin:/usr/bin"
+    assert there["PATH"] == "/home/me/x/out/bin:/home/me/x/venv/bin:/home/me/x/cuda/bin:/usr/bin"
     assert decided.environment()["CUDA_HOME"] == f"{ROOT}/cuda"
     names = set(decided.environment())
     assert not [v for name, v in there.items() if ROOT in v and name in names]

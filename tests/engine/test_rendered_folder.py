@@ -1,0 +1,50 @@
+"""Plain docker build takes a rendered folder, and what it builds carries line info."""
+
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.build_orders import BASE
+from tests.support.command_line import vdbg_env
+from vdbg_env.engines.docker_client import Engine
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+@pytest.fixture
+def image(docker_engine: Engine) -> Iterator[str]:
+    """A name of its own, removed with what it names."""
+    name = f"vdbg-test/rendered:{uuid.uuid4().hex[:12]}"
+    yield name
+    if docker_engine.client.images(name):
+        docker_engine.client.remove_image(name)
+
+
+def test_plain_docker_build_accepts_the_folder_of_the_sample(image: str, tmp_path: Path) -> None:
+    if shutil.which("docker") is None:
+        pytest.skip("the docker command is not installed")
+    folder = tmp_path / "sample"
+    rendered = vdbg_env(
+        "render", "--profile", "sample", "--base", BASE, "--network", "host", "--image", image, str(folder)
+    )
+    assert rendered.status == 0, rendered.stderr
+    next_step = rendered.stderr.rpartition("next: ")[2].split()
+    assert next_step == ["docker", "build", "--network", "host", "--tag", image, str(folder)]
+    # The classic builder, because it is the one that every engine has and that takes the least.
+    built = subprocess.run(["env", "DOCKER_BUILDKIT=0", *next_step], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
+
+    proof = vdbg_env("verify", image)
+    assert proof.status in {0, 3}, proof.stderr
+    assert "full" in next(line for line in proof.stdout.splitlines() if "libsample.so" in line)
+
+    started = subprocess.run(
+        ["docker", "run", "--rm", image, "sh", "-c", "ulimit -c; sample-crash"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert started.stdout.splitlines()[0] == "unlimited"
+    assert "CUDA error: " in started.stderr
