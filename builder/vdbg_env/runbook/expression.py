@@ -58,7 +58,7 @@ class Expression:
     def evaluate(self, values: Mapping[str, Data]) -> Data:
         """Return the value of the expression; raises ExpressionFailed."""
         try:
-            result = self.program.eval(data={name: values[name] for name in self.roots})
+            result = self.program.eval(data={name: _speakable(values[name]) for name in self.roots})
         except (RuntimeError, KeyError, TypeError, ValueError, UnicodeError) as error:
             raise ExpressionFailed(f"{self.text}: {error}") from None
         if str(result.type()) == "ERROR":
@@ -157,6 +157,20 @@ def _reason(message: str) -> str:
     return text[:1].lower() + text[1:]
 
 
+def _speakable(value: Data) -> Data:
+    """Return a value with every text in a form CEL keeps whole: it ends a text at NUL and refuses lone surrogates."""
+    match value:
+        case str():
+            clean = value.replace("\0", "\u2400")
+            return clean if clean.isascii() else clean.encode("utf-8", "replace").decode()
+        case list():
+            return [_speakable(x) for x in value]
+        case dict():
+            return {str(_speakable(key)): _speakable(x) for key, x in value.items()}
+        case _:
+            return value
+
+
 def _plain(value: Any) -> Data:
     """Return a CEL value as plain data; times and bytes become text, as JSON would have them."""
     match value:
@@ -167,6 +181,7 @@ def _plain(value: Any) -> Data:
         case list() | tuple():
             return [_plain(x) for x in value]
         case dict():
-            return {str(k): _plain(v) for k, v in value.items()}
+            # The C++ library orders maps by a hash that differs from process to process; a replay must not.
+            return {str(k): _plain(v) for k, v in sorted(value.items(), key=lambda pair: str(pair[0]))}
         case _:
             return str(value)

@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from vdbg_env.errors import Complaint
-from vdbg_env.runbook import schema
+from vdbg_env.runbook import schema, schema_step
 from vdbg_env.runbook.places import Places
 from vdbg_env.yaml_source import Path, YamlSource, nearest, validate
 
 _MERGED = ("env", "with")  # key by key; every other field is replaced as a whole
 
-FullStep = schema.RunStep | schema.UsesStep | schema.ManualStep
+FullStep = schema_step.RunStep | schema_step.UsesStep | schema_step.ManualStep
 
-_FULL: Mapping[type[schema.Part], type[FullStep]] = {
-    schema.RunFields: schema.RunStep,
-    schema.UsesFields: schema.UsesStep,
-    schema.ManualFields: schema.ManualStep,
+_FULL: Mapping[type[schema_step.Part], type[FullStep]] = {
+    schema_step.RunFields: schema_step.RunStep,
+    schema_step.UsesFields: schema_step.UsesStep,
+    schema_step.ManualFields: schema_step.ManualStep,
 }
-_DOES: Mapping[type[schema.Part], str] = {
-    schema.RunStep: "runs a command",
-    schema.UsesStep: "uses a built-in",
-    schema.ManualStep: "asks a person",
+_DOES: Mapping[type[schema_step.Part], str] = {
+    schema_step.RunStep: "runs a command",
+    schema_step.UsesStep: "uses a built-in",
+    schema_step.ManualStep: "asks a person",
 }
 
 
@@ -39,7 +39,7 @@ class Library:
         return tuple(self._sources)
 
     def take(
-        self, step: schema.SharedStep, path: Path, places: Places
+        self, step: schema_step.SharedStep, path: Path, places: Places
     ) -> tuple[FullStep, dict[Path, tuple[YamlSource, Path]]] | Complaint:
         """Return the whole step with the places of what was borrowed, or the complaint why there is none.
 
@@ -54,7 +54,7 @@ class Library:
         fields: dict[str, Any] = {_key(model, name): getattr(shared, name) for name in shared.model_fields_set}
         borrowed: dict[Path, tuple[YamlSource, Path]] = {(*path, key): (source, ("spec", key)) for key in fields}
         for name in step.model_fields_set - {"id", "from_"}:
-            key = _key(schema.SharedStep, name)
+            key = _key(schema_step.SharedStep, name)
             if name not in model.model_fields:
                 what = f"{key!r} means nothing to the shared step {step.from_!r}, which {_DOES[model]}"
                 return places.complaint((*path, key), what, key=True)
@@ -83,5 +83,5 @@ class Library:
         return self._files[name]
 
 
-def _key(model: type[schema.Part], field: str) -> str:
+def _key(model: type[schema_step.Part], field: str) -> str:
     return model.model_fields[field].alias or field

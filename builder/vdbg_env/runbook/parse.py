@@ -10,7 +10,7 @@ from typing import TypedDict, assert_never
 
 from vdbg_env.errors import BadDocument, Complaint
 from vdbg_env.evidence.finding import HowKnown, Level
-from vdbg_env.runbook import lint, model, schema
+from vdbg_env.runbook import lint, model, schema, schema_step
 from vdbg_env.runbook.invocation import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Watch
 from vdbg_env.runbook.library import FullStep, Library
 from vdbg_env.runbook.places import Places
@@ -94,7 +94,7 @@ class _Parser:
         return Places(source=self.source, borrowed=self.borrowed)
 
     def _digest(self) -> str:
-        taken = sorted({x.from_ for x in self.spec.steps if isinstance(x, schema.SharedStep)})
+        taken = sorted({x.from_ for x in self.spec.steps if isinstance(x, schema_step.SharedStep)})
         texts = [self.source.text, *(self.library.text(name) for name in taken if name in self.library.names)]
         return hashlib.sha256("\0".join("\n".join(lines) for lines in texts).encode()).hexdigest()
 
@@ -102,7 +102,7 @@ class _Parser:
         steps: list[model.Step] = []
         for index, given in enumerate(self.spec.steps):
             path: Path = ("spec", "steps", index)
-            if isinstance(given, schema.SharedStep):
+            if isinstance(given, schema_step.SharedStep):
                 taken = self.library.take(given, path, self._places())
                 if isinstance(taken, Complaint):
                     self.complaints.append(taken)
@@ -116,16 +116,16 @@ class _Parser:
 
     def _step(self, step: FullStep, path: Path) -> model.Step:
         match step:
-            case schema.RunStep():
+            case schema_step.RunStep():
                 return self._run(step, path)
-            case schema.UsesStep():
+            case schema_step.UsesStep():
                 return model.Uses(
                     **self._common(step, path),
                     builtin=self._builtin(step.uses, step.with_, path),
                     timeout_s=step.timeout,
                     results=step.results,
                 )
-            case schema.ManualStep(manual=question):
+            case schema_step.ManualStep(manual=question):
                 return model.Manual(
                     id=step.id,
                     title=step.name or step.id,
@@ -140,11 +140,11 @@ class _Parser:
             case _:
                 assert_never(step)
 
-    def _run(self, step: schema.RunStep, path: Path) -> model.Run:
+    def _run(self, step: schema_step.RunStep, path: Path) -> model.Run:
         command = self.spec.commands.get(step.run)
         inherited = command or schema.Command(argv="-")
-        argv = step.argv or schema.ArgvOverlay()
-        repeat = step.repeat or schema.Repeat()
+        argv = step.argv or schema_step.ArgvOverlay()
+        repeat = step.repeat or schema_step.Repeat()
         readers = [
             self._builtin(reader.uses, reader.with_, (*path, "readers", i)) for i, reader in enumerate(step.readers)
         ]
@@ -170,7 +170,7 @@ class _Parser:
             verify_env=step.verify_env,
         )
 
-    def _common(self, step: schema.RunStep | schema.UsesStep, path: Path) -> _Common:
+    def _common(self, step: schema_step.RunStep | schema_step.UsesStep, path: Path) -> _Common:
         return {
             "id": step.id,
             "title": step.name or step.id,
@@ -181,7 +181,7 @@ class _Parser:
             "outcomes": self._outcomes(step, path),
         }
 
-    def _outcomes(self, step: schema.RunStep | schema.UsesStep, path: Path) -> tuple[model.Outcome, ...]:
+    def _outcomes(self, step: schema_step.RunStep | schema_step.UsesStep, path: Path) -> tuple[model.Outcome, ...]:
         if not step.outcomes:
             what = f"step {step.id!r} has no outcomes: say what follows, at least '- unresolved: {{next: end}}'"
             self.complaints.append(self._places().complaint(path, what))
@@ -194,7 +194,7 @@ class _Parser:
         return tuple(outcomes)
 
     def _outcome(
-        self, status: model.Status, given: schema.Outcome, step_next: schema.StepNext | None, path: Path
+        self, status: model.Status, given: schema_step.Outcome, step_next: schema_step.StepNext | None, path: Path
     ) -> model.Outcome:
         target = given.next or _by_status(step_next, status)
         if target is None:
@@ -225,9 +225,9 @@ class _Parser:
         return model.Builtin(name=name, version=version, parameters=dict(parameters))
 
 
-def _next(target: str | schema.Branch) -> model.Next:
+def _next(target: str | schema_step.Branch) -> model.Next:
     match target:
-        case schema.Branch(runbook=name):
+        case schema_step.Branch(runbook=name):
             return model.ToRunbook(runbook=name)
         case "end":
             return model.End()
@@ -235,15 +235,15 @@ def _next(target: str | schema.Branch) -> model.Next:
             return model.ToStep(step=step)
 
 
-def _by_status(step_next: schema.StepNext | None, status: model.Status) -> str | schema.Branch | None:
-    if not isinstance(step_next, schema.NextByStatus):
+def _by_status(step_next: schema_step.StepNext | None, status: model.Status) -> str | schema_step.Branch | None:
+    if not isinstance(step_next, schema_step.NextByStatus):
         return step_next
     field = "pass_" if status is model.Status.PASS else status.value
-    named: str | schema.Branch | None = getattr(step_next, field)
+    named: str | schema_step.Branch | None = getattr(step_next, field)
     return named or step_next.otherwise
 
 
-def _skipped(given: schema.Skipped | None) -> model.Skipped | None:
+def _skipped(given: schema_step.Skipped | None) -> model.Skipped | None:
     return model.Skipped(next=_next(given.next)) if given else None
 
 
@@ -263,7 +263,7 @@ def _input(name: str, given: schema.Input) -> model.Input:
     )
 
 
-def _matcher(name: str, given: schema.Matcher) -> Matcher:
+def _matcher(name: str, given: schema_step.Matcher) -> Matcher:
     return Matcher(name=name, pattern=given.regex, source=given.source, take=given.take, stop=given.stop)
 
 
@@ -279,17 +279,17 @@ def _command(name: str, given: schema.Command) -> model.Command:
     )
 
 
-def _placement(given: schema.Placement | None) -> model.Placement:
+def _placement(given: schema_step.Placement | None) -> model.Placement:
     if given is None:
         return model.Placement()
     return model.Placement(per=given.per, wait_s=given.on_first_failure.wait if given.on_first_failure else 0.0)
 
 
-def _kill(given: schema.Kill | None) -> KillPolicy:
+def _kill(given: schema_step.Kill | None) -> KillPolicy:
     return KillPolicy(signal=given.signal, grace_s=given.grace) if given else KillPolicy()
 
 
-def _watch(given: schema.Watch | None) -> Watch:
+def _watch(given: schema_step.Watch | None) -> Watch:
     if given is None:
         return Watch()
     return Watch(
@@ -301,5 +301,5 @@ def _watch(given: schema.Watch | None) -> Watch:
     )
 
 
-def _output(given: schema.Output | None) -> OutputPolicy:
+def _output(given: schema_step.Output | None) -> OutputPolicy:
     return OutputPolicy(limit=given.limit, keep=given.keep) if given else OutputPolicy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, assert_never
 
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
 from vdbg_env.runbook import catalogue, workload
@@ -35,11 +35,11 @@ def names(runbook: Runbook, step: Step, moment: Moment) -> Names:
         return here
     if isinstance(step, Run):
         here["ended"] = _ENDED
-        here["matched"] = {name: _match_names(runbook, step, name) for name in _matchers(runbook, step)}
+        here["matched"] = dict.fromkeys(_matchers(runbook, step), _MATCH)
         here["artifacts"] = {rule.name: _ARTIFACT for rule in step.artifacts}
         here["attempts"] = None
     if moment == "after":
-        here["results"] = dict.fromkeys(result_names(step))
+        here["results"] = _result_names(step)
     return here
 
 
@@ -50,19 +50,28 @@ def command_names(runbook: Runbook) -> Names:
 
 def result_names(step: Step) -> tuple[str, ...]:
     """Return the names of the results a step can have: its own, then those of its built-in or readers."""
-    given: list[str] = []
-    builtins: Sequence[Builtin] = ()
+    contracts = [catalogue.contract(builtin.name, builtin.version) for builtin in _builtins(step)]
+    own = () if isinstance(step, Manual) else step.results
+    return tuple(dict.fromkeys([*own, *(name for contract in contracts if contract for name in contract.results)]))
+
+
+def _result_names(step: Step) -> Names | None:
+    """Return the results as names; any is allowed after an unknown built-in, which is a complaint of its own."""
+    if any(catalogue.contract(builtin.name, builtin.version) is None for builtin in _builtins(step)):
+        return None
+    return dict.fromkeys(result_names(step))
+
+
+def _builtins(step: Step) -> Sequence[Builtin]:
     match step:
         case Run():
-            given, builtins = list(step.results), step.readers
+            return step.readers
         case Uses():
-            given, builtins = list(step.results), (step.builtin,)
+            return (step.builtin,)
         case Manual():
-            pass
-    for builtin in builtins:
-        contract = catalogue.contract(builtin.name, builtin.version)
-        given += list(contract.results) if contract else []
-    return tuple(dict.fromkeys(given))
+            return ()
+        case _:
+            assert_never(step)
 
 
 def values_before(
@@ -149,7 +158,7 @@ def _record_names(step: Step) -> Names:
         "skipped": None,
         "choice": None,
         "ended": _ENDED,
-        "results": dict.fromkeys(result_names(step)),
+        "results": _result_names(step),
         "artifacts": {rule.name: _ARTIFACT for rule in step.artifacts} if isinstance(step, Run) else {},
     }
 
@@ -209,7 +218,3 @@ def _artifacts(name: str, observations: Sequence[Observation]) -> Data:
 
 def _matchers(runbook: Runbook, step: Run) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*runbook.matchers, *(matcher.name for matcher in step.matchers))))
-
-
-def _match_names(runbook: Runbook, step: Run, name: str) -> Names:
-    return _MATCH

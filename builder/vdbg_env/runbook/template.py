@@ -70,7 +70,7 @@ def as_text(value: Data) -> str:
         case list():
             return " ".join(as_text(x) for x in value)
         case dict():
-            return ", ".join(f"{key}: {as_text(x)}" for key, x in value.items())
+            return ", ".join(f"{key}: {as_text(x)}" for key, x in sorted(value.items()))
         case _:
             return str(value)
 

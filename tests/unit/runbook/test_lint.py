@@ -1,0 +1,105 @@
+"""Lint tells everything that is wrong with a runbook, at its line and column, with the nearest known word."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden import assert_golden
+from tests.support.shipped import RUNBOOKS, library
+from tests.unit.runbook.broken_runbooks import BROKEN, RIGHT, broken
+from vdbg_env import yaml_source
+from vdbg_env.errors import BadDocument
+from vdbg_env.runbook import parse, patterns
+from vdbg_env.runbook.library import Library
+
+KNOWN = ["illegal-memory-access", "kernel-hang"]
+
+
+def refusal(text: str, steps: Library | None = None) -> str:
+    with pytest.raises(BadDocument) as caught:
+        parse.load(yaml_source.read(text, "broken.yaml"), steps or library().steps, runbooks=KNOWN)
+    return "\n".join(line for complaint in caught.value.complaints for line in complaint.lines())
+
+
+def test_the_runbook_the_broken_ones_are_made_of_is_right() -> None:
+    assert parse.load(yaml_source.read(RIGHT, "right.yaml"), library().steps, runbooks=KNOWN).name == "right"
+
+
+def test_each_way_to_be_wrong_is_told_as_its_golden() -> None:
+    told = [f"# {name}\n{refusal(broken(name))}\n" for name in BROKEN]
+    assert_golden("runbook/lint.txt", "\n".join(told))
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_every_complaint_points_into_the_file(name: str) -> None:
+    with pytest.raises(BadDocument) as caught:
+        parse.load(yaml_source.read(broken(name), "broken.yaml"), library().steps, runbooks=KNOWN)
+    lines = broken(name).splitlines()
+    for complaint in caught.value.complaints:
+        assert 1 <= complaint.line <= len(lines)
+        assert 1 <= complaint.column <= len(lines[complaint.line - 1]) + 1
+
+
+def test_all_complaints_are_told_at_once() -> None:
+    text = RIGHT.replace("inputs.tries > 2", "inputs.tires > 2").replace("next: report}", "next: reprot}")
+    told = refusal(text.replace("builtin/report@v1", "builtin/report@v9"))
+    assert [word in told for word in ("'tires'", "'reprot'", "@v9")] == [True, True, True]
+
+
+def test_a_complaint_about_a_borrowed_part_points_into_the_shared_step() -> None:
+    shared = (
+        "apiVersion: vdbg-env/v1\nkind: Step\nmetadata: {name: s, title: S}\nspec:\n  run: workload\n"
+        '  outcomes:\n    - reproduced: {when: "has(matched.nothing)"}\n    - unresolved: {}\n'
+    )
+    steps = Library({"s": yaml_source.read(shared, "lib/s.yaml")})
+    text = RIGHT.replace("uses: builtin/gpu-health@v1", "from: s").replace(
+        """      outcomes:
+        - fail: {when: "results.gpus == 0", rule: R1, level: error, message: no GPU, next: end}
+        - pass: {next: baseline}
+""",
+        "      next: baseline\n",
+    )
+    assert refusal(text, steps).startswith("lib/s.yaml:7:39: 'matched' has no member 'nothing'; known: failure")
+
+
+def test_a_folded_text_is_complained_about_in_the_line_that_is_wrong() -> None:
+    text = RIGHT.replace('message: "saw ${{ matched.failure.groups.what }}", next: ask}', "next: ask}").replace(
+        "prompt: Again?", "prompt: >-\n          It failed\n          in ${{ inputs.tires }} tries. Again?"
+    )
+    assert "broken.yaml:39:25: 'inputs' has no member 'tires'" in refusal(text)
+
+
+@pytest.mark.parametrize("path", sorted(RUNBOOKS.rglob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_file_names_its_schema_in_the_first_line(path: Path) -> None:
+    first = path.read_text().splitlines()[0]
+    name = first.removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / name).resolve() == RUNBOOKS / "runbook-v1.schema.json"
+
+
+def test_every_shipped_runbook_is_right() -> None:
+    assert [complaints for _, complaints in library().lint([]) if complaints] == []
+
+
+def test_every_shared_step_is_taken_by_some_runbook() -> None:
+    taken = {word for path in RUNBOOKS.glob("*.yaml") for word in path.read_text().split()}
+    assert set(library().steps.names) - taken == set()
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"(a+)+b", r"(a*)*b", r"((ab)*c?)*x", r"(x+y?)*z", r"(a|a)*b", r"(a|ab)*c", r"(\w|x)+z", r"(a{1,}){2,}b",
+     r"(.*a){80}x", r"(?=x)y", r"(x)\1", r"x*", r"(?<!x)y", r"a.*b.*c.*d.*e", "["],
+)  # fmt: skip
+def test_a_pattern_that_may_run_away_is_refused(pattern: str) -> None:
+    with pytest.raises(patterns.BadPattern):
+        patterns.check(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<func>\S+)', r"NVRM: Xid \(.*\): (?P<xid>\d+)",
+     r"(?i)out of memory|OutOfMemoryError", r"^\[rank(\d+)\]:\[[A-Z]\d+", r"(?:ab|cd)+x", r"a{2,5}", r"[^\]]+\]x",
+     r"\(?(?P<what>x)\)?", r"died unexpectedly(?: \(exit code: (-?\d+)\))?", r"tab\there"],
+)  # fmt: skip
+def test_an_honest_pattern_is_taken(pattern: str) -> None:
+    patterns.check(pattern)
