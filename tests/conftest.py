@@ -4,10 +4,15 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 
 # What `make test` installs by itself. A skip of such a test is a hole in the proof, so where CI runs it is a failure;
 # only a GPU may be missing there.
 PROVIDED = ("engine", "nvcc", "browser")
+
+# A machine that is busy with something else makes an example slow, which is no fault of the code under test.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.hookimpl(wrapper=True)

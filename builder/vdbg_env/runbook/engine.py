@@ -79,7 +79,7 @@ def again(state: RunState, observations: Sequence[Observation]) -> bool:
 
 def cut_short(state: RunState, why: str, *, out_of_time: bool = False) -> tuple[RunState, Finish]:
     """End a run before its end: the total time is spent, or the user asked. What is known so far stays."""
-    verdict = Verdict.OUT_OF_TIME if out_of_time else conclude(state.trail).verdict
+    verdict = Verdict.OUT_OF_TIME if out_of_time else conclude(state.trail, state.runbook).verdict
     finish = Finish(verdict=verdict, why=why)
     return replace(state, decision=finish), finish
 
@@ -103,7 +103,7 @@ def _go(state: RunState, goal: Next) -> tuple[RunState, Decision]:
         decision: Decision
         match goal:
             case End():
-                decision = conclude(state.trail)
+                decision = conclude(state.trail, state.runbook)
             case ToRunbook(runbook=name):
                 decision = _branch(state, name)
             case ToStep(step=step_id):
@@ -112,7 +112,8 @@ def _go(state: RunState, goal: Next) -> tuple[RunState, Decision]:
                 skipped = decide.why_skipped(state, step)
                 if visits >= MAX_VISITS:
                     decision = Finish(
-                        verdict=conclude(state.trail).verdict, why=f"step {step_id!r} came {visits} times"
+                        verdict=conclude(state.trail, state.runbook).verdict,
+                        why=f"step {step_id!r} came {visits} times",
                     )
                 elif skipped:
                     goal = _after_skip(state, step_id)
@@ -139,6 +140,6 @@ def _branch(state: RunState, name: str) -> Decision:
     seen = (*state.came_from, state.runbook.name)
     if name in seen:
         # Two runbooks that send a run to each other have both had their say.
-        return replace(conclude(state.trail), why=f"runbook {name!r} was already walked")
+        return replace(conclude(state.trail, state.runbook), why=f"runbook {name!r} was already walked")
     last = state.trail[-1].step if state.trail else ""
     return BranchTo(runbook=name, step=last, came_from=seen)

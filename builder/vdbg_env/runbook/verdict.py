@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vdbg_env.evidence.finding import Finding, Level
-from vdbg_env.runbook.model import Status
+from vdbg_env.runbook.model import Run, Runbook, Status
 from vdbg_env.runbook.state import Finish, StepRecord, Verdict
 
 # The strongest outcome decides: a crash seen once stays seen, whatever a later step with another setting showed.
@@ -20,8 +20,16 @@ _STRENGTH: tuple[tuple[Status, Verdict, str], ...] = (
 )
 
 
-def conclude(trail: Sequence[StepRecord]) -> Finish:
-    """Return the end of a run that came to its end."""
+def conclude(trail: Sequence[StepRecord], runbook: Runbook | None = None) -> Finish:
+    """Return the end of a run that came to its end.
+
+    Given the runbook, checks of the host alone conclude nothing about a workload that was to be run and never was.
+    """
+    runs = {step.id for step in runbook.steps if isinstance(step, Run)} if runbook else set()
+    if runs and not any(record.step in runs and record.skipped_because is None for record in trail):
+        failed = next((record.step for record in trail if record.outcome is Status.FAIL), None)
+        if failed is None:
+            return Finish(verdict=Verdict.INCONCLUSIVE, why="the workload was never run")
     for status, verdict, why in _STRENGTH:
         record = next((record for record in trail if record.outcome is status), None)
         if record:

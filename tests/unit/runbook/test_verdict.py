@@ -1,0 +1,54 @@
+"""The exit status tells the verdict: to a shell, to CI, and to git bisect."""
+
+import pytest
+
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.runbook.model import End, Status
+from vdbg_env.runbook.state import StepRecord, Verdict
+from vdbg_env.runbook.verdict import bisect_status, conclude, exit_status
+
+
+def finding(level: Level) -> Finding:
+    return Finding(rule="R", level=level, message="m", how_known=HowKnown.LOG, confidence=1)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ([Status.PASS, Status.REPRODUCED, Status.NOT_REPRODUCED], Verdict.REPRODUCED),
+        ([Status.HANG, Status.NOT_REPRODUCED], Verdict.HANG),
+        ([Status.FAIL, Status.PASS], Verdict.FAILED),
+        ([Status.PASS, Status.NOT_REPRODUCED, Status.UNRESOLVED], Verdict.NOT_REPRODUCED),
+        ([Status.PASS, Status.UNRESOLVED], Verdict.INCONCLUSIVE),
+        ([Status.PASS, Status.ERROR], Verdict.INCONCLUSIVE),
+        ([Status.PASS, Status.WARN], Verdict.WARNED),
+        ([Status.PASS, None], Verdict.PASSED),
+        ([None], Verdict.INCONCLUSIVE),
+        ([], Verdict.INCONCLUSIVE),
+    ],
+)
+def test_the_strongest_outcome_decides(outcomes: list[Status | None], expected: Verdict) -> None:
+    trail = [StepRecord(step=f"s{i}", outcome=outcome, next=End()) for i, outcome in enumerate(outcomes)]
+    assert conclude(trail).verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("verdict", "levels", "status", "bisect"),
+    [
+        (Verdict.REPRODUCED, [], 3, 1),
+        (Verdict.HANG, [Level.NOTE], 3, 125),
+        (Verdict.FAILED, [Level.ERROR], 3, 125),
+        (Verdict.NOT_REPRODUCED, [], 0, 0),
+        (Verdict.NOT_REPRODUCED, [Level.NOTE], 0, 0),
+        (Verdict.NOT_REPRODUCED, [Level.WARNING], 4, 0),
+        (Verdict.NOT_REPRODUCED, [Level.ERROR], 3, 0),
+        (Verdict.PASSED, [], 0, 0),
+        (Verdict.WARNED, [Level.WARNING], 4, 125),
+        (Verdict.INCONCLUSIVE, [Level.WARNING], 125, 125),
+        (Verdict.INCONCLUSIVE, [Level.ERROR], 3, 125),
+        (Verdict.OUT_OF_TIME, [Level.ERROR], 124, 125),
+    ],
+)
+def test_each_verdict_has_its_exit_statuses(verdict: Verdict, levels: list[Level], status: int, bisect: int) -> None:
+    assert exit_status(verdict, [finding(level) for level in levels]) == status
+    assert bisect_status(verdict) == bisect
