@@ -8,9 +8,9 @@ from typing import assert_never
 
 from vdbg_env.errors import BadInput
 from vdbg_env.runbook import engine_args, scope, template, workload
-from vdbg_env.runbook.expression import ExpressionFailed, Names, compile_condition
+from vdbg_env.runbook.expression import ExpressionFailed, Names, Value, compile_condition
 from vdbg_env.runbook.invocation import Invocation, ServerDriver
-from vdbg_env.runbook.model import ArgvOverlay, Builtin, Command, Data, Manual, Run, Step, Uses
+from vdbg_env.runbook.model import ArgvOverlay, Builtin, Command, Manual, Run, Step, Uses
 from vdbg_env.runbook.overlay import overlaid_argv, overlaid_env
 from vdbg_env.runbook.state import AskPerson, Decision, RunState, RunStep, UseBuiltin
 
@@ -62,14 +62,14 @@ def decision(state: RunState, step: Step) -> Decision:
         raise BadInput(f"step {step.id!r} cannot be prepared: {error}", cause="an input that is missing") from None
 
 
-def filled_builtin(builtin: Builtin, names: Names, values: dict[str, Data]) -> Builtin:
+def filled_builtin(builtin: Builtin, names: Names, values: dict[str, Value]) -> Builtin:
     """Return the built-in with final parameters; raises ExpressionFailed."""
     filled = template.fill(dict(builtin.parameters), names, values)
     assert isinstance(filled, dict)
     return replace(builtin, parameters=filled)
 
 
-def _run(state: RunState, step: Run, names: Names, values: dict[str, Data]) -> RunStep:
+def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> RunStep:
     command = state.runbook.commands[step.command]
     base = _argv(command, names, values)
     overlay = ArgvOverlay(
@@ -99,14 +99,14 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Data]) -> R
     return RunStep(invocation=invocation, repeat=step.repeat, placement=step.placement, readers=readers)
 
 
-def _environment(env: Mapping[str, str | None], names: Names, values: dict[str, Data]) -> dict[str, str | None]:
+def _environment(env: Mapping[str, str | None], names: Names, values: dict[str, Value]) -> dict[str, str | None]:
     """Fill each value; one that is an expression and gives null unsets its variable."""
     filled = {name: None if text is None else template.fill(text, names, values) for name, text in env.items()}
     return {name: None if value is None else template.as_text(value) for name, value in filled.items()}
 
 
 def _engine_args(
-    state: RunState, step: Run, argv: tuple[str, ...], names: Names, values: dict[str, Data]
+    state: RunState, step: Run, argv: tuple[str, ...], names: Names, values: dict[str, Value]
 ) -> tuple[tuple[str, ...], Mapping[str, str | None]]:
     """Deliver a step's engine arguments as flags where the workload takes flags, through the plug-in elsewhere."""
     if not step.engine_args:
@@ -125,7 +125,7 @@ def _workload(state: RunState) -> workload.Workload:
     return workload.recognise(tuple(map(str, argv)) if isinstance(argv, list) else ())
 
 
-def _argv(command: Command, names: Names, values: dict[str, Data]) -> tuple[str, ...]:
+def _argv(command: Command, names: Names, values: dict[str, Value]) -> tuple[str, ...]:
     if isinstance(command.argv, tuple):
         return _words(command.argv, names, values)
     filled = template.fill(command.argv, names, values)
@@ -134,7 +134,7 @@ def _argv(command: Command, names: Names, values: dict[str, Data]) -> tuple[str,
     return tuple(template.as_text(word) for word in filled)
 
 
-def _words(words: tuple[str, ...], names: Names, values: dict[str, Data]) -> tuple[str, ...]:
+def _words(words: tuple[str, ...], names: Names, values: dict[str, Value]) -> tuple[str, ...]:
     """Fill each word; one that is an expression and gives a list stands for as many words, also for none."""
     result: list[str] = []
     for word in words:
@@ -143,7 +143,7 @@ def _words(words: tuple[str, ...], names: Names, values: dict[str, Data]) -> tup
     return tuple(result)
 
 
-def _driver(command: Command, names: Names, values: dict[str, Data]) -> ServerDriver | None:
+def _driver(command: Command, names: Names, values: dict[str, Value]) -> ServerDriver | None:
     if command.driver is None:
         return None
     replay = template.fill_text(command.driver.replay, names, values) if command.driver.replay else ""
@@ -153,6 +153,6 @@ def _driver(command: Command, names: Names, values: dict[str, Data]) -> ServerDr
     return ServerDriver(ready_url=url, ready_timeout_s=command.driver.ready_timeout_s, replay=replay)
 
 
-def _before(state: RunState, step: Step) -> tuple[Names, dict[str, Data]]:
+def _before(state: RunState, step: Step) -> tuple[Names, dict[str, Value]]:
     values = scope.values_before(state.runbook, state.inputs, state.facts, state.trail)
     return scope.names(state.runbook, step, "before"), values

@@ -8,7 +8,7 @@ limits the iterations of a comprehension and matches patterns by RE2. All of it 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,8 +20,13 @@ from vdbg_env.yaml_source import nearest
 
 MAX_LENGTH = 4096  # characters of one expression
 
+Value = Data | Mapping[str, Data]
+"""What a root name stands for; a mapping may make its members when they are asked for."""
+
 Names = Mapping[str, "Names | None"]
 """What an expression may name: root -> members, and so on down; None where everything below is allowed."""
+
+_NamedPath = tuple[str, list[tuple[str, int]]]  # a dotted path: its root, and each part with its offset
 
 _TOKEN = re.compile(
     r"""(?P<text>[rRbB]{0,2}(?:'{3}.*?'{3}|"{3}.*?"{3}|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"))"""
@@ -48,24 +53,27 @@ class ExpressionFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Expression:
-    """A compiled expression; `gives` is CEL's name of its type, DYN where only the values decide."""
+    """A compiled expression; `gives` is CEL's name of its type, DYN where only the values decide.
+
+    `needs` are the roots it names, each with the members it names, or None where it needs the root as a whole.
+    """
 
     text: str
     gives: str
-    roots: frozenset[str]
+    needs: Mapping[str, frozenset[str] | None]
     program: Any
 
-    def evaluate(self, values: Mapping[str, Data]) -> Data:
+    def evaluate(self, values: Mapping[str, Value]) -> Data:
         """Return the value of the expression; raises ExpressionFailed."""
         try:
-            result = self.program.eval(data={name: _speakable(values[name]) for name in self.roots})
+            result = self.program.eval(data={root: _part(values[root], some) for root, some in self.needs.items()})
         except (RuntimeError, KeyError, TypeError, ValueError, UnicodeError) as error:
             raise ExpressionFailed(f"{self.text}: {error}") from None
         if str(result.type()) == "ERROR":
             raise ExpressionFailed(f"{self.text}: {_reason(str(result.value()))}")
         return _plain(result.plain_value())
 
-    def holds(self, values: Mapping[str, Data]) -> bool:
+    def holds(self, values: Mapping[str, Value]) -> bool:
         """Return the value of a condition; raises ExpressionFailed when it is not true or false."""
         value = self.evaluate(values)
         if not isinstance(value, bool):
@@ -78,14 +86,14 @@ def compile_expression(text: str, names: Names) -> Expression:
     if len(text) > MAX_LENGTH:
         raise BadExpression(f"an expression of {len(text)} characters; at most {MAX_LENGTH} are read")
     try:
-        program = _environment(tuple(sorted(names))).compile(text)
+        program = _program(text, tuple(sorted(names)))
     except RuntimeError as error:
         raise _bad_expression(text, str(error), names) from None
     except (UnicodeError, ValueError) as error:
         raise BadExpression(f"not an expression: {error}") from None
-    _check_members(text, names)
-    roots = frozenset(root for root, _ in _paths(text)) & frozenset(names)
-    return Expression(text=text, gives=str(program.return_type()), roots=roots, program=program)
+    paths = list(_paths(text))
+    _check_members(paths, names)
+    return Expression(text=text, gives=str(program.return_type()), needs=_needs(paths, names), program=program)
 
 
 def compile_condition(text: str, names: Names) -> Expression:
@@ -118,9 +126,30 @@ def _bad_expression(text: str, message: str, names: Names) -> BadExpression:
     return BadExpression(what[:1].lower() + what[1:], offset=offset)
 
 
-def _check_members(text: str, names: Names) -> None:
+@lru_cache(maxsize=4096)
+def _program(text: str, roots: tuple[str, ...]) -> Any:
+    return _environment(roots).compile(text)
+
+
+def _needs(paths: Sequence[_NamedPath], names: Names) -> dict[str, frozenset[str] | None]:
+    needs: dict[str, frozenset[str] | None] = {}
+    for root, path in paths:
+        if root in names:
+            before = needs.get(root, frozenset())
+            needs[root] = None if len(path) == 1 or before is None else before | {path[1][0]}
+    return needs
+
+
+def _part(value: Value, members: frozenset[str] | None) -> Data:
+    """Return of a value what an expression needs, in the form CEL takes."""
+    if members is None or not isinstance(value, Mapping):
+        return _speakable(dict(value) if isinstance(value, Mapping) else value)
+    return {name: _speakable(value[name]) for name in sorted(members) if name in value}
+
+
+def _check_members(paths: Sequence[_NamedPath], names: Names) -> None:
     """Refuse a member that no value can have (`ended.cod`), which CEL itself would see only when it is too late."""
-    for _, path in _paths(text):
+    for _, path in paths:
         here: Names | None = names
         for depth, (part, offset) in enumerate(path):
             if here is None or (depth == 0 and part not in here):
@@ -133,7 +162,7 @@ def _check_members(text: str, names: Names) -> None:
             here = here[part]
 
 
-def _paths(text: str) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+def _paths(text: str) -> Iterator[_NamedPath]:
     """Yield every dotted path outside string literals as its root and its (name, offset) parts, less a method name."""
     for token in _TOKEN.finditer(text):
         if token["path"] is None:

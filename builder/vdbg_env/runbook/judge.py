@@ -11,7 +11,7 @@ from vdbg_env.errors import BadInput
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook import engine_args, scope, template
-from vdbg_env.runbook.expression import ExpressionFailed, Names, compile_condition
+from vdbg_env.runbook.expression import ExpressionFailed, Names, Value, compile_condition
 from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Status, Step, Uses
 from vdbg_env.runbook.state import RunState, RunStep, StepRecord, StepResult
 
@@ -45,7 +45,7 @@ class _Judge:
         self.result = result
         self.notes: list[str] = list(result.notes)
         self.names: Names = scope.names(state.runbook, step, "after")
-        self.values: dict[str, Data] = {
+        self.values: dict[str, Value] = {
             **scope.values_before(state.runbook, state.inputs, state.facts, state.trail),
             **scope.values_of_results(step, result),
         }
@@ -94,7 +94,7 @@ class _Judge:
                 return outcome
         return self.step.outcomes[-1]
 
-    def _holds(self, outcome: Outcome, values: Mapping[str, Data], *, noted: bool = False) -> bool:
+    def _holds(self, outcome: Outcome, values: Mapping[str, Value], *, noted: bool = False) -> bool:
         assert outcome.when is not None
         try:
             return compile_condition(outcome.when, self.names).holds(values)
@@ -112,7 +112,7 @@ class _Judge:
             return 1
         return sum(self._holds(outcome, self._values_of(attempt)) for attempt in attempts)
 
-    def _values_of(self, attempt: int) -> dict[str, Data]:
+    def _values_of(self, attempt: int) -> dict[str, Value]:
         assert isinstance(self.step, Run)
         alone = [x for x in self.result.observations if x.attempt == attempt]
         return {**self.values, **scope.values_of_attempts(self.step, alone)}

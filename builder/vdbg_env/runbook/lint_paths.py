@@ -10,14 +10,17 @@ from vdbg_env.runbook.model import End, Manual, Next, Run, Runbook, Step, ToRunb
 from vdbg_env.runbook.places import Places
 from vdbg_env.yaml_source import Path, nearest
 
+_Edges = Sequence[Sequence[tuple[Path, Next]]]  # of each step, every `next` with the path at which it was written
+
 
 def path_complaints(runbook: Runbook, places: Places, runbooks: Sequence[str] | None) -> Iterator[Complaint]:
     """Yield every complaint about where steps lead; `runbooks` are the names that may be branched to, None for any."""
     yield from _names(runbook, places)
     ids = {step.id for step in runbook.steps}
+    edges: _Edges = [tuple(_edges(index, step, places)) for index, step in enumerate(runbook.steps)]
     broken = False
-    for index, step in enumerate(runbook.steps):
-        for path, target in _edges(index, step, places):
+    for leads in edges:
+        for path, target in leads:
             match target:
                 case ToStep(step=name) if name not in ids:
                     broken = True
@@ -29,8 +32,8 @@ def path_complaints(runbook: Runbook, places: Places, runbooks: Sequence[str] | 
                 case _:
                     pass
     if not broken:
-        yield from _unreached(runbook, places)
-        yield from _circles(runbook, places)
+        yield from _unreached(runbook, edges, places)
+        yield from _circles(runbook, edges, places)
 
 
 def _names(runbook: Runbook, places: Places) -> Iterator[Complaint]:
@@ -43,8 +46,8 @@ def _names(runbook: Runbook, places: Places) -> Iterator[Complaint]:
             yield places.complaint(("spec", "steps", index, "id"), "'end' is where a runbook stops, not a step")
 
 
-def _unreached(runbook: Runbook, places: Places) -> Iterator[Complaint]:
-    by_id = {step.id: (index, step) for index, step in enumerate(runbook.steps)}
+def _unreached(runbook: Runbook, edges: _Edges, places: Places) -> Iterator[Complaint]:
+    by_id = {step.id: index for index, step in enumerate(runbook.steps)}
     reached: set[str] = set()
     ahead = [runbook.steps[0].id] if runbook.steps else []
     while ahead:
@@ -52,25 +55,24 @@ def _unreached(runbook: Runbook, places: Places) -> Iterator[Complaint]:
         if name in reached:
             continue
         reached.add(name)
-        index, step = by_id[name]
-        ahead += [x.step for _, x in _edges(index, step, places) if isinstance(x, ToStep)]
+        ahead += [x.step for _, x in edges[by_id[name]] if isinstance(x, ToStep)]
     for index, step in enumerate(runbook.steps):
         if step.id not in reached:
             yield places.complaint(("spec", "steps", index, "id"), f"no path leads to step {step.id!r}")
 
 
-def _circles(runbook: Runbook, places: Places) -> Iterator[Complaint]:
+def _circles(runbook: Runbook, edges: _Edges, places: Places) -> Iterator[Complaint]:
     """Complain about each way back that no person has to choose: without one, every path is shorter than the runbook.
 
     Steps are walked depth first with a stack of our own; an edge to a step that is still open closes a circle.
     """
-    by_id = {step.id: (index, step) for index, step in enumerate(runbook.steps)}
+    forced = {step.id: _forced(step, leads) for step, leads in zip(runbook.steps, edges, strict=True)}
     state: dict[str, str] = {}
-    for start in by_id:
+    for start in forced:
         stack: list[tuple[str, Iterator[tuple[Path, str]]]] = []
         if start not in state:
             state[start] = "open"
-            stack.append((start, _forced(*by_id[start], places)))
+            stack.append((start, iter(forced[start])))
         while stack:
             name, edges = stack[-1]
             path, target = next(edges, ((), ""))
@@ -85,15 +87,16 @@ def _circles(runbook: Runbook, places: Places) -> Iterator[Complaint]:
                 )
             elif target not in state:
                 state[target] = "open"
-                stack.append((target, _forced(*by_id[target], places)))
+                stack.append((target, iter(forced[target])))
 
 
-def _forced(index: int, step: Step, places: Places) -> Iterator[tuple[Path, str]]:
-    """Yield the edges that are walked without a person's doing."""
-    for path, target in _edges(index, step, places):
-        chosen = isinstance(step, Manual) and path[-2:-1] == ("choices",) and path[-1] != step.default
-        if isinstance(target, ToStep) and not chosen:
-            yield path, target.step
+def _forced(step: Step, leads: Sequence[tuple[Path, Next]]) -> list[tuple[Path, str]]:
+    """Return the edges that are walked without a person's doing."""
+
+    def chosen(path: Path) -> bool:
+        return isinstance(step, Manual) and path[-2:-1] == ("choices",) and path[-1] != step.default
+
+    return [(path, target.step) for path, target in leads if isinstance(target, ToStep) and not chosen(path)]
 
 
 def _edges(index: int, step: Step, places: Places) -> Iterator[tuple[Path, Next]]:

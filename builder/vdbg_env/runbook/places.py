@@ -53,7 +53,7 @@ class Places:
         return complaint
 
     def _origin(self, path: Path) -> tuple[YamlSource, Path]:
-        for length in range(len(path), 0, -1):
+        for length in range(len(path) if self.borrowed else 0, 0, -1):
             if path[:length] in self.borrowed:
                 source, prefix = self.borrowed[path[:length]]
                 return source, (*prefix, *path[length:])

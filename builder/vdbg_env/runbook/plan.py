@@ -92,7 +92,7 @@ def _depends(state: RunState, condition: str, step: Step) -> bool:
     names = scope.names(state.runbook, step, "before")
     values = scope.values_before(state.runbook, state.inputs, state.facts, ())
     compiled = compile_condition(condition, names)
-    if "steps" not in compiled.roots:
+    if "steps" not in compiled.needs:
         return False
     try:
         compiled.holds({**values, "steps": {}})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, assert_never
 
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
 from vdbg_env.runbook import catalogue, workload
-from vdbg_env.runbook.expression import Names
+from vdbg_env.runbook.expression import Names, Value
 from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts, StepRecord, StepResult
 
@@ -29,7 +29,7 @@ def names(runbook: Runbook, step: Step, moment: Moment) -> Names:
         "inputs": dict.fromkeys(runbook.inputs),
         "host": _HOST,
         "workload": _WORKLOAD,
-        "steps": {other.id: _record_names(other) for other in runbook.steps},
+        "steps": _StepNames(runbook),
     }
     if moment == "before":
         return here
@@ -76,13 +76,13 @@ def _builtins(step: Step) -> Sequence[Builtin]:
 
 def values_before(
     runbook: Runbook, inputs: Mapping[str, Data], facts: Facts, trail: Sequence[StepRecord]
-) -> dict[str, Data]:
+) -> dict[str, Value]:
     """Return the values known before a step is started."""
     return {
         "inputs": dict(inputs),
         "host": _host(facts),
         "workload": _workload(inputs),
-        "steps": {step.id: _record(step, trail) for step in runbook.steps},
+        "steps": _StepValues(runbook, trail),
     }
 
 
@@ -149,6 +149,46 @@ def _workload(inputs: Mapping[str, Data]) -> Data:
         "eager": known.eager,
         "argv": list(words),
     }
+
+
+class _StepNames(Mapping[str, Names]):
+    """The names below each step, made when they are asked for: an expression names few steps of many."""
+
+    def __init__(self, runbook: Runbook) -> None:
+        self._steps = runbook.steps
+
+    def __getitem__(self, name: str) -> Names:
+        return _record_names(_called(self._steps, name))
+
+    def __iter__(self) -> Iterator[str]:
+        return (step.id for step in self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+
+class _StepValues(Mapping[str, Data]):
+    """What came of each step, made when it is asked for."""
+
+    def __init__(self, runbook: Runbook, trail: Sequence[StepRecord]) -> None:
+        self._steps = runbook.steps
+        self._trail = trail
+
+    def __getitem__(self, name: str) -> Data:
+        return _record(_called(self._steps, name), self._trail)
+
+    def __iter__(self) -> Iterator[str]:
+        return (step.id for step in self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+
+def _called(steps: Sequence[Step], name: str) -> Step:
+    for step in steps:
+        if step.id == name:
+            return step
+    raise KeyError(name)
 
 
 def _record_names(step: Step) -> Names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vdbg_env.runbook.expression import BadExpression, ExpressionFailed, Names, compile_expression
+from vdbg_env.runbook.expression import BadExpression, ExpressionFailed, Names, Value, compile_expression
 from vdbg_env.runbook.model import Data
 
 DEFERRED = frozenset({"rank.dir", "rank.number", "rank.host"})
@@ -42,7 +42,7 @@ def check(text: str, names: Names) -> None:
             raise BadExpression(error.what, offset=piece.offset + error.offset, suggestion=error.suggestion) from None
 
 
-def fill(value: Data, names: Names, values: Mapping[str, Data]) -> Data:
+def fill(value: Data, names: Names, values: Mapping[str, Value]) -> Data:
     """Return the value with every `${{ }}` in it filled; raises ExpressionFailed."""
     match value:
         case str():
@@ -55,7 +55,7 @@ def fill(value: Data, names: Names, values: Mapping[str, Data]) -> Data:
             return value
 
 
-def fill_text(text: str, names: Names, values: Mapping[str, Data]) -> str:
+def fill_text(text: str, names: Names, values: Mapping[str, Value]) -> str:
     """Return the text with every `${{ }}` filled, as text whatever the type; raises ExpressionFailed."""
     return as_text(_fill_text(text, names, values))
 
@@ -75,7 +75,7 @@ def as_text(value: Data) -> str:
             return str(value)
 
 
-def _fill_text(text: str, names: Names, values: Mapping[str, Data]) -> Data:
+def _fill_text(text: str, names: Names, values: Mapping[str, Value]) -> Data:
     if "${{" not in text:
         return text
     parts = pieces(text)
@@ -91,7 +91,7 @@ def _literal(part: Piece) -> str:
     return f"${{{{ {part.text.strip()} }}}}" if part.is_expression else part.text
 
 
-def _value(part: Piece, names: Names, values: Mapping[str, Data]) -> Data:
+def _value(part: Piece, names: Names, values: Mapping[str, Value]) -> Data:
     try:
         return compile_expression(part.text, names).evaluate(values)
     except BadExpression as error:  # lint compiles them all; only a caller that skipped it comes here
