@@ -74,8 +74,8 @@ def _circles(runbook: Runbook, edges: _Edges, places: Places) -> Iterator[Compla
             state[start] = "open"
             stack.append((start, iter(forced[start])))
         while stack:
-            name, edges = stack[-1]
-            path, target = next(edges, ((), ""))
+            name, ahead = stack[-1]
+            path, target = next(ahead, ((), ""))
             if not target:
                 state[name] = "closed"
                 stack.pop()
