@@ -1,0 +1,126 @@
+"""The plan shows each step's final command line and variables, and starts nothing."""
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.support.command_line import vdbg_env
+from tests.support.golden import assert_golden
+from tests.support.shipped import RUNBOOKS, shipped
+from vdbg_env.errors import BadInput
+from vdbg_env.runbook import plan
+from vdbg_env.runbook.inputs import final_inputs
+from vdbg_env.runbook.schema import SCHEMA_FILE, json_schema
+from vdbg_env.runbook.state import Facts
+
+RUNBOOK = shipped("illegal-memory-access")
+FACTS = Facts(on="plan", data_dir="/runbooks")
+WORKLOADS = {
+    "serve": ("vllm", "serve", "M", "-tp", "2", "-cc", '{"cudagraph_mode": "FULL", "mode": 3}'),
+    "script": ("python", "offline.py", "--model", "a b"),
+    "program": ("./a.out", "--size=3"),
+}
+
+
+def planned(argv: tuple[str, ...], **given: str) -> plan.Plan:
+    return plan.plan(RUNBOOK, final_inputs(RUNBOOK, given, argv, {}), FACTS)
+
+
+def relative(text: str) -> str:
+    return text.replace(str(RUNBOOKS), "runbooks")
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_plan_reads_as_its_golden(name: str) -> None:
+    assert_golden(f"runbook/plan-{name}.txt", relative(plan.as_text(planned(WORKLOADS[name]))))
+
+
+def test_the_plan_as_a_document_reads_as_its_golden() -> None:
+    document = plan.as_json(planned(WORKLOADS["serve"]))
+    document["runbook"] = "left out here: its digest changes with every word"
+    assert_golden("runbook/plan-serve.json", json.dumps(document, indent=2) + "\n")
+
+
+def test_the_published_schema_is_that_of_the_code_and_takes_the_shipped_files() -> None:
+    from vdbg_env import yaml_source
+
+    published = json.loads((RUNBOOKS / SCHEMA_FILE).read_text())
+    assert published == json.loads(json.dumps(json_schema())), "run: vdbg-env runbooks schema > runbooks/" + SCHEMA_FILE
+    Draft202012Validator.check_schema(published)
+    for path in (RUNBOOKS / "illegal-memory-access.yaml", *sorted((RUNBOOKS / "lib").glob("*.yaml"))):
+        value = yaml_source.read(path.read_bytes(), path.name).value
+        assert list(Draft202012Validator(published).iter_errors(value)) == [], path.name
+
+
+def test_the_command_line_prints_plan_and_document(tmp_path: object) -> None:
+    told = vdbg_env(
+        "runbook", "illegal-memory-access", "--plan", "--json", "-i", "request=r", "--", "./a.out", "-x", "--"
+    )
+    assert told.status == 0
+    document = json.loads(told.stdout)
+    assert document["schema"] == "vdbg-env/runbook-plan/v1"
+    baseline = next(step for step in document["steps"] if step["id"] == "baseline")
+    assert baseline["argv"] == ["./a.out", "-x", "--"]
+    assert {step["id"]: step["runs"] for step in document["steps"]}["graphs_off"] == "no"
+
+
+def test_a_sensitive_input_is_masked_in_the_plan() -> None:
+    from dataclasses import replace
+
+    wanted = replace(RUNBOOK.inputs["url"], sensitive=True)
+    runbook = replace(RUNBOOK, inputs={**RUNBOOK.inputs, "url": wanted})
+    document = plan.as_json(plan.plan(runbook, final_inputs(runbook, {}, ("x",), {}), FACTS))
+    inputs = document["inputs"]
+    assert isinstance(inputs, dict)
+    assert inputs["url"] == "***"
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (("runbook", "ilegal-memory-access", "--plan", "--", "x"), "did you mean 'illegal-memory-access'?"),
+        (("runbook", "illegal-memory-access", "--plan", "-i", "depp=1", "--", "x"), "did you mean 'deep'?"),
+        (
+            ("runbook", "illegal-memory-access", "--plan", "-i", "deep=maybe", "--", "x"),
+            "is true or false, not 'maybe'",
+        ),
+        (("runbook", "illegal-memory-access", "--plan", "-i", "deep", "--", "x"), "'deep' is not NAME=VALUE"),
+        (("runbook", "nowhere/x.yaml", "--plan", "--", "x"), "cannot read nowhere/x.yaml: No such file"),
+        (("runbook", "illegal-memory-access", "--total-time", "5", "--", "x"), "'5' is not a duration"),
+        (("runbooks", "explain", "illegal-memory-access", "nope"), "has no step 'nope'"),
+        (("runbooks", "show", "nope-nope"), "no runbook 'nope-nope'"),
+    ],
+)
+def test_wrong_words_are_met_with_the_nearest(argv: tuple[str, ...], expected: str) -> None:
+    told = vdbg_env(*argv)
+    assert told.status == 2
+    assert expected in told.stderr
+
+
+def test_a_plan_without_a_command_line_says_how_to_give_one() -> None:
+    with pytest.raises(BadInput) as caught:
+        final_inputs(RUNBOOK, {}, (), {})
+    assert caught.value.next_step == "vdbg-env runbook illegal-memory-access -- COMMAND ..."
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("runbooks", "list"), ("runbooks", "show", "illegal-memory-access"),
+        ("runbooks", "explain", "illegal-memory-access", "coredump"), ("runbooks", "explain", "gpu-coredump"),
+    ],
+    ids=["list", "show", "explain-step", "explain-shared"],
+)  # fmt: skip
+def test_what_is_told_of_runbooks_names_them(argv: tuple[str, ...]) -> None:
+    told = vdbg_env(*argv)
+    assert told.status == 0
+    assert {"list": "illegal-memory-access", "show": "analyse"}.get(
+        argv[1], "GPU core dump at the exception"
+    ) in told.stdout
+
+
+def test_the_json_of_list_show_and_lint_have_their_schemas() -> None:
+    for argv in (("list",), ("show", "illegal-memory-access"), ("lint",)):
+        told = vdbg_env("runbooks", *argv, "--json")
+        assert json.loads(told.stdout)["schema"] == f"vdbg-env/runbooks-{argv[0]}/v1"

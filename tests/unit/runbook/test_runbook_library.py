@@ -1,0 +1,97 @@
+"""Runbooks are found in order: files named, the project, the user, what is shipped."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.runbook.broken_runbooks import RIGHT
+from vdbg_env.application.runbook_library import Folder, RunbookLibrary
+from vdbg_env.application.runbook_request import RunbookRequest, prepare
+from vdbg_env.errors import BadDocument, BadInput
+
+STEP = (
+    "apiVersion: vdbg-env/v1\nkind: Step\nmetadata: {name: mine, title: Mine}\nspec:\n"
+    "  uses: builtin/collect-env@v1\n  outcomes: [{pass: {}}]\n"
+)
+
+
+def write(folder: Path, name: str, title: str = "A title") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.yaml"
+    path.write_text(RIGHT.replace("name: right, title: A runbook that is right", f"name: {name}, title: {title}"))
+    return path
+
+
+def library(tmp_path: Path, *files: Path) -> RunbookLibrary:
+    return RunbookLibrary(
+        files,
+        [Folder(origin="project", path=tmp_path / "project"), Folder(origin="shipped", path=tmp_path / "shipped")],
+    )
+
+
+def test_the_first_of_a_name_is_taken(tmp_path: Path) -> None:
+    write(tmp_path / "shipped", "one", "Shipped one")
+    write(tmp_path / "shipped", "two", "Shipped two")
+    write(tmp_path / "project", "two", "Project two")
+    named = write(tmp_path / "elsewhere", "one", "Named one")
+    found = library(tmp_path, named)
+    assert [(x.name, x.origin) for x in found.entries] == [("one", "named"), ("two", "project")]
+    assert (found.load("one").title, found.load("two").title) == ("Named one", "Project two")
+
+
+def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "elsewhere", "one")
+    assert library(tmp_path).load(str(path)).name == "one"
+
+
+def test_the_name_in_the_file_is_that_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "project", "one")
+    path.rename(tmp_path / "project" / "other.yaml")
+    with pytest.raises(BadDocument, match="1 problem"):
+        library(tmp_path).load("other")
+
+
+def test_shared_steps_beside_a_file_come_before_the_shipped_ones(tmp_path: Path) -> None:
+    named = write(tmp_path / "elsewhere", "one")
+    text = named.read_text()
+    start = text.index("      uses: builtin/gpu-health@v1")
+    end = text.index("    - id: baseline")
+    named.write_text(text[:start] + "      from: mine\n      next: baseline\n" + text[end:])
+    (tmp_path / "elsewhere" / "lib").mkdir()
+    (tmp_path / "elsewhere" / "lib" / "mine.yaml").write_text(STEP)
+    assert library(tmp_path, named).load("one").steps[0].title == "Mine"
+
+
+def test_lint_tells_of_every_file(tmp_path: Path) -> None:
+    write(tmp_path / "project", "one")
+    bad = write(tmp_path / "project", "two")
+    bad.write_text(bad.read_text().replace("run: workload", "run: wrokload"))
+    results = {entry.name: len(complaints) for entry, complaints in library(tmp_path).lint([])}
+    assert results == {"one": 0, "two": 2}
+
+
+def request(**fields: object) -> RunbookRequest:
+    return RunbookRequest(runbook="one", **fields)  # type: ignore[arg-type]
+
+
+def test_without_a_command_line_that_of_the_project_is_taken(tmp_path: Path) -> None:
+    write(tmp_path / "project", "one")
+    (tmp_path / "vdbg.yaml").write_text("workload: {argv: [./crash, '1']}\ninputs: {tries: '5', other: x}\nimage: {}\n")
+    ready = prepare(request(), library(tmp_path), {}, project=tmp_path)
+    assert (ready.inputs["argv"], ready.inputs["tries"], ready.argv_from) == (["./crash", "1"], 5, "vdbg.yaml")
+    ready = prepare(request(argv=("./other",), inputs={"tries": "2"}), library(tmp_path), {}, project=tmp_path)
+    assert (ready.inputs["argv"], ready.inputs["tries"], ready.argv_from) == (["./other"], 2, "command line")
+
+
+def test_a_project_file_that_is_wrong_is_told_where(tmp_path: Path) -> None:
+    write(tmp_path / "project", "one")
+    (tmp_path / "vdbg.yaml").write_text("workload: {argv: ./crash}\n")
+    with pytest.raises(BadDocument) as caught:
+        prepare(request(), library(tmp_path), {}, project=tmp_path)
+    assert caught.value.complaints[0].line == 1
+
+
+def test_no_command_line_at_all_says_how_to_give_one(tmp_path: Path) -> None:
+    write(tmp_path / "project", "one")
+    with pytest.raises(BadInput, match="needs the input 'argv'"):
+        prepare(request(), library(tmp_path), {}, project=tmp_path)
