@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "images": "List, show and check the build profiles.",
     "shell": "Open a shell in the debug image.",
     "run": "Run a program in the debug image.",
+    "doctor": "Check whether this machine is able, and say what to type where it is not.",
     "dumps": "List, remove and carry away what crashes left.",
     "verify": "Prove that every cubin with code carries line info.",
     "triage": "Name the failure a log tells of, and the line that says so.",

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vdbg_env.application.host_facts import HostInspector
 from vdbg_env.application.ports import (
     BinarySource,
     Clock,
@@ -190,3 +191,10 @@ def write_recording(begun: Begun, target: Path, at: datetime) -> None:
             synthetic=head.synthetic,
         ),
     )
+
+
+def host_inspector(tools: tuple[str, ...]) -> HostInspector:
+    """Return what looks at this machine for `doctor`."""
+    from vdbg_env.engines.host_inspector import LocalHost
+
+    return LocalHost(programs(), tools)

@@ -1,0 +1,73 @@
+"""What there is to know of a machine before it is judged: plain values, None where it could not be found out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+UNLIMITED = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A resource limit in bytes, `UNLIMITED` for none."""
+
+    soft: int
+    hard: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """The container engine: either what it says of itself, or why it does not answer.
+
+    `memlock` is the hard limit in bytes that it can give a container, `root_free` the free bytes where it keeps images.
+    """
+
+    version: str | None = None
+    buildkit: bool = False
+    buildx: str | None = None
+    gpu_by: Literal["cdi", "runtime", "none"] = "none"
+    gpu_why: str = ""
+    memlock: int | None = None
+    root: str | None = None
+    root_free: int | None = None
+    problem: str | None = None
+    next_step: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFacts:
+    """The GPUs as nvidia-smi names them; `cuda` is the newest CUDA the driver knows, `memory` their sum in bytes."""
+
+    names: tuple[str, ...] = ()
+    driver: str | None = None
+    cuda: str | None = None
+    memory: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """One machine; sizes in bytes. `tools` holds each tool's version, "" where it starts and tells none."""
+
+    python: tuple[int, int, int]
+    engine: EngineFacts = field(default_factory=EngineFacts)
+    gpu: GpuFacts = field(default_factory=GpuFacts)
+    toolkit: str | None = None
+    ptrace_scope: int | None = None
+    core: Limit = Limit(soft=0, hard=UNLIMITED)
+    core_pattern: str | None = None
+    memlock: Limit = Limit(soft=0, hard=0)
+    dump_place: str = "/"
+    dump_free: int | None = None
+    shm: int | None = None
+    tools: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class HostInspector(Protocol):
+    """Looks at this machine."""
+
+    def gather(self, dump_place: str) -> HostFacts:
+        """Return what can be found out, in a few seconds; what cannot is None. `dump_place` is where dumps will go."""
+        ...

@@ -1,0 +1,181 @@
+"""Gathers what `doctor` judges: from /proc, from the engine and from the tools' own words; changes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from vdbg_env.application.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
+from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.engines.buildx import find_buildx
+from vdbg_env.engines.docker_client import Engine, connect, engine_errors
+from vdbg_env.engines.docker_containers import gpu_access, has_gpu
+from vdbg_env.errors import HostNotAble, VdbgError
+
+_PROC = Path("/proc")
+_VERSION = re.compile(r"\b(?:release |[Vv]ersion |[Vv]|)(\d+\.\d+(?:\.\d+)*)")
+_CAP_SYS_RESOURCE = 1 << 24
+
+
+class LocalHost:
+    """`HostInspector` of the machine this program runs on."""
+
+    def __init__(self, programs: ProgramRunner, tools: tuple[str, ...]) -> None:
+        self._programs = programs
+        self._tools = tools
+
+    def gather(self, dump_place: str) -> HostFacts:
+        """See `HostInspector.gather`; the programs asked run side by side."""
+        with ThreadPoolExecutor(thread_name_prefix="doctor") as pool:
+            engine = pool.submit(_engine)
+            gpu = pool.submit(self._gpu)
+            nvcc = pool.submit(self._tool, "nvcc")
+            tools = {name: pool.submit(self._tool, name) for name in self._tools}
+        return HostFacts(
+            python=(sys.version_info.major, sys.version_info.minor, sys.version_info.micro),
+            engine=engine.result(),
+            gpu=gpu.result(),
+            toolkit=nvcc.result() or None,
+            ptrace_scope=_number(_PROC / "sys/kernel/yama/ptrace_scope"),
+            core=_limit(resource.RLIMIT_CORE),
+            core_pattern=_text(_PROC / "sys/kernel/core_pattern"),
+            memlock=_limit(resource.RLIMIT_MEMLOCK),
+            dump_place=dump_place,
+            dump_free=_free(dump_place),
+            shm=_size("/dev/shm"),
+            tools={name: found.result() for name, found in tools.items()},
+        )
+
+    def _tool(self, name: str) -> str | None:
+        """Return a tool's version, "" where it starts without telling one, None where it is not here."""
+        path = self._programs.which(name)
+        if path is None:
+            return None
+        said = self._said(path, "--version")
+        return None if said is None else toolkit_version(said)
+
+    def _said(self, *argv: str) -> str | None:
+        try:
+            ran = self._programs.run(argv, timeout_s=20)
+        except HostNotAble:
+            return None
+        return ran.stdout + ran.stderr
+
+    def _gpu(self) -> GpuFacts:
+        path = self._programs.which("nvidia-smi")
+        if path is None:
+            return GpuFacts(problem="a GPU is present, but nvidia-smi is not here" if has_gpu() else None)
+        query = "--query-gpu=name,driver_version,memory.total"
+        said = self._said(path, query, "--format=csv,noheader,nounits")
+        return read_nvidia_smi(said, self._said(path))
+
+
+def read_nvidia_smi(query: str | None, table: str | None) -> GpuFacts:
+    """Read nvidia-smi's CSV of name, driver and memory in MiB, and the CUDA version in the head of its table."""
+    rows = [row.split(", ") for row in (query or "").splitlines() if row.count(", ") == 2]
+    if not rows:
+        said = " ".join((query or "nvidia-smi does not start").split())
+        return GpuFacts(problem=said[:200])
+    cuda = re.search(r"CUDA(?: UMD)? Version:\s*([\d.]+)", table or "")
+    return GpuFacts(
+        names=tuple(row[0] for row in rows),
+        driver=rows[0][1],
+        cuda=cuda[1] if cuda else None,
+        memory=sum(int(row[2]) for row in rows if row[2].isdigit()) << 20,
+    )
+
+
+def toolkit_version(said: str) -> str:
+    """Return the version in what a tool prints for --version, "" when it tells none."""
+    release = re.search(r"release (\d+\.\d+)", said)
+    found = release or _VERSION.search(said)
+    return found[1] if found else ""
+
+
+def _engine() -> EngineFacts:
+    try:
+        engine = connect()
+        with engine_errors(engine.endpoint):
+            info = engine.client.info()
+    except VdbgError as error:
+        return EngineFacts(problem=error.what, next_step=error.next_step)
+    access = gpu_access(info, has_gpu=has_gpu())
+    buildx = find_buildx()
+    root = info.get("DockerRootDir")
+    return EngineFacts(
+        version=engine.version,
+        buildkit=engine.has_buildkit(),
+        buildx=buildx.version if buildx else None,
+        gpu_by=access.by,
+        gpu_why=access.why,
+        memlock=_engine_memlock(engine),
+        root=root,
+        root_free=_free(root) if root and _is_local(engine) else None,
+    )
+
+
+def _is_local(engine: Engine) -> bool:
+    return engine.endpoint.host.startswith("unix:")
+
+
+def _engine_memlock(engine: Engine) -> int | None:
+    """Return the most locked memory the engine can give: runc, its child, may raise nothing above the engine's own."""
+    if not _is_local(engine):
+        return None
+    for process in _processes("dockerd"):
+        status, limits = _text(process / "status") or "", _text(process / "limits") or ""
+        capabilities = re.search(r"CapEff:\s*([0-9a-f]+)", status)
+        if capabilities and int(capabilities[1], 16) & _CAP_SYS_RESOURCE:
+            return UNLIMITED
+        found = re.search(r"Max locked memory\s+\S+\s+(\S+)", limits)
+        if found:
+            return UNLIMITED if found[1] == "unlimited" else int(found[1])
+    return None
+
+
+def _processes(name: str) -> Iterator[Path]:
+    for process in _PROC.glob("[0-9]*"):
+        if _text(process / "comm") == name:
+            yield process
+
+
+def _limit(which: int) -> Limit:
+    soft, hard = (UNLIMITED if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which))
+    return Limit(soft=soft, hard=hard)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text and text.isdigit() else None
+
+
+def _free(place: str) -> int | None:
+    """Return the bytes free to this user at a place, or at its nearest parent that exists."""
+    return _usage(place, lambda path: shutil.disk_usage(path).free)
+
+
+def _size(place: str) -> int | None:
+    return _usage(place, lambda path: shutil.disk_usage(path).total) if Path(place).is_dir() else None
+
+
+def _usage(place: str, measure: Callable[[Path], int]) -> int | None:
+    path = Path(os.path.abspath(place))  # noqa: PTH100 - links stay as they are
+    while not path.exists():
+        path = path.parent
+    try:
+        return measure(path)
+    except OSError:
+        return None
