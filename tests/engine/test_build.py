@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import our_containers, unnamed_images
+from tests.engine.conftest import unnamed_images
 from tests.support.build_orders import built, failed, output, small_order
 from vdbg_env.application.build_events import BuildEvent, OutputLine, StepEnded, StepStarted
 from vdbg_env.application.ports import ImageEngine
@@ -84,7 +84,6 @@ def test_closing_the_stream_cancels_the_build_and_leaves_nothing(
     stream.close()
     assert time.monotonic() - since < 15
     wait_until(lambda: not sleeping_300(), "the cancelled step still runs")
-    assert our_containers(docker_engine) == []
     assert unnamed_images(docker_engine) == before
     assert not list((tmp_path / "host").glob("*/")), "the host engine keeps its folder after a cancel"
 
@@ -98,7 +97,6 @@ def test_ctrl_c_while_nothing_is_printed_cancels_too(image_engine: ImageEngine, 
             if isinstance(event, OutputLine) and event.text == "waiting":
                 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     wait_until(lambda: not sleeping_300(), "the cancelled step still runs")
-    assert our_containers(docker_engine) == []
 
 
 def test_a_base_image_nobody_has_is_named(container_engine: ImageEngine) -> None:

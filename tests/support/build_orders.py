@@ -6,6 +6,7 @@ from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built, Ou
 from vdbg_env.application.ports import BuildOrder
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep
+from vdbg_env.image.request import Network
 
 BASE = "vdbg/debian-trixie:local"
 
@@ -17,6 +18,7 @@ def small_order(
     needs: tuple[str, ...] = (),
     base: str = BASE,
     no_cache: bool = False,
+    network: Network = "default",
 ) -> BuildOrder:
     """Return an order that copies `files` to the root and runs each command as a step of its own."""
     items = tuple(FileBytes(name=f"files/{name}", data=data) for name, data in (files or {}).items())
@@ -25,7 +27,7 @@ def small_order(
         RunStep(id=f"run-{n}", title=f"run {n}", commands=(c,), needs=needs) for n, c in enumerate(commands, 1)
     )
     plan = BuildPlan(
-        profile="small", base=base, base_path="/usr/local/bin:/usr/bin:/bin", platform=None, network="default",
+        profile="small", base=base, base_path="/usr/local/bin:/usr/bin:/bin", platform=None, network=network,
         args=(), env=(), labels=(("dev.vdbg-env.profile", "small"),), steps=(*copy, *runs), artifacts=("lib",),
         entrypoint=(), command=("/bin/sh",), context=items,
     )  # fmt: skip

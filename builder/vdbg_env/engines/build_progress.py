@@ -21,7 +21,7 @@ from vdbg_env.application.build_events import (
     StepEnded,
     StepStarted,
 )
-from vdbg_env.engines.failure_causes import explain_failure
+from vdbg_env.engines.failure_causes import engine_gone, explain_failure
 
 TAIL_LINES = 40
 Stream = Literal["stdout", "stderr"]
@@ -142,13 +142,9 @@ class ProgressReader:
 
     def lost(self, reason: str) -> BuildFailed:
         """Return the failure of a build whose engine went away in the middle of it."""
-        return BuildFailed(
-            key=None,
-            title=self.running() or "before the first step",
-            code=None,
-            cause=f"the engine went away ({' '.join(reason.split())[:200]}): it was stopped, crashed or was killed",
-            next_step="docker version, to see whether it is back, then build again: finished steps come from the cache",
-        )
+        cause, next_step = engine_gone(reason)
+        title = self.running() or "before the first step"
+        return BuildFailed(key=None, title=title, code=None, cause=cause, next_step=next_step)
 
     def _started(self, vertex: Vertex) -> Iterator[BuildEvent]:
         step = self._steps.get(vertex.digest)

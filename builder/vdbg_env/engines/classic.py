@@ -16,7 +16,7 @@ from vdbg_env.engines.context_tar import upload
 from vdbg_env.engines.docker_client import GONE, Engine
 from vdbg_env.engines.docker_images import DockerImages, image_id_of
 from vdbg_env.engines.engine_build import CLASSIC, build_parameters, post_build
-from vdbg_env.engines.failure_causes import explain_failure
+from vdbg_env.engines.failure_causes import engine_gone, explain_failure
 from vdbg_env.engines.leftovers import removing_leftovers
 from vdbg_env.errors import EngineFailed
 
@@ -68,7 +68,8 @@ class _ClassicReader:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     def follow(self, messages: Iterator[dict[str, Any]]) -> Iterator[BuildEvent]:
-        image_id = error = None
+        image_id: str | None = None
+        error: str | None = None
         try:
             for message in messages:
                 image_id = image_id_of(message) or image_id
@@ -76,13 +77,13 @@ class _ClassicReader:
                 for text in self._lines.feed(str(message.get("stream", "")).encode()):
                     yield from self._line(text)
         except GONE as gone:
-            yield self._failed(f"the engine went away: {gone}")
+            yield self._failed(None, str(gone))
             return
         for text in self._lines.rest():
             yield from self._line(text)
         if error is not None or image_id is None:
-            yield from self._close(error=str(error or "the connection closed"))
-            yield self._failed(str(error or "the engine went away: it closed the connection"))
+            yield from self._close(error=str(error or "the engine went away"))
+            yield self._failed(error, "it closed the connection")
             return
         yield from self._close()
         yield Built(image_id=image_id)
@@ -110,12 +111,17 @@ class _ClassicReader:
         if error is None:
             self._open = None
 
-    def _failed(self, error: str) -> BuildFailed:
-        found = _CODE.search(error)
+    def _failed(self, error: str | None, lost: str) -> BuildFailed:
+        """Return the failure for the engine's closing error, or, without one, for an engine that went away."""
+        found = _CODE.search(error or "")
         code = int(found[1]) if found else None
         tail = tuple(self._tail)
         title = self._open.title if self._open else "before the first step"
-        cause, next_step = explain_failure(title=title, code=code, message=error, tail=tail, jobs=self._jobs)
+        next_step: str | None
+        if error is None:
+            cause, next_step = engine_gone(lost)
+        else:
+            cause, next_step = explain_failure(title=title, code=code, message=error, tail=tail, jobs=self._jobs)
         return BuildFailed(
             key=self._open.key if self._open else None,
             title=title,

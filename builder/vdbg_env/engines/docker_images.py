@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import posixpath
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -80,7 +81,7 @@ class DockerImages:
         """
         places = [parse_reference(name, "the image's name") for name in names]
         client = self.engine.client
-        candidate = f"{_CANDIDATE_REPOSITORY}:{image_id.removeprefix('sha256:')[:24]}"
+        candidate = f"{_CANDIDATE_REPOSITORY}:{uuid.uuid4().hex}"
         with engine_errors(self.engine.endpoint):
             client.tag(image_id, candidate)
             labelled = self._label(candidate, labels)
@@ -106,10 +107,10 @@ class DockerImages:
 
     def save(self, image: str, path: Path) -> int:
         """See `ImageEngine.save`: the tar grows beside its final name and takes it when it is whole."""
+        self._require(image)
         partial = path.with_name(path.name + ".partial")
         try:
-            with engine_errors(self.engine.endpoint):
-                chunks = iter(self.engine.client.get_image(image))
+            chunks = iter(self.engine.client.get_image(image))
             with partial.open("wb") as out:
                 while (chunk := self._next(chunks)) is not None:
                     out.write(chunk)
@@ -123,6 +124,14 @@ class DockerImages:
         finally:
             partial.unlink(missing_ok=True)
         return path.stat().st_size
+
+    def _require(self, image: str) -> None:
+        with engine_errors(self.engine.endpoint):
+            try:
+                self.engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
+            except errors.NotFound as error:
+                what = f"the engine has no image {image!r}"
+                raise BadInput(what, next_step="docker images, to see what it has") from error
 
     def _next(self, chunks: Iterator[bytes]) -> bytes | None:
         with engine_errors(self.engine.endpoint):

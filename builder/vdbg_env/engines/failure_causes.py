@@ -56,6 +56,14 @@ def explain_failure(
     return _own_words(evidence)
 
 
+def engine_gone(reason: str) -> tuple[str, str]:
+    """Return the cause and what to type for a build whose engine went away in the middle of it."""
+    return (
+        f"the engine went away ({_short(reason)[:200]}): it was stopped, crashed or was killed",
+        "docker version, to see whether it is back, then build again: finished steps come from the cache",
+    )
+
+
 def _disk_full(e: _Evidence) -> _Answer | None:
     if not _DISK.search(e.text):
         return None
