@@ -7,6 +7,8 @@ Every offset comes from the file and is checked against it; what does not fit ra
 
 from __future__ import annotations
 
+import itertools
+import operator
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -163,6 +165,27 @@ class Elf:
         if self._stride == layout.size:
             return layout.iter_unpack(table)
         return (layout.unpack_from(table, number * self._stride) for number in range(self.section_count))
+
+    def sections_of(self, types: frozenset[int]) -> tuple[Section, ...]:
+        """Return the sections of some types and leave the others packed: a core has few tables among many registers."""
+        if self._stride != _SECTION.size or not self.section_count:
+            return tuple(section for section in self.sections if section.type in types)
+        kinds = self._headers.cast("I")[1 :: _SECTION.size // 4].tolist()
+        return tuple(self._header(index) for index, kind in enumerate(kinds) if kind in types)
+
+    @cached_property
+    def contents_end(self) -> int:
+        """Where the last section's contents end, in bytes; beyond the file's own end when it was cut short."""
+        if self._stride != _SECTION.size or not self.section_count:
+            return max((s.offset + s.size for s in self.sections if s.type != SHT_NOBITS), default=0)
+        words = self._headers.cast("Q")
+        kinds, step = self._headers.cast("I")[1 :: _SECTION.size // 4], _SECTION.size // 8
+        ends = map(operator.add, words[3::step].tolist(), words[4::step].tolist())
+        return max(itertools.compress(ends, map(SHT_NOBITS.__ne__, kinds.tolist())), default=0)
+
+    @property
+    def _headers(self) -> memoryview:
+        return self.data[self._table : self._table + self.section_count * self._stride]
 
     @cached_property
     def section_names(self) -> bytes:

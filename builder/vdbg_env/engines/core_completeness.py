@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from vdbg_env.cuda.elf import SHT_NOBITS, Elf
+from vdbg_env.cuda.elf import Elf
 from vdbg_env.errors import UnreadableBinary
 
 _GZIP: Final = b"\x1f\x8b"
@@ -32,11 +32,11 @@ def _elf_is_whole(mapped: mmap.mmap) -> bool:
     with memoryview(mapped) as view:
         try:
             elf = Elf(view)
-            ends = [s.offset + s.size for s in elf.sections if s.type != SHT_NOBITS]
+            end = elf.contents_end
             elf.data.release()
         except UnreadableBinary:
             return False
-        return bool(ends) and max(ends) <= len(view)
+        return 0 < end <= len(view)
 
 
 def _gzip_ends(read: Callable[[int], bytes]) -> bool:

@@ -28,6 +28,10 @@ _TABLES: Final = frozenset({
     SectionType.CTAS, SectionType.WARPS, SectionType.LANES, SectionType.METADATA,
 })  # fmt: skip
 SHT_STRTAB: Final = 3
+_FILES: Final = frozenset({
+    SectionType.REGISTERS, SectionType.PREDICATES, SectionType.UNIFORM_REGISTERS, SectionType.UNIFORM_PREDICATES,
+    SectionType.CONVERGENCE_BARRIERS, SectionType.BACKTRACE,
+})  # fmt: skip
 _IMAGES: Final = frozenset({SectionType.RELOCATED_IMAGE, SectionType.IMAGE})
 _LONGEST_STRING: Final = 4096
 _MOST_NOTES: Final = 20
@@ -43,10 +47,9 @@ def read_core(data: Buffer) -> GpuCore:
     _refuse_what_is_no_core(data)
     try:
         elf = Elf(data)
-        sections = elf.sections
     except UnreadableBinary as error:
         return _salvage(data, error)
-    return _Reader(elf, sections).core()
+    return _Reader(elf).core()
 
 
 class CoreSections:
@@ -54,7 +57,7 @@ class CoreSections:
 
     def __init__(self, data: Buffer) -> None:
         self._elf: Final = Elf(data)
-        self._by_parent: Final = {(s.type, s.link, s.info): s for s in self._elf.sections}
+        self._by_parent: Final = {(s.type, s.link, s.info): s for s in self._elf.sections_of(_FILES)}
 
     def bytes_of(self, kind: SectionType, parent: int, row: int) -> memoryview | None:
         """Return the bytes that belong to a row of a table; None when the file has none, or was cut before them."""
@@ -68,19 +71,17 @@ class CoreSections:
 
 
 class _Reader:
-    def __init__(self, elf: Elf, sections: tuple[Section, ...]) -> None:
+    def __init__(self, elf: Elf) -> None:
         self._elf = elf
-        self._sections = sections
         self._children: dict[tuple[int, int, int], list[Section]] = defaultdict(list)
         self._roots: dict[int, list[Section]] = defaultdict(list)
         self._notes: list[str] = []
         self._cut = 0
         self._table_bytes = 0
+        for section in elf.sections_of(_TABLES | _IMAGES | {SHT_STRTAB}):
+            self._children[section.type, section.link, section.info].append(section)
+            self._roots[section.type].append(section)
         self._strings = self._string_table()
-        for section in sections:
-            if section.type in _TABLES or section.type in _IMAGES:
-                self._children[section.type, section.link, section.info].append(section)
-                self._roots[section.type].append(section)
 
     def core(self) -> GpuCore:
         """Read the tree from its roots down."""
@@ -209,10 +210,11 @@ class _Reader:
         return self._elf.data[min(section.offset, have) : min(end, have)]
 
     def _string_table(self) -> memoryview:
+        tables = self._roots[SHT_STRTAB]
         try:
-            section = self._elf.section(".strtab")
+            section = next((s for s in tables if self._elf.name(s) == ".strtab"), None)
         except UnreadableBinary:  # the names were cut off: the strings come before the name table in files seen so far
-            section = next((s for s in self._sections if s.type == SHT_STRTAB), None)
+            section = tables[0]
         return self._contents(section) if section else memoryview(b"")
 
     def _name(self, section: Section) -> str:
@@ -230,8 +232,7 @@ class _Reader:
     def _tell_what_is_missing(self, metadata: Metadata | None, devices: tuple[Device, ...]) -> None:
         if not self._elf.identity.known:
             self._note(f"ELF identity {self._elf.identity} is not one seen before; read as if it were")
-        cut = max((s.offset + s.size for s in self._sections if s.type != 0), default=0) > len(self._elf.data)
-        if cut and not self._cut:
+        if self._elf.contents_end > len(self._elf.data) and not self._cut:
             self._cut += 1
             self._note(f"truncated: the file ends at {len(self._elf.data):#x}, before its last sections")
         if not devices:

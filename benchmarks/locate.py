@@ -1,0 +1,82 @@
+"""Finds one PC's inline chain in a cubin of over 10 MB, against `nvdisasm -gi` of the whole: the usual way today.
+
+Needs nvcc and nvdisasm. The cubin is compiled once (two minutes) and kept under .cache/bench.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.paired import compare
+from tests.support.toolchain import cuda_tool
+from vdbg_env.cuda.code_map import CodeMap
+from vdbg_env.cuda.line_table import Place
+
+KERNELS = 96
+KEPT = Path(__file__).parents[1] / ".cache" / "bench" / "large.cubin"
+
+_SOURCE = """
+template <int K, int D> struct Mix {
+  __device__ __forceinline__ static float go(float x, const float* p, int i) {
+    float s = Mix<K, D - 1>::go(x * p[i + D], p, i + K);
+    return s * s + __sinf(s) + p[i * D];
+  }
+};
+template <int K> struct Mix<K, 0> {
+  __device__ __forceinline__ static float go(float x, const float* p, int i) { return x + p[i]; }
+};
+template <int K> __global__ void mix(float* o, const float* p, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float a = 0;
+#pragma unroll
+  for (int k = 0; k < 24; ++k) a += Mix<K, 12>::go(a, p, i + k * n);
+  o[i] = a;
+}
+"""
+
+
+def large_cubin() -> Path:
+    """Return the cubin, compiled on the first call."""
+    if not KEPT.exists():
+        KEPT.parent.mkdir(parents=True, exist_ok=True)
+        source = KEPT.with_suffix(".cu")
+        instances = (f"template __global__ void mix<{k}>(float*, const float*, int);\n" for k in range(KERNELS))
+        source.write_text(_SOURCE + "".join(instances))
+        subprocess.run([cuda_tool("nvcc"), "-lineinfo", "-arch=sm_90", "-cubin", "-o", KEPT, source], check=True)
+    return KEPT
+
+
+def one_place(data: bytes) -> tuple[float, int]:
+    """Return the seconds it takes the library to open the cubin and find one chain, and the chain's depth."""
+    start = time.perf_counter()
+    code = CodeMap(data)
+    kernel = next(function for function in code.functions if function.name.startswith("_Z3mixILi77E"))
+    chain = code.locate(Place(section=kernel.section, offset=kernel.size // 2 // 16 * 16)).chain
+    return time.perf_counter() - start, len(chain)
+
+
+def main() -> None:
+    """Print the figures."""
+    path = large_cubin()
+    data = path.read_bytes()
+    code = CodeMap(data)
+    instructions = sum(section.size for section in code.code_sections) // 16
+    print(f"{path.name}: {len(data) / 1e6:.1f} MB, {len(code.kernels)} kernels, {instructions} instructions")
+    ours = [sys.executable, "-m", "vdbg_env", "locate", "0x1000", "--kernel", "mix<77>", str(path)]
+    command = compare(
+        ("vdbg-env locate, the whole command", ours),
+        ("nvdisasm -ndf -c -gi", [cuda_tool("nvdisasm"), "-ndf", "-c", "-gi", str(path)]),
+    )
+    print(command)
+    runs = [one_place(data) for _ in range(9)]
+    library = statistics.median(seconds for seconds, _ in runs)
+    print(f"the library alone, from bytes to a chain of {runs[0][1]}: {library * 1000:.1f} ms, ", end="")
+    print(f"nvdisasm takes {command.peer.median_s / library:.0f} times as long")
+
+
+if __name__ == "__main__":
+    main()
