@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -104,11 +104,10 @@ def _run(plan: BuildPlan, settings: BuildSettings, engine: ImageEngine, tell: Te
         jobs=settings.jobs,
         no_cache=settings.no_cache,
     )
-    titles = step_titles(plan, dialect)
     built: Built | None = None
     with closing(engine.build(order)) as events:  # to close it early is to cancel, so it is read to its end
-        for event in events:
-            tell(_titled(event, titles))
+        for event in _with_titles(events, step_titles(plan, dialect)):
+            tell(event)
             if isinstance(event, BuildFailed):
                 raise _failure(event)
             built = event if isinstance(event, Built) else built
@@ -121,11 +120,18 @@ def _run(plan: BuildPlan, settings: BuildSettings, engine: ImageEngine, tell: Te
     return built
 
 
-def _titled(event: BuildEvent, titles: tuple[str, ...]) -> BuildEvent:
-    """Give a step the plan's own title where the engine numbers its steps as our Dockerfile does."""
-    if isinstance(event, StepStarted) and event.number and event.total == len(titles):
-        return replace(event, title=titles[event.number - 1])
-    return event
+def _with_titles(events: Iterator[BuildEvent], titles: tuple[str, ...]) -> Iterator[BuildEvent]:
+    """Give each step the plan's own title, where the engine numbers its steps as our Dockerfile does."""
+    known: dict[str | None, str] = {}
+    for event in events:
+        match event:
+            case StepStarted(number=int(number), total=total) if number <= len(titles) == total:
+                known[event.key] = titles[number - 1]
+                yield replace(event, title=known[event.key])
+            case BuildFailed():
+                yield replace(event, title=known.get(event.key, event.title))
+            case _:
+                yield event
 
 
 def _failure(event: BuildFailed) -> EngineFailed:

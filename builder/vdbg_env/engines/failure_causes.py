@@ -127,7 +127,10 @@ def _own_words(e: _Evidence) -> _Answer:
 
 
 def _short(message: str) -> str:
-    return " ".join(message.split())[:300]
+    """Return an engine's message on one line, without the whole script that BuildKit repeats before its reason."""
+    _, _, reason = message.rpartition("executor failed running [")
+    _, bracket, behind = reason.rpartition("]: ")
+    return " ".join((behind if bracket else message).split())[:300]
 
 
 _RULES: tuple[_Rule, ...] = (_disk_full, _out_of_memory, _certificate, _no_base, _no_network, _no_command)

@@ -30,7 +30,9 @@ RUN set -eu; \
     pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 \
       nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-cuobjdump==13.2.78 \
       nvidia-cuda-nvdisasm==13.2.78 nvidia-cuda-sanitizer-api==13.0.85; \
-    ln -sfn "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 "$VDBG_ROOT"/cuda; \
+    ln -sfn \
+      "$("$VDBG_ROOT"/venv/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 \
+      "$VDBG_ROOT"/cuda; \
     if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
 
@@ -124,4 +126,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:3536fa1a7be298a2acd4d8f7c659a92a9aa2688ccb9c46216338ec5c3ac566c3"
+    dev.vdbg-env.plan.digest="sha256:f8aef98b9bfb92200d0ac0305e52d66b25a5a7da507789f1339bbb1d783a780a"

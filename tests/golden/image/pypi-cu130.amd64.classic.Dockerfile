@@ -30,7 +30,9 @@ RUN set -eu; \
     pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 \
       nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-cuobjdump==13.2.78 \
       nvidia-cuda-nvdisasm==13.2.78 nvidia-cuda-sanitizer-api==13.0.85; \
-    ln -sfn "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 "$VDBG_ROOT"/cuda; \
+    ln -sfn \
+      "$("$VDBG_ROOT"/venv/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 \
+      "$VDBG_ROOT"/cuda; \
     if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
 
@@ -122,4 +124,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:76b583ad327ce71c967a7d1bedbe438e8e4d9a5f8d75a70971f3a271b94640d1"
+    dev.vdbg-env.plan.digest="sha256:62480782449cb3784a3e6d73bb0b04383e0b6028b3ba1e0de9af1f7a4e2fbb71"

@@ -33,7 +33,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 \
       nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-cuobjdump==13.2.78 \
       nvidia-cuda-nvdisasm==13.2.78 nvidia-cuda-sanitizer-api==13.0.85; \
-    ln -sfn "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 "$VDBG_ROOT"/cuda; \
+    ln -sfn \
+      "$("$VDBG_ROOT"/venv/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 \
+      "$VDBG_ROOT"/cuda; \
     if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
 
@@ -128,4 +130,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:95c2a31ed3f858fdd580fea3cf6ecfef73fb8babd39c8980e89d8c8c442e1bd5"
+    dev.vdbg-env.plan.digest="sha256:7e46d130038e8fac7a333c8cfeb1c97e752da32e721623219ce7a9b9e62a49d5"

@@ -41,7 +41,9 @@ RUN set -eu; \
     pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 \
       nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-cuobjdump==13.2.78 \
       nvidia-cuda-nvdisasm==13.2.78 nvidia-cuda-sanitizer-api==13.0.85; \
-    ln -sfn "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 "$VDBG_ROOT"/cuda; \
+    ln -sfn \
+      "$("$VDBG_ROOT"/venv/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 \
+      "$VDBG_ROOT"/cuda; \
     if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
 
@@ -116,4 +118,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:edf2ef7a35ad3b14b792d31b4fcef9ea8e89abb4cb9c4600545cd304b6dd799a"
+    dev.vdbg-env.plan.digest="sha256:5534d541e9cdd971e4635c8516d53e9edadd03d7a170fa11517c7d3dce5b5f3b"

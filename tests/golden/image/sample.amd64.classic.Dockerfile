@@ -30,7 +30,9 @@ RUN set -eu; \
     pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 \
       nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-cuda-cuobjdump==13.2.78 \
       nvidia-cuda-nvdisasm==13.2.78 nvidia-cuda-sanitizer-api==13.0.85; \
-    ln -sfn "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 "$VDBG_ROOT"/cuda; \
+    ln -sfn \
+      "$("$VDBG_ROOT"/venv/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 \
+      "$VDBG_ROOT"/cuda; \
     if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
 
@@ -98,4 +100,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:28e91cf47676511d2f743713c27bd2e73ba9495db34ffb2e9f4f0d36c5e88df2"
+    dev.vdbg-env.plan.digest="sha256:b5792594d362f98fb96b788f0be4eea5aee348eaf55727863c6124c5b21355fd"

@@ -14,6 +14,7 @@ from vdbg_env.application.build_image import BuildSettings, build_image
 from vdbg_env.application.image_library import read_image_library
 from vdbg_env.application.ports import BinaryFile, BuildOrder, Completed, EngineDescription, PushProgress
 from vdbg_env.errors import EngineFailed, NotProven
+from vdbg_env.image.dockerfile import step_titles
 from vdbg_env.image.plan import LABEL_PROOF, BuildPlan
 from vdbg_env.image.planner import plan
 from vdbg_env.image.request import BuildRequest
@@ -32,6 +33,7 @@ class FakeEngine:
     listed: int = 2
     failure: BuildFailed | None = None
     silent: bool = False
+    total: int = 99
     orders: list[BuildOrder] = field(default_factory=list)
     tagged: list[tuple[str, tuple[str, ...], dict[str, str]]] = field(default_factory=list)
     read_to_the_end: bool = False
@@ -41,7 +43,7 @@ class FakeEngine:
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
         self.orders.append(order)
-        yield StepStarted(key="a", title="RUN make", number=1, total=99)
+        yield StepStarted(key="a", title="RUN make", number=1, total=self.total)
         if self.failure:
             yield self.failure
             return
@@ -153,6 +155,14 @@ def test_a_failed_step_is_told_with_its_tail_and_the_next_thing_to_type(sample: 
     assert caught.value.what == "the build failed at: RUN make with exit status 137"
     assert caught.value.details == ("| cc", "| Killed")
     assert (caught.value.cause, caught.value.next_step) == ("killed for memory", "--jobs 1")
+
+
+def test_steps_bear_the_titles_of_the_plan(sample: BuildPlan) -> None:
+    fake = engine(LINES, STUB)
+    fake.total = len(step_titles(sample, "classic"))
+    fake.failure = BuildFailed(key="a", title="RUN set -eu; ...", code=1, cause="")
+    with pytest.raises(EngineFailed, match="the build failed at: Base image"):
+        build(sample, fake)
 
 
 def test_an_engine_that_falls_silent_is_an_error(sample: BuildPlan) -> None:
