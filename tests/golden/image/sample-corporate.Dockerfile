@@ -118,4 +118,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:5534d541e9cdd971e4635c8516d53e9edadd03d7a170fa11517c7d3dce5b5f3b"
+    dev.vdbg-env.plan.digest="sha256:984821437a4476e160130a3c66f74d37cc10d192917b0aa82916f054c8a2ed25"

@@ -100,4 +100,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:dfa585963c86a2d58aa8a432d612130a92b6801661f7b569d754f2c8e6834ba4"
+    dev.vdbg-env.plan.digest="sha256:4b571a8c39f4136dd86a97b41dbe668fd7adee5b0a2c768e28b982e83cda92b1"

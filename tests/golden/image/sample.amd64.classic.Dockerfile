@@ -100,4 +100,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:b5792594d362f98fb96b788f0be4eea5aee348eaf55727863c6124c5b21355fd"
+    dev.vdbg-env.plan.digest="sha256:4cf2a4f709ab6c6bad3015a0933f459124c178eb78188b228c8d5a7e6fcb4fe5"

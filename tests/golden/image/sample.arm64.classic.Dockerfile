@@ -102,4 +102,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:4eb5925170a45fd79ad03b828ba6e951354c3b3dbb676ab6191c2e0158533e41"
+    dev.vdbg-env.plan.digest="sha256:717bbf81f1d7fea109586e7b773cf8b7f14b87988ea49a3ac6f249ba6e67bb85"
