@@ -30,7 +30,9 @@ def vdbg_env(
 
 def walk(sample: Sample, program: Sequence[str], folder: Path) -> Any:
     """Run the ladder that fits a sample and return its report; everything of the run stays in `folder`."""
-    runbook = ["quick-hang", "-f", str(HERE / "hang.yaml")] if sample.ends == "hang" else ["illegal-memory-access"]
+    runbook = (
+        ["quick-hang", "-f", str(HERE / "quick-hang.yaml")] if sample.ends == "hang" else ["illegal-memory-access"]
+    )
     quick = [] if sample.ends == "hang" else ["-i", "quick=true"]
     done = vdbg_env(
         "runbook", *runbook, *quick, "--batch", "--json", "--run-dir", str(folder / "run"), "--", *program, cwd=folder

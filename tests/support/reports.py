@@ -71,6 +71,7 @@ def _trial(
         argv=(*WORKLOAD, *append),
         argv_change=ArgvOverlay(append=append),
         env=env or {},
+        env_change=env or {},
         started_s=at,
         duration_s=sum(a.duration_s or 0 for a in attempts),
         attempts=attempts,

@@ -12,6 +12,7 @@ from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.verdict import judge
 from vdbg_env.record.walk import Walk, Walked
 from vdbg_env.report.model import Attempt, NextStep, Provenance, Report, StepReport, StepStatus
+from vdbg_env.runbook.invocation import Invocation, placed
 from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Finish, RunStep, StepRecord
 
@@ -86,16 +87,21 @@ def _cut_short(walk: Walk) -> tuple[StepReport, ...]:
 
 def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
     """Return what the findings say to try next, surest first, each once; a command is shown as one."""
-    texts = dict.fromkeys(finding.next_step for finding in findings if finding.next_step)
-    return tuple(_next_step(text) for text in texts)
+    texts: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.next_step:
+            texts.setdefault(finding.next_step, finding)
+    return tuple(_next_step(text, finding) for text, finding in texts.items())
 
 
-def _next_step(text: str) -> NextStep:
-    """Split `what it is for: vdbg-env ...` into words and command."""
+def _next_step(text: str, finding: Finding) -> NextStep:
+    """Split `what it is for: vdbg-env ...` into words and command; a command alone is for what the finding says."""
+    if text.startswith("vdbg-env "):
+        return NextStep(text=finding.message, command=text)
     words, colon, command = text.rpartition(": ")
-    if colon and command.startswith(("vdbg-env ", "VLLM_", "CUDA_")):
+    if colon and command.startswith(("vdbg-env ", "VLLM_", "CUDA_", "unset ")):
         return NextStep(text=words, command=command)
-    return NextStep(text="Look closer", command=text) if text.startswith("vdbg-env ") else NextStep(text=text)
+    return NextStep(text=text)
 
 
 def step_report(visit: Walked) -> StepReport:
@@ -119,9 +125,19 @@ def step_report(visit: Walked) -> StepReport:
         notes=record.notes,
     )
     if isinstance(step, Run) and isinstance(visit.decision, RunStep):
-        invocation = visit.decision.invocation
-        report = replace(report, argv=invocation.argv, env=invocation.env, argv_change=step.argv)
+        report = _with_command(report, visit.decision.invocation, step, visit.observations)
     return report
+
+
+def _with_command(
+    report: StepReport, invocation: Invocation, step: Run, observations: Sequence[Observation]
+) -> StepReport:
+    """Add the command as it was last started: with the folder of that attempt, which is below the run directory."""
+    if observations:
+        last = observations[-1]
+        invocation = placed(invocation, attempt=last.attempt, rank=last.rank, host=last.host, directory=last.directory)
+    changed = {name: value for name, value in invocation.env.items() if name in step.env}
+    return replace(report, argv=invocation.argv, argv_change=step.argv, env=invocation.env, env_change=changed)
 
 
 def _status(record: StepRecord) -> StepStatus:

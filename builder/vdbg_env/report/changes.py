@@ -48,7 +48,9 @@ def changes(report: Report) -> tuple[Change, ...]:
 
 def delta(step: StepReport) -> tuple[str, ...]:
     """Return a step's changes one to a word list: `CUDA_LAUNCH_BLOCKING=1`, `unset X`, `+ --flag`, `- --flag`."""
-    env = [f"unset {name}" if value is None else f"{name}={shlex.quote(value)}" for name, value in step.env.items()]
+    env = [
+        f"unset {name}" if value is None else f"{name}={shlex.quote(value)}" for name, value in step.env_change.items()
+    ]
     change = step.argv_change
     argv = [f"{shlex.join(change.wrap)} …"] if change.wrap else []
     argv += [f"+ {shlex.join(change.append)}"] if change.append else []

@@ -56,7 +56,8 @@ class Attempt:
 class StepReport:
     """One step of the escalation: its delta, how it ended, what it showed and where that led.
 
-    `env` is the delta only: a value sets, None unsets. `started_s` counts from the start of the run, both times in
+    `env` is all that differs from the user's environment, `env_change` what this step adds to the unchanged
+    workload's: a value sets, None unsets. `started_s` counts from the start of the run, both times in
     seconds; `next` is the step it led to, `runbook:NAME` or `end`. `evidence` holds the lines that decided, not all
     that matched.
     """
@@ -71,6 +72,7 @@ class StepReport:
     argv: tuple[str, ...] = ()
     argv_change: ArgvOverlay = field(default_factory=ArgvOverlay)
     env: Mapping[str, str | None] = field(default_factory=dict)
+    env_change: Mapping[str, str | None] = field(default_factory=dict)
     builtin: str | None = None
     started_s: float | None = None
     duration_s: float | None = None

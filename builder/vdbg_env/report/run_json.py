@@ -68,6 +68,7 @@ def _step(step: StepReport, report: Report) -> dict[str, Json]:
             "wrap": list(step.argv_change.wrap),
         },
         "env": _strings(step.env),
+        "env_change": _strings(step.env_change),
         "builtin": step.builtin,
         "started_s": step.started_s,
         "duration_s": step.duration_s,

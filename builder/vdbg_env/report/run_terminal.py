@@ -98,12 +98,21 @@ def _tried(report: Report, paint: Paint, width: int) -> Iterator[str]:
         return
     trials = {change.step: change for change in changes(report)}
     yield paint.bold("What was tried")
-    names = max(len(step.id) for step in report.walked)
-    for step in report.walked:
+    done = [step for step in report.walked if step.status is not StepStatus.SKIPPED]
+    names = max((len(step.id) for step in done), default=0)
+    for step in done:
         yield from _step(step, trials.get(step.id), names, paint, width)
+    skipped = [_skipped(step) for step in report.walked if step.status is StepStatus.SKIPPED]
     missed = [step.id for step in report.steps if step.status is StepStatus.NOT_REACHED]
-    if missed:
-        yield from (paint.dim(line) for line in _wrap(f"not needed: {', '.join(missed)}", width, first="  ", rest="  "))
+    for word, steps in (("skipped", skipped), ("not needed", missed)):
+        if steps:
+            yield from (paint.dim(line) for line in _wrap(f"{word}: {', '.join(steps)}", width, first="  ", rest="  "))
+
+
+def _skipped(step: StepReport) -> str:
+    """Name a skipped step; a condition that did not hold needs no words, a missing tool does."""
+    missing = step.message and step.message.endswith("is not at hand")
+    return f"{step.id} ({step.message})" if missing else step.id
 
 
 def _step(step: StepReport, change: Change | None, names: int, paint: Paint, width: int) -> Iterator[str]:
@@ -111,12 +120,13 @@ def _step(step: StepReport, change: Change | None, names: int, paint: Paint, wid
     said = effect or outcome(step)
     codes = {Effect.GONE.value: "1;32", Effect.SAME.value: "31", Effect.DIFFERENT.value: "33", "fail": "31"}
     rate = change.rate if change else ""
-    head = f"  {printable(step.id):{names}}  {{}}  {rate:7}  {duration(step.duration_s):>11}  "
+    took = "" if step.duration_s is None else duration(step.duration_s)
+    head = f"  {printable(step.id):{names}}  {{}}  {rate:7}  {took:>11}  "
     column = len(head) - 2 + 14
     words = [
         ", ".join(map(_cut, delta(step), repeat(_LONGEST_WORD))) if change else "",
         step.message or "",
-        *step.notes,
+        *step.notes[:2],
     ]
     text = _wrap(" · ".join(word for word in words if word), max(width - column, 30))
     yield (head.format(paint(codes.get(said, "0"), f"{said:14}")) + (text[0] if text else "")).rstrip()

@@ -23,7 +23,7 @@ from vdbg_env.runbook.model import (
 )
 from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, StepRecord, UseBuiltin, Verdict
 
-BASELINE = Run(id="baseline", title="Does it reproduce?", command="main")
+BASELINE = Run(id="baseline", title="Does it reproduce?", command="main", env={"B": None, "D": "${{ rank.dir }}"})
 CORE = Uses(id="core", title="Read the core", builtin=Builtin(name="decode-gpu-core", version=1))
 UNUSED = Uses(id="locate", title="Look up the PC", builtin=Builtin(name="locate", version=1))
 BOOK = Runbook(
@@ -41,12 +41,15 @@ def observed(attempt: int, ended: Ended) -> Observation:
         attempt=attempt,
         ended=ended,
         duration_s=2.0,
+        directory=f"steps/baseline/{attempt}/localhost-0",
         matched={"ima": (IMA,)},
         artifacts={"cores": (Artifact(name="cores", path=f"a{attempt}", size=3),)},
     )
 
 
-INVOCATION = Invocation(step="baseline", attempt=1, argv=("prog", "-x"), env={"A": "1", "B": None})
+INVOCATION = Invocation(
+    step="baseline", attempt=1, argv=("prog", "-x"), env={"A": "1", "B": None, "D": "${{ rank.dir }}/x"}
+)
 DECISION = RunStep(invocation=INVOCATION, repeat=Repeat(), placement=Placement())
 STATE = RunState(runbook=BOOK, inputs={}, facts=Facts(), decision=DECISION)
 SEEN = Finish(verdict=Verdict.REPRODUCED, why="seen")
@@ -65,7 +68,9 @@ def test_a_step_keeps_its_command_its_delta_and_every_attempt() -> None:
         step="baseline", outcome=Status.REPRODUCED, next=ToStep(step="core"), ended=CRASH, attempts=2, reproduced=1
     )
     step = run(record, observed(1, WELL), observed(2, CRASH)).steps[0]
-    assert (step.argv, dict(step.env), step.next) == (("prog", "-x"), {"A": "1", "B": None}, "core")
+    assert (step.argv, step.next) == (("prog", "-x"), "core")
+    assert step.env == {"A": "1", "B": None, "D": "steps/baseline/2/localhost-0/x"}
+    assert step.env_change == {"B": None, "D": "steps/baseline/2/localhost-0/x"}
     assert [attempt.reproduced for attempt in step.attempts] == [False, True]
     assert [artifact.path for artifact in step.artifacts] == ["a1", "a2"]
     assert step.evidence == (IMA, IMA)
@@ -112,6 +117,6 @@ def test_a_next_step_is_split_into_words_and_command() -> None:
     steps = [(step.text, step.command) for step in next_steps(findings)]
     assert steps == [
         ("read all warps", "vdbg-env core x"),
-        ("Look closer", "vdbg-env core y"),
+        (FAULT.message, "vdbg-env core y"),
         ("ask the maintainers", None),
     ]
