@@ -74,6 +74,14 @@ class ProgramRunner(Protocol):
 EngineName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]
 
 
+class ScratchFiles(Protocol):
+    """Lends bytes out as a file, to programs that want one."""
+
+    def lend(self, data: Buffer, suffix: str) -> AbstractContextManager[Path]:
+        """Write the bytes to a file whose name ends in `suffix`; it is gone when the block ends."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineDescription:
     """Which engine was taken and why; `capabilities` names what a Dockerfile or a build may ask of it.

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Literal
 
-from vdbg_env.application.ports import BinaryFile, BinarySource, ProgramRunner
+from vdbg_env.application.cross_examine import cross_examine
+from vdbg_env.application.ports import BinaryFile, BinarySource, ProgramRunner, ScratchFiles
 from vdbg_env.cuda.device_code import DeviceCode, find_device_code
 from vdbg_env.cuda.lineinfo import FileReport, Judgement, LineinfoReport, Witness, file_report, judge
 from vdbg_env.errors import HostNotAble, UnreadableBinary
@@ -33,9 +34,16 @@ class VerifyRequest:
 
 
 def verify_binaries(
-    request: VerifyRequest, *, source: BinarySource, programs: ProgramRunner, tell: Tell = lambda _: None
+    request: VerifyRequest,
+    *,
+    source: BinarySource,
+    programs: ProgramRunner,
+    scratch: ScratchFiles | None = None,
+    tell: Tell = lambda _: None,
 ) -> LineinfoReport:
     """Read every target and return the proof; `tell` is called with the name of each file before it is read.
+
+    With `scratch`, a witness whose list broke off is asked about single cubins too.
 
     Raises BadInput for a target that does not exist, and HostNotAble when the witness is asked for and missing.
     """
@@ -49,7 +57,7 @@ def verify_binaries(
             if not report.has_device_code and not file.asked_for:
                 without += 1
                 continue
-            reports.append(replace(report, witness=_ask(witness, file, report, programs)))
+            reports.append(replace(report, witness=_ask(witness, file, report, programs, scratch)))
     return LineinfoReport(files=tuple(reports), without_device_code=without)
 
 
@@ -91,11 +99,16 @@ def _batches(codes: Iterator[DeviceCode]) -> Iterator[tuple[DeviceCode, ...]]:
         yield batch
 
 
-def _ask(witness: str | None, file: BinaryFile, report: FileReport, programs: ProgramRunner) -> Witness | None:
-    if witness is None or file.path is None or report.problem is not None:
+def _ask(
+    tool: str | None, file: BinaryFile, report: FileReport, programs: ProgramRunner, scratch: ScratchFiles | None
+) -> Witness | None:
+    if tool is None or file.path is None or report.problem is not None:
         return None
     try:
-        ran = programs.run([witness, "-all", "-lelf", str(file.path)], timeout_s=WITNESS_TIMEOUT_S)
+        ran = programs.run([tool, "-all", "-lelf", str(file.path)], timeout_s=WITNESS_TIMEOUT_S)
+        witness = cuobjdump.weigh(report, cuobjdump.parse_listing(ran.stdout, ran.stderr), ran.code)
+        if witness.agrees or scratch is None or not report.counts.cubins:
+            return witness
+        return cross_examine(witness, file.data, tool, programs=programs, scratch=scratch)
     except HostNotAble as error:
         return Witness(tool=cuobjdump.TOOL, listed=None, rc=None, agrees=False, reason=error.what)
-    return cuobjdump.weigh(report, cuobjdump.parse_listing(ran.stdout, ran.stderr), ran.code)

@@ -62,6 +62,7 @@ def command(
         request,
         source=wiring.binary_source(),
         programs=wiring.programs(),
+        scratch=wiring.scratch_files(),
         tell=(lambda name: console.note(f"reading {name}")) if show_progress else (lambda _: None),
     )
     if as_json:

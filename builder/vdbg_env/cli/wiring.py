@@ -19,6 +19,7 @@ from vdbg_env.application.ports import (
     ImageEngine,
     LogSource,
     ProgramRunner,
+    ScratchFiles,
     SourceText,
     StepRunner,
 )
@@ -198,3 +199,10 @@ def host_inspector(tools: tuple[str, ...]) -> HostInspector:
     from vdbg_env.engines.host_inspector import LocalHost
 
     return LocalHost(programs(), tools)
+
+
+def scratch_files() -> ScratchFiles:
+    """Return the lender of scratch files."""
+    from vdbg_env.engines.scratch import Scratch
+
+    return Scratch()

@@ -47,7 +47,7 @@ def spilled(name: str, stream: IO[bytes]) -> Iterator[BinaryFile]:
     head = stream.read(HEAD)
     if not is_candidate(head):
         return
-    suffix = "-" + Path(name).name[-100:]
+    suffix = "-" + Path(name.replace(":", "/")).name[-100:]
     with tempfile.NamedTemporaryFile(prefix="vdbg-", suffix=suffix) as scratch:
         scratch.write(head)
         shutil.copyfileobj(stream, scratch, 1 << 20)
