@@ -1,0 +1,40 @@
+"""The shipped knowledge of flags, variables and stale advice."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from vdbg_env.evidence.knowledge.names import Judgement, Knowledge, read_knowledge
+from vdbg_env.evidence.knowledge.surface_table import read_release_table
+from vdbg_env.resources import data_dir
+from vdbg_env.yaml_source import read
+
+_ADVICE, _SURFACE = "advice.yaml", "vllm-surface.yaml"
+
+
+@cache
+def shipped_knowledge(folder: Path | None = None) -> Knowledge:
+    """Read the tables of a folder, the shipped ones without; raises BadDocument where one is wrong."""
+    folder = folder or data_dir("images") / "knowledge" / "flags"
+    names = sorted(path for path in folder.glob("*.yaml") if path.name not in {_ADVICE, _SURFACE})
+    return read_knowledge(
+        (read(path.read_bytes(), str(path)) for path in names),
+        read((folder / _ADVICE).read_bytes(), str(folder / _ADVICE)),
+        read_release_table((folder / _SURFACE).read_bytes(), str(folder / _SURFACE)),
+    )
+
+
+def explain_name(name: str, *, vllm: str | None = None) -> str:
+    """Return what is known of a flag or variable, as lines for a terminal."""
+    knowledge = shipped_knowledge()
+    judged: Judgement = knowledge.judge_name(name, vllm)
+    lines = [f"{name}  ({judged.status}, as of vLLM {vllm or knowledge.newest})"]
+    lines.append(f"  {judged.what or judged.message}")
+    if judged.what and judged.level != "ok":
+        lines.append(f"  {judged.message}")
+    if judged.replaced_by:
+        lines.append(f"  use instead: {judged.replaced_by}")
+    if judged.source:
+        lines.append(f"  source: {judged.source}")
+    return "\n".join(lines) + "\n"

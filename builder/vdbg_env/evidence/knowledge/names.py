@@ -1,0 +1,239 @@
+"""What is known of a flag or an environment variable: whether a release has it, and what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from vdbg_env.evidence.knowledge.surface_table import ReleaseTable, version_key
+from vdbg_env.evidence.triage.rules import compile_pattern
+from vdbg_env.yaml_source import YamlSource, nearest, validate
+
+Kind = Literal["variable", "flag"]
+Status = Literal["current", "caution", "build-time", "gone", "not-yet", "never-existed", "unknown"]
+Level = Literal["ok", "note", "warning", "error"]
+
+_LEVELS: Mapping[Status, Level] = {
+    "current": "ok",
+    "caution": "warning",
+    "build-time": "ok",
+    "gone": "error",
+    "not-yet": "error",
+    "never-existed": "error",
+    "unknown": "error",
+}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class NameRow(_Strict):
+    """One name. `until` is the first release without it, `never` that none had it, `build` that it is for building."""
+
+    name: str = Field(pattern=r"^(--?[A-Za-z][\w.-]*|[A-Z][A-Z0-9_]*)$")
+    kind: Kind
+    what: str
+    source: str
+    owner: str = ""
+    since: str | None = None
+    until: str | None = None
+    replaced_by: str | None = None
+    caution: str | None = None
+    never: bool = False
+    build: bool = False
+
+
+class NamesDocument(_Strict):
+    """One file of names of one owner."""
+
+    schema_: Literal["vdbg-env/names/v1"] = Field(alias="schema")
+    as_of: str
+    owner: str
+    names: list[NameRow]
+
+
+class AdviceRow(_Strict):
+    """One piece of stale advice: how it is recognised, why it is wrong, what to do instead."""
+
+    id: str
+    level: Literal["error", "warning"]
+    pattern: str
+    unless: str | None = None
+    why: str
+    instead: str
+    source: str
+
+
+class AdviceDocument(_Strict):
+    """advice.yaml."""
+
+    schema_: Literal["vdbg-env/advice/v1"] = Field(alias="schema")
+    as_of: str
+    advice: list[AdviceRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What is to be said of one name or one piece of advice; `level` is ok where nothing is wrong."""
+
+    name: str
+    status: Status | Literal["advice"]
+    level: Level
+    message: str
+    replaced_by: str | None = None
+    source: str | None = None
+    what: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One piece of stale advice, compiled."""
+
+    row: AdviceRow
+    pattern: Any
+    unless: Any
+
+    def meets(self, text: str) -> bool:
+        return self.pattern.search(text) is not None and not (self.unless and self.unless.search(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """All tables together: rows by name, vLLM's names by release, stale advice."""
+
+    rows: Mapping[str, NameRow]
+    surface: ReleaseTable
+    advice: tuple[Advice, ...]
+
+    @property
+    def newest(self) -> str:
+        """The newest vLLM release the table knows."""
+        return self.surface.releases[-1]
+
+    def judge_name(self, name: str, vllm: str | None = None) -> Judgement:
+        """Say what is known of a flag or variable, for a vLLM release (the newest known without one).
+
+        A variable of another program that is in no table is `unknown` at level note: those tables are not complete,
+        vLLM's own is.
+        """
+        release = vllm or self.newest
+        base = _base_name(name, self.rows)
+        row = self.rows.get(base)
+        span = self.surface.span(base) or self.surface.span(base.replace("--no-", "--", 1))
+        if row is not None:
+            return _of_row(name, row, release)
+        if span is not None:
+            return _of_span(name, span, release)
+        return self._unknown(name, base)
+
+    def judge_command(
+        self, argv: Sequence[str], env: Mapping[str, str | None], vllm: str | None = None
+    ) -> tuple[Judgement, ...]:
+        """Return what is worth saying of a command and its environment, most grave first; nothing for a sound one."""
+        names = [(n, _is_vllm(argv)) for n in _flags_of(argv)] + [
+            (n, True) for n, value in env.items() if value is not None
+        ]
+        judged = [self.judge_name(name, vllm) for name, ours in names if ours]
+        settings = [f"{name}={value}" for name, value in env.items() if value is not None]
+        judged += [j for text in (" ".join(argv), *settings) for j in self.judge_text(text)]
+        worth = {(j.name, j.status): j for j in judged if j.level in {"error", "warning"}}
+        return tuple(sorted(worth.values(), key=lambda j: j.level != "error"))
+
+    def judge_text(self, text: str) -> tuple[Judgement, ...]:
+        """Return the stale advice that a text gives, with 1-based line numbers."""
+        found = []
+        for number, line in enumerate(text.splitlines(), 1):
+            for advice in self.advice:
+                if advice.meets(line):
+                    row = advice.row
+                    message = f"{row.why}; instead: {row.instead}"
+                    found.append(
+                        Judgement(
+                            name=row.id, status="advice", level=row.level, message=message,
+                            replaced_by=row.instead, source=row.source, line=number,
+                        )
+                    )  # fmt: skip
+        return tuple(found)
+
+    def _unknown(self, name: str, base: str) -> Judgement:
+        ours = base.startswith(("VLLM_", "--"))
+        close = nearest(base, [*self.rows, *self.surface.names])
+        what = f"no vLLM release from {self.surface.releases[0]} to {self.newest} has it" if ours else "in no table"
+        level: Level = "error" if base.startswith("VLLM_") else "warning" if ours else "note"
+        return Judgement(
+            name=name,
+            status="unknown",
+            level=level,
+            message=f"{name}: {what}" + (f"; did you mean {close}?" if close else ""),
+            replaced_by=close if ours else None,
+        )
+
+
+def read_knowledge(names: Iterable[YamlSource], advice: YamlSource, surface: ReleaseTable) -> Knowledge:
+    """Put the tables together; raises BadDocument where one is wrong (patterns have to be RE2's)."""
+    rows: dict[str, NameRow] = {}
+    for source in names:
+        document = validate(NamesDocument, source)
+        rows |= {row.name: row.model_copy(update={"owner": document.owner}) for row in document.names}
+    listed = validate(AdviceDocument, advice).advice
+    compiled = tuple(
+        Advice(row=r, pattern=compile_pattern(r.pattern), unless=compile_pattern(r.unless) if r.unless else None)
+        for r in listed
+    )
+    return Knowledge(rows=rows, surface=surface, advice=compiled)
+
+
+def _of_row(name: str, row: NameRow, release: str) -> Judgement:
+    ours = row.owner == "vLLM"  # only vLLM's own rows are dated by its releases
+    status: Status = "build-time" if row.build else "caution" if row.caution else "current"
+    said = row.what
+    if row.never:
+        status, said = "never-existed", f"never existed: {row.what}"
+    elif row.until and (not ours or version_key(release) >= version_key(row.until)):
+        status, said = "gone", f"gone since {row.owner} {row.until}: {row.what}"
+    elif row.since and ours and version_key(release) < version_key(row.since):
+        status, said = "not-yet", f"only since {row.owner} {row.since}: {row.what}"
+    elif row.caution:
+        said = row.caution
+    instead = f"; instead: {row.replaced_by}" if row.replaced_by and _LEVELS[status] != "ok" else ""
+    return Judgement(
+        name=name, status=status, level=_LEVELS[status], message=f"{name}: {said}{instead}",
+        replaced_by=row.replaced_by, source=row.source, what=row.what,
+    )  # fmt: skip
+
+
+def _of_span(name: str, span: tuple[str, str | None], release: str) -> Judgement:
+    first, gone = span
+    status: Status = "current"
+    message = f"{name}: of vLLM, seen from {first} on"
+    if gone and version_key(release) >= version_key(gone):
+        status, message = "gone", f"{name}: gone by vLLM {gone}"
+    elif version_key(release) < version_key(first):
+        status, message = "not-yet", f"{name}: not in vLLM {release}; first seen in {first}"
+    return Judgement(name=name, status=status, level=_LEVELS[status], message=message, source="vllm-surface.yaml")
+
+
+def _base_name(name: str, rows: Mapping[str, NameRow]) -> str:
+    """`--compilation-config.mode=3` -> `--compilation-config`, `-cc.mode` -> `-cc`, `-O2` -> `-O`."""
+    base = name.partition("=")[0]
+    if not base.startswith("-"):
+        return base
+    if base[:2] == "-O" and base[2:].isdigit():
+        return "-O"
+    base = base.partition(".")[0]
+    return base.replace("_", "-") if base not in rows else base
+
+
+def _flags_of(argv: Sequence[str]) -> list[str]:
+    return [word for word in argv if word.startswith("-") and len(word) > 2 and not word[1:2].isdigit()]
+
+
+def _is_vllm(argv: Sequence[str]) -> bool:
+    """Whether flags of this command are vLLM's own: a script's flags are its author's."""
+    words = [word.rsplit("/", 1)[-1] for word in argv[:6]]
+    return "vllm" in words or any(word.startswith("vllm.entrypoints") for word in argv[:6])

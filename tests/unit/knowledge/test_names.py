@@ -1,0 +1,116 @@
+"""Names of flags and variables, judged by release."""
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vdbg_env.application.knowledge import explain_name, shipped_knowledge
+from vdbg_env.evidence.knowledge.surface_table import (
+    ReleaseTable,
+    read_release_table,
+    render_release_table,
+    version_key,
+)
+from vdbg_env.evidence.knowledge.vllm_surface import Surface, is_wanted, read_surface
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "status"),
+    [
+        ("--attention-backend", "0.33.0", "current"),
+        ("--attention-backend", "0.12.0", "not-yet"),
+        ("VLLM_ATTENTION_BACKEND", "0.14.1", "current"),
+        ("VLLM_ATTENTION_BACKEND", "0.18.0", "gone"),
+        ("--watchdog-config", "0.24.0", "not-yet"),
+        ("--swap-space", "0.14.1", "current"),
+        ("VLLM_RAISE_ON_LOGIT_NANS", "0.33.0", "current"),
+        ("VLLM_RAISE_ON_LOGIT_NANS", "0.24.0", "not-yet"),
+        ("-cc.cudagraph_mode=NONE", "0.33.0", "current"),
+        ("--compilation-config.mode=0", "0.33.0", "current"),
+        ("--no-enable-prefix-caching", "0.33.0", "current"),
+        ("--enforce_eager", "0.33.0", "current"),
+        ("-O2", "0.33.0", "current"),
+        ("VLLM_DISABLE_SCCACHE", "0.33.0", "build-time"),
+        ("NVCC_PREPEND_FLAGS", None, "build-time"),
+    ],
+)
+def test_a_name_is_judged_by_release(name: str, release: str | None, status: str) -> None:
+    assert shipped_knowledge().judge_name(name, release).status == status
+
+
+def test_a_misspelt_name_gets_the_nearest() -> None:
+    said = shipped_knowledge().judge_name("VLLM_ATTENTION_BACKENDS")
+    assert (said.status, said.level, said.replaced_by) == ("unknown", "error", "VLLM_ATTENTION_BACKEND")
+
+
+def test_a_variable_of_another_program_is_no_error() -> None:
+    assert shipped_knowledge().judge_name("MY_OWN_VARIABLE").level == "note"
+
+
+def test_a_users_command_is_told_what_replaced_what() -> None:
+    judged = shipped_knowledge().judge_command(
+        ["vllm", "serve", "m", "--swap-space", "4", "--max-model-len", "100"],
+        {"VLLM_DISABLE_CUDA_GRAPH": "1", "CUDA_LAUNCH_BLOCKING": "1", "VLLM_USE_V1": None},
+    )
+    assert {(j.name, j.level) for j in judged} == {("--swap-space", "error"), ("VLLM_DISABLE_CUDA_GRAPH", "error")}
+    assert all(j.replaced_by for j in judged)
+
+
+def test_a_scripts_own_flags_are_its_authors() -> None:
+    assert shipped_knowledge().judge_command(["python", "train.py", "--swap-space", "4"], {}) == ()
+
+
+def test_a_sound_command_is_met_with_silence() -> None:
+    argv = ["vllm", "serve", "m", "--enforce-eager", "-tp", "2", "-cc.cudagraph_mode=NONE"]
+    env = {
+        "CUDA_COREDUMP_FILE": "/dumps/%h.%p.%t",
+        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
+    }
+    assert [j for j in shipped_knowledge().judge_command(argv, env) if j.level == "error"] == []
+
+
+def test_a_name_is_explained_in_words() -> None:
+    text = explain_name("VLLM_ATTENTION_BACKEND")
+    assert "use instead: --attention-backend" in text
+    assert "gone" in text
+
+
+def test_names_are_read_without_importing_anything() -> None:
+    surface = read_surface(
+        {
+            "vllm/envs.py": "environment_variables: dict = {'VLLM_A': lambda: 1, 'B': f}\n",
+            "vllm/engine/arg_utils.py": "p.add_argument('--one-two', '-o')\np.add_argument('--three_four')\n",
+            "vllm/entrypoints/x.py": "class FrontendArgs:\n    host: str = ''\n    ssl_keyfile: str = ''\n",
+        }
+    )
+    assert surface == Surface(
+        variables=frozenset({"VLLM_A", "B"}), flags=frozenset({"--one-two", "--three-four", "--host", "--ssl-keyfile"})
+    )
+
+
+def test_only_the_files_that_define_names_are_read() -> None:
+    assert is_wanted("vllm/envs.py")
+    assert not is_wanted("vllm/model_executor/models/llama.py")
+
+
+def test_a_file_that_is_no_python_is_the_callers_to_mind() -> None:
+    with pytest.raises(SyntaxError):
+        read_surface({"vllm/envs.py": "def ("})
+    assert ast.parse("")
+
+
+versions = st.integers(0, 40).map(lambda n: f"0.{n}.0")
+
+
+@given(st.lists(st.tuples(versions, st.frozensets(st.sampled_from(["A", "B", "C"]))), min_size=1, max_size=6))
+def test_the_table_comes_back_as_it_was_written(releases: list[tuple[str, frozenset[str]]]) -> None:
+    table = ReleaseTable()
+    for version, names in releases:
+        table = table.with_release(version, Surface(variables=names, flags=frozenset()))
+    assert read_release_table(render_release_table(table, as_of="2026-01-01")) == table
+
+
+def test_releases_are_ordered_as_numbers() -> None:
+    assert sorted(["0.9.2", "0.10.0", "0.12.0"], key=version_key) == ["0.9.2", "0.10.0", "0.12.0"]
