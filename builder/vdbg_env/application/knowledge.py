@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,11 @@ def shipped_knowledge(folder: Path | None = None) -> Knowledge:
         read((folder / _ADVICE).read_bytes(), str(folder / _ADVICE)),
         read_release_table((folder / _SURFACE).read_bytes(), str(folder / _SURFACE)),
     )
+
+
+def is_name(word: str) -> bool:
+    """Whether a word has the shape of a variable or a flag, and not of a runbook or a step."""
+    return re.fullmatch(r"--?[A-Za-z][\w.=-]*|[A-Z][A-Z0-9_]{2,}", word) is not None
 
 
 def explain_name(name: str, *, vllm: str | None = None) -> str:

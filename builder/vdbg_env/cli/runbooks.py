@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from vdbg_env.application.knowledge import explain_name, is_name
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.errors import BadInput
 from vdbg_env.runbook import explain
@@ -123,13 +124,18 @@ def schema_command() -> int:
 @click.argument("names", nargs=-1, required=True, metavar="NAME [STEP]")
 @_FILES
 def explain_command(names: Sequence[str], files: tuple[Path, ...]) -> int:
-    """Explain a runbook, one of its steps, or a shared step, in its own words.
+    """Explain a runbook, one of its steps, a shared step, or a variable or flag of vLLM, CUDA, PyTorch and NCCL.
 
     \b
     Example:
       vdbg-env runbooks explain illegal-memory-access coredump
       vdbg-env runbooks explain gpu-coredump
+      vdbg-env runbooks explain VLLM_ATTENTION_BACKEND
+      vdbg-env runbooks explain -- --swap-space
     """
+    if len(names) == 1 and is_name(names[0]):
+        click.echo(explain_name(names[0]), nl=False)
+        return 0
     library = RunbookLibrary(files)
     if len(names) > 2:
         raise click.UsageError("explain takes a runbook, and one of its steps")

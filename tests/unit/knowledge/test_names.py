@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.command_line import vdbg_env
 from vdbg_env.application.knowledge import explain_name, shipped_knowledge
 from vdbg_env.evidence.knowledge.surface_table import (
     ReleaseTable,
@@ -75,6 +76,12 @@ def test_a_name_is_explained_in_words() -> None:
     text = explain_name("VLLM_ATTENTION_BACKEND")
     assert "use instead: --attention-backend" in text
     assert "gone" in text
+
+
+def test_the_command_explains_variables_and_flags() -> None:
+    ran = vdbg_env("runbooks", "explain", "--", "--swap-space")
+    assert (ran.status, "--kv-offloading-size" in ran.stdout) == (0, True)
+    assert "never existed" in vdbg_env("runbooks", "explain", "VLLM_DISABLE_CUDA_GRAPH").stdout
 
 
 def test_names_are_read_without_importing_anything() -> None:
