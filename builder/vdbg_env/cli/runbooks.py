@@ -130,8 +130,8 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...]) -> int:
     Example:
       vdbg-env runbooks explain illegal-memory-access coredump
       vdbg-env runbooks explain gpu-coredump
-      vdbg-env runbooks explain VLLM_ATTENTION_BACKEND
-      vdbg-env runbooks explain -- --swap-space
+      vdbg-env runbooks explain VLLM_TRACE_FUNCTION
+      vdbg-env runbooks explain -- --enforce-eager
     """
     if len(names) == 1 and is_name(names[0]):
         click.echo(explain_name(names[0]), nl=False)

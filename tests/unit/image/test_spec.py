@@ -82,9 +82,8 @@ def test_the_published_schema_is_the_one_checked_against(file: str, schema: dict
     assert json.loads(published.read_text()) == schema, f"vdbg-env images schema > images/{file}"
 
 
-FILES = sorted(
-    path for path in data_dir("images").rglob("*.yaml") if path.parent.name != "flags"
-)  # those have their own
+# The tables below knowledge/flags have a schema of their own.
+FILES = sorted(path for path in data_dir("images").rglob("*.yaml") if path.parent.name != "flags")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
@@ -93,11 +92,6 @@ def test_every_shipped_file_follows_its_published_schema(path: Path) -> None:
     schema = json.loads((path.parent / named).read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(yaml_source.read(path.read_bytes(), path.name).value, schema)
-
-
-FILES = sorted(
-    path for path in data_dir("images").rglob("*.yaml") if path.parent.name != "flags"
-)  # those have their own
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)

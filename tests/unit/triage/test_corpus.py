@@ -28,3 +28,16 @@ def test_a_log_the_rules_were_written_by_is_named_right(log: Labelled) -> None:
 @pytest.mark.parametrize("chunk", [1, 7, 100])
 def test_the_answer_does_not_hang_on_how_the_bytes_come(log: Labelled, chunk: int) -> None:
     assert triage_bytes(log.read(), chunk=chunk) == triage_bytes(log.read())
+
+
+def test_the_half_set_aside_is_named_as_well_as_promised() -> None:
+    held_out = [log for log in LOGS if log.held_out]
+    said = [(log, triage_bytes(log.read())) for log in held_out]
+    right = [(log, v) for log, v in said if v.failure.name == log.failure]
+    lines = [
+        log for log, v in right if (v.root_cause.line in log.root if v.root_cause is not None else not log.root)
+    ]  # fmt: skip
+    called = [log.file for log, v in said if log.failure == "not-a-gpu-failure" and v.failure.name != log.failure]
+    assert len(right) > 0.95 * len(held_out)
+    assert len(lines) >= 0.90 * len(held_out)
+    assert called == []
