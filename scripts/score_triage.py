@@ -48,9 +48,10 @@ def page(halves: Sequence[tuple[str, Sequence[Answer]]]) -> str:
     lines = [
         "# How often triage is right",
         "",
-        "Written by `python scripts/score_triage.py` from tests/data/logs. Each log has a class and the lines that say so;",
-        "a line counts as right when it is one of them and the class is right too. The held-out half was written before",
-        "the rules, and its failures were looked at only after the figures in *Held out, first look* were taken.",
+        "Written by `python scripts/score_triage.py` from tests/data/logs. Each log has a class and the lines that",
+        "say so; a line is right when it is one of them and the class is right too. The held-out half was written",
+        "before the rules, and what was wrong in it was looked at only after the figures of the first look were taken.",
+        "Logs and rules have one author: the figures show that known wordings are covered, not what strange logs bring.",
         "",
         "| half | logs | class right | root line right | benign called a failure |",
         "| --- | --- | --- | --- | --- |",
