@@ -51,7 +51,7 @@ def page(halves: Sequence[tuple[str, Sequence[Answer]]]) -> str:
         "Written by `python scripts/score_triage.py` from tests/data/logs. Each log has a class and the lines that",
         "say so; a line is right when it is one of them and the class is right too. The held-out half was written",
         "before the rules, and what was wrong in it was looked at only after the figures of the first look were taken.",
-        "Logs and rules have one author: the figures show that known wordings are covered, not what strange logs bring.",
+        "Logs and rules have one author: the figures show that known wordings are covered, no more.",
         "",
         "| half | logs | class right | root line right | benign called a failure |",
         "| --- | --- | --- | --- | --- |",

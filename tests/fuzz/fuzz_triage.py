@@ -1,0 +1,27 @@
+"""Fuzzes triage: any bytes, in any pieces, give a verdict."""
+
+import atheris
+
+with atheris.instrument_imports(include=["vdbg_env.evidence"]):
+    from vdbg_env.evidence.cuda_gdb import cuda_gdb_findings, parse_cuda_gdb
+    from vdbg_env.evidence.driver_progress import driver_findings, parse_driver_progress
+    from vdbg_env.evidence.kernel_log import kernel_log_findings, parse_kernel_log
+    from vdbg_env.evidence.sanitizer import parse_sanitizer
+    from vdbg_env.evidence.sanitizer_findings import sanitizer_findings
+
+from tests.fuzz.harness import fuzz
+from tests.support.triage import corpus, triage_bytes
+
+
+def read(data: bytes) -> None:
+    """Triage the bytes, whole and in pieces, and read them as every tool's text."""
+    assert triage_bytes(data) == triage_bytes(data, chunk=61)
+    text = data.decode("utf-8", "replace")
+    driver_findings(parse_driver_progress(text))
+    kernel_log_findings(parse_kernel_log(text))
+    sanitizer_findings(parse_sanitizer(text))
+    cuda_gdb_findings(parse_cuda_gdb(text))
+
+
+if __name__ == "__main__":
+    fuzz(read, [log.read() for log in corpus()], longest=1 << 14)
