@@ -38,6 +38,8 @@ def read_site(flags: SiteFlags, environment: Mapping[str, str]) -> tuple[Site, t
         notes.append(f"PIP_INDEX_URL={index} is a folder of this machine and not used in the image")
         index = None
     extra = flags.extra_index_urls or tuple(environment.get("PIP_EXTRA_INDEX_URL", "").split())
+    if any(url.startswith("file:") for url in extra):
+        notes.append("folders of this machine in PIP_EXTRA_INDEX_URL are not used in the image")
     site = Site(
         ca_bundle=None if ca is None else _certificates(Path(ca)),
         keep_ca=flags.keep_ca,

@@ -60,7 +60,7 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
     """
     if dry_run:
         wish = read_wish(flags)
-        plan = make_plan(wish.library.spec(wish.request.profile), wish.request, wish.library)
+        plan = make_plan(wish.library.spec(wish.request.profile), wish.request, wish.library, gpu=wiring.gpu())
         click.echo(dockerfile(plan, wish.request.dialect), nl=False)
         return 0
     result = _build(engine, flags)
@@ -82,7 +82,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
     engine = wiring.image_engine(cast(EngineName, engine_name))
     described = engine.describe()
     wish = read_wish(flags, dialect=dialect_of(described))
-    plan = make_plan(wish.library.spec(wish.request.profile), wish.request, wish.library, driver=wiring.gpu_driver())
+    plan = make_plan(wish.library.spec(wish.request.profile), wish.request, wish.library, gpu=wiring.gpu())
     jobs = parallelism(
         wiring.machine(),
         architectures=len(wish.request.arch) or 1,

@@ -44,7 +44,7 @@ def command(
       vdbg-env render --format k8s --gpu none ./manifests
     """
     wish = read_wish(flags, dialect=cast(Dialect, dialect))
-    decided = plan(wish.library.spec(wish.request.profile), wish.request, wish.library)
+    decided = plan(wish.library.spec(wish.request.profile), wish.request, wish.library, gpu=wiring.gpu())
     name = str(parse_reference(image or f"vdbg-env/{decided.profile}:latest", "--image"))
     run = _run_settings(name, parse_gpu(gpu), dumps)
     rendering = render(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from vdbg_env.application.ports import (
 )
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.parallelism import Machine
+from vdbg_env.image.request import HostGpu
 from vdbg_env.image.run_settings import DumpVolume
 from vdbg_env.resources import data_dir
 
@@ -127,18 +129,21 @@ def machine() -> Machine:
     return Machine(cores=len(os.sched_getaffinity(0)), free_memory=psutil.virtual_memory().available)
 
 
-def gpu_driver() -> str | None:
-    """Return the version of this machine's GPU driver, None where there is no GPU."""
+def gpu() -> HostGpu | None:
+    """Return this machine's first GPU, None where there is none."""
     from vdbg_env.errors import HostNotAble
 
     runner = programs()
     if runner.which("nvidia-smi") is None:
         return None
     try:
-        ran = runner.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout_s=20)
+        ran = runner.run(
+            ["nvidia-smi", "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"], timeout_s=20
+        )
     except HostNotAble:  # a driver that hangs is doctor's business; the build needs no GPU
         return None
-    return next(iter(ran.stdout.split()), None) if ran.code == 0 else None
+    first = re.match(r"([0-9.]+), ([0-9]+\.[0-9])$", ran.stdout, re.MULTILINE) if ran.code == 0 else None
+    return HostGpu(driver=first[1], arch=first[2]) if first else None
 
 
 def interrupts() -> SignalInterrupts:

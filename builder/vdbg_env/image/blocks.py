@@ -14,6 +14,7 @@ from vdbg_env.image.source import Bundled, GitRef, LocalTree, Sdist, Source
 from vdbg_env.image.spec import ImageSpec
 
 CA_BUNDLE = "site/ca-bundle.crt"
+UBUNTU_SOURCES = "/etc/apt/sources.list.d/ubuntu.sources"
 SITE = CopyStep(id="site", title="The site's certificate authority", source="site", target="site")
 ENTRYPOINT = CopyStep(
     id="entrypoint", title="What a container starts with", source="entrypoint.sh", target="entrypoint.sh"
@@ -42,10 +43,11 @@ class Blocks:
             options += ["-o", "Dir::Etc::sourcelist=/etc/apt/vdbg-env.list"]
             if base.distribution == "debian":  # Ubuntu-based images keep NVIDIA's own repository in a file of parts
                 options += ["-o", "Dir::Etc::sourceparts=-"]
+        aside = UBUNTU_SOURCES if site.apt_mirror and base.distribution == "ubuntu" else ""
         components = "main" if base.distribution == "debian" else "main universe"
         mirror_line = f"deb {site.apt_mirror} {base.suite} {components}" if site.apt_mirror else ""
         commands = self.templates.commands(
-            "packages.sh.j2", options=options, packages=self.spec.packages.apt, mirror_line=mirror_line,
+            "packages.sh.j2", options=options, packages=self.spec.packages.apt, mirror_line=mirror_line, aside=aside,
             keep_ca=site.ca_bundle is not None and site.keep_ca,
         )  # fmt: skip
         return RunStep(

@@ -130,7 +130,7 @@ def _driver(combination: Combination, cuda: CudaRow, knowledge: Knowledge) -> It
         yield Judgement(
             level="refused",
             what=f"driver {combination.driver} cannot run CUDA {cuda.version}: {cuda.driver.least} is the least",
-            instead=f"install driver {cuda.driver.own} or newer{other}",
+            instead=f"install driver {cuda.driver.own} or newer{other}; --arch X.Y builds for another machine",
         )
     elif driver < version_key(cuda.driver.own):
         yield Judgement(

@@ -83,6 +83,11 @@ class Exec:
     argv: tuple[str, ...]
 
 
+HADOLINT = {
+    "DL3008": "a distribution keeps one version of each package, so a pinned one is gone with the next",
+    "DL3013": "the profile pins what it must and takes the newest of the rest",
+    "DL3042": "the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount",
+}
 WIDTH = 110  # of a line of shell, roughly: a single long word is never broken
 
 Instruction = Comment | From | Arg | Pairs | Workdir | Copy | Run | Exec
@@ -132,6 +137,8 @@ def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
     """Yield the instructions of a plan, in order."""
     yield Comment(text=f"Rendered by vdbg-env from the profile {plan.profile}; the same plan gives the same bytes.")
     yield Comment(text="Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.")
+    for rule, reason in HADOLINT.items():
+        yield Comment(text=f"hadolint's {rule} is left out below: {reason}.")
     yield from _base(plan)
     yield Pairs(keyword="ENV", pairs=tuple(plan.environment().items()))
     workdir, arguments = "", plan.args
@@ -174,14 +181,10 @@ def _base(plan: BuildPlan) -> Iterator[Instruction]:
 
 
 def _hadolint(step: RunStep) -> tuple[str, ...]:
-    """Return the rules that a step breaks on purpose.
-
-    DL3008: a distribution keeps one version of a package, so a pinned one disappears with the next. DL3013: a profile
-    may leave a tool to its newest version. DL3042: `PIP_NO_CACHE_DIR` is exported, or a cache mount holds the cache.
-    """
+    """Return the rules that a step breaks on purpose."""
     commands = "\n".join(step.commands)
-    rules = [("DL3008", "apt-get"), ("DL3013", "pip install"), ("DL3042", "pip install")]
-    return tuple(rule for rule, mark in rules if mark in commands)
+    marks = {"DL3008": "apt-get", "DL3013": "pip install", "DL3042": "pip install"}
+    return tuple(rule for rule, mark in marks.items() if mark in commands)
 
 
 def _run(step: RunStep, dialect: Dialect) -> Run:

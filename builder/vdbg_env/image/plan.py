@@ -138,7 +138,8 @@ class BuildPlan:
     @property
     def digest(self) -> str:
         """Return "sha256:..." over the plan and the bytes it brings: the name by which a build is known again."""
-        hashed = hashlib.sha256(json.dumps(self.document(), sort_keys=True, ensure_ascii=True).encode())
+        document = {**self.document(), "args": [arg.name for arg in self.args]}
+        hashed = hashlib.sha256(json.dumps(document, sort_keys=True, ensure_ascii=True).encode())
         for item in self.context:
             data = item.data if isinstance(item, FileBytes) else b""
             hashed.update(f"\0{item.name}\0{len(data)}\0".encode("utf-8", "surrogateescape") + data)

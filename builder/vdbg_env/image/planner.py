@@ -15,7 +15,7 @@ from vdbg_env.image.knowledge import VllmRow
 from vdbg_env.image.library import ImageLibrary
 from vdbg_env.image.plan import ROOT, BuildArg, BuildPlan, Step
 from vdbg_env.image.reference import parse_reference
-from vdbg_env.image.request import BuildRequest
+from vdbg_env.image.request import BuildRequest, HostGpu
 from vdbg_env.image.shell import ShellTemplates
 from vdbg_env.image.source import Bundled, GitRef, LocalTree, Sdist, Source
 from vdbg_env.image.spec import ImageSpec
@@ -28,17 +28,22 @@ NOT_SOURCE = (
 NOT_DEPENDENCY = (".git", "__pycache__", "*.o", "*.so")
 
 
-def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, driver: str | None = None) -> BuildPlan:
-    """Decide everything about one build; `driver` is the version of the GPU driver it will run under, if known.
+def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: HostGpu | None = None) -> BuildPlan:
+    """Decide everything about one build; `gpu` is the one of this machine.
+
+    It counts as the one the image will run on unless the request names an architecture or a platform, which whoever
+    builds for other machines does: then neither its architecture nor its driver decides anything.
 
     Raises BadInput for a wish that cannot be met, before anything is built.
     """
     check(request)
+    if request.arch or request.platform is not None:
+        gpu = None
     source = request.source or spec.parsed_source
-    arch = request.arch or (spec.build.arch,)
+    arch, why_arch = _architectures(spec, request, gpu)
     vllm = _vllm_row(spec, source, library)
     requirements = _requirements(spec, source, vllm)
-    warnings = require_compatible(_combination(spec, request, source, arch, requirements, driver), library.knowledge)
+    warnings = require_compatible(_combination(spec, request, source, arch, requirements, gpu), library.knowledge)
     _check_names(spec, request, vllm)
     blocks = Blocks(
         spec=spec, request=request, source=source, arch=arch, requirements=requirements, vllm=vllm,
@@ -58,7 +63,7 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, drive
         entrypoint=(f"{ROOT}/entrypoint.sh",),
         command=("bash",),
         context=_context(request, source, library),
-        notes=_notes(request, arch),
+        notes=(*why_arch, *_notes(request)),
         warnings=(*_debug_warnings(request), *overruled(spec), *warnings),
     )
 
@@ -141,7 +146,7 @@ def _requirements(spec: ImageSpec, source: Source, vllm: VllmRow | None) -> tupl
 
 def _combination(
     spec: ImageSpec, request: BuildRequest, source: Source, arch: tuple[str, ...], requirements: tuple[str, ...],
-    driver: str | None,
+    gpu: HostGpu | None,
 ) -> Combination:  # fmt: skip
     # A base of the user's own may bring any compiler: only the profile's own base is known.
     own = request.base is None
@@ -149,7 +154,7 @@ def _combination(
     vllm = source.version if isinstance(source, Sdist) and spec.build.system == "vllm" else None
     return Combination(
         cuda=spec.toolchain.cuda, arch=arch, gcc=spec.base.gcc if own else None,
-        python=spec.base.python if own else None, torch=torch, vllm=vllm, driver=driver,
+        python=spec.base.python if own else None, torch=torch, vllm=vllm, driver=gpu.driver if gpu else None,
     )  # fmt: skip
 
 
@@ -244,13 +249,22 @@ def _context(request: BuildRequest, source: Source, library: ImageLibrary) -> tu
     return tuple(sorted(items, key=lambda item: item.name))
 
 
-def _notes(request: BuildRequest, arch: tuple[str, ...]) -> tuple[str, ...]:
-    notes = []
-    if not request.arch:
-        notes.append(f"built for architecture {arch[0]}, the profile's own; --arch names another")
-    if request.site.ca_bundle is not None and not request.site.keep_ca:
-        notes.append("the site's certificate authority serves the build and is taken out at its end")
-    return tuple(notes)
+def _architectures(
+    spec: ImageSpec, request: BuildRequest, gpu: HostGpu | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what to compile for, and a note when nobody said: one architecture, since each costs its own hours."""
+    if request.arch:
+        return request.arch, ()
+    if gpu is not None:
+        return (gpu.arch,), (f"built for architecture {gpu.arch}, that of this machine's GPU; --arch names another",)
+    own = spec.build.arch
+    return (own,), (f"built for architecture {own}, the profile's own; --arch names another",)
+
+
+def _notes(request: BuildRequest) -> tuple[str, ...]:
+    if request.site.ca_bundle is None or request.site.keep_ca:
+        return ()
+    return ("the site's certificate authority serves the build and is taken out at its end",)
 
 
 def _debug_warnings(request: BuildRequest) -> tuple[str, ...]:

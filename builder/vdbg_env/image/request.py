@@ -58,6 +58,14 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostGpu:
+    """This machine's GPU: the version of its driver, and its compute capability ("9.0")."""
+
+    driver: str
+    arch: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuildRequest:
     """One build as asked for; None and empty mean what the profile says.
 

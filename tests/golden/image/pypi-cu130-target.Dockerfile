@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile pypi-cu130; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
@@ -126,4 +129,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:f8aef98b9bfb92200d0ac0305e52d66b25a5a7da507789f1339bbb1d783a780a"
+    dev.vdbg-env.plan.digest="sha256:e153d5c8afdca45213a990f9fa63a7d65f36dc5b329c98dda339ced5f1bcc959"

@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile pypi-cu130; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
@@ -128,4 +131,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:62480782449cb3784a3e6d73bb0b04383e0b6028b3ba1e0de9af1f7a4e2fbb71"
+    dev.vdbg-env.plan.digest="sha256:36b707a5dd6db56793c4fa0b135075e46f0f7083fa8679e704d698c55102d850"

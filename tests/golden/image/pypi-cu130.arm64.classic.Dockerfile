@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile pypi-cu130; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 # The platform was asked for; a builder of another one would silently take its own.
 # hadolint ignore=DL3029
 FROM --platform=linux/arm64 docker.io/library/debian:trixie-slim
@@ -126,4 +129,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:7e46d130038e8fac7a333c8cfeb1c97e752da32e721623219ce7a9b9e62a49d5"
+    dev.vdbg-env.plan.digest="sha256:8208bf362e477d261f757eefc38fe287183721e234be63d68bc2a32c2197e05e"

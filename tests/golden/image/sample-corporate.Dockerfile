@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile sample; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/out/bin:/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
@@ -118,4 +121,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:984821437a4476e160130a3c66f74d37cc10d192917b0aa82916f054c8a2ed25"
+    dev.vdbg-env.plan.digest="sha256:e4c2e789cead12269f4b975833e91dcb1fd99e08fb1a7a72c0dc6fc857e6e0d1"

@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile sample; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/out/bin:/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
@@ -100,4 +103,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:4b571a8c39f4136dd86a97b41dbe668fd7adee5b0a2c768e28b982e83cda92b1"
+    dev.vdbg-env.plan.digest="sha256:122bcf9c03f50373c419a4256a810ca462b82c97ac80cd56e4e0b99dfc79e84f"

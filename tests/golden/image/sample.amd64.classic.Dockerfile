@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile sample; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/out/bin:/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
@@ -100,4 +103,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:4cf2a4f709ab6c6bad3015a0933f459124c178eb78188b228c8d5a7e6fcb4fe5"
+    dev.vdbg-env.plan.digest="sha256:2835fb7340356ae62ca177639ed9bb0c27ab3487ea5c56763008341a7a5073f7"

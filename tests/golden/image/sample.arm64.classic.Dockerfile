@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile sample; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 # The platform was asked for; a builder of another one would silently take its own.
 # hadolint ignore=DL3029
 FROM --platform=linux/arm64 docker.io/library/debian:trixie-slim
@@ -102,4 +105,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:717bbf81f1d7fea109586e7b773cf8b7f14b87988ea49a3ac6f249ba6e67bb85"
+    dev.vdbg-env.plan.digest="sha256:7b0575c49a0c59be688f4d4031655b5a1d160598f4816d4771ae9e448294eb5b"

@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile vllm-cu129; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 FROM docker.io/nvidia/cuda:12.9.1-devel-ubuntu24.04
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/venv/bin:/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
@@ -117,4 +120,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:91aeae2f9935f66c80e069e89bff08eb11c8de1d916a68245ea0f9eebd013ff6"
+    dev.vdbg-env.plan.digest="sha256:8bb1f4d02b567ee2d099ba434ca01773856512b8f6c2a63a87bfb322ff59df17"

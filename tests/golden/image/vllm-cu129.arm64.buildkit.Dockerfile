@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile vllm-cu129; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 # The platform was asked for; a builder of another one would silently take its own.
 # hadolint ignore=DL3029
 FROM --platform=linux/arm64 docker.io/nvidia/cuda:12.9.1-devel-ubuntu24.04
@@ -119,4 +122,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:aca1364796d78879e0a1a8f70bf992a91ce156d004dc7f343baa9f095cee20e3"
+    dev.vdbg-env.plan.digest="sha256:75ebe24cdb08ed157316553d123303600803c0d525f0f0fc31706a025a1b0aa1"

@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile vllm-cu130; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 FROM docker.io/nvidia/cuda:13.0.3-devel-ubuntu24.04
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/venv/bin:/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
@@ -116,4 +119,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:38d20985a99015825c9863c0009c4f083a98905a3ff6a3b6faf0c21b4513adb3"
+    dev.vdbg-env.plan.digest="sha256:9b2d5bb11ae503a2c0e8bfbbe1d2bd3f8fe6ccb21c5ca649a0207f7e18bc7d91"

@@ -1,5 +1,8 @@
 # Rendered by vdbg-env from the profile vllm-cu130; the same plan gives the same bytes.
 # Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
 # The platform was asked for; a builder of another one would silently take its own.
 # hadolint ignore=DL3029
 FROM --platform=linux/arm64 docker.io/nvidia/cuda:13.0.3-devel-ubuntu24.04
@@ -118,4 +121,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:c052921f2220edb3bb8120a5163a8433bd9ed62dd5eec7a2efc310d410ec61fd"
+    dev.vdbg-env.plan.digest="sha256:196755052dbe5180c5609d8f24224daff1f3be6dfc800a90f3e31547e2bc83b8"

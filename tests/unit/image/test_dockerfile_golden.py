@@ -24,6 +24,9 @@ CORPORATE = Site(
     apt_mirror="https://apt.example.org/debian",
 )
 OTHERS = {
+    "vllm-cu130-mirror.Dockerfile": BuildRequest(
+        profile="vllm-cu130", site=Site(apt_mirror="http://apt.example.org/ubuntu")
+    ),
     "pypi-cu130-target.Dockerfile": BuildRequest(profile="pypi-cu130", target="_flashmla_C", arch=("9.0", "10.0")),
     "sample-corporate.Dockerfile": BuildRequest(profile="sample", site=CORPORATE),
     "sample-device-debug.Dockerfile": BuildRequest(profile="sample", debug="device-debug"),

@@ -63,6 +63,12 @@ def test_nothing_of_the_machine_is_in_the_digest() -> None:
     assert "hunter2" not in json.dumps(asked.document())
 
 
+def test_jobs_change_the_default_and_not_the_digest() -> None:
+    asked = planned(replace(SAMPLE, jobs=7))
+    assert 'ARG MAX_JOBS="7"' in dockerfile(asked)
+    assert asked.digest == planned(SAMPLE).digest
+
+
 def test_every_command_of_the_dockerfile_is_one_of_the_scripts() -> None:
     decided = planned(BuildRequest(profile="pypi-cu130", target="_flashmla_C"))
     runs = [r for r in read_dockerfile(dockerfile(decided)) if r.keyword == "RUN"]

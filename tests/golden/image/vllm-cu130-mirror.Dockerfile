@@ -1,0 +1,125 @@
+# Rendered by vdbg-env from the profile vllm-cu130; the same plan gives the same bytes.
+# Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
+# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
+# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
+# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
+FROM docker.io/nvidia/cuda:13.0.3-devel-ubuntu24.04
+ENV VDBG_ROOT="/opt/vdbg" \
+    PATH="/opt/vdbg/venv/bin:/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    CUDA_HOME="/usr/local/cuda" \
+    NVCC_PREPEND_FLAGS="-lineinfo" \
+    CCACHE_DISABLE="1" \
+    VLLM_DISABLE_SCCACHE="1" \
+    TORCH_CUDA_ARCH_LIST="9.0" \
+    FLASHINFER_JIT_LINEINFO="1" \
+    CUTE_DSL_LINEINFO="1" \
+    DG_JIT_WITH_LINEINFO="1" \
+    TRITON_DISABLE_LINE_INFO="0"
+WORKDIR /opt/vdbg
+
+# Packages of ubuntu noble
+# hadolint ignore=DL3008
+RUN set -eu; \
+    export DEBIAN_FRONTEND=noninteractive; \
+    if [ -e /etc/apt/sources.list.d/ubuntu.sources ]; then mv /etc/apt/sources.list.d/ubuntu.sources \
+      /etc/apt/vdbg-env.aside; fi; \
+    printf '%s\n' 'deb http://apt.example.org/ubuntu noble main universe' > /etc/apt/vdbg-env.list; \
+    apt-get -o Dir::Etc::sourcelist=/etc/apt/vdbg-env.list update; \
+    apt-get -o Dir::Etc::sourcelist=/etc/apt/vdbg-env.list install -y --no-install-recommends ca-certificates \
+      cuda-cuobjdump-13-0 cuda-gdb-13-0 cuda-nvdisasm-13-0 cuda-sanitizer-13-0 g++ gdb git python3 python3-dev \
+      python3-venv; \
+    if [ -e /etc/apt/vdbg-env.aside ]; then mv /etc/apt/vdbg-env.aside /etc/apt/sources.list.d/ubuntu.sources; fi; \
+    rm /etc/apt/vdbg-env.list; \
+    rm -rf /var/lib/apt/lists/*
+
+# Python beside the CUDA 13.0 of the base
+RUN set -eu; \
+    python3 -m venv "$VDBG_ROOT"/venv
+
+# Python packages the build needs
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    pip install torch==2.14.0 'cmake>=3.26.1' ninja 'packaging>=24.2' 'setuptools>=78.1.1,<81' 'setuptools-scm>=8' \
+      'setuptools-rust>=1.9' wheel jinja2 regex build 'protobuf>=5.29.6'
+
+# Debug tools
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    pip install 'py-spy>=0.4'
+
+# Source distribution of vllm 0.33.0
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 VLLM_TARGET_DEVICE=empty \
+      VLLM_VERSION_OVERRIDE=0.33.0; \
+    pip download --no-deps --no-build-isolation --no-binary vllm --dest "$VDBG_ROOT"/download vllm==0.33.0; \
+    mkdir -p "$VDBG_ROOT"/src; \
+    tar -xzf "$VDBG_ROOT"/download/*.tar.gz -C "$VDBG_ROOT"/src --strip-components=1 --no-same-owner; \
+    rm -rf "$VDBG_ROOT"/download
+WORKDIR /opt/vdbg/src
+
+# What this source asks of Python
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    list=requirements/build/cuda.txt; \
+    if [ ! -e "$list" ]; then list=requirements/build.txt; fi; \
+    pip install -r "$list"; \
+    list=requirements/cuda.txt; \
+    if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
+    pip install -r "$list"
+
+# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
+ARG MAX_JOBS="2"
+
+# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
+ARG NVCC_THREADS="1"
+
+# Compile vLLM
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1 \
+      CMAKE_ARGS='-DCMAKE_CUDA_FLAGS=-lineinfo -DCMAKE_C_COMPILER_LAUNCHER= -DCMAKE_CXX_COMPILER_LAUNCHER= -DCMAKE_CUDA_COMPILER_LAUNCHER=' \
+      CMAKE_BUILD_TYPE=RelWithDebInfo VLLM_TARGET_DEVICE=cuda VLLM_USE_PRECOMPILED_RUST=1 \
+      VLLM_VERSION_OVERRIDE=0.33.0 VERBOSE=1; \
+    unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER CMAKE_CUDA_COMPILER_LAUNCHER CCACHE_PREFIX \
+      RUSTC_WRAPPER VLLM_USE_PRECOMPILED VLLM_PRECOMPILED_WHEEL_LOCATION; \
+    rm -rf build; \
+    pip install --no-build-isolation --no-deps --verbose --editable .; \
+    find . -type f -name '*.o' -delete
+WORKDIR /opt/vdbg
+
+# The tools start and agree
+RUN set -eu; \
+    expect() { \
+      want="$1"; shift; \
+      said="$("$@" 2>&1)" || { echo "$1 does not start: $said" >&2; return 1; }; \
+      case "$said" in \
+        *"$want"*) echo "$said" >> "$VDBG_ROOT"/tools.txt ;; \
+        *) echo "$1 does not say '$want': $said" >&2; return 1 ;; \
+      esac; \
+    }; \
+    : > "$VDBG_ROOT"/tools.txt; \
+    expect 'release 13.0' nvcc --version; \
+    expect 'release 13.' cuobjdump --version; \
+    expect 'release 13.' nvdisasm --version; \
+    expect 'Compute Sanitizer' compute-sanitizer --version; \
+    expect 13.0 cuda-gdb --version; \
+    expect 'GNU gdb' gdb --version; \
+    expect py-spy py-spy --version
+
+# What a container starts with
+COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
+ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
+CMD ["bash"]
+LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
+    org.opencontainers.image.description="vLLM on NVIDIA's CUDA 13.0 image; needs a registry that carries nvidia/cuda" \
+    org.opencontainers.image.source="pkg:pypi/vllm@0.33.0" \
+    org.opencontainers.image.revision="0.33.0" \
+    org.opencontainers.image.base.name="docker.io/nvidia/cuda:13.0.3-devel-ubuntu24.04" \
+    dev.vdbg-env.profile="vllm-cu130" \
+    dev.vdbg-env.debug="lineinfo" \
+    dev.vdbg-env.arch="9.0" \
+    dev.vdbg-env.cuda="13.0" \
+    dev.vdbg-env.plan.digest="sha256:646a2933a77a10bde585c951bdeedaf439f509d9a07eb5f751a1f83a3ce7ad23"
