@@ -3,6 +3,7 @@
 Needs a vLLM that can be imported, by this interpreter or by the one VDBG_TEST_VLLM_PYTHON names; no GPU.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -14,56 +15,97 @@ from tests.support.shipped import RUNBOOKS, shipped
 from vdbg_env.runbook import engine_args
 from vdbg_env.runbook.model import Data, Run
 
-REAL = """
-import json, sys
+pytestmark = pytest.mark.slow
+
+# Imports vLLM once and forks for each case, because importing it takes long and its plug-ins are loaded once a process.
+# Without a GPU vLLM knows no device; it is told one, which none of the arguments asked about depends on.
+ASK = r"""
+import json, os, sys
+import vllm.platforms
+vllm.platforms.current_platform.device_type = vllm.platforms.current_platform.device_type or "cuda"
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+def named(value):
+    return getattr(value, "name", value)
+
 def shown(self):
     c, a = self.compilation_config, self.attention_config
-    print("FINAL", json.dumps([self.enforce_eager, int(c.mode), c.cudagraph_mode.name, c.backend,
-          a.backend.name if a.backend else None, self.disable_custom_all_reduce, c.debug_dump_path is not None]))
+    return [self.enforce_eager, None if c.mode is None else int(c.mode), c.cudagraph_mode and c.cudagraph_mode.name,
+            c.backend, named(a.backend), named(self.attention_backend),
+            self.disable_custom_all_reduce, str(c.debug_dump_path)]
 
 EngineArgs.create_engine_config = shown
 parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
-arguments = parser.parse_args(sys.argv[1:])
-EngineArgs.from_cli_args(arguments).create_engine_config()
+for number, (argv, environment) in enumerate(json.load(sys.stdin)):
+    sys.stdout.flush()
+    if os.fork() == 0:
+        os.environ.update(environment)
+        sys.path[:0] = environment.get("PYTHONPATH", "").split(":")
+        final = EngineArgs.from_cli_args(parser.parse_args(argv)).create_engine_config()
+        print("FINAL", json.dumps([number, final]), flush=True)
+        os._exit(0)
+    os.wait()
 """
 
-GIVEN = ("--model", "m", "-cc", '{"mode": 3, "cudagraph_mode": "FULL", "debug_dump_path": "/x", "backend": "inductor"}')
+GIVEN = ("--model", "m", "-cc", '{"mode": 3, "cudagraph_mode": "FULL", "debug_dump_path": "/x", "backend": "inductor"}',
+         "--attention-backend", "FLASHINFER")  # fmt: skip
+AS_GIVEN = [False, 3, "FULL", "inductor", None, "FLASHINFER", False, "/x"]
+
+WANTED: dict[str, list[object]] = {
+    "graphs_piecewise": [False, 3, "PIECEWISE", "inductor", None, "FLASHINFER", False, "/x"],
+    "graphs_off": [False, 3, "NONE", "inductor", None, "FLASHINFER", False, "/x"],
+    "inductor_off": [False, 3, "FULL", "eager", None, "FLASHINFER", False, "/x"],
+    "compile_off": [False, 0, "FULL", "inductor", None, "FLASHINFER", False, "/x"],
+    "eager": [True, 3, "FULL", "inductor", None, "FLASHINFER", False, "/x"],
+    "all_reduce": [False, 3, "FULL", "inductor", None, "FLASHINFER", True, "/x"],
+    "attention": [False, 3, "FULL", "inductor", "TRITON_ATTN", None, False, "/x"],
+    "memcheck_uncached": [True, 3, "FULL", "inductor", None, "FLASHINFER", False, "/x"],
+}
+
+
+def changes(step_id: str) -> dict[str, Data]:
+    step = shipped("illegal-memory-access").step(step_id)
+    assert isinstance(step, Run)
+    return {"attention_config": {"backend": "TRITON_ATTN"}} if step_id == "attention" else dict(step.engine_args)
 
 
 @cache
-def real_python() -> str:
+def answers() -> dict[str, list[object]]:
+    """Ask the real vLLM once for all cases: as given, naively appended, and each step by flags and by plug-in."""
+    cases: dict[str, tuple[tuple[str, ...], dict[str, str | None]]] = {
+        "as given": (GIVEN, {}),
+        "naively appended": ((*GIVEN, "-cc.cudagraph_mode=NONE"), {}),
+    }
+    for step in WANTED:
+        cases[f"{step} by flags"] = (engine_args.as_flags(GIVEN, changes(step)), {})
+        delta = engine_args.as_environment(changes(step), data_dir=str(RUNBOOKS), python_path="")
+        cases[f"{step} by plug-in"] = (GIVEN, delta)
     python = os.environ.get("VDBG_TEST_VLLM_PYTHON", sys.executable)
-    found = subprocess.run([python, "-c", "import vllm.engine.arg_utils"], capture_output=True, timeout=300)
-    if found.returncode:
+    told = subprocess.run(
+        [python, "-c", ASK], input=json.dumps(list(cases.values())), capture_output=True, text=True, timeout=500
+    )
+    if "No module named 'vllm'" in told.stderr:
         pytest.skip("no vLLM can be imported; set VDBG_TEST_VLLM_PYTHON to an interpreter that has one")
-    return python
+    finals = [json.loads(line.removeprefix("FINAL ")) for line in told.stdout.splitlines() if line.startswith("FINAL")]
+    assert len(finals) == len(cases), told.stderr[-2000:]
+    return {name: final for name, (_, final) in zip(cases, finals, strict=True)}
 
 
-def ladder() -> list[tuple[str, dict[str, Data]]]:
-    steps = [step for step in shipped("illegal-memory-access").steps if isinstance(step, Run) and step.engine_args]
-    chosen: dict[str, Data] = {"backend": "TRITON_ATTN"}
-    return [
-        (step.id, {"attention_config": chosen} if step.id == "attention" else dict(step.engine_args)) for step in steps
-    ]
+def test_what_is_given_arrives() -> None:
+    assert answers()["as given"] == AS_GIVEN
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("step", "changes"), ladder(), ids=[step for step, _ in ladder()])
-def test_flags_and_plug_in_make_the_same_engine_of_a_real_vllm(step: str, changes: dict[str, Data]) -> None:
-    python = real_python()
+def test_appending_a_dotted_flag_would_lose_what_the_user_gave() -> None:
+    assert answers()["naively appended"] != WANTED["graphs_off"]
 
-    def final(argv: tuple[str, ...], extra: dict[str, str | None]) -> str:
-        environment = {**os.environ, **{k: v for k, v in extra.items() if v is not None}}
-        told = subprocess.run(
-            [python, "-c", REAL, *argv], env=environment, capture_output=True, text=True, timeout=300, check=True
-        )
-        return next(line for line in told.stdout.splitlines() if line.startswith("FINAL"))
 
-    by_flags = final(engine_args.as_flags(GIVEN, changes), {})
-    by_plug_in = final(GIVEN, engine_args.as_environment(changes, data_dir=str(RUNBOOKS), python_path=""))
-    assert by_flags == by_plug_in
-    assert by_flags != final(GIVEN, {})
-    assert by_flags.endswith("true]"), "what the user gave beside the change was lost"
+@pytest.mark.parametrize("step", WANTED)
+def test_flags_and_plug_in_make_the_same_engine(step: str) -> None:
+    assert answers()[f"{step} by flags"] == WANTED[step]
+    assert answers()[f"{step} by plug-in"] == WANTED[step]
+
+
+def test_every_step_with_engine_arguments_is_asked_about() -> None:
+    steps = shipped("illegal-memory-access").steps
+    assert {step.id for step in steps if isinstance(step, Run) and step.engine_args} == set(WANTED)

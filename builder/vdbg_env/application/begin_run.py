@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from vdbg_env.runbook import engine
 from vdbg_env.runbook.catalogue import TOOLS
 from vdbg_env.runbook.inputs import final_inputs
 from vdbg_env.runbook.model import Data, Runbook
+from vdbg_env.runbook.requirements import unmet
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
@@ -82,6 +84,8 @@ def begin(
             f"{path} holds a run already",
             next_step=f"vdbg-env runbook {request.runbook} --resume {path}, or another --run-dir",
         )
+    if not request.replay:
+        _check_requirements(prepared.runbook, facts, path.absolute())
     directory = RunDirectory(path.absolute())
     head = RunHead(
         run=path.name if request.run_dir else name,
@@ -96,6 +100,14 @@ def begin(
         host=redactor.text(socket.gethostname()),
     )
     return _begun(directory, head, prepared.runbook, prepared.inputs, facts, library, request, redactor, sensitive)
+
+
+def _check_requirements(runbook: Runbook, facts: Facts, record: Path) -> None:
+    there = next(folder for folder in (record, *record.parents) if folder.is_dir())
+    missing = unmet(runbook.requires, facts, free_disk=shutil.disk_usage(there).free)
+    if missing:
+        what = f"this host lacks what runbook {runbook.name!r} requires"
+        raise HostNotAble(what, details=missing, next_step="vdbg-env doctor, or another --run-dir for the record")
 
 
 def look_around(
