@@ -31,7 +31,7 @@ def named(value):
 
 def shown(self):
     c, a = self.compilation_config, self.attention_config
-    return [self.enforce_eager, None if c.mode is None else int(c.mode), c.cudagraph_mode and c.cudagraph_mode.name,
+    return [self.enforce_eager, None if c.mode is None else int(c.mode), named(c.cudagraph_mode),
             c.backend, named(a.backend), named(self.attention_backend),
             self.disable_custom_all_reduce, str(c.debug_dump_path)]
 
