@@ -32,6 +32,9 @@ golden: $(READY) ## Rewrite the goldens from what the program prints now; read t
 bench: $(READY)  ## Measure, each figure against a peer in the same run
 	for b in benchmarks/[a-z]*.py; do b=$$(basename $$b .py); [ $$b = paired ] || $(BIN)/python -m benchmarks.$$b; done
 
+gpu: $(READY)    ## On a machine with a GPU: every crash sample through every tool, evidence in gpu-evidence/
+	$(BIN)/python -m pytest -s tests/gpu
+
 fuzz: $(READY)   ## Coverage-guided fuzzing of every reader, FUZZ_SECONDS each (20 if not set)
 	$(BIN)/pip install --quiet atheris
 	for t in tests/fuzz/fuzz_*.py; do PYTHONPATH=builder:. $(BIN)/python $$t || exit 1; done

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
-from vdbg_env.application.begin_run import Begun, begin
+from vdbg_env.application.begin_run import Begun, begin, runs_home
 from vdbg_env.application.builtin_steps.registry import BuiltinSteps
+from vdbg_env.application.bundled_sample import with_bundled_sample
 from vdbg_env.application.report_files import write_report
 from vdbg_env.application.run_report import run_report
 from vdbg_env.application.run_runbook import Hands, RunEnd, Standing, redacted, run_runbook
@@ -26,6 +27,7 @@ from vdbg_env.errors import HostNotAble
 from vdbg_env.record.walk import Walk
 from vdbg_env.report import run_json, run_terminal
 from vdbg_env.report.model import Report
+from vdbg_env.resources import data_dir
 from vdbg_env.runbook.verdict import bisect_status
 
 
@@ -37,6 +39,10 @@ def run(request: RunbookRequest) -> int:
             cause="this command starts steps on this machine, or replays a recording",
             next_step=f"run it inside the image or allocation: vdbg-env runbook {request.runbook} -- COMMAND ...",
         )
+    bundled = with_bundled_sample(request, wiring.programs(), runs_home(os.environ) / "sample")
+    request = bundled.request
+    if bundled.said:
+        note(bundled.said)
     interactive = not request.batch and sys.stdin.isatty() and sys.stderr.isatty()
     library = RunbookLibrary(request.files)
     begun = _with_provenance(request, begin(request, library, os.environ, wiring.programs(), interactive=interactive))
@@ -96,7 +102,7 @@ def _report(begun: Begun, walk: Walk, end: RunEnd | None = None) -> Report:
         redacted(walk, begun.redactor),
         begun.order.directory.path,
         cores=wiring.core_files(),
-        sources=wiring.source_text((), ()),
+        sources=wiring.source_text((str(Path.cwd()), str(data_dir("images") / "samples")), ()),
         elapsed_s=end.elapsed_s if end else None,
         finish=end.finish if end else None,
     )

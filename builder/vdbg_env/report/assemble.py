@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import assert_never
 
-from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.verdict import judge
 from vdbg_env.record.walk import Walk, Walked
@@ -17,6 +17,7 @@ from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Status, Step
 from vdbg_env.runbook.state import Finish, RunStep, StepRecord
 
 _LINES_OF_EVIDENCE = 20
+_READ_CORE = "vdbg-env core "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +87,15 @@ def _cut_short(walk: Walk) -> tuple[StepReport, ...]:
 
 
 def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
-    """Return what the findings say to try next, surest first, each once; a command is shown as one."""
+    """Return what the findings say to try next, each once: errors first, then surest first."""
+    levels = list(Level)
     texts: dict[str, Finding] = {}
-    for finding in findings:
+    for finding in sorted(findings, key=lambda f: levels.index(f.level)):
         if finding.next_step:
             texts.setdefault(finding.next_step, finding)
-    return tuple(_next_step(text, finding) for text, finding in texts.items())
+    steps = [_next_step(text, finding) for text, finding in texts.items()]
+    named = any((step.command or "").startswith(_READ_CORE) and step.command != f"{_READ_CORE}FILE" for step in steps)
+    return tuple(step for step in steps if not (named and step.command == f"{_READ_CORE}FILE"))
 
 
 def _next_step(text: str, finding: Finding) -> NextStep:

@@ -43,6 +43,7 @@ def document(report: Report) -> dict[str, Json]:
         "steps": [_step(step, report) for step in report.walked],
         "not_reached": [step.id for step in report.steps if step not in report.walked],
         "findings": [_finding(finding, number) for number, finding in enumerate(report.findings, 1)],
+        "lead": next((f"F{n}" for n, finding in enumerate(report.findings, 1) if finding is report.lead), None),
         "changes": [_change(change) for change in changes(report)],
         "next_steps": [{"text": step.text, "command": step.command} for step in report.next_steps],
         "sources": [_excerpt(excerpt) for excerpt in report.excerpts],

@@ -120,3 +120,11 @@ def test_a_next_step_is_split_into_words_and_command() -> None:
         (FAULT.message, "vdbg-env core y"),
         ("ask the maintainers", None),
     ]
+
+
+def test_errors_come_before_warnings_and_a_named_core_before_any_core() -> None:
+    sure = dataclasses.replace(GRAPHS, confidence=1.0, next_step="vdbg-env doctor")
+    vague = dataclasses.replace(FAULT, confidence=0.5, next_step="read the dump: vdbg-env core FILE")
+    steps = [step.command for step in next_steps((sure, FAULT, vague))]
+    assert steps == [FAULT.next_step, "vdbg-env doctor"]
+    assert [step.command for step in next_steps((vague,))] == ["vdbg-env core FILE"]

@@ -87,3 +87,10 @@ def test_the_exit_status_is_the_one_the_engine_gives() -> None:
 
 def test_text_that_is_no_ascii_is_kept_readable() -> None:
     assert "Überlauf" in run_json.render(dataclasses.replace(reports.BARE, notes=("Überlauf",)))
+
+
+def test_the_lead_is_an_error_even_beside_a_surer_note() -> None:
+    surer = dataclasses.replace(reports.GRAPHS, confidence=1.0)
+    report = dataclasses.replace(reports.FULL, findings=(surer, reports.FAULT))
+    assert run_json.document(report)["lead"] == "F2"
+    assert run_json.document(reports.BARE)["lead"] is None
