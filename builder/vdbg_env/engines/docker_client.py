@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -70,8 +71,17 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """Connect to the engine; raises HostNotAble when none answers, and says why as far as it can be known."""
     endpoint = find_endpoint(os.environ if environ is None else environ)
     with engine_errors(endpoint):
+        _knock(endpoint.host)
         client = docker.APIClient(base_url=endpoint.host, tls=_tls(endpoint), timeout=60)
         return Engine(client, endpoint, client.version())
+
+
+def _knock(host: str) -> None:
+    """Raise the plain OSError when nothing listens on a unix socket: the client library would leave one open."""
+    path = host.removeprefix("unix://")
+    if path != host:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(path)
 
 
 @contextmanager
