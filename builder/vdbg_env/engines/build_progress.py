@@ -96,6 +96,7 @@ class _Step:
     key: str
     title: str
     started: float | None = None
+    told: bool = False
     ended: bool = False
     error: str = ""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
@@ -155,8 +156,7 @@ class ProgressReader:
         if step.started is None and (vertex.started is not None or vertex.cached):
             step.started = vertex.started or 0.0
             if _worth_telling(vertex):
-                number, total = (int(numbered["number"]), int(numbered["total"])) if numbered else (None, None)
-                yield StepStarted(key=step.key, title=step.title, number=number, total=total)
+                yield _told(step, numbered)
 
     def _printed(self, chunk: LogChunk) -> Iterator[BuildEvent]:
         step = self._steps.get(chunk.vertex)
@@ -179,8 +179,16 @@ class ProgressReader:
                 step.tail.append(text)
                 yield OutputLine(key=step.key, text=text, stream=stream)
         if _worth_telling(vertex):
+            if not step.told:
+                yield _told(step, _NUMBERED.match(vertex.name))
             took = 0.0 if vertex.cached else max(0.0, vertex.completed - (vertex.started or vertex.completed))
             yield StepEnded(key=step.key, cached=vertex.cached, duration_s=took, error=vertex.error or None)
+
+
+def _told(step: _Step, numbered: re.Match[str] | None) -> StepStarted:
+    step.told = True
+    number, total = (int(numbered["number"]), int(numbered["total"])) if numbered else (None, None)
+    return StepStarted(key=step.key, title=step.title, number=number, total=total)
 
 
 def _worth_telling(vertex: Vertex) -> bool:
