@@ -5,6 +5,8 @@ Needs nvcc and nvdisasm. The cubin is compiled once (two minutes) and kept under
 
 from __future__ import annotations
 
+import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -12,7 +14,6 @@ import time
 from pathlib import Path
 
 from benchmarks.paired import compare
-from tests.support.toolchain import cuda_tool
 from vdbg_env.cuda.code_map import CodeMap
 from vdbg_env.cuda.line_table import Place
 
@@ -39,6 +40,12 @@ template <int K> __global__ void mix(float* o, const float* p, int n) {
 """
 
 
+def tool(name: str) -> str:
+    """Return a CUDA tool of the PATH, or of what scripts/cuda-toolchain left; ends the benchmark without it."""
+    places = os.pathsep.join([os.environ.get("PATH", ""), str(KEPT.parents[1] / "cuda" / "bin")])
+    return shutil.which(name, path=places) or sys.exit(f"no {name} here: run scripts/cuda-toolchain .cache/cuda")
+
+
 def large_cubin() -> Path:
     """Return the cubin, compiled on the first call."""
     if not KEPT.exists():
@@ -46,7 +53,7 @@ def large_cubin() -> Path:
         source = KEPT.with_suffix(".cu")
         instances = (f"template __global__ void mix<{k}>(float*, const float*, int);\n" for k in range(KERNELS))
         source.write_text(_SOURCE + "".join(instances))
-        subprocess.run([cuda_tool("nvcc"), "-lineinfo", "-arch=sm_90", "-cubin", "-o", KEPT, source], check=True)
+        subprocess.run([tool("nvcc"), "-lineinfo", "-arch=sm_90", "-cubin", "-o", KEPT, source], check=True)
     return KEPT
 
 
@@ -69,7 +76,7 @@ def main() -> None:
     ours = [sys.executable, "-m", "vdbg_env", "locate", "0x1000", "--kernel", "mix<77>", str(path)]
     command = compare(
         ("vdbg-env locate, the whole command", ours),
-        ("nvdisasm -ndf -c -gi", [cuda_tool("nvdisasm"), "-ndf", "-c", "-gi", str(path)]),
+        ("nvdisasm -ndf -c -gi", [tool("nvdisasm"), "-ndf", "-c", "-gi", str(path)]),
     )
     print(command)
     runs = [one_place(data) for _ in range(9)]
