@@ -24,7 +24,8 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 
 test: lint       ## Everything CI runs
 	scripts/prepare-tests
-	$(BIN)/pytest
+	$(BIN)/pytest -q -n auto tests/unit
+	$(BIN)/pytest --ignore tests/unit
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
 	GOLDEN=rewrite $(BIN)/pytest -q tests/unit
