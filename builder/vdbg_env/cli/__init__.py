@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "build": "Build a debug image, prove its line info, and only then tag it.",
     "runbook": "Walk a failure step by step, to kernel, source line and report.",
     "runbooks": "List, show, check and explain runbooks.",
+    "runs": "List, show, compare, report and redact recorded runs.",
     "render": "Write a debug image's Dockerfile and context, or manifests, into a folder.",
     "images": "List, show and check the build profiles.",
     "shell": "Open a shell in the debug image.",

@@ -99,6 +99,7 @@ class RunDirectory:
                     next_step="free some space, then go on with --resume",
                 ) from error
             yield
+            os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
 

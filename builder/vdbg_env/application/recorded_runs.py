@@ -1,0 +1,176 @@
+"""What was recorded: runs listed, shown, compared, reported anew and redacted again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from platformdirs import user_state_path
+
+from vdbg_env.application.begin_run import runs_home
+from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.run_report import run_report
+from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.errors import BadInput
+from vdbg_env.record.codec import from_document
+from vdbg_env.record.event_log import Event, read_events
+from vdbg_env.record.redact_run import redact_run
+from vdbg_env.record.redaction import Pseudonyms, Redactor
+from vdbg_env.record.run_directory import RunDirectory, RunHead, runs_under
+from vdbg_env.record.secrets import secret_values
+from vdbg_env.record.walk import begin, walk
+from vdbg_env.report.model import Report
+from vdbg_env.runbook import engine
+from vdbg_env.runbook.state import BranchTo, Facts, RunState
+
+_PSEUDONYM = re.compile(r"host-[0-9a-f]{8}")
+
+Condition = Literal["running", "finished", "interrupted", "cut off"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedStep:
+    """One line of a run's story: a step, how its last attempt ended, how many there were, and its duration."""
+
+    id: str
+    attempts: int
+    ended: Mapping[str, Any] | None
+    duration_s: float
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """A run as its record tells it, whatever has become of its runbook since."""
+
+    directory: Path
+    head: RunHead
+    condition: Condition
+    verdict: str | None
+    why: str | None
+    elapsed_s: float
+    steps: tuple[RecordedStep, ...]
+
+
+def list_runs(environment: Mapping[str, str]) -> tuple[RecordedRun, ...]:
+    """Return every run of the runs' folder, the oldest first."""
+    return tuple(recorded(run) for run in runs_under(runs_home(environment)))
+
+
+def recorded(run: RunDirectory) -> RecordedRun:
+    """Return what the record of a run tells; raises BadInput for a folder or a log that cannot be read."""
+    head = run.read_head()
+    events = read_events(run.events) if run.events.is_file() else ()
+    finish: Mapping[str, Any] = next((e.data["finish"] for e in reversed(events) if e.kind == "run_finished"), {})
+    return RecordedRun(
+        directory=run.path,
+        head=head,
+        condition=_condition(run, events),
+        verdict=finish.get("verdict"),
+        why=finish.get("why"),
+        elapsed_s=events[-1].elapsed_s if events else 0.0,
+        steps=tuple(_step(event, events) for event in events if event.kind == "step_finished"),
+    )
+
+
+def report_document(run: RunDirectory) -> Mapping[str, Any]:
+    """Return a run's report as JSON values; raises BadInput when none was written."""
+    path = run.path / "report.json"
+    try:
+        document: Mapping[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"run {run.path.name!r} has no report yet",
+            cause="it was cut off before its end",
+            next_step=f"vdbg-env runs report {run.path}",
+        ) from error
+    return document
+
+
+def report_anew(run: RunDirectory, library: RunbookLibrary, *, cores: CoreFiles, sources: SourceText) -> Report:
+    """Return the report of a run as far as it came, made from its record by this release.
+
+    Raises BadInput when its runbook has changed since: its steps would be judged by other rules.
+    """
+    head = run.read_head()
+    runbook = library.load(head.runbook_file if Path(head.runbook_file).is_file() else head.runbook)
+    if runbook.digest != head.digest:
+        raise BadInput(
+            f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
+            next_step=f"read the report of then: {run.path / 'report.md'}",
+        )
+    facts = from_document(Facts, head.facts)
+
+    def start_branch(branch: BranchTo) -> RunState:
+        other = library.load(branch.runbook)
+        inputs = {name: head.inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
+        return engine.start(other, inputs, facts, came_from=branch.came_from)[0]
+
+    state, _ = engine.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
+    events = read_events(run.events)
+    came_to = walk(begin(state), events, start_branch)
+    elapsed = events[-1].elapsed_s if events else None
+    return run_report(head, came_to, run.path, cores=cores, sources=sources, elapsed_s=elapsed)
+
+
+def redact_again(
+    run: RunDirectory, environment: Mapping[str, str], *, hosts: tuple[str, ...] | None = None
+) -> tuple[str, ...]:
+    """Redact a run once more and return the names of the files that changed; nobody may be at work on it.
+
+    With `hosts`, host names and addresses become pseudonyms, the same for all runs of this user: those of the run and
+    of this machine, and the names given.
+    """
+    with run.locked():
+        literals = secret_values(environment)
+        names = None
+        if hosts is not None:
+            known = {*hosts, socket.gethostname(), run.read_head().host} - {"", "localhost"}
+            # A run that has its pseudonyms already must not be given pseudonyms of pseudonyms.
+            real = sorted(name for name in known if not _PSEUDONYM.fullmatch(name))
+            names = Pseudonyms(_pseudonym_key(), tuple(real))
+        return redact_run(run.path, Redactor(literals, names), literals)
+
+
+def _pseudonym_key() -> bytes:
+    """Return this user's key, made at first use: beside a run it would undo what it is for."""
+    path = user_state_path("vdbg-env", appauthor=False) / "pseudonym.key"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_bytes()
+    with os.fdopen(descriptor, "wb") as file:
+        key = secrets.token_bytes(32)
+        file.write(key)
+    return key
+
+
+def _condition(run: RunDirectory, events: tuple[Event, ...]) -> Condition:
+    if any(event.kind == "run_finished" for event in events):
+        return "finished"
+    try:
+        with run.locked():
+            return "interrupted" if events and events[-1].kind == "run_interrupted" else "cut off"
+    except BadInput:
+        return "running"
+
+
+def _step(event: Event, events: tuple[Event, ...]) -> RecordedStep:
+    result = event.data["result"]
+    observations = result.get("observations", [])
+    before = next((e.elapsed_s for e in reversed(events) if e.seq < event.seq and e.kind == "step_finished"), 0.0)
+    return RecordedStep(
+        id=event.data["step"],
+        attempts=len({seen.get("attempt") for seen in observations}),
+        ended=observations[-1]["ended"] if observations else None,
+        duration_s=round(event.elapsed_s - before, 3),
+        error=result.get("error"),
+    )

@@ -1,0 +1,190 @@
+"""`vdbg-env runs`: what was recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from vdbg_env.application.begin_run import find_run, runs_home
+from vdbg_env.application.recorded_runs import (
+    RecordedRun,
+    list_runs,
+    recorded,
+    redact_again,
+    report_anew,
+    report_document,
+)
+from vdbg_env.application.report_files import write_report
+from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.cli import wiring
+from vdbg_env.console import note
+from vdbg_env.record.diff import diff
+from vdbg_env.report import run_json, run_markdown, run_terminal
+from vdbg_env.report.phrases import duration, printable
+
+SCHEMA = "vdbg-env/runs/v1"
+
+
+@click.group("runs")
+def command() -> None:
+    """List, show, compare, report and redact recorded runs.
+
+    Runs lie in the folder of VDBG_ENV_RUNS, else in ./vdbg-runs; a run is named by its folder's name or its path.
+
+    \b
+    Example:
+      vdbg-env runs list
+      vdbg-env runs diff last-good-run 20261121-072809-illegal-memory-access-1f2e
+    """
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
+def list_command(as_json: bool) -> int:
+    """List the recorded runs, the oldest first.
+
+    \b
+    Example:
+      vdbg-env runs list
+    """
+    runs = list_runs(os.environ)
+    if as_json:
+        click.echo(_json({"runs": [_document(run) for run in runs]}))
+        return 0
+    for run in runs:
+        verdict = run.verdict or run.condition
+        click.echo(printable(f"{run.head.run:<52} {verdict:<15} {len(run.steps):>3} steps  {duration(run.elapsed_s)}"))
+    if not runs:
+        note(f"no runs in {runs_home(os.environ)}")
+    return 0
+
+
+@command.command("show")
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
+def show_command(run: str, as_json: bool) -> int:
+    """Show what a run's record tells, also of a run that was cut off.
+
+    \b
+    Example:
+      vdbg-env runs show 20261121-072809-illegal-memory-access-1f2e
+    """
+    found = recorded(find_run(run, os.environ))
+    if as_json:
+        click.echo(_json({"runs": [_document(found)]}))
+        return 0
+    click.echo(_text(found))
+    return 0
+
+
+@command.command("diff")
+@click.argument("before")
+@click.argument("after")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs-diff/v1).")
+def diff_command(before: str, after: str, as_json: bool) -> int:
+    """Say what differs in meaning between two runs: outcomes, ends, findings, deltas, versions.
+
+    Exit status: 0 nothing differs, 4 something does.
+
+    \b
+    Example:
+      vdbg-env runs diff last-good-run latest-run
+    """
+    documents = [report_document(find_run(name, os.environ)) for name in (before, after)]
+    found = diff(*documents)
+    if as_json:
+        click.echo(json.dumps({"schema": "vdbg-env/runs-diff/v1", "differences": [asdict(d) for d in found]}, indent=2))
+    else:
+        click.echo(
+            "".join(f"{printable(str(d))}\n" for d in found) or "nothing differs but times and paths\n", nl=False
+        )
+    return 4 if found else 0
+
+
+@command.command("report")
+@click.argument("run")
+@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
+@click.option("--write", is_flag=True, help="Also write every format beside the record.")
+def report_command(run: str, form: str, write: bool) -> int:
+    """Make a run's report anew out of its record, also of a run that was cut off.
+
+    \b
+    Example:
+      vdbg-env runs report 20261121-072809-illegal-memory-access-1f2e --format markdown
+    """
+    directory = find_run(run, os.environ)
+    sources = wiring.source_text((), ())
+    report = report_anew(directory, RunbookLibrary(), cores=wiring.core_files(), sources=sources)
+    match form:
+        case "markdown":
+            click.echo(run_markdown.render(report), nl=False)
+        case "json":
+            click.echo(run_json.render(report), nl=False)
+        case _:
+            click.echo(run_terminal.render(report), nl=False)
+    if write:
+        note(f"written: {', '.join(write_report(report, directory.path))}")
+    return report.exit_status
+
+
+@command.command("redact")
+@click.argument("run")
+@click.option("--hosts", is_flag=True, help="Also replace host names and addresses by pseudonyms.")
+@click.option("--host", "names", multiple=True, help="A further host name to replace; implies --hosts.")
+def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
+    """Redact a run once more, by today's rules and the secrets of today's environment.
+
+    \b
+    Example:
+      vdbg-env runs redact 20261121-072809-illegal-memory-access-1f2e --hosts
+    """
+    changed = redact_again(find_run(run, os.environ), os.environ, hosts=names if hosts or names else None)
+    for name in changed:
+        click.echo(printable(name))
+    note(f"{len(changed)} files changed")
+    return 0
+
+
+def _text(run: RecordedRun) -> str:
+    head = run.head
+    lines = [
+        f"{head.run}: {run.verdict or run.condition}" + (f", {run.why}" if run.why else ""),
+        f"  runbook  {head.runbook}",
+        f"  workload {' '.join(head.workload)}",
+        f"  started  {head.started} on {head.host}, {duration(run.elapsed_s)}",
+    ]
+    if head.recorded_on:
+        lines.append(f"  replayed from a recording of {head.recorded_on}")
+    for step in run.steps:
+        ended = step.ended or {}
+        number = next((ended[k] for k in ("signal", "code") if ended.get(k) is not None), "")
+        how = step.error or f"{ended.get('by', '')} {number}".strip()
+        lines.append(f"    {step.id:<20} {step.attempts or '':>3} {duration(step.duration_s):>10}  {how}".rstrip())
+    if run.condition in {"interrupted", "cut off"}:
+        lines.append(f"  go on with: vdbg-env runbook {head.runbook} --resume {run.directory}")
+    return "\n".join(printable(line) for line in lines)
+
+
+def _document(run: RecordedRun) -> dict[str, Any]:
+    return {
+        "run": run.head.run,
+        "directory": str(run.directory),
+        "runbook": run.head.runbook,
+        "workload": list(run.head.workload),
+        "started": run.head.started,
+        "host": run.head.host,
+        "recorded_on": run.head.recorded_on or None,
+        "condition": run.condition,
+        "verdict": run.verdict,
+        "why": run.why,
+        "elapsed_s": run.elapsed_s,
+        "steps": [asdict(step) for step in run.steps],
+    }
+
+
+def _json(document: dict[str, Any]) -> str:
+    return json.dumps({"schema": SCHEMA, **document}, indent=2)

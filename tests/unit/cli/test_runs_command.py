@@ -1,0 +1,127 @@
+"""`vdbg-env runs` on real recorded runs: listed, shown, compared, reported anew, redacted again."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from vdbg_env.cli import main
+from vdbg_env.record.run_directory import RunDirectory
+
+RUNBOOK = """\
+apiVersion: vdbg-env/v1
+kind: Runbook
+metadata: {name: tiny, title: A tiny runbook}
+spec:
+  inputs: {argv: {type: array, required: true, description: The workload.}}
+  matchers: {boom: {regex: 'boom'}}
+  commands: {workload: {argv: "${{ inputs.argv }}", timeout: 20s}}
+  steps:
+    - id: baseline
+      name: Does it fail?
+      run: workload
+      env: {MODE: loud}
+      outcomes:
+        - reproduced: {when: has(matched.boom), rule: T001, level: error, message: it booms, next: end}
+        - not_reproduced: {when: ended.clean, next: end}
+        - unresolved: {next: end}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs, one that fails and one that does not, in the folder where runs are looked for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VDBG_ENV_RUNS", raising=False)
+    monkeypatch.setattr("socket.gethostname", lambda: "node-of-mine-17")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "runbooks").mkdir()
+    (tmp_path / "runbooks" / "tiny.yaml").write_text(RUNBOOK)
+    for name, code in (("bad", "print('boom on 10.9.8.7'); raise SystemExit(1)"), ("good", "print('fine')")):
+        main(["runbook", "tiny", "--batch", "--run-dir", f"vdbg-runs/{name}", "--", sys.executable, "-c", code])
+    return tmp_path
+
+
+def test_runs_are_listed_and_shown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["runs", "list"]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
+        ["bad", "reproduced"],
+        ["good", "not_reproduced"],
+    ]
+    assert main(["runs", "show", "bad"]) == 0
+    shown = capsys.readouterr().out
+    assert "bad: reproduced" in shown
+    assert "baseline" in shown
+    assert main(["runs", "show", "bad", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)["runs"][0]
+    assert (document["condition"], document["steps"][0]["ended"]["code"]) == ("finished", 1)
+    assert main(["runs", "show", "badd"]) == 2
+    assert "did you mean 'bad'" in capsys.readouterr().err
+
+
+def test_a_run_that_was_cut_off_says_how_to_go_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = here / "vdbg-runs/bad/events.jsonl"
+    events.write_bytes(b"".join(events.read_bytes().splitlines(keepends=True)[:2]))
+    (here / "vdbg-runs/bad/report.json").unlink()
+    capsys.readouterr()
+    main(["runs", "show", "bad"])
+    assert "bad: cut off" in (shown := capsys.readouterr().out)
+    assert "--resume" in shown
+    assert main(["runs", "diff", "bad", "good"]) == 2
+    assert "has no report yet" in capsys.readouterr().err
+    with RunDirectory(here / "vdbg-runs/bad").locked():
+        main(["runs", "show", "bad"])
+    assert "bad: running" in capsys.readouterr().out
+
+
+def test_a_diff_tells_what_changed_in_meaning(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["runs", "diff", "bad", "good"]) == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "~ verdict of the run: reproduced -> not_reproduced"
+    assert "- finding T001 baseline: it booms" in lines
+    assert "~ outcome baseline: reproduced -> not_reproduced" in lines
+    assert "~ ended baseline: exit 1 -> exit 0" in lines
+    assert main(["runs", "diff", "bad", "bad"]) == 0
+    capsys.readouterr()
+    main(["runs", "diff", "bad", "good", "--json"])
+    assert json.loads(capsys.readouterr().out)["differences"][0]["kind"] == "verdict"
+
+
+def test_a_report_is_made_anew_from_the_record(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = json.loads((here / "vdbg-runs/bad/report.json").read_text())
+    (here / "vdbg-runs/bad/report.json").unlink()
+    capsys.readouterr()
+    assert main(["runs", "report", "bad", "--format", "json", "--write"]) == 3
+    anew = json.loads(capsys.readouterr().out)
+    assert {k: anew[k] for k in ("verdict", "findings", "run")} == {
+        k: written[k] for k in ("verdict", "findings", "run")
+    }
+    assert (here / "vdbg-runs/bad/report.json").is_file()
+    assert main(["runs", "report", "bad", "--format", "markdown"]) == 3
+    assert main(["runs", "report", "good"]) == 0
+    (here / "runbooks/tiny.yaml").write_text(RUNBOOK.replace("it booms", "it boomed"))
+    assert main(["runs", "report", "bad"]) == 2
+
+
+def test_an_old_run_is_redacted_by_the_secrets_of_today(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = here / "vdbg-runs/bad"
+    step = run / "steps/baseline/1/localhost-0"
+    (step / "stdout").write_text("boom with tell-nobody-77 on 10.9.8.7\n")
+    (step / "artifact.bin").write_bytes(b"\0\1tell-nobody-77\0")
+    monkeypatch.setenv("SOME_API_KEY", "tell-nobody-77")
+    capsys.readouterr()
+    assert main(["runs", "redact", "bad", "--hosts"]) == 0
+    changed = capsys.readouterr().out
+    assert "steps/baseline/1/localhost-0/stdout" in changed
+    assert (step / "artifact.bin").read_bytes() == b"\0\1" + b"*" * 14 + b"\0"
+    everything = b"".join(p.read_bytes() for p in run.rglob("*") if p.is_file())
+    assert [gone for gone in (b"tell-nobody-77", b"10.9.8.7", b"node-of-mine-17") if gone in everything] == []
+    assert main(["runs", "redact", "bad", "--hosts"]) == 0
+    assert capsys.readouterr().out == ""
+    assert (here / "state/vdbg-env/pseudonym.key").stat().st_mode & 0o077 == 0
+    assert main(["runs", "show", "bad"]) == 0
