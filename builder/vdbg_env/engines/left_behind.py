@@ -10,7 +10,7 @@ from typing import Any
 
 from vdbg_env.engines.scribe import ending, supervisor
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, Observation, WorkerEnvironment
-from vdbg_env.record.redaction import mask_file
+from vdbg_env.record.masking import mask_file
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation
 
 OWN_FILES = {

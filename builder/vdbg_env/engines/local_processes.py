@@ -198,7 +198,7 @@ def _signal_number(name: str) -> int:
 def _start_supervisor(directory: Path, order: bytes) -> subprocess.Popen[bytes]:
     """Start a supervisor, wait until it holds the lock of the directory, and only then give it its orders."""
     process = subprocess.Popen(
-        (sys.executable, "-I", "-S", str(_SCRIBE), str(directory)),
+        (sys.executable, "-I", "-S", str(_SCRIBE / "__main__.py"), str(directory)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from vdbg_env.record.redaction import Redactor, mask_file
+from vdbg_env.record.masking import mask_file
+from vdbg_env.record.redaction import Redactor
 
 _LOCKS = {"run.lock", "supervisor.json"}
 _TEXTS = {"stdout", "stderr", "kernel.log", "hang.txt", "report.html", "report.md", "report.sarif"}

@@ -6,11 +6,8 @@ out all but its last bytes. What cannot be redacted is withheld: an error here c
 
 from __future__ import annotations
 
-import hmac
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from vdbg_env.record.secrets import OVERLAP, SecretFinder, Span, is_sensitive_name
@@ -47,6 +44,8 @@ class Pseudonyms(NamedTuple):
         return found[0] if found[0] in _OWN_ADDRESSES else self._name(b"ip", found[0])
 
     def _name(self, kind: bytes, value: bytes) -> bytes:
+        import hmac  # not at start-up: few runs ask for pseudonyms, and it takes a tenth of the scribe's start
+
         return kind + b"-" + hmac.digest(self.key, kind + b":" + value.lower(), "sha256").hex()[:8].encode()
 
 
@@ -211,40 +210,3 @@ def _with_open_key(head: bytes, spans: list[Span]) -> list[Span]:
 
 def _is_open_key(head: bytes, span: Span) -> bool:
     return span.kind == "private-key" and span.end == len(head) and b"-----END" not in head[span.start :]
-
-
-def mask_file(path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 20) -> int:
-    """Overwrite every secret in a file with as many `*`, in place, and return how many were found.
-
-    The length stays, so an ELF core stays readable. A file with a NUL in its first 8 KiB counts as binary: there only
-    literals and tokens with a telling prefix are taken, for `://x@` in machine code is no address.
-    """
-    found, at = 0, 0
-    with path.open("r+b") as file:
-        finder = SecretFinder(literals, strict=b"\0" in file.read(8192))
-        size = os.fstat(file.fileno()).st_size
-        while at < size:
-            data = os.pread(file.fileno(), window + OVERLAP, at)
-            last = at + len(data) >= size
-            # What begins in the overlap is left to the next window, which sees it whole.
-            step = len(data) if last else max(1, len(data) - OVERLAP)
-            spans = finder.find(data)
-            cut_off = bool(spans) and spans[-1].end == len(data) and spans[-1].context < step and not last
-            whole = spans if cut_off else [s for s in spans if s.context < step]
-            for span in whole:
-                os.pwrite(file.fileno(), b"*" * (span.end - span.start), at + span.start)
-            found += len(whole)
-            at = _mask_to_end(file.fileno(), at + len(data)) if cut_off else at + step
-    return found
-
-
-def _mask_to_end(descriptor: int, at: int) -> int:
-    """Mask the rest of a secret that was longer than the window, and return the offset behind it."""
-    while data := os.pread(descriptor, OVERLAP, at):
-        found = _TOKEN_END.search(data)
-        end = found.start() if found else len(data)
-        os.pwrite(descriptor, b"*" * end, at)
-        at += end
-        if found:
-            break
-    return at

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from vdbg_env.record.needle_index import NeedleIndex, fold_also
@@ -40,13 +41,13 @@ class SecretRule(NamedTuple):
 
     kind: str
     needles: tuple[bytes, ...]
-    pattern: re.Pattern[bytes]
+    pattern: bytes
     strict: bool = False
 
 
 def _rule(kind: str, needles: str, pattern: str, *, strict: bool = False) -> SecretRule:
     words = tuple(n.encode() for n in needles.split())
-    return SecretRule(kind, words, re.compile(pattern.encode(), re.IGNORECASE | re.DOTALL), strict)
+    return SecretRule(kind, words, pattern.encode(), strict)
 
 
 _ALONE = r"(?<![A-Za-z0-9_])"
@@ -95,19 +96,16 @@ RULES: tuple[SecretRule, ...] = (
 # What may follow these names where a value follows them (the ends of `_NAME`, then `_ASSIGN` or a flag's blank).
 _FOLLOWED_BY = dict.fromkeys((b"token", b"key", b"pwd"), b"=:\"'], \t\r\x0b\x0c\\")
 
-_SENSITIVE_NAME = re.compile(
+_SENSITIVE_NAME = (
     r"(?:^|_|-)(?:[A-Z]*TOKEN|[A-Z]*SECRET|PASS|[A-Z]*PASSW(?:OR)?D|PASSPHRASE|PWD|API_?KEY|[A-Z]*APIKEY|ACCESS_KEY"
-    r"|PRIVATE_KEY|ENCRYPTION_KEY|CREDENTIALS?|AUTH|AUTHORIZATION|COOKIE|DSN|WEBHOOK(?:_URL)?)(?:$|_|-)",
-    re.IGNORECASE,
+    r"|PRIVATE_KEY|ENCRYPTION_KEY|CREDENTIALS?|AUTH|AUTHORIZATION|COOKIE|DSN|WEBHOOK(?:_URL)?)(?:$|_|-)"
 )
-_HARMLESS_NAME = re.compile(
-    r"^(?:PWD|OLDPWD)$|(?:_SOCK|_FILE|_PATH|_DIR|_ID|_TYPE|_METHOD)$|^XAUTHORITY$", re.IGNORECASE
-)
+_HARMLESS_NAME = r"^(?:PWD|OLDPWD)$|(?:_SOCK|_FILE|_PATH|_DIR|_ID|_TYPE|_METHOD)$|^XAUTHORITY$"
 
 
 def is_sensitive_name(name: str) -> bool:
     """Whether a variable of this name holds a secret by common use (`HF_TOKEN`, `WANDB_API_KEY`, `DB_PASSWORD`)."""
-    return bool(_SENSITIVE_NAME.search(name)) and not _HARMLESS_NAME.search(name)
+    return bool(re.search(_SENSITIVE_NAME, name, re.IGNORECASE)) and not re.search(_HARMLESS_NAME, name, re.IGNORECASE)
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[bytes, ...]:
@@ -145,9 +143,15 @@ class SecretFinder:
     def _rule_spans(self, data: bytes) -> Iterator[Span]:
         for at, number in self._index.hits(data):
             rule = self._rules[number][0]
-            found = rule.pattern.match(data, at)
-            if found and ("flag" not in rule.pattern.groupindex or not found["flag"] or _is_flag(data, at)):
+            found = _compiled(rule.pattern).match(data, at)
+            if found and (not found.groupdict().get("flag") or _is_flag(data, at)):
                 yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
+
+
+@cache
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    """Compile a pattern when its needle is first seen: all of them at once would be a quarter of the scribe's start."""
+    return re.compile(pattern, re.IGNORECASE | re.DOTALL)
 
 
 def _literal_spans(data: bytes, literals: tuple[bytes, ...]) -> Iterator[Span]:

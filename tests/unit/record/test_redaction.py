@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vdbg_env.record import redaction
-from vdbg_env.record.redaction import Pseudonyms, Redactor, mask_file
+from vdbg_env.record.masking import mask_file
+from vdbg_env.record.redaction import Pseudonyms, Redactor
 from vdbg_env.record.secrets import SecretFinder, as_literals, is_sensitive_name, secret_values
 
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"

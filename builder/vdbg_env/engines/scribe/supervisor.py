@@ -11,7 +11,6 @@ import selectors
 import signal
 import sys
 import time
-import traceback
 from typing import Any, NamedTuple
 
 from vdbg_env.engines.scribe.ending import Ending
@@ -390,6 +389,8 @@ def main(directory: str) -> int:
     try:
         supervisor.run()
     except Exception as error:
+        import traceback  # not at start-up, where it would cost more than all of this module
+
         place = traceback.extract_tb(error.__traceback__)[-1]
         _kill_everything()
         what = f"the supervisor failed: {type(error).__name__}: {error} ({place.name}, line {place.lineno})"

@@ -1,0 +1,48 @@
+"""Masks secrets in files that must keep their length: what a workload left behind, cores above all."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from vdbg_env.record.secrets import OVERLAP, SecretFinder
+
+_TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
+
+
+def mask_file(path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 20) -> int:
+    """Overwrite every secret in a file with as many `*`, in place, and return how many were found.
+
+    The length stays, so an ELF core stays readable. A file with a NUL in its first 8 KiB counts as binary: there only
+    literals and tokens with a telling prefix are taken, for `://x@` in machine code is no address.
+    """
+    found, at = 0, 0
+    with path.open("r+b") as file:
+        finder = SecretFinder(literals, strict=b"\0" in file.read(8192))
+        size = os.fstat(file.fileno()).st_size
+        while at < size:
+            data = os.pread(file.fileno(), window + OVERLAP, at)
+            last = at + len(data) >= size
+            # What begins in the overlap is left to the next window, which sees it whole.
+            step = len(data) if last else max(1, len(data) - OVERLAP)
+            spans = finder.find(data)
+            cut_off = bool(spans) and spans[-1].end == len(data) and spans[-1].context < step and not last
+            whole = spans if cut_off else [s for s in spans if s.context < step]
+            for span in whole:
+                os.pwrite(file.fileno(), b"*" * (span.end - span.start), at + span.start)
+            found += len(whole)
+            at = _mask_to_end(file.fileno(), at + len(data)) if cut_off else at + step
+    return found
+
+
+def _mask_to_end(descriptor: int, at: int) -> int:
+    """Mask the rest of a secret that was longer than the window, and return the offset behind it."""
+    while data := os.pread(descriptor, OVERLAP, at):
+        found = _TOKEN_END.search(data)
+        end = found.start() if found else len(data)
+        os.pwrite(descriptor, b"*" * end, at)
+        at += end
+        if found:
+            break
+    return at
