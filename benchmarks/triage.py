@@ -58,7 +58,7 @@ WORDS = [
     "in",
     "biology",
 ]
-BLOCK_LINES = 100_000
+BLOCK_LINES = 10_000  # small, since a child's peak memory begins with what its parent holds
 
 
 def main(argv: Sequence[str] | None = None) -> None:

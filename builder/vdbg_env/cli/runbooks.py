@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from vdbg_env.application.knowledge import explain_name, is_name
+from vdbg_env.application.name_lint import name_complaints
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.errors import BadInput
 from vdbg_env.runbook import explain
@@ -85,16 +86,21 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
 @click.argument("targets", nargs=-1)
 @_FILES
 @_JSON
-def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document: bool) -> int:
+@click.option("--vllm", metavar="VERSION", help="The release to hold names against; the newest known without it.")
+def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document: bool, vllm: str | None) -> int:
     """Prove that runbooks can be walked: names, paths, expressions, patterns, tools. Status 2 when one cannot.
+
+    Flags and variables are held against a release of vLLM: one that is gone or never was is a problem.
 
     \b
     Example:
       vdbg-env runbooks lint
       vdbg-env runbooks lint ./mine.yaml
+      vdbg-env runbooks lint --vllm 0.24.0
     """
     results = RunbookLibrary(files).lint(targets)
     complaints = [complaint for _, found in results for complaint in found]
+    complaints += name_complaints((entry.path for entry, found in results if not found), vllm)
     if as_document:
         rows = [
             {"file": x.file, "line": x.line, "column": x.column, "what": x.what, "suggestion": x.suggestion}

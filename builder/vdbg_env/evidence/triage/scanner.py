@@ -59,7 +59,7 @@ class LineScanner:
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
         options.log_errors = False
-        options.max_mem = 24 << 20
+        options.max_mem = 12 << 20
         words = sorted({literal.encode() for literal in literals}, key=len, reverse=True)
         self._pattern = re2.compile(b"|".join(_wrappable(word) for word in words), options) if words else None
 
