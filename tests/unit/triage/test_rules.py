@@ -49,9 +49,9 @@ def test_no_pattern_takes_more_than_linear_time(rule: Rule) -> None:
     literal = rule.literals[0]
     for filler in (literal, literal[:-1], " ", "a", "(", literal + " "):
         line = (filler * 60_000)[:60_000] + literal
-        begun = time.perf_counter()
+        begun = time.process_time()
         rule.confirm(line)
-        assert time.perf_counter() - begun < 0.25
+        assert time.process_time() - begun < 3  # seconds of processor time; a backtracking engine would take hours
 
 
 @pytest.mark.parametrize("pattern", ["'(a+)+\\1'", "'(?=x)y'", "'(?<!x)y'"])
@@ -77,8 +77,8 @@ def test_a_rule_without_a_source_is_refused() -> None:
 
 def test_lines_that_repeat_for_ever_do_not_slow_the_scan() -> None:
     line = b"(EngineCore pid=1) ERROR 11-03 23:14:03 [core.py:1] CUDA error: an illegal memory access was encountered\n"
-    begun = time.perf_counter()
+    begun = time.process_time()
     verdict = triage_bytes(line * 200_000)
     assert verdict.root_cause is not None
     assert verdict.root_cause.line == 1
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 20  # seconds of processor time
