@@ -48,3 +48,13 @@ def test_an_image_the_engine_lacks_is_bad_input(docker_engine: Engine) -> None:
     ran = vdbg_env("verify", "vdbg-env-test-no-such-image:1")
     assert ran.status == 2
     assert "the engine has no image vdbg-env-test-no-such-image:1" in ran.stderr
+
+
+def test_one_folder_of_an_image_is_judged_alone(docker_engine: Engine) -> None:
+    image_of(docker_engine, {"opt/ours/good.so": GOOD, "usr/theirs/bad.so": BAD})
+    try:
+        ran = vdbg_env("verify", "--witness", "none", "--json", "vdbg-env-test-verify:1:/opt/ours")
+        assert ran.status == 0
+        assert [f["path"] for f in json.loads(ran.stdout)["files"]] == ["vdbg-env-test-verify:1:/opt/ours/good.so"]
+    finally:
+        docker_engine.client.remove_image("vdbg-env-test-verify:1")

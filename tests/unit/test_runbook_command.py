@@ -152,11 +152,6 @@ def test_what_was_redacted_must_be_given_again(here: Path, capsys: pytest.Captur
     assert run("--resume", "r", workload=workload) == 3
 
 
-def test_places_that_are_not_here_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--on", "slurm") == 1
-    assert "steps cannot be run on slurm from here" in capsys.readouterr().err
-
-
 def test_a_folder_that_cannot_hold_a_run_is_a_clear_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "file").write_text("")
     assert run("--run-dir", "file/r") == 1

@@ -116,7 +116,7 @@ def look_around(
     """Return what is known of this machine before the first step: its tools, its GPUs and their driver."""
     gpus, driver = _gpus(programs)
     return Facts(
-        on="replay" if request.replay else request.on,
+        on="replay" if request.replay else "local",
         tools=frozenset(tool for tool in TOOLS if programs.which(tool)),
         gpus=gpus,
         driver=driver,

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from vdbg_env.errors import BadInput
 from vdbg_env.evidence.knowledge.names import Judgement, Knowledge, read_knowledge
 from vdbg_env.evidence.knowledge.surface_table import read_release_table
 from vdbg_env.resources import data_dir
@@ -32,9 +33,15 @@ def is_name(word: str) -> bool:
 
 
 def explain_name(name: str, *, vllm: str | None = None) -> str:
-    """Return what is known of a flag or variable, as lines for a terminal."""
+    """Return what is known of a flag or variable, as lines for a terminal; raises BadInput for one in no table."""
     knowledge = shipped_knowledge()
     judged: Judgement = knowledge.judge_name(name, vllm)
+    if judged.status == "unknown":
+        raise BadInput(
+            f"nothing is known here of {judged.message}",
+            cause="a misspelt name, or a variable of a program whose names are not collected here",
+            next_step="vdbg-env runbooks list, for the names of runbooks",
+        )
     lines = [f"{name}  ({judged.status}, as of vLLM {vllm or knowledge.newest})"]
     lines.append(f"  {judged.what or judged.message}")
     if judged.what and judged.level != "ok":

@@ -52,7 +52,7 @@ def _newest(images: tuple[StoredImage, ...], tell: Tell) -> str:
 
 def _gpu(containers: ContainerRunner, tell: Tell) -> Gpu:
     access = containers.gpu_access()
-    tell(f"GPU: {access.by}: {access.why}")
+    tell(f"GPUs: {access.by}, because {access.why}")
     return Gpu(by=access.by)
 
 

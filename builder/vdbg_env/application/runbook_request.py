@@ -17,8 +17,6 @@ from vdbg_env.runbook.model import Data, Runbook
 
 PROJECT_FILE = "vdbg.yaml"
 
-Where = Literal["local", "docker", "slurm", "k8s"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunbookRequest:
@@ -28,8 +26,6 @@ class RunbookRequest:
     files: tuple[Path, ...] = ()
     argv: tuple[str, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
-    on: Where = "local"
-    image: str | None = None
     run_dir: Path | None = None
     record: Path | None = None
     replay: Path | None = None

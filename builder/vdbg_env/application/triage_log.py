@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,10 @@ from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
 from vdbg_env.evidence.triage.sighting import LogEvidence
 from vdbg_env.evidence.triage.verdict import Triage, judge
 from vdbg_env.resources import data_dir
+
+# The walk of an illegal access also takes in other exceptions of kernels and hangs: it dumps and reads those alike.
+_ONE_WALK = "illegal-memory-access"
+_ALSO_WALKED = frozenset({"misaligned-address", "device-side-assert", "kernel-hang"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,13 @@ def triage_logs(request: TriageRequest, source: LogSource) -> Triage:
     verdict = judge(evidence, book.classes)
     problems = tuple(note for log in evidence for note in log.notes)
     return replace(verdict, notes=(*problems, *verdict.notes))
+
+
+def runbook_to_start(name: str | None, at_hand: Collection[str]) -> str | None:
+    """Return the runbook at hand for a class whose own is called `name`, or None where there is none to start."""
+    if name in at_hand:
+        return name
+    return _ONE_WALK if name in _ALSO_WALKED and _ONE_WALK in at_hand else None
 
 
 def rule_book(folder: Path | None = None) -> RuleBook:

@@ -14,15 +14,13 @@ from vdbg_env.application.build_image import BuildSettings, build_image, dialect
 from vdbg_env.application.ports import EngineName
 from vdbg_env.cli import wiring
 from vdbg_env.cli.build_display import build_display
-from vdbg_env.cli.build_options import build_options, read_wish, show_notes
+from vdbg_env.cli.build_options import build_options, default_tag, read_wish, show_notes
 from vdbg_env.errors import BadInput
 from vdbg_env.image.build_args import build_args
 from vdbg_env.image.dockerfile import dockerfile
 from vdbg_env.image.parallelism import parallelism
-from vdbg_env.image.plan import BuildPlan
 from vdbg_env.image.planner import plan as make_plan
 from vdbg_env.image.reference import parse_reference
-from vdbg_env.image.request import BuildRequest
 from vdbg_env.report.build_result import BuildResult, build_document, build_text
 
 
@@ -93,7 +91,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         show_notes((f"engine {described.name}: {described.why}", f"MAX_JOBS {jobs.sum}", *wish.notes, *plan.notes), ())
     show_notes((), (*plan.warnings, *((jobs.warning,) if jobs.warning else ())))
     settings = BuildSettings(
-        tags=tags or (_default_tag(plan, wish.request),),
+        tags=tags or (default_tag(plan, wish.request),),
         build_args=build_args(jobs, wish.request.site),
         secrets={secret.id: Path(secret.path) for secret in wish.request.secrets},
         jobs=jobs.max_jobs,
@@ -105,11 +103,6 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
     )
     with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
         return build_image(plan, settings, engine=engine, tell=display.tell, clock=time.monotonic)
-
-
-def _default_tag(plan: BuildPlan, request: BuildRequest) -> str:
-    """Name an image by profile and kind, so that a second build replaces the first and a proof is never mistaken."""
-    return f"vdbg/{plan.profile}:{request.debug}"
 
 
 def _require_writable(path: Path | None) -> None:

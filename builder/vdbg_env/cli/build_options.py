@@ -16,6 +16,7 @@ from vdbg_env.application.image_library import profile_name, read_image_library
 from vdbg_env.application.site import SiteFlags, read_site
 from vdbg_env.errors import BadInput
 from vdbg_env.image.library import ImageLibrary, ProfileFile
+from vdbg_env.image.plan import BuildPlan
 from vdbg_env.image.request import BuildRequest, DebugInfo, DependencyTree, Dialect, Network, Platform, Secret
 from vdbg_env.image.source import LocalTree, Source, parse_source
 from vdbg_env.image.text import one_line
@@ -145,3 +146,8 @@ def _file(text: str, flag: str) -> str:
     if not path.is_file():
         raise BadInput(f"{flag}: {path} is {'not a file' if path.exists() else 'not there'}", next_step=f"ls -l {path}")
     return str(path.resolve())
+
+
+def default_tag(plan: BuildPlan, request: BuildRequest) -> str:
+    """Name an image by profile and kind, so that a second build replaces the first and a proof is never mistaken."""
+    return f"vdbg/{plan.profile}:{request.debug}"

@@ -11,7 +11,7 @@ import click
 from vdbg_env import console
 from vdbg_env.application.render import Format, Rendering, render
 from vdbg_env.cli import wiring
-from vdbg_env.cli.build_options import build_options, read_wish, show_notes
+from vdbg_env.cli.build_options import build_options, default_tag, read_wish, show_notes
 from vdbg_env.image.planner import plan
 from vdbg_env.image.reference import parse_reference
 from vdbg_env.image.request import Dialect
@@ -28,7 +28,7 @@ from vdbg_env.image.run_settings import Gpu, RunSettings, parse_dumps, parse_gpu
     "--dialect", type=click.Choice(["classic", "buildkit"]), default="classic", show_default=True,
     help="Instructions the builder takes; buildkit adds RUN --mount.",
 )  # fmt: skip
-@click.option("--image", metavar="NAME", help="The image's name in what is rendered; else vdbg-env/PROFILE.")
+@click.option("--image", metavar="NAME", help="The image's name in what is rendered; else the one `build` gives.")
 @click.option("--gpu", default="runtime", show_default=True, help="cdi, runtime or none; cdi:nvidia.com/gpu=0 for one.")
 @click.option("--dumps", default="vdbg-dumps", show_default=True, help="Volume or folder that keeps dumps.")
 @click.option("--json", "as_json", is_flag=True, help="Tell what was written as JSON.")
@@ -45,7 +45,7 @@ def command(
     """
     wish = read_wish(flags, dialect=cast(Dialect, dialect))
     decided = plan(wish.library.spec(wish.request.profile), wish.request, wish.library, gpu=wiring.gpu())
-    name = str(parse_reference(image or f"vdbg-env/{decided.profile}:latest", "--image"))
+    name = str(parse_reference(image or default_tag(decided, wish.request), "--image"))
     run = _run_settings(name, parse_gpu(gpu), dumps)
     rendering = render(
         decided,

@@ -7,6 +7,7 @@ from typing import Unpack
 import click
 
 from vdbg_env.cli.run_options import RunFlags, run_container, run_options
+from vdbg_env.errors import BadInput
 
 
 @click.command("run")
@@ -24,4 +25,6 @@ def command(argv: tuple[str, ...], **flags: Unpack[RunFlags]) -> int:
       vdbg-env run -- vllm serve MODEL
       vdbg-env run --gpu none --dumps /var/dumps -- python repro.py
     """
+    if not argv:
+        raise BadInput("no program is named", next_step="vdbg-env run -- COMMAND, or vdbg-env shell for a shell")
     return run_container(argv, interactive=False, **flags)

@@ -19,16 +19,39 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--image", metavar="IMAGE", help="The debug image; the newest one built here if not given."),
-    click.option("--gpu", default="auto", metavar="HOW", help="auto, cdi[:DEVICES], runtime[:DEVICES] or none."),
-    click.option("--dumps", default="vdbg-dumps", metavar="PLACE", help="A volume, a folder (/x), or none; at /dumps."),
+    click.option(
+        "--gpu", default="auto", metavar="HOW", help="auto (the default), cdi[:DEVICES], runtime[:DEVICES] or none."
+    ),
+    click.option(
+        "--dumps",
+        default="vdbg-dumps",
+        metavar="PLACE",
+        help="A volume (vdbg-dumps if not given), a folder (/x), or none; at /dumps.",
+    ),
     click.option("--dump-quota", metavar="SIZE", help="Do not start while PLACE holds more than this, as in 50g."),
     click.option("-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable; repeatable."),
     click.option("-p", "--port", "ports", multiple=True, type=click.IntRange(1, 65535), help="Publish on 127.0.0.1."),
-    click.option("--ipc", type=click.Choice(["private", "host"]), default="private", help="Whose shared memory."),
+    click.option(
+        "--ipc",
+        type=click.Choice(["private", "host"]),
+        default="private",
+        help="Whose shared memory; private if not given.",
+    ),
     click.option("--shm-size", metavar="SIZE", help="Of /dev/shm, with --ipc private; 16g if not given."),
     click.option("--cap-add", "capabilities", multiple=True, metavar="CAP", help="One more beside SYS_PTRACE."),
-    click.option("--seccomp", type=click.Choice(["ptrace", "default", "unconfined"]), default="ptrace"),
-    click.option("--stop-grace", type=click.IntRange(0, 86400), default=300, metavar="S", help="Seconds for dumps."),
+    click.option(
+        "--seccomp",
+        type=click.Choice(["ptrace", "default", "unconfined"]),
+        default="ptrace",
+        help="System calls allowed; ptrace, if not given, is what debuggers need and no more.",
+    ),
+    click.option(
+        "--stop-grace",
+        type=click.IntRange(0, 86400),
+        default=300,
+        metavar="S",
+        help="Seconds left for dumps when it is stopped; 300 if not given.",
+    ),
     click.option("--name", metavar="NAME", help="Of the container."),
 )
 

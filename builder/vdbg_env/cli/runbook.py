@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.application.runbook_request import RunbookRequest, Where, prepare
+from vdbg_env.application.runbook_request import RunbookRequest, prepare
 from vdbg_env.cli.runbook_run import run
 from vdbg_env.errors import BadInput
 from vdbg_env.resources import data_dir
@@ -46,14 +46,6 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 @click.option(
     "-i", "--input", "inputs", multiple=True, callback=_inputs, metavar="NAME=VALUE", help="An input of the runbook."
 )
-@click.option(
-    "--on",
-    type=click.Choice(["local", "docker", "slurm", "k8s"]),
-    default="local",
-    show_default=True,
-    help="Where steps run.",
-)
-@click.option("--image", help="The debug image to run in; implies --on docker.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="The folder of this run's record.")
 @click.option("--record", type=click.Path(path_type=Path), help="Also write a recording that can be replayed.")
 @click.option(
@@ -78,8 +70,6 @@ def command(
     argv: tuple[str, ...],
     files: tuple[Path, ...],
     inputs: dict[str, str],
-    on: Where,
-    image: str | None,
     run_dir: Path | None,
     record: Path | None,
     replay: Path | None,
@@ -91,6 +81,9 @@ def command(
     as_document: bool,
 ) -> int:
     """Walk a failure step by step, from the workload as given to kernel, source line and report.
+
+    Steps run where this is typed: on a host, in the debug image, or in a job's allocation. Without COMMAND the workload
+    of ./vdbg.yaml is taken, and without that the bundled sample, replayed where no GPU answers.
 
     \b
     Example:
@@ -107,8 +100,6 @@ def command(
         files=files,
         argv=argv,
         inputs=inputs,
-        on="docker" if image else on,
-        image=image,
         run_dir=run_dir,
         record=record,
         replay=replay,

@@ -23,7 +23,6 @@ from vdbg_env.cli import wiring
 from vdbg_env.cli.person import AtTerminal, Nobody
 from vdbg_env.cli.run_progress import RunProgress
 from vdbg_env.console import note
-from vdbg_env.errors import HostNotAble
 from vdbg_env.record.walk import Walk
 from vdbg_env.report import run_json, run_terminal
 from vdbg_env.report.model import Report
@@ -33,12 +32,6 @@ from vdbg_env.runbook.verdict import bisect_status
 
 def run(request: RunbookRequest) -> int:
     """Run the request to its end, write the report beside the record, and return the exit status of its verdict."""
-    if request.on != "local" and not request.replay:
-        raise HostNotAble(
-            f"steps cannot be run on {request.on} from here",
-            cause="this command starts steps on this machine, or replays a recording",
-            next_step=f"run it inside the image or allocation: vdbg-env runbook {request.runbook} -- COMMAND ...",
-        )
     bundled = with_bundled_sample(request, wiring.programs(), runs_home(os.environ) / "sample")
     request = bundled.request
     if bundled.said:

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from vdbg_env import console
-from vdbg_env.application.triage_log import TriageRequest, triage_logs
+from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.application.triage_log import TriageRequest, runbook_to_start, triage_logs
 from vdbg_env.cli.wiring import log_source
 from vdbg_env.errors import BadInput
 from vdbg_env.report.triage import triage_document, triage_text
@@ -39,10 +40,11 @@ def command(context: click.Context, logs: tuple[str, ...], as_json: bool, run: b
     targets, argv = _split(logs, run)
     verdict = triage_logs(TriageRequest(targets=targets, rules=rules), log_source())
     runbook = verdict.failure.runbook
-    if run and runbook:
-        console.note(triage_text(verdict))
-        return _start(context, runbook, argv, as_json)
-    click.echo(json.dumps(triage_document(verdict), indent=2) if as_json else triage_text(verdict), nl=as_json)
+    at_hand = runbook_to_start(runbook, {entry.name for entry in RunbookLibrary().entries})
+    if run and at_hand:
+        console.note(triage_text(verdict, at_hand))
+        return _start(context, at_hand, argv, as_json)
+    click.echo(json.dumps(triage_document(verdict), indent=2) if as_json else triage_text(verdict, at_hand), nl=as_json)
     return FOUND if runbook else 0
 
 

@@ -44,8 +44,8 @@ def command(
 ) -> int:
     """Prove that every cubin with code carries line info.
 
-    A TARGET is a library, object file, static library, wheel, .cubin, .fatbin, a folder of these, or a container image.
-    Nothing of it is run, and neither a GPU, a driver nor a CUDA toolkit is needed.
+    A TARGET is a library, object file, static library, wheel, .cubin, .fatbin, a folder of these, or a container image,
+    IMAGE or IMAGE:/FOLDER. Nothing of it is run, and neither a GPU, a driver nor a CUDA toolkit is needed.
 
     Exit status: 0 every cubin with code carries line info; 3 some lack it; 4 there is no device code; 2 a target could
     not be read.
@@ -54,7 +54,7 @@ def command(
     Example:
       vdbg-env verify vllm/_C_stable_libtorch.abi3.so
       vdbg-env verify --json dist/*.whl > proof.json
-      vdbg-env verify --witness none my-debug-image:latest
+      vdbg-env verify --witness none my-debug-image:latest:/opt/vdbg/out
     """
     request = VerifyRequest(targets=targets, witness=witness, threads=threads)
     show_progress = sys.stderr.isatty() and not quiet

@@ -93,7 +93,7 @@ class DockerContainers:
                 if refused is None:
                     yield container, stream
                     return
-            tell(f"the engine may not raise the {refused.name} limit: {refused.fallback}")
+            tell(f"note: the engine may not raise the {refused.name} limit: {refused.fallback}")
             settings = replace(settings, ulimits=tuple(limit for limit in settings.ulimits if limit != refused))
 
     def execute(self, container: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Completed:

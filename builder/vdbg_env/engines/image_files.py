@@ -19,18 +19,19 @@ class ImageFiles:
 
     @contextmanager
     def open(self, target: str) -> Generator[Iterator[BinaryFile], None, None]:
-        """Yield every candidate of the image called `target`, each as `target:/path/in/the/image`.
+        """Yield every candidate of `IMAGE`, or of what lies at or below `/PATH` in `IMAGE:/PATH`, as `IMAGE:/path`.
 
         Raises BadInput when the engine has no such image, HostNotAble or EngineFailed when it does not answer.
         """
+        image, colon, path = target.partition(":/")
         engine = connect()
         try:
             with engine_errors(engine.endpoint):
                 try:
-                    engine.client.inspect_image(target)  # type: ignore[no-untyped-call]
+                    engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
                 except ImageNotFound as error:
-                    raise BadInput(f"the engine has no image {target}", next_step=f"docker pull {target}") from error
-            with DockerImages(engine).files(target, ["/"]) as files:
-                yield (replace(file, name=f"{target}:{file.name}") for file in files)
+                    raise BadInput(f"the engine has no image {image}", next_step=f"docker pull {image}") from error
+            with DockerImages(engine).files(image, [f"/{path}" if colon else "/"]) as files:
+                yield (replace(file, name=f"{image}:{file.name}") for file in files)
         finally:
             engine.client.close()

@@ -32,12 +32,20 @@ Rule = Callable[[Sequence[Finding]], Sequence[Finding]]
 
 
 def judge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings of a run by falling confidence, the graver first among equals, each fault once."""
+    """Return the findings of a run by falling confidence, the graver first among equals, each fault once.
+
+    Warnings of the machine alone come last.
+    """
     weighed: Sequence[Finding] = tuple(findings)
     for rule in RULES:
         weighed = rule(weighed)
     levels = list(Level)
-    return tuple(sorted(weighed, key=lambda f: (-f.confidence, levels.index(f.level), _strength(f))))
+    return tuple(sorted(weighed, key=lambda f: (is_backdrop(f), -f.confidence, levels.index(f.level), _strength(f))))
+
+
+def is_backdrop(finding: Finding) -> bool:
+    """Whether a finding warns of the machine alone: sure as it is, it explains no failure that was seen."""
+    return finding.how_known is HowKnown.HOST_CHECK and finding.level is not Level.ERROR
 
 
 def one_of_each(findings: Sequence[Finding]) -> Sequence[Finding]:

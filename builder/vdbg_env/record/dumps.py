@@ -86,7 +86,7 @@ def retire(dumps: Sequence[Dump], retention: Retention, *, now: float) -> tuple[
 def _why(dump: Dump, place: int, total: int, retention: Retention, now: float) -> str | None:
     """Return the rule that removes a dump; `total` is its size and that of every newer one."""
     if retention.keep is not None and place > retention.keep:
-        return f"{retention.keep} newer ones are kept"
+        return f"the newest {retention.keep} are kept" if retention.keep != 1 else "the newest one is kept"
     if retention.older_than_s is not None and now - dump.modified > retention.older_than_s:
         return f"{age_text(now - dump.modified)} old"
     if retention.max_bytes is not None and total > retention.max_bytes:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from vdbg_env.cuda.source_frame import Chain
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.observation import Artifact, Ended, Match, WorkerEnvironment
+from vdbg_env.evidence.verdict import is_backdrop
 from vdbg_env.runbook.model import ArgvOverlay, Data, Status
 from vdbg_env.runbook.state import Verdict
 from vdbg_env.runbook.verdict import exit_status
@@ -166,10 +167,14 @@ class Report:
 
     @property
     def lead(self) -> Finding | None:
-        """The finding to read first: the surest of the highest level present."""
+        """The finding to read first: the surest of the highest level present.
+
+        A warning of the machine alone leads only where the run itself said nothing of a failure.
+        """
+        seen = self.verdict in {Verdict.REPRODUCED, Verdict.HANG, Verdict.FAILED, Verdict.INCONCLUSIVE}
         for level in Level:
             for finding in self.findings:
-                if finding.level is level:
+                if finding.level is level and not (seen and is_backdrop(finding)):
                     return finding
         return None
 

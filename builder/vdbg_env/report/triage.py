@@ -37,8 +37,8 @@ def triage_document(triage: Triage) -> dict[str, Any]:
     }
 
 
-def triage_text(triage: Triage) -> str:
-    """Return the verdict as lines for a terminal, the answer first."""
+def triage_text(triage: Triage, runbook: str | None) -> str:
+    """Return the verdict as lines for a terminal, the answer first; `runbook` is the one at hand to start."""
     root, failure = triage.root_cause, triage.failure
     lines = [f"{failure.name}  ({failure.title}; confidence {triage.confidence:.0%})"]
     if root:
@@ -51,8 +51,10 @@ def triage_text(triage: Triage) -> str:
         lines += ["", "also seen or possible:", *(f"  {_told(other)}" for other in triage.alternatives)]
     if triage.notes:
         lines += ["", *(f"note: {note}" for note in triage.notes)]
-    if failure.runbook:
-        lines += ["", f"next: vdbg-env runbook {failure.runbook} -- ARGV"]
+    if runbook:
+        lines += ["", f"next: vdbg-env runbook {runbook} -- COMMAND"]
+    elif failure.runbook:
+        lines += ["", f"next: do what would settle it; no runbook is called {failure.runbook} here"]
     return "\n".join(lines) + "\n"
 
 

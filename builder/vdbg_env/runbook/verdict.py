@@ -26,10 +26,12 @@ def conclude(trail: Sequence[StepRecord], runbook: Runbook | None = None) -> Fin
     Given the runbook, checks of the host alone conclude nothing about a workload that was to be run and never was.
     """
     runs = {step.id for step in runbook.steps if isinstance(step, Run)} if runbook else set()
-    if runs and not any(record.step in runs and record.skipped_because is None for record in trail):
+    tried = [record for record in trail if record.step in runs and record.skipped_because is None]
+    if runs and all(record.outcome is Status.ERROR for record in tried):
         failed = next((record.step for record in trail if record.outcome is Status.FAIL), None)
         if failed is None:
-            return Finish(verdict=Verdict.INCONCLUSIVE, why="the workload was never run")
+            because = next((f": {record.message}" for record in tried if record.message), "")
+            return Finish(verdict=Verdict.INCONCLUSIVE, why=f"the workload was never run{because}")
     for status, verdict, why in _STRENGTH:
         record = next((record for record in trail if record.outcome is status), None)
         if record:

@@ -47,7 +47,7 @@ def test_the_texts_read_as_their_goldens() -> None:
         report.list_text(DumpList(place="volume vdbg-dumps", now=NOW, dumps=DUMPS)),
         report.list_text(DumpList(place="/empty", now=NOW, dumps=())),
         report.prune_text(
-            Prune(place="/x", removed=False, removals=(Removal(dump=DUMPS[1], why="2 newer ones are kept"),))
+            Prune(place="/x", removed=False, removals=(Removal(dump=DUMPS[1], why="the newest 2 are kept"),))
         ),
         report.prune_text(Prune(place="/x", removed=True, removals=(Removal(dump=DUMPS[1], why="3 d old"),))),
         report.prune_text(Prune(place="/x", removed=True, removals=())),

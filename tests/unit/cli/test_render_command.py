@@ -42,7 +42,7 @@ def test_a_rendered_folder_holds_the_dockerfile_and_all_it_copies(tmp_path: Path
     assert document["files"] == sorted(written)
     assert document["plan_digest"].encode() in written["Dockerfile"]
     assert b"// PLANTED" in written["source/include/rows.cuh"]
-    assert document["next_step"] == f"docker build --tag vdbg-env/sample:latest {tmp_path / 'out'}"
+    assert document["next_step"] == f"docker build --tag vdbg/sample:lineinfo {tmp_path / 'out'}"
 
 
 def test_the_architecture_is_that_of_the_gpu_found_unless_asked_for(

@@ -93,3 +93,8 @@ def test_judging_makes_nothing_up_and_keeps_its_bounds(findings: list[Finding]) 
     assert [f.confidence for f in judged] == sorted((f.confidence for f in judged), reverse=True)
     assert bool(judged) == bool(findings)
     assert {f.rule: f.confidence for f in judged} == {f.rule: f.confidence for f in judge(reversed(findings))}
+
+
+def test_a_warning_of_the_machine_comes_after_what_was_seen_of_the_failure() -> None:
+    no_gpu = replace(STACK, level=Level.WARNING, how_known=HowKnown.HOST_CHECK, confidence=1.0, message="no GPU")
+    assert [f.message for f in judge([no_gpu, replace(STACK, confidence=0.2)])] == [STACK.message, "no GPU"]

@@ -121,3 +121,9 @@ def test_the_table_comes_back_as_it_was_written(releases: list[tuple[str, frozen
 
 def test_releases_are_ordered_as_numbers() -> None:
     assert sorted(["0.9.2", "0.10.0", "0.12.0"], key=version_key) == ["0.9.2", "0.10.0", "0.12.0"]
+
+
+def test_a_name_in_no_table_is_bad_input_and_the_nearest_is_named() -> None:
+    ran = vdbg_env("runbooks", "explain", "VLLM_TRACE_FUNCTON")
+    assert ran.status == 2
+    assert "did you mean VLLM_TRACE_FUNCTION?" in ran.stderr

@@ -2,6 +2,7 @@
 
 import pytest
 
+from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.runbook.model import End, Status
 from vdbg_env.runbook.state import StepRecord, Verdict
@@ -52,3 +53,17 @@ def test_the_strongest_outcome_decides(outcomes: list[Status | None], expected: 
 def test_each_verdict_has_its_exit_statuses(verdict: Verdict, levels: list[Level], status: int, bisect: int) -> None:
     assert exit_status(verdict, [finding(level) for level in levels]) == status
     assert bisect_status(verdict) == bisect
+
+
+def test_a_workload_that_could_not_be_started_gives_no_verdict_and_says_why() -> None:
+    runbook = RunbookLibrary().load("illegal-memory-access")
+    trail = [
+        StepRecord(step="preflight", outcome=Status.WARN, next=End()),
+        StepRecord(step="baseline", outcome=Status.ERROR, message="nosuch: No such file", next=End()),
+        StepRecord(step="report", outcome=Status.PASS, next=End()),
+    ]
+    finish = conclude(trail, runbook)
+    assert (finish.verdict, finish.why) == (
+        Verdict.INCONCLUSIVE,
+        "the workload was never run: nosuch: No such file",
+    )

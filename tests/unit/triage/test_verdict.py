@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.command_line import vdbg_env
 from tests.support.triage import LOGS, corpus, triage_bytes
+from vdbg_env.application.triage_log import runbook_to_start
 from vdbg_env.evidence.triage.verdict import Triage
 
 PREFIX = "(EngineCore pid=7) ERROR 11-03 23:14:03 [core.py:1] "
@@ -187,3 +188,17 @@ def test_a_compressed_log_that_holds_nothing_readable_is_bad_input(tmp_path: Pat
     log = tmp_path / "x.log.gz"
     log.write_bytes(b"\x1f\x8b" + b"\x00" * 40)
     assert vdbg_env("triage", str(log)).status == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "started"),
+    [
+        ("illegal-memory-access", "illegal-memory-access"),
+        ("mine", "mine"),
+        ("device-side-assert", "illegal-memory-access"),
+        ("model-load", None),
+        (None, None),
+    ],
+)
+def test_only_a_runbook_that_is_at_hand_is_started(name: str | None, started: str | None) -> None:
+    assert runbook_to_start(name, {"illegal-memory-access", "mine"}) == started
