@@ -96,7 +96,7 @@ def how_known(source: HowKnown) -> str:
         case HowKnown.DRIVER:
             return "the driver's own lines while it wrote the dump"
         case HowKnown.KERNEL_LOG:
-            return "Xid lines of the kernel log"
+            return "the kernel log"
         case HowKnown.STEP_CHANGE:
             return "a change of behaviour when one thing was changed"
         case HowKnown.LOG:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.kernel_log import kernel_log_findings, parse_kernel_log
+from vdbg_env.evidence.kernel_log import KernelLog, kernel_log_findings, parse_kernel_log
 from vdbg_env.runbook.state import ResultValue
 
 _QUERY = "name,driver_version,ecc.errors.uncorrected.volatile.total,mig.mode.current"
 _CUDA = re.compile(r"CUDA(?: UMD)? Version\s*:\s*([\d.]+)")
 _CAP_SYS_PTRACE = 19
+_KILLED_SHOWN = 3
 # Variables that change a crash's behaviour; left over from an earlier session they make every step a lie.
 _TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_DEVICE_WAITS_ON_EXCEPTION",
             "CUDA_COREDUMP_FILE", "PYTORCH_NO_CUDA_MEMORY_CACHING", "VLLM_TRACE_FUNCTION")  # fmt: skip
@@ -79,7 +81,14 @@ def _kernel_log(programs: ProgramRunner, notes: list[str]) -> tuple[dict[str, Re
         notes.append("the kernel log may not be read here: look for Xid lines on the host (dmesg | grep Xid)")
         return {}, ()
     log = parse_kernel_log(done.stdout)
-    return {"xids": [xid.code for xid in log.xids]}, kernel_log_findings(log)
+    # Whoever ran out of memory before this run began was not its workload: told, and no finding.
+    notes += [f"before this run the kernel ended {name} ({pid}) for lack of memory" for pid, name in _earlier(log)]
+    return {"xids": [xid.code for xid in log.xids]}, kernel_log_findings(replace(log, killed_for_memory=()))
+
+
+def _earlier(log: KernelLog) -> tuple[tuple[int, str], ...]:
+    """Return the last processes that were ended for memory, each as pid and name."""
+    return log.killed_for_memory[-_KILLED_SHOWN:]
 
 
 def may_trace(proc: Path) -> bool | None:
