@@ -66,7 +66,7 @@ def read(text: bytes | str, name: str) -> YamlSource:
     """Parse one YAML document; raises BadDocument with every place that is wrong."""
     data = text.encode() if isinstance(text, str) else text
     if len(data) > MAX_BYTES:
-        raise BadInput(f"{name} is {len(data)} bytes long; at most {MAX_BYTES} are read", cause="not a file of ours")
+        raise BadInput(f"{name} is longer than {MAX_BYTES} bytes, the most that is read", cause="not a file of ours")
     try:
         decoded = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,7 +1,13 @@
 """The entrance: help, version, wrong words, and the exit status of each."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import vdbg_env as vdbg_env_package
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from vdbg_env import __version__
@@ -37,3 +43,37 @@ def test_help_reads_as_its_golden(name: str) -> None:
 
 def test_the_first_page_reads_as_its_golden() -> None:
     assert_golden("cli/vdbg-env.txt", vdbg_env("--help").stdout)
+
+
+def _started(redirection: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    shell = f'exec "$0" -m vdbg_env "$@" {redirection}'
+    environment = os.environ | {"PYTHONPATH": str(Path(vdbg_env_package.__file__).parents[1])}
+    words = ["sh", "-c", shell, sys.executable, *argv]
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-"])
+def test_a_closed_stream_is_no_reason_to_fail(redirection: str) -> None:
+    ran = _started(redirection, "images", "list")
+    assert ran.returncode == 0
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_below_stdout_is_told_without_a_traceback() -> None:
+    ran = _started(">/dev/full", "images", "list")
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("error: No space left on device\n")
+    assert "Traceback" not in ran.stderr and "Exception ignored" not in ran.stderr
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "endless.yaml"])
+def test_a_runbook_without_end_is_refused_before_it_fills_memory(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Path("endless.yaml").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    ran = vdbg_env("runbooks", "lint", place)
+    assert ran.status == 2
+    assert "is longer than" in ran.stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import Ran, vdbg_env
 from vdbg_env.cli import main
 
 RUNBOOK = """\
@@ -156,3 +157,47 @@ def test_a_folder_that_cannot_hold_a_run_is_a_clear_error(here: Path, capsys: py
     (here / "file").write_text("")
     assert run("--run-dir", "file/r") == 1
     assert "choose another with --run-dir DIR" in capsys.readouterr().err
+
+
+def _run(*argv: str) -> Ran:
+    return vdbg_env("runbook", "tiny", "-f", "tiny.yaml", "--batch", *argv)
+
+
+def test_bisect_never_blames_a_commit_for_what_the_host_cannot_do(here: Path) -> None:
+    (here / "file").write_text("")
+    workload = ("--", sys.executable, "-c", WORKLOAD)
+    ran = _run("--bisect", "--run-dir", "file/run", *workload)
+    assert ran.status == 125
+    assert "no run can be kept in" in ran.stderr
+    assert _run("--run-dir", "file/run", *workload).status == 1
+
+
+def test_a_workload_that_removes_the_record_does_not_take_the_verdict_along(here: Path) -> None:
+    remove = "import shutil; print('boom badly', flush=True); shutil.rmtree('run'); raise SystemExit(1)"
+    ran = _run("--run-dir", "run", "--", sys.executable, "-c", remove)
+    assert "Traceback" not in ran.stderr
+    assert "no report could be kept in" in ran.stderr
+    assert "A tiny runbook" in ran.stdout
+
+
+@pytest.mark.parametrize("place", ["file/recording", "file"])
+def test_where_no_recording_can_lie_is_told_before_the_run(here: Path, place: str) -> None:
+    (here / "file").write_text("")
+    ran = _run("--record", place, "--run-dir", "run", "--", sys.executable, "-c", WORKLOAD)
+    assert ran.status == 2
+    assert not (here / "run").exists()
+
+
+def test_a_link_planted_among_the_artifacts_is_not_followed_into_the_recording(here: Path) -> None:
+    (here / "private").write_text("not for the recording")
+    script = here / "plant.py"
+    script.write_text(
+        "import glob, os\n"
+        "folder = glob.glob('run/steps/baseline/1/*')[0]\n"
+        "if not os.path.exists(folder + '/pipe'):\n"
+        "    os.symlink(os.path.abspath('private'), folder + '/leak')\n"
+        "    os.mkfifo(folder + '/pipe')\n"
+    )
+    _run("--record", "kept", "--run-dir", "run", "--", sys.executable, str(script))
+    assert (here / "kept" / "recording.json").is_file()
+    assert not [p for p in (here / "kept").rglob("*") if p.name in {"leak", "pipe"}]

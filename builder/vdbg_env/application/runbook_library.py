@@ -124,7 +124,8 @@ def _yaml_files(folder: Path) -> Iterator[Path]:
 
 def _source(path: Path) -> YamlSource:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(yaml_source.MAX_BYTES + 1)  # one more, so that a longer file is refused
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     return yaml_source.read(data, str(path))

@@ -79,7 +79,8 @@ def _project(path: Path) -> _Project:
     if not path.is_file():
         return _Project()
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(yaml_source.MAX_BYTES + 1)  # one more, so that a longer file is refused
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     return yaml_source.validate(_Project, yaml_source.read(data, str(path)))

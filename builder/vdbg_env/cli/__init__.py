@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -74,6 +75,7 @@ def group() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; the only place that turns errors into one."""
     signal.signal(signal.SIGTERM, _terminated)
+    _open_closed_streams()
     try:
         status = group.main(args=None if argv is None else list(argv), prog_name="vdbg-env", standalone_mode=False)
         sys.stdout.flush()
@@ -90,9 +92,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader (head, a pager) went away: nothing is wrong, but Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
+    except OSError as error:
+        # What no command foresaw of the system: a full disk below stdout, a file that went away while it was read.
+        place = f"{error.filename}: " if error.filename else ""
+        console.show_error(VdbgError(f"{place}{error.strerror or error}", cause="the system refused a file or stream"))
+        _drop_output()
+        return 1
     return status if isinstance(status, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Give a stream that was closed before the start somewhere to go: Python has None in its place."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere, or the interpreter fails once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:

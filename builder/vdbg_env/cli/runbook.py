@@ -11,11 +11,13 @@ import click
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest, prepare
 from vdbg_env.cli.runbook_run import run
-from vdbg_env.errors import BadInput
+from vdbg_env.console import show_error
+from vdbg_env.errors import BadInput, Interrupted, VdbgError
 from vdbg_env.resources import data_dir
 from vdbg_env.runbook.plan import as_json, as_text, plan
 from vdbg_env.runbook.quantities import duration_s
-from vdbg_env.runbook.state import Facts
+from vdbg_env.runbook.state import Facts, Verdict
+from vdbg_env.runbook.verdict import bisect_status
 
 
 def _seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
@@ -111,7 +113,14 @@ def command(
     )
     if plan_only:
         return _show_plan(request)
-    return run(request)
+    try:
+        return run(request)
+    except (VdbgError, OSError) as error:
+        if not bisect or isinstance(error, Interrupted | BrokenPipeError):
+            raise
+        # git bisect takes 1 to 124 for "bad": a host that is not able must not name a culprit.
+        show_error(error if isinstance(error, VdbgError) else VdbgError(str(error)))
+        return bisect_status(Verdict.INCONCLUSIVE)
 
 
 def _show_plan(request: RunbookRequest) -> int:

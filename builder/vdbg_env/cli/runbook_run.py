@@ -32,6 +32,8 @@ from vdbg_env.runbook.verdict import bisect_status
 
 def run(request: RunbookRequest) -> int:
     """Run the request to its end, write the report beside the record, and return the exit status of its verdict."""
+    if request.record:
+        wiring.check_recording_place(request.record)
     bundled = with_bundled_sample(request, wiring.programs(), runs_home(os.environ) / "sample")
     request = bundled.request
     if bundled.said:
@@ -54,10 +56,20 @@ def run(request: RunbookRequest) -> int:
         )
         end = run_runbook(begun.order, hands)
         report = _report(begun, end.walk, end)
-        files = write_report(report, begun.order.directory.path)
+        files = _kept(report, begun.order.directory.path)
         if request.record and end.signal is None:
             wiring.write_recording(begun, request.record, datetime.now(UTC))
     return _told(request, begun, end, report, files)
+
+
+def _kept(report: Report, folder: Path) -> tuple[str, ...]:
+    """Write the report beside the record; where that fails (a full disk, a folder the workload removed) say so, since
+    the report is still to be printed and the verdict still the exit status."""
+    try:
+        return write_report(report, folder)
+    except OSError as error:
+        note(f"no report could be kept in {folder}: {error.strerror or error}")
+        return ()
 
 
 def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, files: tuple[str, ...]) -> int:
@@ -69,7 +81,8 @@ def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, fi
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         width = min(shutil.get_terminal_size((100, 40)).columns, 120)
         click.echo(run_terminal.render(report, colour=colour, width=width), nl=False)
-    note(f"kept in {path}: {', '.join(files)}")
+    if files:
+        note(f"kept in {path}: {', '.join(files)}")
     if end.signal is not None:
         note(f"go on with: vdbg-env runbook {request.runbook} --resume {path}")
         return 128 + end.signal

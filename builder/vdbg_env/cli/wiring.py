@@ -182,6 +182,13 @@ def read_recording(folder: Path) -> RecordingHead:
     return read(folder)
 
 
+def check_recording_place(target: Path) -> None:
+    """Raise BadInput unless a recording can be written there."""
+    from vdbg_env.engines.replay import check_recording_place
+
+    check_recording_place(target)
+
+
 def write_recording(begun: Begun, target: Path, at: datetime) -> None:
     """Write a run's recording; raises BadInput when the folder is there already."""
     from vdbg_env.engines.replay import RecordingHead, write_recording

@@ -28,8 +28,12 @@ class BinaryFiles:
     def open(self, target: str) -> Generator[Iterator[BinaryFile], None, None]:
         """Yield every candidate in `target`; raises BadInput when it does not exist or cannot be read."""
         path = Path(target)
-        if not path.exists():
-            raise BadInput(f"no such file or folder: {target}")
+        try:
+            path.stat()
+        except FileNotFoundError:
+            raise BadInput(f"no such file or folder: {target}") from None
+        except OSError as error:
+            raise BadInput(f"{target} cannot be read: {_reason(error)}") from None
         if not path.is_dir() and not path.is_file():
             raise BadInput(f"{target} is a pipe or a device; its bytes cannot be mapped", next_step="save it to a file")
         files = _in_folder(path) if path.is_dir() else _in_file(path)

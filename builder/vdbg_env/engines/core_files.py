@@ -6,6 +6,7 @@ import gzip
 import mmap
 import os
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ class CoreFilesOnDisk:
     def find(self, target: str) -> tuple[str, ...]:
         """Return the file itself, or the dumps below a folder by name; raises BadInput when there is none."""
         path = Path(target)
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 - Path raises where a name is too long
             found = sorted({str(p) for pattern in _PATTERNS for p in path.rglob(pattern) if p.is_file()})
             if not found:
                 raise BadInput(
@@ -37,13 +38,12 @@ class CoreFilesOnDisk:
                     next_step=f"ls -R {target}",
                 )
             return tuple(found)
-        if not path.exists():
-            raise BadInput(f"no such file: {target}", cause="the dump was never written, or in another folder")
+        _refuse_what_cannot_be_mapped(path)
         return (target,)
 
     def is_gzipped(self, path: str) -> bool:
         """Say whether this is a gzipped file; raises BadInput when it cannot be read."""
-        if Path(path).is_dir():
+        if not os.path.isfile(path):  # noqa: PTH113 - and a pipe must not be opened: that would wait for ever
             return False
         try:
             with Path(path).open("rb") as file:
@@ -67,6 +67,18 @@ class CoreFilesOnDisk:
                     yield CoreFile(name=path, data=_mapped(plain), modified=modified, notes=notes)
         except OSError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _refuse_what_cannot_be_mapped(path: Path) -> None:
+    """Raise BadInput unless this is a regular file: to open a pipe that nobody writes to is to wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise BadInput(f"no such file: {path}", cause="the dump was never written, or in another folder") from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
+    if not stat.S_ISREG(mode):
+        raise BadInput(f"{path} is a pipe or a device; its bytes cannot be mapped", next_step="save it to a file")
 
 
 def _mapped(file: IO[bytes]) -> bytes | memoryview:

@@ -56,15 +56,32 @@ def read_recording(folder: Path) -> RecordingHead:
         ) from error
 
 
+def check_recording_place(target: Path) -> None:
+    """Raise BadInput unless a recording can be written to `target`, best before a run of hours."""
+    if os.path.lexists(target):
+        raise BadInput(f"{target} exists already", next_step="choose another folder for --record")
+    if not os.access(target.absolute().parent, os.W_OK | os.X_OK) or not target.absolute().parent.is_dir():
+        raise BadInput(
+            f"no recording can be written to {target}",
+            cause="the folder it is to lie in is missing, no folder, or belongs to another user",
+            next_step="choose another folder for --record",
+        )
+
+
+def _not_recorded(folder: str, names: list[str]) -> list[str]:
+    """Name what a recording leaves out: a link may lead to what no redaction saw, and a pipe has no end."""
+    paths = [(name, Path(folder, name)) for name in names]
+    return [n for n, p in paths if n == "supervisor.json" or p.is_symlink() or not (p.is_file() or p.is_dir())]
+
+
 def write_recording(run: Path, target: Path, head: RecordingHead) -> None:
     """Copy the steps of a finished run to `target`, a folder that is not there yet; raises BadInput when it is.
 
     The run is redacted already, so its recording is too.
     """
-    if target.exists():
-        raise BadInput(f"{target} exists already", next_step="choose another folder for --record")
-    temporary = target.with_name(f".{target.name}.new")
-    shutil.copytree(run / "steps", temporary / "steps", ignore=shutil.ignore_patterns("supervisor.json"))
+    check_recording_place(target)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
+    shutil.copytree(run / "steps", temporary / "steps", symlinks=True, ignore=_not_recorded)
     document = {
         "schema": SCHEMA,
         "runbook": head.runbook,
@@ -89,7 +106,7 @@ class Replay:
             why = f"the recording {self._folder} holds no step {invocation.step!r}"
             (directory / ENDED).write_text(json.dumps({"by": "not_started", "message": why}))
         else:
-            shutil.copytree(source, directory, dirs_exist_ok=True, copy_function=_link_or_copy)
+            shutil.copytree(source, directory, dirs_exist_ok=True, ignore=_not_recorded, copy_function=_link_or_copy)
         return ReplayedStep(invocation, directory.resolve())
 
     def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:

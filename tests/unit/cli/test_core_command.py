@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import jsonschema
@@ -137,6 +138,21 @@ def test_a_missing_file_and_an_empty_folder_are_bad_input(tmp_path: Path) -> Non
     ran = vdbg_env("core", "bare")
     assert ran.status == 2
     assert "no GPU core dump below bare" in ran.stderr
+
+
+def test_a_pipe_nobody_writes_to_is_refused_not_waited_for() -> None:
+    os.mkfifo("pipe.nvcudmp")
+    for argv in (["core", "pipe.nvcudmp"], ["locate", "0x10", "-k", "k", "pipe.nvcudmp"]):
+        ran = vdbg_env(*argv)
+        assert ran.status == 2
+        assert "is a pipe or a device" in ran.stderr
+
+
+@pytest.mark.parametrize("argv", [["core"], ["locate", "0x10"], ["verify"]])
+def test_a_name_no_file_system_takes_is_bad_input(argv: list[str]) -> None:
+    ran = vdbg_env(*argv, "a" * 300)
+    assert ran.status == 2
+    assert "error: " in ran.stderr
 
 
 def test_registers_are_shown_on_request() -> None:
