@@ -69,7 +69,15 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="vdbg-env")
 def group() -> None:
-    """From a crashed GPU kernel to its source line."""
+    """From a crashed GPU kernel to its source line.
+
+    \b
+    Example:
+      vdbg-env doctor               what this machine can do
+      vdbg-env triage server.log    which failure this is, and the runbook to start
+      vdbg-env runbook illegal-memory-access -- vllm serve MODEL
+      vdbg-env core /dumps          exception, kernel, source line, inline chain
+    """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
