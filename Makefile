@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint golden bench fuzz oracle-gdb clean
+.PHONY: help demo test lint test-slow accept-vllm golden bench fuzz oracle-gdb clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -25,7 +25,14 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 test: lint       ## Everything CI runs
 	scripts/prepare-tests
 	$(BIN)/pytest -q -n auto tests/unit
-	$(BIN)/pytest --ignore tests/unit
+	$(BIN)/pytest --ignore tests/unit --ignore tests/slow
+
+test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of output, an engine killed at every place
+	scripts/prepare-tests
+	$(BIN)/pytest tests/slow
+
+accept-vllm: $(READY) ## One extension of the newest vLLM, compiled without network and proven (20 to 50 minutes)
+	scripts/accept-vllm
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
 	GOLDEN=rewrite $(BIN)/pytest -q tests/unit

@@ -34,7 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
-    names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    names = {n for n in zipfile.ZipFile(wheel).namelist() if not n.partition("/")[0].endswith(".dist-info")}
     code = {name.removeprefix("builder/") for name in tracked("builder")}
     data = {f"vdbg_env/_data/{name}" for folder in DATA for name in tracked(folder)}
     assert names == code | data

@@ -59,8 +59,8 @@ def _in_folder(folder: Path) -> Generator[BinaryFile, None, None]:
     closed: list[OSError] = []
     for root, folders, names in os.walk(folder, onerror=closed.append):
         folders.sort()
-        for name in sorted(names):
-            path = Path(root, name)
+        # A file before the links to it, so that it is told under its own name.
+        for path in sorted((Path(root, name) for name in names), key=lambda p: (p.is_symlink(), p.name)):
             try:
                 yield from _found(path, seen)
             except (OSError, zipfile.BadZipFile) as error:
@@ -70,7 +70,7 @@ def _in_folder(folder: Path) -> Generator[BinaryFile, None, None]:
 
 
 def _found(path: Path, seen: set[tuple[int, int]]) -> Iterator[BinaryFile]:
-    """Yield the file once, under the first of the names that lead to it; `libx.so` is often a link to `libx.so.1`."""
+    """Yield the file once, under the first name that leads to it; `libx.so` is often a link to `libx.so.1`."""
     if not path.is_file():  # a pipe, a device, a link to nowhere
         return
     status = path.stat()
