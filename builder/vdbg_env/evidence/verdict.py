@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from vdbg_env.cuda.demangle import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.xid import xid_meaning
 
 MOST_SURE = 0.99  # nothing read from a crashed machine is certain
 _BROKEN_HARDWARE = 0.5  # how much of its confidence a software finding keeps on a GPU that reports hardware faults
@@ -72,7 +73,7 @@ def one_fault_once(findings: Sequence[Finding]) -> Sequence[Finding]:
 
 def hardware_first(findings: Sequence[Finding]) -> Sequence[Finding]:
     """Doubt what software did on a GPU that reports a hardware fault of its own."""
-    broken = [f for f in findings if f.how_known is HowKnown.KERNEL_LOG and f.level is Level.ERROR]
+    broken = [f for f in findings if _is_hardware_fault(f)]
     if not broken:
         return findings
     return tuple(
@@ -81,6 +82,14 @@ def hardware_first(findings: Sequence[Finding]) -> Sequence[Finding]:
         else replace(f, confidence=f.confidence * _BROKEN_HARDWARE)
         for f in findings
     )
+
+
+def _is_hardware_fault(finding: Finding) -> bool:
+    """Whether the kernel log tells of the GPU itself; an Xid 13 or 31 is the driver's word for what software did."""
+    code = finding.rule.removeprefix("xid-")
+    if finding.how_known is not HowKnown.KERNEL_LOG or finding.level is not Level.ERROR or not code.isdecimal():
+        return False
+    return xid_meaning(int(code)).severity == "hardware"
 
 
 def witnesses_agree(findings: Sequence[Finding]) -> Sequence[Finding]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,11 @@ def test_a_hardware_fault_explains_a_software_one_away() -> None:
 
 def test_a_note_in_the_kernel_log_is_no_hardware_fault() -> None:
     assert judge([CORE, replace(XID, level=Level.NOTE, confidence=0.1)])[0].confidence == CORE.confidence
+
+
+@pytest.mark.parametrize("rule", ["xid-31", "xid-13", "kernel-log-oom-kill"])
+def test_what_software_did_is_no_hardware_fault(rule: str) -> None:
+    assert max(f.confidence for f in judge([CORE, replace(XID, rule=rule)])) >= CORE.confidence
 
 
 def test_once_the_instruction_is_known_the_python_stack_is_a_hint() -> None:
