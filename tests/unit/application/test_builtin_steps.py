@@ -233,14 +233,6 @@ def test_the_host_is_looked_at_before_anything_starts(bench: Bench) -> None:
     assert "host-variable-left-over" in rules and len(rules) > 1
 
 
-def test_what_the_kernel_ended_before_the_run_is_no_finding_of_it(bench: Bench) -> None:
-    killed = "[ 9.1] Out of memory: Killed process 6873 (python) total-vm:1kB, anon-rss:1kB\n"
-    bench.programs = Programs({"nvidia-smi": SMI + "| CUDA Version: 13.0 |", "dmesg": killed})
-    done = bench.use("gpu-health")
-    assert [f.rule for f in done.findings if f.how_known == "kernel-log"] == []
-    assert any("before this run began" in note for note in done.notes)
-
-
 def test_a_machine_without_a_driver_is_told_as_such_and_a_closed_kernel_log_is_no_clean_bill(bench: Bench) -> None:
     bench.programs = Programs({"dmesg": "FAILED"})
     done = bench.use("gpu-health")
