@@ -68,12 +68,13 @@ def test_a_full_disk_below_stdout_is_told_without_a_traceback() -> None:
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", "endless.yaml"])
-def test_a_runbook_without_end_is_refused_before_it_fills_memory(
+def test_a_document_without_end_is_refused_before_it_fills_memory(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with Path("endless.yaml").open("wb") as sparse:
         sparse.truncate(1 << 40)
-    ran = vdbg_env("runbooks", "lint", place)
-    assert ran.status == 2
-    assert "is longer than" in ran.stderr
+    for argv in (["runbooks", "lint", place], ["build", "--dry-run", "--profile", place]):
+        ran = vdbg_env(*argv)
+        assert ran.status == 2
+        assert "is longer than" in ran.stderr

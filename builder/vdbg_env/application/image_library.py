@@ -26,7 +26,7 @@ def read_image_library(user_folder: Path | None = None, extra: Path | None = Non
         profiles.update(_profiles(user_folder, shipped_with_us=False))
         knowledge += sorted((user_folder / "knowledge").glob("*.yaml"))
     if extra is not None:
-        file = ProfileFile(file=str(extra), text=_read(extra), shipped=False)
+        file = ProfileFile(file=str(extra), text=_read(extra, at_most=yaml_source.MAX_BYTES + 1), shipped=False)
         profiles[profile_name(file)] = file
     templates = data_dir("templates")
     return ImageLibrary(
@@ -60,9 +60,10 @@ def _bundled(folder: Path) -> Iterator[FileBytes]:
             yield FileBytes(name=path.relative_to(folder).as_posix(), data=_read(path))
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, *, at_most: int = -1) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(at_most)  # the user may name a file without end, such as a device
     except OSError as error:
         raise BadInput(
             f"{path} cannot be read: {error.strerror}", next_step="check the path and its permissions"

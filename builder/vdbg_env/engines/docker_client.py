@@ -72,7 +72,13 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     endpoint = find_endpoint(os.environ if environ is None else environ)
     with engine_errors(endpoint):
         _knock(endpoint.host)
-        client = docker.APIClient(base_url=endpoint.host, tls=_tls(endpoint), timeout=60)
+        try:
+            client = docker.APIClient(base_url=endpoint.host, tls=_tls(endpoint), timeout=60)
+        except ValueError as error:  # the client library lets urllib's complaint about the address through
+            raise HostNotAble(
+                f"{endpoint.host} ({endpoint.source}) is no address of a Docker engine: {error}",
+                next_step="export DOCKER_HOST=unix:///var/run/docker.sock",
+            ) from error
         return Engine(client, endpoint, client.version())
 
 

@@ -84,3 +84,8 @@ def test_what_the_client_library_raises_is_told_plainly(
     assert what in found.what
     assert next_step in (found.next_step or "")
     assert "\n" not in found.what
+
+
+def test_an_address_that_cannot_be_parsed_is_named() -> None:
+    with pytest.raises(HostNotAble, match=r"tcp://host:xx \(DOCKER_HOST\) is no address"):
+        connect({"DOCKER_HOST": "tcp://host:xx"})
