@@ -28,11 +28,17 @@ def render(readings: Sequence[CoreReading], sources: SourceLines, *, everything:
 
 
 def _summary(readings: Sequence[CoreReading]) -> Iterator[str]:
-    start = readings[0].written
+    start, own = readings[0].written, _tells_its_time(readings[0])
     yield f"{len(readings)} cores, first in time first:"
     for reading in readings:
-        when = f"+{reading.written - start:.0f} s" if reading.written and start else "?"
+        when = f"+{reading.written - start:.0f} s" if start and own == _tells_its_time(reading) else "?"
         yield f"  {when:>7}  {printable(reading.file)}: {_headline(reading)}"
+
+
+def _tells_its_time(reading: CoreReading) -> bool:
+    """Whether the dump itself says when it was written; a file's own time may be that of a copy."""
+    metadata = reading.core.metadata
+    return metadata is not None and metadata.row.timestamp > 0
 
 
 def _headline(reading: CoreReading) -> str:

@@ -74,6 +74,12 @@ def test_several_cores_come_first_in_time_first() -> None:
     assert "  +1100 s  late.nvcudmp" in ran.stdout
 
 
+def test_the_time_of_a_file_is_not_held_against_the_word_of_a_dump() -> None:
+    Path("early.nvcudmp").write_bytes(illegal_address_core(timestamp=1763695000))
+    Path("torn.nvcudmp").write_bytes(CORES["fault"][: len(CORES["fault"]) // 3])
+    assert "        ?  torn.nvcudmp" in vdbg_env("core", "early.nvcudmp", "torn.nvcudmp").stdout
+
+
 def test_a_folder_stands_for_the_dumps_in_it(tmp_path: Path) -> None:
     ran = vdbg_env("core", "--json", str(tmp_path))
     assert len(json.loads(ran.stdout)["cores"]) == len(CORES)
