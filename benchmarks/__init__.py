@@ -1,1 +1,1 @@
-"""Measurements, each against a peer in the same run; see docs/benchmarks.md."""
+"""Measurements, each against a peer in the same run; see docs/benchmarks/."""

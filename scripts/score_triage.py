@@ -1,4 +1,4 @@
-"""Scores triage on the labelled logs and writes docs/triage-score.md.
+"""Scores triage on the labelled logs and writes docs/10-triage-score.md.
 
 python scripts/score_triage.py            # both halves; the second was set aside before the rules were written
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.triage import Labelled, corpus, triage_bytes
 
-PAGE = Path(__file__).parents[1] / "docs" / "triage-score.md"
+PAGE = Path(__file__).parents[1] / "docs" / "10-triage-score.md"
 BENIGN = "not-a-gpu-failure"
 
 

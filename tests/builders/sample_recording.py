@@ -4,7 +4,7 @@
 
 A stand-in for the bundled sample walks the ladder: what it prints is what the program prints, its core is synthetic
 around the machine code nvcc makes of the sample. The recording says so. Once `make gpu` has run on a GPU, a recording
-of the genuine program takes its place (docs/gpu-proof.md).
+of the genuine program takes its place (docs/11-gpu-proof.md).
 """
 
 from __future__ import annotations

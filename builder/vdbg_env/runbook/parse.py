@@ -17,7 +17,7 @@ from vdbg_env.runbook.places import Places
 from vdbg_env.yaml_source import Path, YamlSource, validate
 
 _BUILTIN = re.compile(r"builtin/([a-z][a-z0-9-]*)@v([0-9]{1,3})")
-_ADVICE = "vdbg-env runbooks schema shows every key; docs/runbook-format.md explains them"
+_ADVICE = "vdbg-env runbooks schema shows every key; docs/07-runbook-format.md explains them"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import vdbg_env.cuda as library
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 
-GUIDE = Path(__file__).parents[3] / "docs" / "library.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "05-library.md"
 
 
 @pytest.mark.parametrize("name", sorted(library._HOME))
