@@ -80,7 +80,8 @@ def _docker_words(text: str) -> list[str]:
 
 def _shell_words(text: str) -> list[str]:
     assert not text.startswith("["), "the exec form"
-    heredocs = [w for w in shlex.split(text, posix=False) if re.fullmatch(r"\d*<<-?[^<]*", w)]
+    unquoted = re.sub(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", "_", text)
+    heredocs = [w for w in unquoted.split() if re.fullmatch(r"\d*<<-?[^<]*", w)]
     assert not heredocs, "newer builders read this as a heredoc"
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.commenters = ""
