@@ -85,10 +85,12 @@ def index_url() -> str:
     """Return the package index pip would ask."""
     if told := os.environ.get("PIP_INDEX_URL"):
         return told
-    asked = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False
-    )
-    return asked.stdout.strip() or "https://pypi.org/simple"
+    ask = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    for words in (["-m", "pip", "config", "get", "global.index-url"], ["-c", ask]):
+        asked = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+        if asked.returncode == 0 and asked.stdout.strip():
+            return asked.stdout.strip()
+    raise SystemExit("pip names no package index; try: PIP_INDEX_URL=ADDRESS and the same command")
 
 
 def _get(url: str) -> bytes:
