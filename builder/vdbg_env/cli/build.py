@@ -80,11 +80,12 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
     engine = wiring.image_engine(cast(EngineName, engine_name))
     described = engine.describe()
     wish = read_wish(flags, dialect=dialect_of(described))
-    plan = make_plan(wish.library.spec(wish.request.profile), wish.request, wish.library, gpu=wiring.gpu())
+    spec = wish.library.spec(wish.request.profile)
+    plan = make_plan(spec, wish.request, wish.library, gpu=wiring.gpu())
     jobs = parallelism(
         wiring.machine(),
         architectures=len(wish.request.arch) or 1,
-        gib_per_job=wish.library.spec(wish.request.profile).build.memory_per_job_gib,
+        gib_per_job=spec.build.memory_per_job_gib,
         wanted=wish.request.jobs,
     )
     if not flags["quiet"]:
