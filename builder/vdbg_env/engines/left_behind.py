@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.engines.scribe import ending, supervisor
+from vdbg_env.engines.scribe import ending, lock_file
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, Observation, WorkerEnvironment
 from vdbg_env.record.masking import mask_file
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation
 
 OWN_FILES = {
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json"),
-    *(ending.NAME, f"{ending.NAME}.tmp", supervisor.LOCK_NAME),
+    *(ending.NAME, f"{ending.NAME}.tmp", lock_file.NAME),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
 }
 

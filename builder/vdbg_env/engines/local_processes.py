@@ -6,7 +6,6 @@ attempt is prepared, started or adopted, and what it left behind is read.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -20,14 +19,14 @@ from pathlib import Path
 
 from vdbg_env.engines.left_behind import observation
 from vdbg_env.engines.needles import needles
-from vdbg_env.engines.scribe import ending, helpers, orders, process_tree, supervisor
+from vdbg_env.engines.scribe import ending, helpers, lock_file, orders, process_tree
 from vdbg_env.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.redaction import Pseudonyms
 from vdbg_env.record.secrets import as_literals, secret_values
 from vdbg_env.runbook.invocation import HangAction, Invocation, Matcher, ServerDriver
 
-_SCRIBE = Path(supervisor.__file__).parent
+_SCRIBE = Path(orders.__file__).parent
 _START_LIMIT_S = 30.0
 _POLL_S = 0.05
 
@@ -66,7 +65,7 @@ class LocalProcesses:
     def adopt(self, invocation: Invocation, directory: Path) -> LocalStep | None:
         """Take over an attempt: it runs, it has ended, or it is lost; see `StepRunner.adopt`."""
         where = directory.resolve()
-        if not (where / ending.NAME).exists() and not _was_started(where):
+        if not (where / ending.NAME).exists() and not lock_file.was_started(str(where)):
             return None
         return LocalStep(invocation, where, _order(invocation, where, self._settings), None)
 
@@ -86,7 +85,7 @@ class LocalStep:
         """Wait for `ended.json`; an end that nobody wrote is `engine_lost`, and what still runs of it is killed."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while not (self._directory / ending.NAME).exists():
-            if not _is_supervised(self._directory) and not (self._directory / ending.NAME).exists():
+            if not lock_file.is_held(str(self._directory)) and not (self._directory / ending.NAME).exists():
                 self._sweep()
                 break
             left = None if until is None else until - time.monotonic()
@@ -100,15 +99,15 @@ class LocalStep:
 
     def cancel(self, *, firmly: bool = False) -> None:
         """Ask the supervisor to end the tree; a second asking is firm."""
-        pid = _supervisor_pid(self._directory)
+        pid = lock_file.holder(str(self._directory))
         for _ in range(2 if firmly else 1):
-            if pid is not None and _is_supervised(self._directory):
+            if pid is not None and lock_file.is_held(str(self._directory)):
                 os.kill(pid, signal.SIGTERM)
                 time.sleep(0.02 if firmly else 0)  # two signals at once would be seen as one
 
     def _sleep(self, left: float | None) -> None:
         """Sleep until the supervisor ends, or for a while where that cannot be waited for."""
-        pid = _supervisor_pid(self._directory)
+        pid = lock_file.holder(str(self._directory))
         try:
             descriptor = os.pidfd_open(pid) if pid is not None else -1
         except OSError:
@@ -229,47 +228,3 @@ def _start_supervisor(directory: Path, order: bytes) -> subprocess.Popen[bytes]:
         process.stderr.close()
         if not process.stdin.closed:
             process.stdin.close()
-
-
-def _said(directory: Path) -> list[dict[str, str | int]]:
-    """Return the lines a supervisor wrote of itself; none when there never was one."""
-    try:
-        text = (directory / supervisor.LOCK_NAME).read_text()
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-
-
-def _was_started(directory: Path) -> bool:
-    """Whether the workload was ever started here.
-
-    A supervisor that waits for its orders still has them to read when its engine died right after sending them: only
-    when it has gone on, or has gone away, is there an answer.
-    """
-    while True:
-        supervised = _is_supervised(directory)
-        if any(state["state"] != "waiting" for state in _said(directory)):
-            return True
-        if not supervised:
-            return False
-        time.sleep(0.01)
-
-
-def _supervisor_pid(directory: Path) -> int | None:
-    pids = [int(state["pid"]) for state in _said(directory) if "pid" in state]
-    return pids[-1] if pids else None
-
-
-def _is_supervised(directory: Path) -> bool:
-    """Whether a supervisor lives: it alone holds the lock, and a lock dies with its holder."""
-    try:
-        lock = os.open(directory / supervisor.LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False

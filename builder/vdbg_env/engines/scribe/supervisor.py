@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-import enum
-import errno
-import fcntl
-import json
 import os
-import selectors
 import signal
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
+from vdbg_env.engines.scribe import lock_file
 from vdbg_env.engines.scribe.ending import Ending
 from vdbg_env.engines.scribe.helpers import HangActions, Helpers
 from vdbg_env.engines.scribe.launch import NotStarted, launch
 from vdbg_env.engines.scribe.orders import Orders, from_json
-from vdbg_env.engines.scribe.output import LimitedFile, LineMatcher, Matchers, Stream
+from vdbg_env.engines.scribe.phase import Phase, Verdict
 from vdbg_env.engines.scribe.process_tree import Process, become_subreaper, descendants, process, send
+from vdbg_env.engines.scribe.streams import Streams
 from vdbg_env.engines.scribe.watches import GrowingFiles, HangWatch, WorkerCensus
 from vdbg_env.record.redaction import Pseudonyms, Redactor
 
-LOCK_NAME = "supervisor.json"
-CHUNK = 256 << 10
 TICK_S = 0.05  # how often an ending tree is looked at
 AFTER_MATCH_S = 1.0  # so that the lines that follow the one that ends the step are kept too
 AFTER_HANG_S = 2.0  # a fired dump needs a moment before its file appears
 KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
 CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then every two seconds
-
-
-class Phase(enum.Enum):
-    """Where a step stands between its start and its end."""
-
-    RUNNING = enum.auto()
-    HANGING = enum.auto()  # it hangs, and is being looked at
-    SETTLING = enum.auto()  # a dump may still be growing: nobody is signalled
-    LINGERING = enum.auto()  # the first process has ended by itself, others live on
-    TERMINATING = enum.auto()  # the polite signal is out
-    KILLING = enum.auto()
-
-
-class Verdict(NamedTuple):
-    """Who ended the step; `by` is a value of `vdbg_env.evidence.observation.EndedBy`."""
-
-    by: str
-    message: str | None = None
 
 
 class Supervisor:
@@ -65,9 +42,7 @@ class Supervisor:
         self._hang = HangActions(orders, self._helpers, self._redactor)
         self._watch = HangWatch(orders)
         self._growing = GrowingFiles(orders.directory, orders.growing)
-        self._selector = selectors.DefaultSelector()
-        self._matchers = [LineMatcher(m) for m in orders.matchers]
-        self._streams: dict[str, Stream] = {}
+        self._streams = Streams(orders, self._redactor, self._watch.output)
         self._phase = Phase.RUNNING
         self._phase_until = 0.0
         self._verdict: Verdict | None = None
@@ -83,18 +58,18 @@ class Supervisor:
 
     def run(self) -> None:
         """Start the workload and stay until nothing of it is left."""
-        self._take_signals()
-        _say(self._lock, {"state": "armed"})
+        self._streams.take_signals(self._cancelled)
+        lock_file.say(self._lock, {"state": "armed"})
         try:
             started = launch(self._orders.argv, self._orders.env, self._orders.cwd)
         except NotStarted as problem:
-            self._open_streams()
+            self._streams.open()
             self._finish(Verdict("not_started", str(problem)))
             return
         self._root = started.pid
         child = process(started.pid)
-        _say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
-        self._open_streams(started.stdout, started.stderr)
+        lock_file.say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
+        self._streams.open(started.stdout, started.stderr)
         self._census = WorkerCensus(self._orders.overlay, started.pid)
         self._census_at = [time.monotonic() + s for s in CENSUS_S]
         self._timeout_at = time.monotonic() + (self._orders.timeout_s or float("inf"))
@@ -104,44 +79,13 @@ class Supervisor:
             self._reap()
             self._look()
             self._advance(time.monotonic())
-        self._drain()
+        self._streams.drain()
         self._finish(self._verdict or self._own_end())
 
     # -- what comes in ----------------------------------------------------------------------------------------------
 
-    def _take_signals(self) -> None:
-        wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._cancelled)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self._selector.register(wake_read, selectors.EVENT_READ, None)
-
-    def _cancelled(self, *_: object) -> None:
+    def _cancelled(self) -> None:
         self._cancels += 1
-
-    def _open_streams(self, stdout: int | None = None, stderr: int | None = None) -> None:
-        """Open a file for each stream, and for the kernel's log where a matcher wants it."""
-        output = Matchers([m for m in self._matchers if m.order.source == "output"])
-        for name, descriptor in (("stdout", stdout), ("stderr", stderr)):
-            self._open_stream(name, descriptor, output)
-        kernel = [m for m in self._matchers if m.order.source == "kernel-log"]
-        if kernel and stdout is not None:
-            try:
-                log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                os.lseek(log, 0, os.SEEK_END)
-            except OSError as error:
-                self._notes.append(f"the kernel's log cannot be read here ({error.strerror}): Xid lines are not seen")
-            else:
-                self._open_stream("kernel.log", log, Matchers(kernel))
-
-    def _open_stream(self, name: str, descriptor: int | None, matchers: Matchers) -> None:
-        path = f"{self._orders.directory}/{name}"
-        file = LimitedFile(path, max(2, self._orders.output_limit), self._orders.output_keep)
-        self._streams[name] = Stream(name, file, self._redactor, matchers)
-        if descriptor is not None:
-            self._selector.register(descriptor, selectors.EVENT_READ, name)
 
     def _start_helpers(self) -> None:
         orders = self._orders
@@ -171,34 +115,10 @@ class Supervisor:
                 due.append(now + 0.25)
         else:
             due.append(now + TICK_S)
-        for key, _ in self._selector.select(max(0.0, min(due) - now)):
-            self._read(key.fd, key.data)
-        self._helpers.read()
-
-    def _read(self, descriptor: int, name: str | None) -> bool:
-        """Read one chunk of a stream; returns whether there was one."""
-        try:
-            data = os.read(descriptor, CHUNK)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # the kernel's log was faster than we: some of its lines are gone
-                return True
-            data = b""
-        if name is None:
-            return False
-        if not data:
-            self._selector.unregister(descriptor)
-            os.close(descriptor)
-            return False
-        if name == "kernel.log":
-            data = data.partition(b";")[2] or data
-        else:
-            self._watch.output()
-        matched = self._streams[name].feed(data)
-        if self._stop_at is None and any(m.order.stop for m in matched):
+        self._streams.wait(max(0.0, min(due) - now))
+        if self._streams.stop_wanted and self._stop_at is None:
             self._stop_at = time.monotonic() + AFTER_MATCH_S
-        return True
+        self._helpers.read()
 
     def _reap(self) -> None:
         """Take the status of every child that has ended; orphans of the tree are our children too."""
@@ -266,7 +186,7 @@ class Supervisor:
 
     def _judge(self, now: float) -> None:
         """Decide whether a running step has ended, or must be."""
-        failure = next((s.failure for s in self._streams.values() if s.failure), None)
+        failure = self._streams.failure
         hang = self._watch.verdict(now)
         if self._status is not None:
             self._helpers.end_all()
@@ -318,20 +238,13 @@ class Supervisor:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _drain(self) -> None:
-        """Read what is still in the pipes; nobody writes any more, or it is a process that is not ours."""
-        for key in list(self._selector.get_map().values()):
-            while key.data and self._read(key.fd, key.data):
-                pass
-
     def _own_end(self) -> Verdict:
         return Verdict("exit" if self._status is not None and os.WIFEXITED(self._status) else "signal")
 
     def _finish(self, verdict: Verdict) -> None:
         """Close the streams and write the end; a disk that fails only now is told too."""
-        for stream in self._streams.values():
-            stream.finish()
-        failure = next((s.failure for s in self._streams.values() if s.failure), None)
+        self._streams.close()
+        failure = self._streams.failure
         if failure and verdict.by not in {"disk", "cancel"}:
             verdict = Verdict("disk", f"the output cannot be written: {failure.strerror}")
         status = self._status
@@ -343,13 +256,11 @@ class Supervisor:
                 "code": os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
                 "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
                 "core": bool(status is not None and os.WIFSIGNALED(status) and os.WCOREDUMP(status)),
-                "output": {n: {"bytes": s.bytes, "dropped": s.file.dropped} for n, s in self._streams.items()},
-                "matched": {m.order.name: [f._asdict() for f in m.kept] for m in self._matchers if m.kept},
-                "match_counts": {m.order.name: m.count for m in self._matchers if m.count},
+                **self._streams.summary(),
                 "workers": [self._worker(*one) for one in (census.workers() if census else [])],
                 "hang": self._hang.ran,
                 "survivors": [{"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors_left()],
-                "notes": self._notes,
+                "notes": [*self._streams.notes, *self._notes],
             }
         )
 
@@ -372,11 +283,7 @@ def main(directory: str) -> int:
     The workload is started only after the orders came whole, and `ready` is said only after the lock is held: so an
     engine that finds no lock knows that nothing runs, and one that died while it gave orders has started nothing.
     """
-    lock = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    os.ftruncate(lock, 0)
-    me = process(os.getpid())
-    _say(lock, {"state": "waiting", "pid": os.getpid(), "start": me.start if me else 0})
+    lock = lock_file.take(directory)
     os.write(1, b"ready\n")
     orders = from_json(sys.stdin.buffer.read())
     if orders is None:
@@ -410,9 +317,3 @@ def _kill_everything() -> None:
         except ChildProcessError:
             return
         time.sleep(0.01)
-
-
-def _say(lock: int, state: dict[str, Any]) -> None:
-    """Append one line to the lock file: who supervises, and how far it has come."""
-    os.write(lock, json.dumps(state).encode() + b"\n")
-    os.fsync(lock)

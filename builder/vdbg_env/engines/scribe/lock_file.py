@@ -1,0 +1,78 @@
+"""The file `supervisor.json`: its lock says that a supervisor lives, its lines say who that is and how far it has come.
+
+The lock is the kernel's and dies with its holder, so that no pid can be mistaken for another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from typing import Any
+
+from vdbg_env.engines.scribe.process_tree import process
+
+NAME = "supervisor.json"
+
+
+def take(directory: str) -> int:
+    """Take the lock of a step's directory, write who holds it, and return the descriptor; waits for another holder."""
+    lock = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.ftruncate(lock, 0)
+    me = process(os.getpid())
+    say(lock, {"state": "waiting", "pid": os.getpid(), "start": me.start if me else 0})
+    return lock
+
+
+def say(lock: int, state: dict[str, Any]) -> None:
+    """Append one line: how far the supervisor that holds this lock has come."""
+    os.write(lock, json.dumps(state).encode() + b"\n")
+    os.fsync(lock)
+
+
+def is_held(directory: str) -> bool:
+    """Whether a supervisor lives: it alone holds the lock, and a lock dies with its holder."""
+    try:
+        lock = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def holder(directory: str) -> int | None:
+    """Return the pid of the last supervisor that took the lock; None when there never was one."""
+    pids = [int(state["pid"]) for state in _said(directory) if "pid" in state]
+    return pids[-1] if pids else None
+
+
+def was_started(directory: str) -> bool:
+    """Whether the workload was ever started here.
+
+    A supervisor that waits for its orders still has them to read when its engine died right after sending them: only
+    when it has gone on, or has gone away, is there an answer.
+    """
+    while True:
+        supervised = is_held(directory)
+        if any(state["state"] != "waiting" for state in _said(directory)):
+            return True
+        if not supervised:
+            return False
+        time.sleep(0.01)
+
+
+def _said(directory: str) -> list[dict[str, str | int]]:
+    """Return the lines a supervisor wrote of itself; none when there never was one."""
+    try:
+        with open(f"{directory}/{NAME}", encoding="utf-8") as file:  # noqa: PTH123 - pathlib would cost the scribe's start
+            text = file.read()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]

@@ -1,0 +1,116 @@
+"""What comes in: the workload's two streams, the kernel's log where a matcher wants it, and the signals sent to us."""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from vdbg_env.engines.scribe.orders import Orders
+from vdbg_env.engines.scribe.output import LimitedFile, LineMatcher, Matchers, Stream
+from vdbg_env.record.redaction import Redactor
+
+_CHUNK = 256 << 10
+_KERNEL_LOG = "kernel.log"
+
+
+class Streams:
+    """The files of an attempt's output, each fed as its stream is read; `printed` is told of everything printed."""
+
+    def __init__(self, orders: Orders, redactor: Redactor, printed: Callable[[], None]) -> None:
+        self._orders = orders
+        self._redactor = redactor
+        self._printed = printed
+        self._selector = selectors.DefaultSelector()
+        self._matchers = [LineMatcher(m) for m in orders.matchers]
+        self._streams: dict[str, Stream] = {}
+        self.stop_wanted = False  # a match said that all is known
+        self.notes: list[str] = []
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why output cannot be written any more, when that is so."""
+        return next((s.failure for s in self._streams.values() if s.failure), None)
+
+    def take_signals(self, cancelled: Callable[[], None]) -> None:
+        """Have SIGCHLD end a `wait`, and SIGTERM and SIGINT told; a terminal that goes away changes nothing."""
+        wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: cancelled())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._selector.register(wake_read, selectors.EVENT_READ, None)
+
+    def open(self, stdout: int | None = None, stderr: int | None = None) -> None:
+        """Open a file for each stream, and for the kernel's log where a matcher wants it."""
+        output = Matchers([m for m in self._matchers if m.order.source == "output"])
+        for name, descriptor in (("stdout", stdout), ("stderr", stderr)):
+            self._open_stream(name, descriptor, output)
+        kernel = [m for m in self._matchers if m.order.source == "kernel-log"]
+        if kernel and stdout is not None:
+            try:
+                log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                os.lseek(log, 0, os.SEEK_END)
+            except OSError as error:
+                self.notes.append(f"the kernel's log cannot be read here ({error.strerror}): Xid lines are not seen")
+            else:
+                self._open_stream(_KERNEL_LOG, log, Matchers(kernel))
+
+    def wait(self, timeout_s: float) -> None:
+        """Read what comes within `timeout_s` seconds, each stream once; a signal ends the wait."""
+        for key, _ in self._selector.select(timeout_s):
+            self._read(key.fd, key.data)
+
+    def drain(self) -> None:
+        """Read what is still in the pipes; nobody writes any more, or it is a process that is not ours."""
+        for key in list(self._selector.get_map().values()):
+            while key.data and self._read(key.fd, key.data):
+                pass
+
+    def close(self) -> None:
+        """Write what was held back, and close the files."""
+        for stream in self._streams.values():
+            stream.finish()
+
+    def summary(self) -> dict[str, Any]:
+        """Return how much came, and what matched."""
+        return {
+            "output": {n: {"bytes": s.bytes, "dropped": s.file.dropped} for n, s in self._streams.items()},
+            "matched": {m.order.name: [f._asdict() for f in m.kept] for m in self._matchers if m.kept},
+            "match_counts": {m.order.name: m.count for m in self._matchers if m.count},
+        }
+
+    def _open_stream(self, name: str, descriptor: int | None, matchers: Matchers) -> None:
+        path = f"{self._orders.directory}/{name}"
+        file = LimitedFile(path, max(2, self._orders.output_limit), self._orders.output_keep)
+        self._streams[name] = Stream(name, file, self._redactor, matchers)
+        if descriptor is not None:
+            self._selector.register(descriptor, selectors.EVENT_READ, name)
+
+    def _read(self, descriptor: int, name: str | None) -> bool:
+        """Read one chunk of a stream; returns whether there was one."""
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # the kernel's log was faster than we: some of its lines are gone
+                return True
+            data = b""
+        if name is None:
+            return False
+        if not data:
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+            return False
+        if name == _KERNEL_LOG:
+            data = data.partition(b";")[2] or data
+        else:
+            self._printed()
+        matched = self._streams[name].feed(data)
+        self.stop_wanted = self.stop_wanted or any(m.order.stop for m in matched)
+        return True
