@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vdbg_env.application.knowledge import shipped_knowledge
 from vdbg_env.application.ports import LogFile, LogSource
 from vdbg_env.errors import BadInput
 from vdbg_env.evidence.triage.classifier import LogClassifier
@@ -13,6 +15,8 @@ from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
 from vdbg_env.evidence.triage.sighting import LogEvidence
 from vdbg_env.evidence.triage.verdict import Triage, judge
 from vdbg_env.resources import data_dir
+
+_NAME = re.compile(r"(?<!\S)(?:--[a-z][\w.-]*|-[a-z]{2,3}\b|[A-Z][A-Z0-9_]{3,})")
 
 # The walk of an illegal access also takes in other exceptions of kernels and hangs: it dumps and reads those alike.
 _ONE_WALK = "illegal-memory-access"
@@ -34,7 +38,17 @@ def triage_logs(request: TriageRequest, source: LogSource) -> Triage:
     _refuse_if_nothing_was_read(evidence)
     verdict = judge(evidence, book.classes)
     problems = tuple(note for log in evidence for note in log.notes)
-    return replace(verdict, notes=(*problems, *verdict.notes))
+    return replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
+
+
+def _stale(evidence: Sequence[LogEvidence]) -> Iterator[str]:
+    """Tell what replaced the flags and variables that the logs themselves say are not known."""
+    release = next((log.release for log in evidence if log.release), None)
+    said = " ".join(text for log in evidence for text in log.settings)
+    for name in dict.fromkeys(_NAME.findall(said)):
+        judged = shipped_knowledge().judge_name(name, release)
+        if judged.level == "error" and judged.replaced_by:
+            yield f"set to no use: {judged.message}" + (f" ({judged.source})" if judged.source else "")
 
 
 def runbook_to_start(name: str | None, at_hand: Collection[str]) -> str | None:

@@ -10,7 +10,7 @@ import click
 
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest, prepare
-from vdbg_env.cli.runbook_run import run
+from vdbg_env.cli.runbook_run import run, tell_stale
 from vdbg_env.console import show_error
 from vdbg_env.errors import BadInput, Interrupted, VdbgError
 from vdbg_env.resources import data_dir
@@ -127,6 +127,7 @@ def _show_plan(request: RunbookRequest) -> int:
     if request.resume:
         raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
     prepared = prepare(request, RunbookLibrary(request.files), os.environ)
+    tell_stale(prepared.runbook, prepared.inputs)
     facts = Facts(on="plan", data_dir=str(data_dir("runbooks")), python_path=os.environ.get("PYTHONPATH", ""))
     planned = plan(prepared.runbook, prepared.inputs, facts)
     if request.json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +15,13 @@ import click
 from vdbg_env.application.begin_run import Begun, begin, runs_home
 from vdbg_env.application.builtin_steps.registry import BuiltinSteps
 from vdbg_env.application.bundled_sample import with_bundled_sample
+from vdbg_env.application.installed import installed_vllm
 from vdbg_env.application.report_files import write_report
 from vdbg_env.application.run_report import run_report
 from vdbg_env.application.run_runbook import Hands, RunEnd, Standing, redacted, run_runbook
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest
+from vdbg_env.application.stale_settings import Settings, told_before_start
 from vdbg_env.cli import wiring
 from vdbg_env.cli.person import AtTerminal, Nobody
 from vdbg_env.cli.run_progress import RunProgress
@@ -27,6 +30,7 @@ from vdbg_env.record.walk import Walk
 from vdbg_env.report import run_json, run_terminal
 from vdbg_env.report.model import Report
 from vdbg_env.resources import data_dir
+from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.verdict import bisect_status
 
 
@@ -41,6 +45,8 @@ def run(request: RunbookRequest) -> int:
     interactive = not request.batch and sys.stdin.isatty() and sys.stderr.isatty()
     library = RunbookLibrary(request.files)
     begun = _with_provenance(request, begin(request, library, os.environ, wiring.programs(), interactive=interactive))
+    if not request.resume:
+        tell_stale(begun.runbook, begun.order.state.inputs)
     begun.order.directory.create()
     with begun.order.directory.locked(), wiring.interrupts() as interrupts:
         if not request.resume:
@@ -60,6 +66,15 @@ def run(request: RunbookRequest) -> int:
         if request.record and end.signal is None:
             wiring.write_recording(begun, request.record, datetime.now(UTC))
     return _told(request, begun, end, report, files)
+
+
+def tell_stale(runbook: Runbook, inputs: Mapping[str, Data]) -> None:
+    """Say what the command, the environment or the runbook sets to no use, before any time is spent on it."""
+    argv = inputs.get("argv")
+    words = tuple(str(word) for word in argv) if isinstance(argv, list) else ()
+    given = Settings(argv=words, environment=os.environ)
+    for line in told_before_start(runbook, given, lambda: installed_vllm(wiring.programs())):
+        note(f"stale: {line}")
 
 
 def _kept(report: Report, folder: Path) -> tuple[str, ...]:

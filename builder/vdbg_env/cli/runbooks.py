@@ -8,15 +8,20 @@ from pathlib import Path
 
 import click
 
+from vdbg_env.application.installed import installed_vllm
 from vdbg_env.application.knowledge import explain_name, is_name
 from vdbg_env.application.name_lint import name_complaints
 from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.cli.wiring import programs
 from vdbg_env.errors import BadInput
 from vdbg_env.runbook import explain
 from vdbg_env.runbook.schema import json_schema
 
 _FILES = click.option(
     "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."
+)
+_VLLM = click.option(
+    "--vllm", metavar="VERSION", help="The release of vLLM to ask about: the one installed here unless given."
 )
 _JSON = click.option("--json", "as_document", is_flag=True, help="Print JSON.")
 
@@ -86,11 +91,12 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
 @click.argument("targets", nargs=-1)
 @_FILES
 @_JSON
-@click.option("--vllm", metavar="VERSION", help="The release to hold names against; the newest known without it.")
+@_VLLM
 def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document: bool, vllm: str | None) -> int:
     """Prove that runbooks can be walked: names, paths, expressions, patterns, tools. Status 2 when one cannot.
 
-    Flags and variables are held against a release of vLLM: one that is gone or never was is a problem.
+    Flags and variables are held against a release of vLLM: one that is gone or never was is a problem. Without --vllm
+    that is the release installed here, or the newest known.
 
     \b
     Example:
@@ -100,7 +106,8 @@ def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document:
     """
     results = RunbookLibrary(files).lint(targets)
     complaints = [complaint for _, found in results for complaint in found]
-    complaints += name_complaints((entry.path for entry, found in results if not found), vllm)
+    release = vllm or installed_vllm(programs())
+    complaints += name_complaints((entry.path for entry, found in results if not found), release)
     if as_document:
         rows = [
             {"file": x.file, "line": x.line, "column": x.column, "what": x.what, "suggestion": x.suggestion}
@@ -129,7 +136,8 @@ def schema_command() -> int:
 @command.command("explain")
 @click.argument("names", nargs=-1, required=True, metavar="NAME [STEP]")
 @_FILES
-def explain_command(names: Sequence[str], files: tuple[Path, ...]) -> int:
+@_VLLM
+def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | None) -> int:
     """Explain a runbook, one of its steps, a shared step, or a variable or flag of vLLM, CUDA, PyTorch and NCCL.
 
     \b
@@ -137,10 +145,11 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...]) -> int:
       vdbg-env runbooks explain illegal-memory-access coredump
       vdbg-env runbooks explain gpu-coredump
       vdbg-env runbooks explain VLLM_TRACE_FUNCTION
+      vdbg-env runbooks explain --vllm 0.24.0 -- --watchdog-config
       vdbg-env runbooks explain -- --enforce-eager
     """
     if len(names) == 1 and is_name(names[0]):
-        click.echo(explain_name(names[0]), nl=False)
+        click.echo(explain_name(names[0], vllm=vllm or installed_vllm(programs())), nl=False)
         return 0
     library = RunbookLibrary(files)
     if len(names) > 2:

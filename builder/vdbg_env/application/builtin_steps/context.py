@@ -12,7 +12,7 @@ from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.log_line import LogLine, decode, unwrap
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.report.model import Report
-from vdbg_env.runbook.model import Data
+from vdbg_env.runbook.model import Data, Step
 from vdbg_env.runbook.state import Facts, ResultValue
 
 _STREAMS = ("stdout", "stderr")
@@ -24,13 +24,14 @@ class BuiltinContext:
     """The world as a built-in sees it.
 
     `folder` is the step's own, for files it wants to keep; `observations` are those of the step that a reader reads,
-    and empty for a step; `workload` is its unchanged command line, `environment` the one it inherits; `report` makes
-    the report of all so far.
+    and empty for a step; `workload` is its unchanged command line, `environment` the one it inherits; `steps` are
+    those of the runbook; `report` makes the report of all so far.
     """
 
     run_directory: Path
     folder: Path
     workload: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
     parameters: Mapping[str, Data]
     observations: tuple[Observation, ...] = ()
     facts: Facts

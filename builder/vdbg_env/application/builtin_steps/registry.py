@@ -81,6 +81,7 @@ class BuiltinSteps:
             run_directory=standing.directory,
             folder=standing.directory / "steps" / step,
             workload=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
+            steps=standing.state.runbook.steps,
             parameters=parameters,
             observations=seen,
             facts=standing.state.facts,

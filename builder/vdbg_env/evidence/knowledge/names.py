@@ -98,8 +98,10 @@ class Advice:
     pattern: Any
     unless: Any
 
-    def meets(self, text: str) -> bool:
-        return self.pattern.search(text) is not None and not (self.unless and self.unless.search(text))
+    def met(self, text: str) -> str | None:
+        """Return the words that give the advice, None where the text does not."""
+        found = self.pattern.search(text)
+        return found[0] if found and not (self.unless and self.unless.search(text)) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,13 +151,14 @@ class Knowledge:
         found = []
         for number, line in enumerate(text.splitlines(), 1):
             for advice in self.advice:
-                if advice.meets(line):
+                words = advice.met(line)
+                if words is not None:
                     row = advice.row
                     message = f"{row.why}; instead: {row.instead}"
                     found.append(
                         Judgement(
                             name=row.id, status="advice", level=row.level, message=message,
-                            replaced_by=row.instead, source=row.source, line=number,
+                            replaced_by=row.instead, source=row.source, what=words, line=number,
                         )
                     )  # fmt: skip
         return tuple(found)
@@ -230,7 +233,9 @@ def _base_name(name: str, rows: Mapping[str, NameRow]) -> str:
 
 
 def _flags_of(argv: Sequence[str]) -> list[str]:
-    return [word for word in argv if word.startswith("-") and len(word) > 2 and not word[1:2].isdigit()]
+    """The flags of a command, without the values that `=` joins to them."""
+    words = [word.partition("=")[0] for word in argv]
+    return [word for word in words if word.startswith("-") and len(word) > 2 and not word[1:2].isdigit()]
 
 
 def _is_vllm(argv: Sequence[str]) -> bool:

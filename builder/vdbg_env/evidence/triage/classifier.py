@@ -11,6 +11,7 @@ from vdbg_env.evidence.triage.scanner import Candidate, LineScanner
 from vdbg_env.evidence.triage.sighting import MAX_TEXT, LogEvidence, Sighting
 
 MAX_PER_RULE = 64
+MAX_SETTINGS = 32  # lines that say a flag or variable is not known
 DETAIL_LINES = 15
 
 _PROGRESS = compile_pattern(r"generation throughput: (?:[1-9]|0\.[1-9])").pattern
@@ -40,6 +41,8 @@ class LogClassifier:
     _stalls: dict[str, _Stall] = field(default_factory=dict)
     _exiting: bool = False
     _run_began: int = 0
+    _settings: dict[str, None] = field(default_factory=dict)
+    _release: str | None = None
 
     def __post_init__(self) -> None:
         import re2
@@ -62,6 +65,8 @@ class LogClassifier:
             cascades=tuple(self._cascades),
             victims=tuple(self._victims),
             shut_down=self._exiting,
+            settings=tuple(self._settings),
+            release=self._release,
         )
 
     def _take_all(self, candidates: list[Candidate]) -> None:
@@ -102,6 +107,7 @@ class LogClassifier:
         return saturated
 
     def _note(self, rule: Rule, groups: dict[str, str], candidate: Candidate, line: LogLine) -> None:
+        self._release = groups.get("release", self._release)
         sighting = Sighting(
             rule=rule,
             file=self.file,
@@ -132,7 +138,9 @@ class LogClassifier:
                 self._started()
             case "detail":
                 self._detail(sighting)
-            case "dismiss":
+            case "setting" if "names" in groups and len(self._settings) < MAX_SETTINGS:
+                self._settings[groups["names"]] = None
+            case "setting" | "dismiss":
                 pass
 
     def _stall(self, sighting: Sighting, candidate: Candidate) -> None:

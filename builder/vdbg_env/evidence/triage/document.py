@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Role = Literal[
-    "root", "messenger", "stall", "cascade", "victim", "shutdown", "ready", "begin", "dismiss", "detail"
+    "root", "messenger", "stall", "cascade", "victim", "shutdown", "ready", "begin", "dismiss", "detail", "setting"
 ]  # fmt: skip
 
 Named = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]

@@ -33,7 +33,10 @@ class Sighting:
 
 @dataclass(frozen=True, kw_only=True)
 class LogEvidence:
-    """All that one log showed: sightings in order, how many lines it has, whether it ended in order."""
+    """All that one log showed: sightings in order, how many lines it has, whether it ended in order.
+
+    `settings` are the program's own words on flags and variables it does not know, `release` is vLLM's.
+    """
 
     file: str
     lines: int
@@ -41,4 +44,6 @@ class LogEvidence:
     cascades: tuple[Sighting, ...] = ()
     victims: tuple[Sighting, ...] = ()
     shut_down: bool = False
+    settings: tuple[str, ...] = ()
+    release: str | None = None
     notes: tuple[str, ...] = ()
