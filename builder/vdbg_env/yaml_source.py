@@ -7,15 +7,14 @@ keys and duplicate keys are refused: none is needed in our files, and each has i
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from vdbg_env.errors import BadDocument, BadInput, Complaint
+from vdbg_env.errors import BadDocument, BadInput, Complaint, nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -99,14 +98,6 @@ def validate(model: type[Model], source: YamlSource) -> Model:
         return model.model_validate(source.value)
     except ValidationError as error:
         raise BadDocument(tuple(_model_complaints(error, source, model))) from None
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most like `word`, or None when nothing comes near."""
-    options = list(known)
-    lowered = {option.lower(): option for option in options}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    return lowered[close[0]] if close else None
 
 
 _NO_KEY = object()

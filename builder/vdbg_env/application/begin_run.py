@@ -16,7 +16,7 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.run_runbook import RunOrder
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest, prepare
-from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.errors import BadInput, HostNotAble, nearest
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
@@ -54,8 +54,6 @@ def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
     for path in (home / name, Path(name)):
         if (path / "run.json").is_file():
             return RunDirectory(path.resolve())
-    from vdbg_env.yaml_source import nearest
-
     known = [p.name for p in home.iterdir() if (p / "run.json").is_file()] if home.is_dir() else []
     close = nearest(name, known)
     hint = f" (did you mean {close!r}?)" if close else ""

@@ -6,19 +6,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vdbg_env import cuda
 from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, SourceText
-from vdbg_env.application.read_cores import find_lines
+from vdbg_env.application.source_lines import find_lines
 from vdbg_env.cuda.code_map import CodeMap, Function
 from vdbg_env.cuda.demangle import demangle, short_name
 from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.cuda.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from vdbg_env.cuda.fatbin import EntryKind
-from vdbg_env.cuda.gpu_core import read_core
 from vdbg_env.cuda.line_table import Place
 from vdbg_env.cuda.place_query import PlaceQuery, identifier_in, matching
-from vdbg_env.errors import BadInput, UnreadableBinary
+from vdbg_env.errors import BadInput, UnreadableBinary, nearest
 from vdbg_env.report.location import Located, LocateReport
-from vdbg_env.yaml_source import nearest
 
 _MOST_NAMES = 50_000
 
@@ -197,7 +196,7 @@ def _of_binary(binary: BinaryFile) -> Iterator[_Cubin]:
 
 
 def _of_core(file: str, data: Buffer) -> Iterator[_Cubin]:
-    core = read_core(data)
+    core = cuda.read_core(data)  # loaded here, on first use: most questions are about a library
     modules = [(device.sm_type, module) for device in core.devices for module in device.modules]
     for target, module in [*modules, *(("", module) for module in core.stray_modules)]:
         if module.code:

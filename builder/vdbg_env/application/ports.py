@@ -10,15 +10,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from vdbg_env.application.build_events import BuildEvent
-from vdbg_env.evidence.observation import Observation
-from vdbg_env.image.context import BuildContext
-from vdbg_env.image.plan import BuildPlan
-from vdbg_env.image.run_settings import RunSettings
-from vdbg_env.record.dumps import Dump
-from vdbg_env.runbook.invocation import Invocation
+if TYPE_CHECKING:  # a port only names these: `locate` must not load the planner of images because another command does
+    from vdbg_env.application.build_events import BuildEvent
+    from vdbg_env.evidence.observation import Observation
+    from vdbg_env.image.context import BuildContext
+    from vdbg_env.image.plan import BuildPlan
+    from vdbg_env.image.run_settings import RunSettings
+    from vdbg_env.record.dumps import Dump
+    from vdbg_env.runbook.invocation import Invocation
 
 Buffer = bytes | memoryview
 

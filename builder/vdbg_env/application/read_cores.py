@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.source_lines import find_lines
 from vdbg_env.cuda.gpu_core import reading
 from vdbg_env.cuda.gpu_core.reading import CoreReading
 from vdbg_env.cuda.source_frame import Chain
 from vdbg_env.errors import BadInput, UnreadableBinary
-from vdbg_env.report.source_chain import SourceLines, leaves
+from vdbg_env.report.source_chain import SourceLines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +48,6 @@ def read_cores(request: CoreRequest, *, files: CoreFiles, source_text: SourceTex
     readings.sort(key=lambda r: (r.written, r.file))
     sources = find_lines((chain for r in readings for chain in _chains(r)), source_text)
     return CoresRead(readings=tuple(readings), sources=sources, problems=tuple(problems))
-
-
-def find_lines(chains: Iterable[Chain], source_text: SourceText) -> SourceLines:
-    """Look up the text of every place of the chains, once each."""
-    found = {place: source_text.line(*place) for place in leaves(chains)}
-    return {place: text for place, text in found.items() if text is not None}
 
 
 def _read(path: str, request: CoreRequest, files: CoreFiles) -> CoreReading:

@@ -11,12 +11,12 @@ from typing import Literal
 from platformdirs import user_config_path
 
 from vdbg_env import yaml_source
-from vdbg_env.errors import BadDocument, BadInput, Complaint
+from vdbg_env.errors import BadDocument, BadInput, Complaint, nearest
 from vdbg_env.resources import data_dir
 from vdbg_env.runbook import parse
 from vdbg_env.runbook.library import Library
 from vdbg_env.runbook.model import Runbook
-from vdbg_env.yaml_source import YamlSource, nearest
+from vdbg_env.yaml_source import YamlSource
 
 Origin = Literal["named", "project", "user", "shipped"]
 

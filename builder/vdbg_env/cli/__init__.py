@@ -13,7 +13,7 @@ from types import FrameType
 import click
 
 from vdbg_env import __version__, console
-from vdbg_env.errors import Interrupted, VdbgError
+from vdbg_env.errors import Interrupted, VdbgError, nearest
 
 # Command -> the line `--help` shows. A command's module is imported only when the command is called, so that
 # `vdbg-env --version` and shell completion stay fast however much the others need.
@@ -56,8 +56,6 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from vdbg_env.yaml_source import nearest
-
         name = args[0]
         if not name.startswith("-") and name not in COMMANDS:
             close = nearest(name, COMMANDS)

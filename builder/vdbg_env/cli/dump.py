@@ -11,7 +11,7 @@ import click
 from vdbg_env.application.dump import DumpReport, DumpRequest, DumpStatus, ProcessDump, dump
 from vdbg_env.cli import wiring
 from vdbg_env.cuda.arming import arming, as_env_file, as_exports
-from vdbg_env.report.phrases import printable, size
+from vdbg_env.report.plain_text import printable, size
 
 SCHEMA = "vdbg-env/dump/v1"
 

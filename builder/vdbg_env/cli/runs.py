@@ -24,7 +24,7 @@ from vdbg_env.cli import wiring
 from vdbg_env.console import note
 from vdbg_env.record.diff import diff
 from vdbg_env.report import run_json, run_markdown, run_terminal
-from vdbg_env.report.phrases import duration, printable
+from vdbg_env.report.plain_text import duration, printable
 
 SCHEMA = "vdbg-env/runs/v1"
 

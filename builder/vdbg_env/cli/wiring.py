@@ -8,33 +8,33 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vdbg_env.application.host_facts import HostInspector
-from vdbg_env.application.ports import (
-    BinarySource,
-    Clock,
-    ContainerRunner,
-    CoreFiles,
-    CorePipes,
-    DumpStore,
-    EngineName,
-    ImageEngine,
-    LogSource,
-    ProgramRunner,
-    ScratchFiles,
-    SourceText,
-    StepRunner,
-)
-from vdbg_env.image.context import BuildContext
-from vdbg_env.image.parallelism import Machine
-from vdbg_env.image.request import HostGpu
-from vdbg_env.image.run_settings import DumpVolume
 from vdbg_env.resources import data_dir
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # every engine is imported by the function that makes it, so that a command loads its own alone
     from vdbg_env.application.begin_run import Begun
+    from vdbg_env.application.host_facts import HostInspector
+    from vdbg_env.application.ports import (
+        BinarySource,
+        Clock,
+        ContainerRunner,
+        CoreFiles,
+        CorePipes,
+        DumpStore,
+        EngineName,
+        ImageEngine,
+        LogSource,
+        ProgramRunner,
+        ScratchFiles,
+        SourceText,
+        StepRunner,
+    )
     from vdbg_env.application.runbook_request import RunbookRequest
     from vdbg_env.engines.clock import SignalInterrupts
     from vdbg_env.engines.replay import RecordingHead
+    from vdbg_env.image.context import BuildContext
+    from vdbg_env.image.parallelism import Machine
+    from vdbg_env.image.request import HostGpu
+    from vdbg_env.image.run_settings import DumpVolume
 
 DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record can still be written
 
@@ -126,12 +126,15 @@ def machine() -> Machine:
 
     import psutil
 
+    from vdbg_env.image.parallelism import Machine
+
     return Machine(cores=len(os.sched_getaffinity(0)), free_memory=psutil.virtual_memory().available)
 
 
 def gpu() -> HostGpu | None:
     """Return this machine's first GPU, None where there is none."""
     from vdbg_env.errors import HostNotAble
+    from vdbg_env.image.request import HostGpu
 
     runner = programs()
     if runner.which("nvidia-smi") is None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from vdbg_env.errors import BadInput
+from vdbg_env.errors import BadInput, nearest
 from vdbg_env.image.blocks import ENTRYPOINT, SITE, Blocks
 from vdbg_env.image.compatibility import Combination, require_compatible
 from vdbg_env.image.context import ContextItem, FileBytes, TreeOnDisk
@@ -19,7 +19,6 @@ from vdbg_env.image.request import BuildRequest, HostGpu
 from vdbg_env.image.shell import ShellTemplates
 from vdbg_env.image.source import Bundled, GitRef, LocalTree, Sdist, Source
 from vdbg_env.image.spec import ImageSpec
-from vdbg_env.yaml_source import nearest
 
 # Objects of an earlier build, which ninja would take for fresh, and what is large and of no use to a compiler.
 NOT_SOURCE = (

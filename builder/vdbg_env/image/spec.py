@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from vdbg_env import yaml_source
-from vdbg_env.errors import BadDocument, BadInput
+from vdbg_env.errors import BadDocument, BadInput, nearest
 from vdbg_env.image.source import Source, parse_source
 from vdbg_env.yaml_source import YamlSource
 
@@ -187,7 +187,7 @@ def resolve(source: YamlSource, known: Mapping[str, bytes], trail: tuple[str, ..
         round_trip = " -> ".join((*trail, parent_name))
         raise BadDocument((source.complaint(place, f"profiles extend each other in a circle: {round_trip}"),))
     if parent_name not in known:
-        suggestion = yaml_source.nearest(parent_name, known)
+        suggestion = nearest(parent_name, known)
         raise BadDocument((source.complaint(place, f"no profile is called {parent_name!r}", suggestion=suggestion),))
     parent = yaml_source.read(known[parent_name], parent_name)
     parent = resolve(parent, known, (*trail, parent_name))

@@ -11,7 +11,7 @@ from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.names import generation_flags
 from vdbg_env.cuda.gpu_core.reading import CoreReading
 from vdbg_env.cuda.gpu_core.registers import Registers
-from vdbg_env.report.phrases import printable
+from vdbg_env.report.plain_text import printable
 from vdbg_env.report.source_chain import SourceLines, chain_lines, place_text
 
 _MOST_PLACES = 12

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vdbg_env.cuda.code_map import Location
 from vdbg_env.cuda.demangle import short_name
 from vdbg_env.cuda.place_query import PlaceQuery
-from vdbg_env.report.phrases import printable
+from vdbg_env.report.plain_text import printable
 from vdbg_env.report.source_chain import Json, SourceLines, chain_json, chain_lines, function_json, kernel_json
 
 SCHEMA = "vdbg-env/locate/v1"

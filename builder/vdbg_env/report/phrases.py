@@ -1,50 +1,14 @@
-"""Words and figures that several writers of a report share, so that all say the same thing the same way."""
+"""Words that several writers of a run's report share, so that all say the same thing the same way."""
 
 from __future__ import annotations
 
-import signal
 from typing import assert_never
 
 from vdbg_env.evidence.finding import Finding, HowKnown
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.report.model import Provenance, Report, StepReport
+from vdbg_env.report.plain_text import signal_name
 from vdbg_env.runbook.state import Verdict
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """Escape what would move a cursor, forge a line or turn text around; characters in `keep` stay."""
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
-
-
-def duration(seconds: float | None) -> str:
-    """Return a duration in seconds as a person would say it: `0.4 s`, `42 s`, `7 min 58 s`, `3 h 02 min`."""
-    if seconds is None:
-        return "unknown time"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-
-
-def size(count: int) -> str:
-    """Return a count of bytes in binary units: `512 B`, `3.1 MiB`."""
-    amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount /= 1024
-        units.pop(0)
-    return f"{count} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"
-
-
-def signal_name(number: int | None) -> str | None:
-    """Return a signal's name, or None when there is no signal of that number."""
-    try:
-        return signal.Signals(number).name if number is not None else None
-    except ValueError:
-        return None
 
 
 def ended(end: Ended | None) -> str:
@@ -151,8 +115,3 @@ def provenance(report: Report) -> str | None:
         case Provenance.SYNTHETIC:
             return f"Synthetic recording{origin}. No GPU ever ran this; it shows the path, not a crash of yours."
     assert_never(report.provenance)
-
-
-def place(file: str, line: int) -> str:
-    """Return the last part of a path and the line, as one says it aloud."""
-    return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"

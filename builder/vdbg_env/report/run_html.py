@@ -22,7 +22,7 @@ from markupsafe import Markup
 from vdbg_env.cuda.demangle import short_name
 from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.report import phrases
+from vdbg_env.report import phrases, plain_text
 from vdbg_env.report.changes import Change, changes, delta
 from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus
 from vdbg_env.report.run_markdown import command
@@ -165,7 +165,7 @@ def _ticks(whole: float) -> Iterator[tuple[float, str]]:
     rounds = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 36000, 86400]
     distance = next((step for step in rounds if step >= rough), math.ceil(rough / 86400) * 86400)
     for number in range(int(whole / distance) + 1):
-        label = phrases.duration(number * distance).removesuffix(" 00 s").removesuffix(" 00 min")
+        label = plain_text.duration(number * distance).removesuffix(" 00 s").removesuffix(" 00 min")
         yield number * distance / whole * 100, label if number else "0"
 
 
@@ -180,20 +180,20 @@ def _clip(text: str) -> str:
 
 def _shown(text: Any) -> str:
     """Return text without control characters and without the marks that turn the reading direction."""
-    return phrases.printable(_clip(str(text).expandtabs(4)), keep="\n")
+    return plain_text.printable(_clip(str(text).expandtabs(4)), keep="\n")
 
 
 _FILTERS: dict[str, Any] = {
     "shown": _shown,
     "clipped": lambda text: text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…",
     "href": _href,
-    "duration": phrases.duration,
-    "size": phrases.size,
+    "duration": plain_text.duration,
+    "size": plain_text.size,
     "ended": phrases.ended,
     "how_known": phrases.how_known,
     "sureness": phrases.sureness,
     "outcome": phrases.outcome,
     "brief": short_name,
-    "place": lambda frame: phrases.place(frame.file, frame.line),
+    "place": lambda frame: plain_text.place(frame.file, frame.line),
     "hex": hex,
 }

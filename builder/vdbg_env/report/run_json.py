@@ -13,7 +13,7 @@ from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Artifact, Ended, Match
 from vdbg_env.report.changes import Change, changes
 from vdbg_env.report.model import Attempt, Report, SourceExcerpt, StepReport, WarpGroup, WarpHistogram
-from vdbg_env.report.phrases import signal_name
+from vdbg_env.report.plain_text import signal_name
 from vdbg_env.runbook.model import Data as Json
 
 SCHEMA = "vdbg-env/run/v1"

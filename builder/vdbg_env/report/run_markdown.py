@@ -15,18 +15,8 @@ from vdbg_env.cuda.source_frame import Chain
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report.changes import changes, delta
 from vdbg_env.report.model import Report, StepReport, WarpHistogram
-from vdbg_env.report.phrases import (
-    duration,
-    ended,
-    how_known,
-    outcome,
-    place,
-    printable,
-    provenance,
-    size,
-    sureness,
-    verdict,
-)
+from vdbg_env.report.phrases import ended, how_known, outcome, provenance, sureness, verdict
+from vdbg_env.report.plain_text import duration, place, printable, size
 
 
 def render(report: Report) -> str:

@@ -10,7 +10,8 @@ from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.report.changes import Change, Effect, changes, delta
 from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus, WarpHistogram
-from vdbg_env.report.phrases import duration, headline, how_known, outcome, printable, provenance, sureness, verdict
+from vdbg_env.report.phrases import headline, how_known, outcome, provenance, sureness, verdict
+from vdbg_env.report.plain_text import duration, printable
 from vdbg_env.runbook.state import Verdict
 
 _LABEL = 9

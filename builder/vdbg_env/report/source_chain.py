@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from vdbg_env.cuda.code_map import Function
 from vdbg_env.cuda.demangle import demangle, short_name
 from vdbg_env.cuda.source_frame import Chain, SourceFrame
-from vdbg_env.report.phrases import printable
+from vdbg_env.report.plain_text import printable
 
 SourceLines = Mapping[tuple[str, int], str]
 """The text of source lines by (file, 1-based line); one that is not here was not found."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from cel_expr_python import cel
 
+from vdbg_env.errors import nearest
 from vdbg_env.runbook.model import Data
-from vdbg_env.yaml_source import nearest
 
 MAX_LENGTH = 4096  # characters of one expression
 

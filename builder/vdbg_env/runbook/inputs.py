@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from vdbg_env.errors import BadInput
+from vdbg_env.errors import BadInput, nearest
 from vdbg_env.runbook.model import Data, Input, Runbook
-from vdbg_env.yaml_source import nearest
 
 
 def final_inputs(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
-from vdbg_env.errors import Complaint
+from vdbg_env.errors import Complaint, nearest
 from vdbg_env.runbook import catalogue, engine_args, patterns, scope, template
 from vdbg_env.runbook.expression import BadExpression, Names, compile_condition
 from vdbg_env.runbook.invocation import ArtifactRule, Matcher
 from vdbg_env.runbook.lint_paths import path_complaints
 from vdbg_env.runbook.model import Builtin, Command, Data, Input, Manual, Outcome, Run, Runbook, Step, Uses
 from vdbg_env.runbook.places import Places
-from vdbg_env.yaml_source import Path, nearest
+from vdbg_env.yaml_source import Path
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from vdbg_env.errors import Complaint
+from vdbg_env.errors import Complaint, nearest
 from vdbg_env.runbook.model import End, Manual, Next, Run, Runbook, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.places import Places
-from vdbg_env.yaml_source import Path, nearest
+from vdbg_env.yaml_source import Path
 
 _Edges = Sequence[Sequence[tuple[Path, Next]]]  # of each step, every `next` with the path at which it was written
 

@@ -13,7 +13,7 @@ from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.report import run_json
 from vdbg_env.report.changes import Effect
 from vdbg_env.report.model import Provenance, Report, StepStatus
-from vdbg_env.report.phrases import signal_name
+from vdbg_env.report.plain_text import signal_name
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 

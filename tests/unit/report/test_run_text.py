@@ -12,7 +12,8 @@ from tests.support.golden import assert_golden
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.report import run_markdown, run_terminal
 from vdbg_env.report.model import NextStep, Report
-from vdbg_env.report.phrases import duration, ended, size
+from vdbg_env.report.phrases import ended
+from vdbg_env.report.plain_text import duration, size
 
 NAMED = {"full": reports.FULL, "hang": reports.HANG, "bare": reports.BARE}
 HOSTILE = "\x1b[2J\r\n| # @nvidia #1 <script>alert(1)</script> ```\n</details> `x` [a](http://b)\u202e"
