@@ -17,15 +17,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+from vdbg_env.application.run_runbook import Hands, Reading, RunOrder, Standing, run_runbook
+from vdbg_env.engines.clock import SystemClock
 from vdbg_env.engines.local_processes import LocalProcesses, LocalSettings
 from vdbg_env.engines.needles import needles
 from vdbg_env.engines.scribe.orders import MatcherOrder
 from vdbg_env.engines.scribe.output import LineMatcher, Matchers
+from vdbg_env.evidence.observation import Observation
+from vdbg_env.record.event_log import Event
 from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.walk import Walk
+from vdbg_env.runbook import engine
 from vdbg_env.runbook.invocation import Invocation, KillPolicy, Matcher, OutputPolicy, Watch
+from vdbg_env.runbook.model import Builtin, Command, End, Outcome, Run, Runbook, Status, ToStep
+from vdbg_env.runbook.state import AskPerson, Facts, StepResult, UseBuiltin
 
 PATTERNS = (
     "an illegal memory access was encountered|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -57,17 +67,82 @@ def main() -> None:
 
 
 def overhead(home: Path, runs: int = 40) -> None:
-    """A step of `true` against a bare start of `true`, in turn."""
-    ours, bare = [], []
-    for number in range(runs):
-        began = time.perf_counter()
-        subprocess.run(["true"], check=True)
-        bare.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        observe(home, f"overhead{number}", Invocation(step="step", attempt=1, argv=("true",)))
-        ours.append(time.perf_counter() - began)
-    beside = [1000 * (a - b) for a, b in zip(ours, bare, strict=True)]
-    show("overhead of a step beside its child", f"{statistics.median(beside):.1f} ms", spread(beside, "ms"))
+    """A step against a bare start of the same child, in turn: by the runner alone, then with its whole record."""
+    for seconds in ("0", "0.2"):
+        child = ("sleep", seconds)
+        bare, ours, steps = [], [], runner(home)
+        for number in range(runs):
+            began = time.perf_counter()
+            subprocess.run(child, check=True)
+            bare.append(time.perf_counter() - began)
+            where = place(home, f"overhead{seconds}-{number}")
+            began = time.perf_counter()
+            observe(steps, where, Invocation(step="step", attempt=1, argv=child))
+            ours.append(time.perf_counter() - began)
+        beside = [1000 * (a - b) for a, b in zip(ours, bare, strict=True)]
+        show(
+            f"a step of sleep {seconds}, beside its child", f"{statistics.median(beside):.1f} ms", spread(beside, "ms")
+        )
+        recorded = [
+            1000 * (a - b) for a, b in zip(recorded_steps(home / f"run{seconds}", child, runs), bare, strict=True)
+        ]
+        show("  the same in a run, events and all", f"{statistics.median(recorded):.1f} ms", spread(recorded, "ms"))
+
+
+def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float]:
+    """Run a runbook of `count` such steps and return how many seconds each took, from event to event."""
+    directory = RunDirectory(home)
+    directory.create()
+    steps = tuple(
+        Run(
+            id=f"s{number}",
+            title="a step",
+            command="child",
+            outcomes=(Outcome(status=Status.PASS, next=ToStep(step=f"s{number + 1}") if number < count else End()),),
+        )
+        for number in range(1, count + 1)
+    )
+    runbook = Runbook(name="steps", title="steps", steps=steps, commands={"child": Command(name="child", argv=child)})
+    ends: list[float] = []
+
+    def note(event: Event, _walk: Walk) -> None:
+        if event.kind in {"run_started", "step_finished"}:
+            ends.append(time.perf_counter())
+
+    order = RunOrder(
+        directory=directory,
+        head=RunHead(run="steps", runbook="steps"),
+        state=engine.start(runbook, {}, Facts())[0],
+        start_branch=lambda _: engine.start(runbook, {}, Facts())[0],
+    )
+    hands = Hands(
+        runner=runner(home),
+        builtins=Nobody(),
+        person=Nobody(),
+        clock=SystemClock(),
+        interrupts=Nobody(),
+        redactor=Redactor(),
+        listener=note,
+    )
+    with directory.locked():
+        run_runbook(order, hands)
+    return [after - before for before, after in pairwise(ends)]
+
+
+class Nobody:
+    """No person, no signals, no built-ins: the runbook asks for none."""
+
+    def ask(self, _question: AskPerson) -> None:
+        return None
+
+    def pending(self) -> tuple[int, ...]:
+        return ()
+
+    def use(self, order: UseBuiltin, _standing: Standing) -> StepResult:
+        raise NotImplementedError(order.name)
+
+    def read(self, reader: Builtin, _seen: Sequence[Observation], _standing: Standing) -> Reading:
+        raise NotImplementedError(reader.name)
 
 
 def matching(home: Path, size: int = 200 << 20, runs: int = 5) -> None:
@@ -131,7 +206,7 @@ def hangs(home: Path, runs: int = 5) -> None:
             kill=KillPolicy(grace_s=0.2),
         )
         began = time.perf_counter()
-        observe(home, f"hang{number}", invocation)
+        observe(runner(home), place(home, f"hang{number}"), invocation)
         late.append(time.perf_counter() - began - 1.0)
     show("a hang is ended after its watch by", f"{statistics.median(late):.2f} s", spread(late, "s"))
 
@@ -175,8 +250,8 @@ def place(home: Path, name: str) -> Path:
     return directory
 
 
-def observe(home: Path, name: str, invocation: Invocation) -> Any:
-    seen = runner(home).start(invocation, place(home, name)).wait(60)
+def observe(steps: LocalProcesses, where: Path, invocation: Invocation) -> Observation:
+    seen = steps.start(invocation, where).wait(60)
     assert seen is not None
     return seen
 

@@ -20,14 +20,13 @@ from pathlib import Path
 from vdbg_env.engines.left_behind import observation
 from vdbg_env.engines.needles import needles
 from vdbg_env.engines.scribe import ending, helpers, lock_file, orders, process_tree
-from vdbg_env.errors import HostNotAble
+from vdbg_env.engines.supervisors import Supervisors
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.redaction import Pseudonyms
 from vdbg_env.record.secrets import as_literals, secret_values
 from vdbg_env.runbook.invocation import HangAction, Invocation, Matcher, ServerDriver
 
-_SCRIBE = Path(orders.__file__).parent
-_START_LIMIT_S = 30.0
+_DRIVER = Path(orders.__file__).with_name("driver.py")
 _POLL_S = 0.05
 
 
@@ -55,11 +54,12 @@ class LocalProcesses:
 
     def __init__(self, settings: LocalSettings) -> None:
         self._settings = settings
+        self._supervisors = Supervisors()
 
     def start(self, invocation: Invocation, directory: Path) -> LocalStep:
         """Start an attempt; see `StepRunner.start`."""
         order = _order(invocation, directory.resolve(), self._settings)
-        process = _start_supervisor(directory.resolve(), orders.to_json(order))
+        process = self._supervisors.start(directory.resolve(), orders.to_json(order))
         return LocalStep(invocation, directory.resolve(), order, process)
 
     def adopt(self, invocation: Invocation, directory: Path) -> LocalStep | None:
@@ -181,50 +181,14 @@ def _matcher(matcher: Matcher) -> orders.MatcherOrder:
     )
 
 
-def _driver(driver: ServerDriver, cwd: Path) -> tuple[str, ...]:
+def _driver(wanted: ServerDriver, cwd: Path) -> tuple[str, ...]:
     document = {
-        "ready_url": driver.ready_url,
-        "ready_timeout_s": driver.ready_timeout_s,
-        "replay": str(cwd / driver.replay) if driver.replay else None,
+        "ready_url": wanted.ready_url,
+        "ready_timeout_s": wanted.ready_timeout_s,
+        "replay": str(cwd / wanted.replay) if wanted.replay else None,
     }
-    return (sys.executable, "-I", "-S", str(_SCRIBE / "driver.py"), json.dumps(document))
+    return (sys.executable, "-I", "-S", str(_DRIVER), json.dumps(document))
 
 
 def _signal_number(name: str) -> int:
     return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"].value
-
-
-def _start_supervisor(directory: Path, order: bytes) -> subprocess.Popen[bytes]:
-    """Start a supervisor, wait until it holds the lock of the directory, and only then give it its orders."""
-    process = subprocess.Popen(
-        (sys.executable, "-I", "-S", str(_SCRIBE / "__main__.py"), str(directory)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={},
-        cwd="/",
-        start_new_session=True,
-    )
-    assert process.stdin and process.stdout and process.stderr
-    try:
-        ready = select.select([process.stdout], [], [], _START_LIMIT_S)[0] and process.stdout.readline() == b"ready\n"
-        if ready:
-            process.stdin.write(order)
-            process.stdin.close()
-            return process
-        process.kill()
-        told = process.stderr.read().decode("utf-8", "replace").strip().splitlines()
-        process.wait()
-        raise HostNotAble(
-            "the supervisor of a step could not be started",
-            cause="the run directory cannot be written, or this Python lacks a standard module",
-            details=tuple(told[-3:]),
-        )
-    except BrokenPipeError as error:
-        process.wait()
-        raise HostNotAble("the supervisor of a step ended before it had its orders") from error
-    finally:
-        process.stdout.close()
-        process.stderr.close()
-        if not process.stdin.closed:
-            process.stdin.close()

@@ -1,4 +1,4 @@
-"""Starts the supervisor: `python -I -S path/to/scribe/__main__.py DIRECTORY`, orders as JSON on standard input."""
+"""Starts the supervisor: `python -I -S path/to/scribe/__main__.py`, told what to do on its standard input."""
 
 import os
 import sys
@@ -8,4 +8,5 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirna
 
 from vdbg_env.engines.scribe.supervisor import main
 
-raise SystemExit(main(sys.argv[1]))
+# All is on disk by now. To take the interpreter down piece by piece would have the engine wait for nothing.
+os._exit(main())

@@ -26,10 +26,14 @@ def take(directory: str) -> int:
     return lock
 
 
-def say(lock: int, state: dict[str, Any]) -> None:
-    """Append one line: how far the supervisor that holds this lock has come."""
+def say(lock: int, state: dict[str, Any], *, durably: bool = False) -> None:
+    """Append one line: how far the supervisor that holds this lock has come.
+
+    Only what must outlast a cut power is said `durably`: that a start is at hand, and so must not be made again.
+    """
     os.write(lock, json.dumps(state).encode() + b"\n")
-    os.fsync(lock)
+    if durably:
+        os.fsync(lock)
 
 
 def is_held(directory: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -59,7 +60,7 @@ class Supervisor:
     def run(self) -> None:
         """Start the workload and stay until nothing of it is left."""
         self._streams.take_signals(self._cancelled)
-        lock_file.say(self._lock, {"state": "armed"})
+        lock_file.say(self._lock, {"state": "armed"}, durably=True)
         try:
             started = launch(self._orders.argv, self._orders.env, self._orders.cwd)
         except NotStarted as problem:
@@ -277,13 +278,17 @@ class Supervisor:
         return [] if self._childless else self._survivors
 
 
-def main(directory: str) -> int:
+def main() -> int:
     """Take the lock of the step's directory, then the orders, and run them; returns the exit status.
 
-    The workload is started only after the orders came whole, and `ready` is said only after the lock is held: so an
-    engine that finds no lock knows that nothing runs, and one that died while it gave orders has started nothing.
+    Standard input holds two lines of JSON: the directory, and the orders. The workload is started only after the orders
+    came whole, and `ready` is said only after the lock is held: so an engine that finds no lock knows that nothing
+    runs, and one that died while it gave orders has started nothing.
     """
-    lock = lock_file.take(directory)
+    named = sys.stdin.buffer.readline()
+    if not named.endswith(b"\n"):
+        return 1  # the engine went before it had a step for us
+    lock = lock_file.take(json.loads(named))
     os.write(1, b"ready\n")
     orders = from_json(sys.stdin.buffer.read())
     if orders is None:

@@ -1,0 +1,109 @@
+"""Starts supervisors, and keeps one ready, so that a step does not wait for Python to start and to import."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+from vdbg_env.engines import scribe
+from vdbg_env.errors import HostNotAble
+
+_PROGRAM = Path(scribe.__file__).parent / "__main__.py"
+_START_LIMIT_S = 30.0
+
+
+class Supervisors:
+    """The supervisors of one run: one step each, and one more that waits for the next.
+
+    The one that waits has no directory, no lock and no orders; it ends when this object goes, or when this program
+    dies, for then its standard input is closed.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[subprocess.Popen[bytes]] = []
+        weakref.finalize(self, _dismiss, self._waiting)
+
+    def start(self, directory: Path, order: bytes) -> subprocess.Popen[bytes]:
+        """Have a supervisor take the lock of `directory`, and only then give it its orders; returns its process.
+
+        Raises HostNotAble when none can be started, or the directory cannot be written.
+        """
+        process = self._next()
+        try:
+            if not _takes(process, directory):
+                raise _not_started(process)
+            _give(process, order)
+        except BrokenPipeError as error:
+            raise _not_started(process) from error
+        finally:
+            _hang_up(process)
+        self._waiting.append(_spawn())
+        return process
+
+    def _next(self) -> subprocess.Popen[bytes]:
+        """Return the supervisor that waits, or a new one where there is none, or where somebody has ended it."""
+        while self._waiting:
+            process = self._waiting.pop()
+            if process.poll() is None:
+                return process
+            _hang_up(process)
+        return _spawn()
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    """Start a supervisor, which waits for its directory first; nothing of the user's environment reaches it."""
+    return subprocess.Popen(
+        (sys.executable, "-I", "-S", str(_PROGRAM)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={},
+        cwd="/",
+        start_new_session=True,
+        bufsize=0,
+    )
+
+
+def _takes(process: subprocess.Popen[bytes], directory: Path) -> bool:
+    """Name the directory to a supervisor; returns whether it holds its lock now."""
+    assert process.stdin and process.stdout
+    process.stdin.write(json.dumps(str(directory)).encode() + b"\n")
+    return bool(select.select([process.stdout], [], [], _START_LIMIT_S)[0]) and process.stdout.readline() == b"ready\n"
+
+
+def _give(process: subprocess.Popen[bytes], order: bytes) -> None:
+    assert process.stdin
+    view = memoryview(order)
+    while view:
+        view = view[process.stdin.write(view) or 0 :]
+
+
+def _not_started(process: subprocess.Popen[bytes]) -> HostNotAble:
+    assert process.stderr
+    process.kill()
+    told = process.stderr.read().decode("utf-8", "replace").strip().splitlines()
+    process.wait()
+    return HostNotAble(
+        "the supervisor of a step could not be started",
+        cause="the run directory cannot be written, or this Python lacks a standard module",
+        details=tuple(told[-3:]),
+    )
+
+
+def _hang_up(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipes to a supervisor; it has its orders, and needs nobody any more."""
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe:
+            pipe.close()
+
+
+def _dismiss(waiting: list[subprocess.Popen[bytes]]) -> None:
+    """End the supervisors that never got orders; they have started nothing."""
+    for process in waiting:
+        process.kill()
+        _hang_up(process)
+        process.wait()
