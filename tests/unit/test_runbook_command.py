@@ -163,13 +163,32 @@ def _run(*argv: str) -> Ran:
     return vdbg_env("runbook", "tiny", "-f", "tiny.yaml", "--batch", *argv)
 
 
-def test_bisect_never_blames_a_commit_for_what_the_host_cannot_do(here: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--run-dir", "file/run"), "no run can be kept in"),
+        (("-i", "nonsense=1"), "nonsense"),
+        (("--no-such-flag",), "No such option"),
+    ],
+)
+def test_bisect_stops_where_the_tool_itself_fails(here: Path, flags: tuple[str, ...], told: str) -> None:
+    """git takes 1 to 127 for a bad revision: what the host or the user did wrong must not name a culprit."""
     (here / "file").write_text("")
     workload = ("--", sys.executable, "-c", WORKLOAD)
-    ran = _run("--bisect", "--run-dir", "file/run", *workload)
-    assert ran.status == 125
-    assert "no run can be kept in" in ran.stderr
-    assert _run("--run-dir", "file/run", *workload).status == 1
+    ran = _run("--bisect", *flags, *workload)
+    assert ran.status == 128
+    assert told in ran.stderr
+    assert _run(*flags, *workload).status in {1, 2}
+
+
+def test_a_bug_of_ours_is_no_bad_revision(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("vdbg_env.cli.runbook_run.begin", broken)
+    ran = _run("--bisect", "--", "true")
+    assert ran.status == 128
+    assert "ZeroDivisionError" in ran.stderr
 
 
 def test_a_workload_that_removes_the_record_does_not_take_the_verdict_along(here: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -34,6 +36,8 @@ COMMANDS: dict[str, str] = {
     "locate": "Find the source line and inline chain of an address.",
     "dump": "Make the processes of a hung program write GPU core dumps.",
 }
+
+_OF_OUR_OWN = 128  # the least status that makes `git bisect run` stop
 
 
 class LazyGroup(click.Group):
@@ -82,17 +86,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; the only place that turns errors into one."""
     signal.signal(signal.SIGTERM, _terminated)
     _open_closed_streams()
+    words = sys.argv[1:] if argv is None else argv
+    if "--bisect" in itertools.takewhile(lambda word: word != "--", words):
+        return _for_git_bisect(words)
+    return _status(words)
+
+
+def _for_git_bisect(argv: Sequence[str]) -> int:
+    """Return the status of a run for `git bisect run`, which takes 1 to 127 but 125 for a bad revision.
+
+    A failure of this program itself, a flag it does not know included, is made 128 and more: git then stops.
+    """
     try:
-        status = group.main(args=None if argv is None else list(argv), prog_name="vdbg-env", standalone_mode=False)
+        status = _status(argv, failed=_OF_OUR_OWN)
+    except Exception:  # a bug of ours names no culprit either
+        traceback.print_exc()
+        return _OF_OUR_OWN
+    return status
+
+
+def _status(argv: Sequence[str], *, failed: int = 0) -> int:
+    """Run a command and return its exit status; that of an error is at least `failed`."""
+    try:
+        status = group.main(args=list(argv), prog_name="vdbg-env", standalone_mode=False)
         sys.stdout.flush()
     except VdbgError as error:
         console.show_error(error)
-        return error.exit_status
+        return max(error.exit_status, failed)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
         error.show()
-        return 2
+        return max(2, failed)
     except (click.Abort, KeyboardInterrupt):
         console.note("interrupted")
         return 130
@@ -105,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename else ""
         console.show_error(VdbgError(f"{place}{error.strerror or error}", cause="the system refused a file or stream"))
         _drop_output()
-        return 1
+        return max(1, failed)
     return status if isinstance(status, int) else 0
 
 

@@ -11,13 +11,11 @@ import click
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest, prepare
 from vdbg_env.cli.runbook_run import run, tell_stale
-from vdbg_env.console import show_error
-from vdbg_env.errors import BadInput, Interrupted, VdbgError
+from vdbg_env.errors import BadInput
 from vdbg_env.resources import data_dir
 from vdbg_env.runbook.plan import as_json, as_text, plan
 from vdbg_env.runbook.quantities import duration_s
-from vdbg_env.runbook.state import Facts, Verdict
-from vdbg_env.runbook.verdict import bisect_status
+from vdbg_env.runbook.state import Facts
 
 
 def _seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
@@ -93,7 +91,8 @@ def command(
       vdbg-env runbook illegal-memory-access --plan -- python offline.py
       git bisect run vdbg-env runbook illegal-memory-access --bisect --batch -- ./repro.sh
 
-    Exit status: 0 nothing found, 3 an error found, 4 warnings only, 124 out of time, 125 inconclusive.
+    Exit status: 0 nothing found, 3 an error found, 4 warnings only, 124 out of time, 125 inconclusive. With --bisect
+    1, 0 and 125, and 128 where vdbg-env itself failed, so that git stops.
     """
     if record and replay:
         raise click.UsageError("--record and --replay exclude one another")
@@ -113,14 +112,7 @@ def command(
     )
     if plan_only:
         return _show_plan(request)
-    try:
-        return run(request)
-    except (VdbgError, OSError) as error:
-        if not bisect or isinstance(error, Interrupted | BrokenPipeError):
-            raise
-        # git bisect takes 1 to 124 for "bad": a host that is not able must not name a culprit.
-        show_error(error if isinstance(error, VdbgError) else VdbgError(str(error)))
-        return bisect_status(Verdict.INCONCLUSIVE)
+    return run(request)
 
 
 def _show_plan(request: RunbookRequest) -> int:
