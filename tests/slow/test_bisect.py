@@ -70,7 +70,9 @@ def bisect(repository: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     git(repository, "bisect", "start", "HEAD", f"HEAD~{COMMITS - 1}")
     ours = [sys.executable, "-m", "vdbg_env", "runbook", "-f", "../does-it-crash.yaml", "does-it-crash"]
     kept = ["--bisect", "--batch", *flags, "--", sys.executable, "program.py"]
-    return git(repository, "bisect", "run", "env", f"VDBG_ENV_RUNS={repository.parent / 'runs'}", *ours, *kept, well=False)
+    return git(
+        repository, "bisect", "run", "env", f"VDBG_ENV_RUNS={repository.parent / 'runs'}", *ours, *kept, well=False
+    )
 
 
 def test_the_planted_commit_is_found_past_revisions_that_say_nothing(repository: Path) -> None:

@@ -13,7 +13,7 @@ from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.runbook import engine
 from vdbg_env.runbook.engine_args import VARIABLE, WITNESS
 from vdbg_env.runbook.inputs import final_inputs
-from vdbg_env.runbook.model import Manual, Run, Status, ToStep
+from vdbg_env.runbook.model import Manual, Next, Run, Status, ToStep
 from vdbg_env.runbook.state import (
     AskPerson,
     Decision,
@@ -43,7 +43,10 @@ KERNEL: Mapping[str, ResultValue] = {
 
 @dataclass(frozen=True)
 class Story:
-    """What each step sees: an observation kind for run steps, results for built-ins, a choice for questions."""
+    """What each step sees: an observation kind for run steps, results for built-ins, a choice for questions.
+
+    A question that comes again gets the next of its choices, separated by blanks.
+    """
 
     runs: Mapping[str, str] = field(default_factory=dict)
     results: Mapping[str, Mapping[str, ResultValue]] = field(default_factory=dict)
@@ -76,6 +79,8 @@ def seen(kind: str, decision: RunStep) -> Observation:
             return crashed(step, "other_fault", artifacts=_cores(decision))
         case "status 7":
             return observation(step, *witness, ended=Ended(by=EndedBy.EXIT, code=7))
+        case "held until its time is over":
+            return observation(step, *witness, ended=Ended(by=EndedBy.TIMEOUT, signal=15))
         case "without the plug-in":
             return ran(step)
         case _:
@@ -86,7 +91,7 @@ def _cores(decision: RunStep) -> dict[str, int]:
     return {rule.name: 1 for rule in decision.invocation.artifacts if rule.name == "cores"}
 
 
-def answer(story: Story, decision: Decision) -> StepResult:
+def answer(story: Story, decision: Decision, visit: int = 0) -> StepResult:
     match decision:
         case RunStep():
             step = decision.invocation.step
@@ -96,7 +101,7 @@ def answer(story: Story, decision: Decision) -> StepResult:
             usual: Mapping[str, Mapping[str, ResultValue]] = {"gpu-health": HEALTHY, "decode-gpu-core": KERNEL}
             return StepResult(step=step, results=story.results.get(step, usual.get(name, {})))
         case AskPerson(step=step):
-            return StepResult(step=step, choice=story.choices.get(step))
+            return StepResult(step=step, choice=story.choices[step].split()[visit] if step in story.choices else None)
         case _:
             raise AssertionError(decision)
 
@@ -109,14 +114,25 @@ def walk(story: Story) -> tuple[RunState, Finish, list[str]]:
         if isinstance(decision, Finish):
             done = [record.step for record in state.trail if record.skipped_because is None]
             return state, decision, done
-        state, decision = engine.advance(state, answer(story, decision))
+        visits = sum(record.step == engine.waiting_for(state) for record in state.trail)
+        state, decision = engine.advance(state, answer(story, decision, visits))
     raise AssertionError("the story has no end")
 
 
-CLEAN_SANITIZER: Mapping[str, Mapping[str, ResultValue]] = {
-    name: {"summary": True, "errors": 0}
-    for name in ("memcheck", "memcheck_uncached", "racecheck", "initcheck", "synccheck")
-}
+SANITIZERS = ("memcheck", "memcheck_uncached", "racecheck", "initcheck", "synccheck")
+CLEAN_SANITIZER: Mapping[str, Mapping[str, ResultValue]] = {name: {"summary": True, "errors": 0} for name in SANITIZERS}
+FOUND_BY_SANITIZER: Mapping[str, ResultValue] = {"summary": True, "errors": 1, "first": "a finding of it"}
+NO_SUMMARY: Mapping[str, Mapping[str, ResultValue]] = {name: {"summary": False} for name in SANITIZERS}
+LAYERS = (
+    "blocking",
+    "graphs_piecewise",
+    "graphs_off",
+    "inductor_off",
+    "compile_off",
+    "eager",
+    "all_reduce",
+    "attention",
+)
 NO_LINES: Mapping[str, ResultValue] = {key: value for key, value in KERNEL.items() if key != "source"}
 
 LADDER = "blocking graphs_piecewise graphs_off inductor_off compile_off eager attention coredump analyse"
@@ -293,6 +309,69 @@ STORIES: dict[str, tuple[Story, str, Verdict]] = {
               facts=Facts(tools=frozenset({"cuda-gdb"}), data_dir="/d")),
         "preflight collect_env baseline coredump analyse report", Verdict.REPRODUCED,
     ),
+    "it does not crash, and is tried again": (
+        Story(runs={"baseline": "well"}, choices={"ask": "again again stop"}),
+        "preflight collect_env baseline ask baseline ask baseline ask report", Verdict.NOT_REPRODUCED,
+    ),
+    "each layer taken off makes it hang": (
+        Story(argv=(*SERVE, "-tp", "2"), runs=dict.fromkeys(LAYERS, "hang")),
+        f"preflight collect_env baseline {' '.join(LAYERS)} coredump analyse report", Verdict.REPRODUCED,
+    ),
+    "each layer taken off makes it fail otherwise": (
+        Story(argv=(*SERVE, "-tp", "2"), runs=dict.fromkeys(LAYERS, "status 7")),
+        f"preflight collect_env baseline {' '.join(LAYERS)} coredump analyse report", Verdict.REPRODUCED,
+    ),
+    "it hangs, then fails otherwise": (
+        Story(runs={"baseline": "hang", "hang_coredump": "status 7"}),
+        "preflight collect_env baseline hang_coredump report", Verdict.HANG,
+    ),
+    "it hangs, and its core cannot be read": (
+        Story(runs={"baseline": "hang", "hang_coredump": "hang"}, results={"analyse_hang": {}}),
+        "preflight collect_env baseline hang_coredump analyse_hang report", Verdict.HANG,
+    ),
+    **{
+        f"a hang in depth, and NCCL's step {what}": (
+            Story(runs={"baseline": "hang", "hang_coredump": "hang", "nccl": kind, "function_trace": "status 7"},
+                  inputs={"deep": "true", "request": "r"}, argv=(*SERVE, "-tp", "2")),
+            "preflight collect_env baseline hang_coredump analyse_hang nccl function_trace report", verdict,
+        )
+        for what, kind, verdict in (("hangs in silence", "hang", Verdict.HANG), ("says nothing", "status 7", Verdict.HANG),
+                                    ("fails in silence", "crash", Verdict.REPRODUCED))
+    },
+    "no line info on disk either": (
+        Story(inputs={"quick": "true", "request": "r"}, results={"analyse": NO_LINES, **CLEAN_SANITIZER}),
+        "preflight collect_env baseline coredump analyse locate memcheck memcheck_uncached report",
+        Verdict.REPRODUCED,
+    ),
+    "a plain CUDA program, and no core of it": (
+        Story(argv=("./a.out",), otherwise="crash of no vllm", runs={"coredump": "status 7"}, results=CLEAN_SANITIZER,
+              inputs={"quick": "true", "deep": "true"}),
+        "preflight collect_env baseline coredump memcheck racecheck initcheck synccheck report", Verdict.REPRODUCED,
+    ),
+    **{
+        f"the sanitizers {what}": (
+            Story(inputs={"quick": "true", "deep": "true", "request": "r"}, runs=dict.fromkeys(SANITIZERS, kind),
+                  results=results),
+            "preflight collect_env baseline coredump analyse memcheck memcheck_uncached racecheck initcheck synccheck "
+            "report", Verdict.REPRODUCED,
+        )
+        for what, kind, results in (
+            ("are stuck", "hang", {}),
+            ("all find something, but memcheck", "crash", {
+                **CLEAN_SANITIZER, **dict.fromkeys(SANITIZERS[2:], FOUND_BY_SANITIZER),
+            }),
+            ("have nothing to say of a run that fails otherwise", "status 7", NO_SUMMARY),
+        )
+    },
+    **{
+        f"a debugger is waited for: {what}": (
+            Story(inputs={"quick": "true", "attach": "true", "request": "r"}, runs={"attach": kind},
+                  facts=Facts(interactive=True, data_dir="/d")),
+            "preflight collect_env baseline coredump analyse attach report", Verdict.REPRODUCED,
+        )
+        for what, kind in (("its time is over", "held until its time is over"), ("no exception comes", "well"),
+                           ("it is quit", "status 7"))
+    },
 }  # fmt: skip
 
 
@@ -305,23 +384,29 @@ def test_a_story_walks_its_steps(name: str) -> None:
 
 
 def test_every_step_and_every_way_on_is_walked_by_some_story() -> None:
+    """A way on is a step, the outcome or answer it had (none for one that was skipped), and where that leads."""
     walked = {
-        (record.step, getattr(record.next, "step", "end"))
+        (record.step, str(record.outcome or record.choice or "skipped"), _target(record.next))
         for story, _, _ in STORIES.values()
         for record in walk(story)[0].trail
     }
-    assert {step.id for step in RUNBOOK.steps} == {step for step, _ in walked}
-    assert set(_ways_on()) - walked - NEVER_TOLD == set()
+    assert {step.id for step in RUNBOOK.steps} == {step for step, _, _ in walked}
+    assert set(_ways_on()) - walked == set()
 
 
-# A story for each of these would tell nothing new: the same step leads elsewhere by a status that others share.
-NEVER_TOLD = {("ask", "baseline"), ("hang_coredump", "report"), ("memcheck", "attach")}
-
-
-def _ways_on() -> Iterator[tuple[str, str]]:
+def _ways_on() -> Iterator[tuple[str, str, str]]:
     for step in RUNBOOK.steps:
-        targets = list(step.choices.values()) if isinstance(step, Manual) else [x.next for x in step.outcomes]
-        yield from ((step.id, x.step if isinstance(x, ToStep) else "end") for x in targets)
+        if isinstance(step, Manual):
+            yield from ((step.id, choice, _target(following)) for choice, following in step.choices.items())
+        else:
+            yield from ((step.id, str(outcome.status), _target(outcome.next)) for outcome in step.outcomes)
+        if step.condition is not None:
+            skipped = step.skipped.next if step.skipped else step.outcomes[-1].next
+            yield step.id, "skipped", _target(skipped)
+
+
+def _target(following: Next) -> str:
+    return following.step if isinstance(following, ToStep) else "end"
 
 
 def test_the_core_names_kernel_line_and_how_it_is_known() -> None:
