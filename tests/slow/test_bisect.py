@@ -20,7 +20,10 @@ spec:
   inputs: {argv: {type: array, required: true, description: The workload.}}
   matchers: {failure: {regex: 'an illegal memory access was encountered'}}
   commands:
-    workload: {argv: "${{ inputs.argv }}", timeout: 20s, kill: {signal: SIGTERM, grace: 200ms}, watch: {output_idle: 1s}}
+    workload:
+      argv: "${{ inputs.argv }}"
+      kill: {signal: SIGTERM, grace: 200ms}
+      watch: {output_idle: 1s}
   steps:
     - id: baseline
       name: Does it crash?

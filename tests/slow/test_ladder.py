@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -159,3 +160,21 @@ def test_noise_and_bytes_that_are_no_text_change_nothing(walk: Walk) -> None:
     for noise in ("binary", str(50 << 20)):
         report = walk("ima", "-i", "quick=true", FAKE_VLLM_NOISE=noise)
         assert outcomes(report)["analyse"] == "pass"
+
+
+def test_a_log_alone_starts_the_right_runbook(
+    walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`triage --run LOG -- ARGV`, from the log of a real crash of the workload to kernel and line."""
+    monkeypatch.setenv("FAKE_VLLM", "graphs")
+    monkeypatch.setenv("FAKE_VLLM_CORE", str(tmp_path / "ima.core"))
+    log = tmp_path / "server.log"
+    with log.open("wb") as file:
+        assert subprocess.run(["vllm", "bench", "throughput"], stdout=file, stderr=file).returncode == 1
+    assert main(["triage", "--run", str(log), "--json", "--", "vllm", "bench", "throughput", "--seed", "1"]) == 3
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    assert (report["runbook"], report["workload"][-2:]) == ("illegal-memory-access", ["--seed", "1"])
+    assert outcomes(report)["graphs_off"] == "not_reproduced"
+    assert next(f for f in report["findings"] if f["id"] == report["lead"])["location"]["line"] > 0
+    assert "illegal" in printed.err.splitlines()[0]

@@ -18,6 +18,7 @@ from vdbg_env.application.begin_run import runs_home
 from vdbg_env.application.ports import CoreFiles, SourceText
 from vdbg_env.application.run_report import run_report
 from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.cuda.demangle import short_name
 from vdbg_env.errors import BadInput
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, read_events
@@ -37,9 +38,15 @@ Condition = Literal["running", "finished", "interrupted", "cut off"]
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedStep:
-    """One line of a run's story: a step, how its last attempt ended, how many there were, and its duration."""
+    """One line of a run's story: a step, its outcome, how its last attempt ended, how many there were, its duration.
+
+    `outcome` is None for an answered question (`choice`), and in records made before outcomes were written down.
+    """
 
     id: str
+    outcome: str | None
+    message: str | None
+    choice: str | None
     attempts: int
     ended: Mapping[str, Any] | None
     duration_s: float
@@ -48,13 +55,17 @@ class RecordedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run as its record tells it, whatever has become of its runbook since."""
+    """A run as its record tells it, whatever has become of its runbook since.
+
+    `found` is the finding to read first, as one line; None where nothing was found, or no report was written.
+    """
 
     directory: Path
     head: RunHead
     condition: Condition
     verdict: str | None
     why: str | None
+    found: str | None
     elapsed_s: float
     steps: tuple[RecordedStep, ...]
 
@@ -75,6 +86,7 @@ def recorded(run: RunDirectory) -> RecordedRun:
         condition=_condition(run, events),
         verdict=finish.get("verdict"),
         why=finish.get("why"),
+        found=_found(run),
         elapsed_s=events[-1].elapsed_s if events else 0.0,
         steps=tuple(_step(event, events) for event in events if event.kind == "step_finished"),
     )
@@ -89,9 +101,23 @@ def report_document(run: RunDirectory) -> Mapping[str, Any]:
         raise BadInput(
             f"run {run.path.name!r} has no report yet",
             cause="it was cut off before its end",
-            next_step=f"vdbg-env runs report {run.path}",
+            next_step=f"vdbg-env runs report {run.path} --write",
         ) from error
     return document
+
+
+def _found(run: RunDirectory) -> str | None:
+    """Return the finding to read first: what it says, in which kernel, at which line."""
+    try:
+        report = report_document(run)
+    except BadInput:
+        return None
+    lead = next((f for f in report.get("findings", ()) if f.get("id") == report.get("lead")), None)
+    if lead is None:
+        return None
+    place, kernel = lead.get("location"), lead.get("kernel")
+    at = f" at {Path(place['file']).name}:{place['line']}" if place else f" in {short_name(kernel)}" if kernel else ""
+    return str(lead["message"]) + ("" if at and at.rsplit(" ", 1)[-1] in lead["message"] else at)
 
 
 def report_anew(run: RunDirectory, library: RunbookLibrary, *, cores: CoreFiles, sources: SourceText) -> Report:
@@ -169,6 +195,9 @@ def _step(event: Event, events: tuple[Event, ...]) -> RecordedStep:
     before = next((e.elapsed_s for e in reversed(events) if e.seq < event.seq and e.kind == "step_finished"), 0.0)
     return RecordedStep(
         id=event.data["step"],
+        outcome=event.data.get("outcome"),
+        message=event.data.get("message"),
+        choice=result.get("choice"),
         attempts=len({seen.get("attempt") for seen in observations}),
         ended=observations[-1]["ended"] if observations else None,
         duration_s=round(event.elapsed_s - before, 3),

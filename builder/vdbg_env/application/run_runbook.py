@@ -253,7 +253,15 @@ class _Run:
     # -- what holds the run together --------------------------------------------------------------------------------
 
     def _finish_step(self, result: StepResult) -> None:
-        self._tell("step_finished", step=result.step, result=to_document(result))
+        """Write a step's result with what it was judged to be, for readers of the log that have no engine."""
+        judged = engine.advance(self._walk.state, result)[0].trail[len(self._walk.state.trail)]
+        self._tell(
+            "step_finished",
+            step=result.step,
+            result=to_document(result),
+            outcome=judged.outcome and judged.outcome.value,
+            message=judged.message,
+        )
 
     def _tell(self, kind: str, **data: Any) -> None:
         """Write an event, and only then let it count."""

@@ -12,6 +12,7 @@ import click
 from vdbg_env.application.begin_run import find_run, runs_home
 from vdbg_env.application.recorded_runs import (
     RecordedRun,
+    RecordedStep,
     list_runs,
     recorded,
     redact_again,
@@ -56,8 +57,7 @@ def list_command(as_json: bool) -> int:
         click.echo(_json({"runs": [_document(run) for run in runs]}))
         return 0
     for run in runs:
-        verdict = run.verdict or run.condition
-        click.echo(printable(f"{run.head.run:<52} {verdict:<15} {len(run.steps):>3} steps  {duration(run.elapsed_s)}"))
+        click.echo(printable(_line(run)))
     if not runs:
         note(f"no runs in {runs_home(os.environ)}")
     return 0
@@ -149,6 +149,12 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     return 0
 
 
+def _line(run: RecordedRun) -> str:
+    verdict = run.verdict or run.condition
+    took = f"{len(run.steps):>3} steps  {duration(run.elapsed_s):>11}"
+    return f"{run.head.run:<52} {verdict:<15} {took}  {run.found or ''}".rstrip()
+
+
 def _text(run: RecordedRun) -> str:
     head = run.head
     lines = [
@@ -159,14 +165,27 @@ def _text(run: RecordedRun) -> str:
     ]
     if head.recorded_on:
         lines.append(f"  replayed from a recording of {head.recorded_on}")
-    for step in run.steps:
-        ended = step.ended or {}
-        number = next((ended[k] for k in ("signal", "code") if ended.get(k) is not None), "")
-        how = step.error or f"{ended.get('by', '')} {number}".strip()
-        lines.append(f"    {step.id:<20} {step.attempts or '':>3} {duration(step.duration_s):>10}  {how}".rstrip())
+    if run.found:
+        lines.append(f"  found    {run.found}")
+    width = max((len(step.id) for step in run.steps), default=0)
+    lines += [_step(step, width) for step in run.steps]
     if run.condition in {"interrupted", "cut off"}:
         lines.append(f"  go on with: vdbg-env runbook {head.runbook} --resume {run.directory}")
+    elif run.condition == "finished":
+        lines.append(f"  all of it: vdbg-env runs report {run.directory}")
     return "\n".join(printable(line) for line in lines)
+
+
+def _step(step: RecordedStep, width: int) -> str:
+    """Return a step as a line: outcome, attempts, time, and why it is so; a step of the tool's own has no end."""
+    ended = step.ended or {}
+    number = next((ended[k] for k in ("signal", "code") if ended.get(k) is not None), "")
+    said = step.outcome or (f"answered {step.choice}" if step.choice else "")
+    words = (f"{ended.get('by', '')} {number}".strip(), step.error or step.message)
+    why = ", ".join(word for word in words if word)
+    return (
+        f"    {step.id:<{width}}  {said:<14} {step.attempts or '':>3} {duration(step.duration_s):>11}  {why}".rstrip()
+    )
 
 
 def _document(run: RecordedRun) -> dict[str, Any]:
@@ -181,6 +200,7 @@ def _document(run: RecordedRun) -> dict[str, Any]:
         "condition": run.condition,
         "verdict": run.verdict,
         "why": run.why,
+        "found": run.found,
         "elapsed_s": run.elapsed_s,
         "steps": [asdict(step) for step in run.steps],
     }

@@ -3,12 +3,15 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 from vdbg_env.cli import main
-from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.record.run_directory import RunDirectory, RunHead
 
+SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 RUNBOOK = """\
 apiVersion: vdbg-env/v1
 kind: Runbook
@@ -43,22 +46,38 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def schema(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    return found
+
+
 def test_runs_are_listed_and_shown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["runs", "list"]) == 0
-    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
-        ["bad", "reproduced"],
-        ["good", "not_reproduced"],
-    ]
+    bad, good = capsys.readouterr().out.splitlines()
+    assert (bad.split()[:2], good.split()[:2]) == (["bad", "reproduced"], ["good", "not_reproduced"])
+    assert bad.endswith("it booms")
     assert main(["runs", "show", "bad"]) == 0
-    shown = capsys.readouterr().out
-    assert "bad: reproduced" in shown
-    assert "baseline" in shown
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("bad: reproduced")
+    assert "  found    it booms" in shown
+    assert [line.split()[:3] for line in shown if line.startswith("    ")] == [["baseline", "reproduced", "1"]]
+    assert any(line.endswith("exit 1, it booms") for line in shown)
     assert main(["runs", "show", "bad", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)["runs"][0]
+    printed = json.loads(capsys.readouterr().out)
+    jsonschema.validate(printed, schema("runs-v1"))
+    document = printed["runs"][0]
     assert (document["condition"], document["steps"][0]["ended"]["code"]) == ("finished", 1)
+    assert (document["found"], document["steps"][0]["outcome"]) == ("it booms", "reproduced")
     assert main(["runs", "show", "badd"]) == 2
     assert "did you mean 'bad'" in capsys.readouterr().err
+
+
+def test_the_head_of_a_run_follows_its_own_schema(here: Path) -> None:
+    head, report = (json.loads((here / "vdbg-runs/bad" / name).read_text()) for name in ("run.json", "report.json"))
+    jsonschema.validate(head, schema("run-head-v1"))
+    assert head["schema"] != report["schema"]
+    assert set(head) - {"schema"} == set(RunHead.__dataclass_fields__) <= set(schema("run-head-v1")["properties"])
 
 
 def test_a_run_that_was_cut_off_says_how_to_go_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +106,9 @@ def test_a_diff_tells_what_changed_in_meaning(here: Path, capsys: pytest.Capture
     assert main(["runs", "diff", "bad", "bad"]) == 0
     capsys.readouterr()
     main(["runs", "diff", "bad", "good", "--json"])
-    assert json.loads(capsys.readouterr().out)["differences"][0]["kind"] == "verdict"
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema("runs-diff-v1"))
+    assert document["differences"][0]["kind"] == "verdict"
 
 
 def test_a_report_is_made_anew_from_the_record(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

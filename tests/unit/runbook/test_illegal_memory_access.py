@@ -335,8 +335,10 @@ STORIES: dict[str, tuple[Story, str, Verdict]] = {
                   inputs={"deep": "true", "request": "r"}, argv=(*SERVE, "-tp", "2")),
             "preflight collect_env baseline hang_coredump analyse_hang nccl function_trace report", verdict,
         )
-        for what, kind, verdict in (("hangs in silence", "hang", Verdict.HANG), ("says nothing", "status 7", Verdict.HANG),
-                                    ("fails in silence", "crash", Verdict.REPRODUCED))
+        for what, kind, verdict in (
+            ("hangs in silence", "hang", Verdict.HANG), ("says nothing", "status 7", Verdict.HANG),
+            ("fails in silence", "crash", Verdict.REPRODUCED),
+        )
     },
     "no line info on disk either": (
         Story(inputs={"quick": "true", "request": "r"}, results={"analyse": NO_LINES, **CLEAN_SANITIZER}),
