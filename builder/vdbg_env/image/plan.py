@@ -16,6 +16,7 @@ from typing import Literal
 
 from vdbg_env.image.context import ContextItem, FileBytes
 from vdbg_env.image.request import Network, Platform
+from vdbg_env.image.text import one_line
 
 ROOT = "/opt/vdbg"
 ROOT_VARIABLE = "VDBG_ROOT"
@@ -169,13 +170,21 @@ class BuildPlan:
 
 
 def shell_word(variable: Variable) -> str:
-    """Return a variable's value as one word of POSIX shell."""
+    """Return a variable's value as one word of POSIX shell.
+
+    Raises BadInput for control characters: a backslash before a line break would go on in the next line of a
+    Dockerfile even inside quotes.
+    """
     match variable.kind, variable.value:
         case "text", str(value):
-            return shlex.quote(value)
+            return _quoted(variable, value)
         case "path", str(value):
-            return f'"${ROOT_VARIABLE}"/{shlex.quote(value)}'
+            return f'"${ROOT_VARIABLE}"/{_quoted(variable, value)}'
         case _:
-            entries = [f'"${ROOT_VARIABLE}"/{shlex.quote(entry)}' for entry in variable.value]
+            entries = [f'"${ROOT_VARIABLE}"/{_quoted(variable, entry)}' for entry in variable.value]
             held = f'"${{{variable.name}:+:${variable.name}}}"'
             return ":".join(entries) + held
+
+
+def _quoted(variable: Variable, text: str) -> str:
+    return shlex.quote(one_line(text, f"the value of {variable.name}"))

@@ -96,6 +96,7 @@ def test_a_harmless_text_is_taken_or_refused_for_its_form(field: str) -> None:
 @example("summary", 'x" \\')
 @example("tool", "#comment")
 @example("path", "$HOME")
+@example("trusted host", "11\\\n")
 def test_no_text_breaks_out_of_its_place(field: str, text: str) -> None:
     found = written(field, text)
     if found is None or not text.strip():
