@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Final
 
 from pydemumble import demangle as _pydemumble
+
+from vdbg_env.cuda.mangled_name import MangledName, take_apart
 
 # pydemumble recurses in C++ once per nested construct and has no limit of its own: 20,000 of them end the process.
 # Real names stay far below this, those of CUTLASS included, because most of their length is identifiers.
 _DEEPEST = 4_000
 _LONGEST_ARGUMENTS = 48
 
+LONGEST: Final = 1 << 16
+"""The most characters of a demangled name; the longest in the published wheels of torch and vLLM has 12,926."""
+
+CUT: Final = "… (name cut)"
+"""What stands at the end of a name that was cut, with question marks where it would have repeated itself."""
+
+# Nor does pydemumble limit what it prints, so before it may print it is told how much that can be.
+_MOST_PRINTED = 1 << 22
+_MOST_ASKED = 100  # times for one name: those of CUTLASS, with 200 back references, take some twenty
+_WIDEST = 40  # characters that one of a mangled name stands for: `Ss` is a basic_string with all its arguments
+
 
 @lru_cache(maxsize=16_384)
 def demangle(name: str) -> str:
     """Return the C++ name of a mangled one; a name that is not mangled, or too deeply nested, comes back as it is.
 
-    ptxas names a callee that it placed inside its kernel's section `$<kernel>$<callee>`: the callee is returned.
+    No more than LONGEST characters come back: a longer name ends in CUT. ptxas names a callee that it placed inside its
+    kernel's section `$<kernel>$<callee>`: the callee is returned.
     """
     inner = _callee(name)
     if not inner.startswith("_Z") or _structure(inner) > _DEEPEST or not inner.isascii() or "\0" in inner:
         return inner
-    return _pydemumble(inner) or inner
+    return _within_bounds(take_apart(inner)) or inner
 
 
 @lru_cache(maxsize=16_384)
@@ -31,6 +46,37 @@ def short_name(demangled: str) -> str:
     name = _without_parameters(demangled)
     name = _last_word(name)
     return _fold_arguments(name)
+
+
+def _within_bounds(name: MangledName) -> str:
+    """Demangle a name whose length must not be trusted; empty when it is none.
+
+    The back references are let in from the left, as many at a time as cannot lead beyond `_MOST_PRINTED`: one more at
+    most doubles what is printed, since what it repeats stands there already.
+    """
+    let_in = _affordable(name, 0, _WIDEST * len(name.text))
+    for _ in range(_MOST_ASKED):
+        if let_in == len(name.references):
+            return _cut(_pydemumble(name.text))
+        text: str = _pydemumble(name.without(name.references[let_in:]))
+        more = _affordable(name, let_in, len(text))
+        if not text or len(text) > LONGEST or more == let_in:
+            break
+        let_in = more
+    return text[:LONGEST] + CUT if text else ""
+
+
+def _affordable(name: MangledName, let_in: int, length: int) -> int:
+    """Return how many references may be let in when with `let_in` of them `length` characters are printed."""
+    for number, reference in enumerate(name.references[let_in:], let_in):
+        length *= 2 if reference.end <= name.multiplied_from else len(name.text)
+        if length > _MOST_PRINTED:
+            return number
+    return len(name.references)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[:LONGEST] + CUT
 
 
 def _callee(name: str) -> str:
@@ -69,6 +115,8 @@ def _groups(name: str) -> list[tuple[int, int, str]]:
             depth -= 1
             if depth == 0:
                 spans.append((start, i + 1, name[start]))
+    if depth and name.endswith(CUT):
+        spans.append((start, len(name), name[start]))
     return spans
 
 
