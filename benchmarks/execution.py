@@ -23,10 +23,11 @@ from pathlib import Path
 
 from vdbg_env.application.run_runbook import Hands, Reading, RunOrder, Standing, run_runbook
 from vdbg_env.engines.clock import SystemClock
-from vdbg_env.engines.local_processes import LocalProcesses, LocalSettings
+from vdbg_env.engines.local_processes import LocalProcesses
 from vdbg_env.engines.needles import needles
 from vdbg_env.engines.scribe.orders import MatcherOrder
 from vdbg_env.engines.scribe.output import LineMatcher, Matchers
+from vdbg_env.engines.step_orders import StepSettings
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.redaction import Redactor
@@ -241,7 +242,7 @@ def memory(home: Path, gib: float) -> None:
 
 
 def runner(home: Path) -> LocalProcesses:
-    return LocalProcesses(LocalSettings(env={"PATH": os.environ["PATH"]}, cwd=home, mark=str(home)))
+    return LocalProcesses(StepSettings(env={"PATH": os.environ["PATH"]}, cwd=home, mark=str(home)))
 
 
 def place(home: Path, name: str) -> Path:

@@ -15,7 +15,8 @@ import pytest
 from tests.support import small_run
 from tests.support.killing import left_running
 from vdbg_env.application.run_runbook import run_runbook
-from vdbg_env.engines.local_processes import LocalProcesses, LocalSettings
+from vdbg_env.engines.local_processes import LocalProcesses
+from vdbg_env.engines.step_orders import StepSettings
 from vdbg_env.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.event_log import Event, read_events
@@ -31,7 +32,7 @@ GIB = 1 << 30
 
 
 def runner(home: Path, **settings: object) -> LocalProcesses:
-    return LocalProcesses(LocalSettings(**{"env": ENV, "cwd": home, "mark": str(home), **settings}))  # type: ignore[arg-type]
+    return LocalProcesses(StepSettings(**{"env": ENV, "cwd": home, "mark": str(home), **settings}))  # type: ignore[arg-type]
 
 
 def place(home: Path) -> Path:

@@ -10,7 +10,8 @@ from pathlib import Path
 from vdbg_env.application.ports import Clock, Interrupts, StepRunner
 from vdbg_env.application.run_runbook import Hands, Reading, RunOrder, Standing
 from vdbg_env.engines.clock import SystemClock
-from vdbg_env.engines.local_processes import LocalProcesses, LocalSettings
+from vdbg_env.engines.local_processes import LocalProcesses
+from vdbg_env.engines.step_orders import StepSettings
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.redaction import Redactor
@@ -155,4 +156,4 @@ def hands(
 
 def local(path: Path, env: dict[str, str] | None = None) -> LocalProcesses:
     base = {"PATH": os.environ["PATH"], "LEDGER": str(path.parent / "ledger"), **(env or {})}
-    return LocalProcesses(LocalSettings(env=base, cwd=path.parent, mark=str(path)))
+    return LocalProcesses(StepSettings(env=base, cwd=path.parent, mark=str(path)))

@@ -27,7 +27,8 @@ ARROWS: dict[str, set[str]] = {
         "errors", "resources", "console", "yaml_source",
     },
 }  # fmt: skip
-ENTRANCE = {"", "__main__"}  # __init__.py holds the version, __main__.py starts the command line
+# __init__.py holds the version, __main__.py starts the command line, fire_pipes.py is a small program of its own.
+ENTRANCE = {"", "__main__", "fire_pipes"}
 
 PURE = {"cuda", "image", "evidence", "runbook", "yaml_source"}
 PORTS = {"ports", "build_events", "host_facts"}  # what of the application its engines may know

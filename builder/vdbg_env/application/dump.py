@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from vdbg_env.application.ports import Clock, CorePipes, DumpFile, DumpTarget, FiredDump, PipeState
 from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.record.dumps import size_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,15 @@ def dump(request: DumpRequest, *, pipes: CorePipes, clock: Clock) -> DumpReport:
         for target, started, refusal in fired
     )
     return DumpReport(pid=request.pid, processes=processes, not_armed=len(targets) - len(concerned))
+
+
+def line(process: ProcessDump) -> str:
+    """Say in one line how it went for a process."""
+    target, file = process.target, process.file
+    inside = f", {target.namespace_pid} inside" if target.namespace_pid != target.pid else ""
+    head = f"{target.pid} ({target.name}{inside}): {process.status.value}"
+    where = f" {file.reachable}, {size_text(file.size)}" if file else ""
+    return f"{head}{where}" + (f": {process.why}" if process.why else "")
 
 
 def _fire(target: DumpTarget, pipes: CorePipes) -> tuple[FiredDump | None, str | None]:

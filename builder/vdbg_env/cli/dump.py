@@ -8,10 +8,10 @@ from typing import Literal
 
 import click
 
-from vdbg_env.application.dump import DumpReport, DumpRequest, DumpStatus, ProcessDump, dump
+from vdbg_env.application.dump import DumpReport, DumpRequest, DumpStatus, dump, line
 from vdbg_env.cli import wiring
 from vdbg_env.cuda.arming import arming, as_env_file, as_exports
-from vdbg_env.report.plain_text import printable, size
+from vdbg_env.report.plain_text import printable
 
 SCHEMA = "vdbg-env/dump/v1"
 
@@ -70,21 +70,13 @@ def exit_status(report: DumpReport) -> int:
 
 
 def _text(report: DumpReport) -> str:
-    lines = [_line(process) for process in report.processes]
+    lines = [line(process) for process in report.processes]
     files = [p.file.reachable for p in report.processes if p.file and p.file.complete]
     if report.not_armed:
         lines.append(f"({report.not_armed} other process(es) of the tree are not armed)")
     if files:
         lines.append(f"read with: vdbg-env core {' '.join(files)}")
     return "".join(printable(line) + "\n" for line in lines)
-
-
-def _line(process: ProcessDump) -> str:
-    target, file = process.target, process.file
-    inside = f", {target.namespace_pid} inside" if target.namespace_pid != target.pid else ""
-    head = f"{target.pid} ({target.name}{inside}): {process.status.value}"
-    where = f" {file.reachable}, {size(file.size)}" if file else ""
-    return f"{head}{where}" + (f": {process.why}" if process.why else "")
 
 
 def _json(report: DumpReport) -> str:

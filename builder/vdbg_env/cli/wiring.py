@@ -163,10 +163,11 @@ def step_runner(request: RunbookRequest, begun: Begun, environment: Mapping[str,
 
         return Replay(request.replay.absolute())
     from vdbg_env.engines.hang_tools import gpu_probe, hang_tools
-    from vdbg_env.engines.local_processes import LocalProcesses, LocalSettings
+    from vdbg_env.engines.local_processes import LocalProcesses
+    from vdbg_env.engines.step_orders import StepSettings
 
     return LocalProcesses(
-        LocalSettings(
+        StepSettings(
             env=environment,
             cwd=Path.cwd(),
             mark=str(begun.order.directory.path),

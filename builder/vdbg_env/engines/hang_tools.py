@@ -6,25 +6,27 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import vdbg_env
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.engines.scribe.orders import HangCommand
+from vdbg_env.engines.step_orders import PACKAGES
 from vdbg_env.runbook.invocation import HangAction
 
-_PACKAGES = str(Path(vdbg_env.__file__).parents[1])
 _DUMP_LIMIT_S = 600.0
 PROBE_PERIOD_S = 2
 
 
-def hang_tools(programs: ProgramRunner) -> dict[HangAction, HangCommand]:
-    """Return the commands for the hang actions that can be done here.
+def hang_tools(
+    programs: ProgramRunner, *, python: str = sys.executable, packages: Path = PACKAGES
+) -> dict[HangAction, HangCommand]:
+    """Return the commands for the hang actions that can be done where steps run; `programs` are those at hand there.
 
     The core-dump pipes are fired by a process of their own, because a supervisor outlives the engine that could.
     """
-    start = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from vdbg_env.cli import main; sys.exit(main())"
+    place = f"import sys; sys.path.insert(0, {str(packages)!r})"
+    fire = f"{place}; from vdbg_env.fire_pipes import main; sys.exit(main(int(sys.argv[1])))"
     tools: dict[HangAction, HangCommand] = {
         "gpu-coredump": HangCommand(
-            name="gpu-coredump", argv=(sys.executable, "-c", start, "dump", "{pid}"), timeout_s=_DUMP_LIMIT_S
+            name="gpu-coredump", argv=(python, "-I", "-S", "-c", fire, "{pid}"), timeout_s=_DUMP_LIMIT_S
         )
     }
     spy = programs.which("py-spy")

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.engines.local_processes import LocalProcesses, LocalSettings
+from vdbg_env.engines.local_processes import LocalProcesses
 from vdbg_env.engines.scribe.helpers import MARK
 from vdbg_env.engines.scribe.orders import HangCommand
 from vdbg_env.engines.scribe.process_tree import marked
+from vdbg_env.engines.step_orders import StepSettings
 from vdbg_env.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook.invocation import (
@@ -33,7 +34,7 @@ ENV = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8"}
 
 
 def runner(tmp_path: Path, **settings: Any) -> LocalProcesses:
-    return LocalProcesses(LocalSettings(**{"env": ENV, "cwd": tmp_path, "mark": str(tmp_path), **settings}))
+    return LocalProcesses(StepSettings(**{"env": ENV, "cwd": tmp_path, "mark": str(tmp_path), **settings}))
 
 
 def place(tmp_path: Path, step: str = "step") -> Path:

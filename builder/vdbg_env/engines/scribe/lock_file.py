@@ -11,6 +11,7 @@ import os
 import time
 from typing import Any
 
+from vdbg_env.engines.scribe.ownership import give_back
 from vdbg_env.engines.scribe.process_tree import process
 
 NAME = "supervisor.json"
@@ -20,6 +21,7 @@ def take(directory: str) -> int:
     """Take the lock of a step's directory, write who holds it, and return the descriptor; waits for another holder."""
     lock = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    give_back(directory)
     os.ftruncate(lock, 0)
     me = process(os.getpid())
     say(lock, {"state": "waiting", "pid": os.getpid(), "start": me.start if me else 0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
@@ -30,13 +31,17 @@ class Orders(NamedTuple):
     """All a supervisor needs; times in seconds, sizes in bytes, signals as numbers.
 
     `overlay` holds what the step changes of the environment, for the comparison with what each worker really has.
-    `growing` are globs under `directory`: while such a file grows, somebody is writing a dump and nobody is killed.
+    With `inherit`, `env` is laid over the supervisor's own environment and `unset` taken out of that: in a container,
+    only who is in it knows what the engine gave it. `growing` are globs under `directory`: while such a file grows,
+    somebody is writing a dump and nobody is killed.
     """
 
     directory: str
     argv: tuple[str, ...]
     env: dict[str, str]
     cwd: str
+    inherit: bool = False
+    unset: tuple[str, ...] = ()
     overlay: dict[str, str | None] = {}  # noqa: RUF012 - a NamedTuple's default, never changed
     timeout_s: float | None = None
     kill_signal: int = 15
@@ -65,6 +70,14 @@ def to_json(orders: Orders) -> bytes:
     document["matchers"] = [m._asdict() for m in orders.matchers]
     document["hang_commands"] = [c._asdict() for c in orders.hang_commands]
     return json.dumps(document).encode() + b"\n"
+
+
+def settled(orders: Orders, own: Mapping[str, str]) -> Orders:
+    """Return the orders with their whole environment, `own` being that of the supervisor."""
+    if not orders.inherit:
+        return orders
+    whole = {**own, **orders.env}
+    return orders._replace(env={name: value for name, value in whole.items() if name not in orders.unset})
 
 
 def from_json(data: bytes) -> Orders | None:

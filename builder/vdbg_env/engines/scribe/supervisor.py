@@ -13,7 +13,8 @@ from vdbg_env.engines.scribe import lock_file
 from vdbg_env.engines.scribe.ending import Ending
 from vdbg_env.engines.scribe.helpers import HangActions, Helpers
 from vdbg_env.engines.scribe.launch import NotStarted, launch
-from vdbg_env.engines.scribe.orders import Orders, from_json
+from vdbg_env.engines.scribe.orders import Orders, from_json, settled
+from vdbg_env.engines.scribe.ownership import give_back
 from vdbg_env.engines.scribe.phase import Phase, Verdict
 from vdbg_env.engines.scribe.process_tree import Process, become_subreaper, descendants, process, send
 from vdbg_env.engines.scribe.streams import Streams
@@ -248,6 +249,7 @@ class Supervisor:
         failure = self._streams.failure
         if failure and verdict.by not in {"disk", "cancel"}:
             verdict = Verdict("disk", f"the output cannot be written: {failure.strerror}")
+        give_back(self._orders.directory)
         status = self._status
         census = getattr(self, "_census", None)
         self._ending.write(
@@ -290,14 +292,14 @@ def main() -> int:
         return 1  # the engine went before it had a step for us
     lock = lock_file.take(json.loads(named))
     os.write(1, b"ready\n")
-    orders = from_json(sys.stdin.buffer.read())
+    orders = from_json(sys.stdin.buffer.readline())
     if orders is None:
         return 1
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     become_subreaper()
-    supervisor = Supervisor(orders, lock)
+    supervisor = Supervisor(settled(orders, os.environ), lock)
     try:
         supervisor.run()
     except Exception as error:

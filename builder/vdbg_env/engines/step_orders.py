@@ -1,0 +1,127 @@
+"""Turns an invocation into the orders of a supervisor: the same for this machine and for a container."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import vdbg_env
+from vdbg_env.engines.needles import needles
+from vdbg_env.engines.scribe import helpers, orders
+from vdbg_env.record.redaction import Pseudonyms
+from vdbg_env.record.secrets import as_literals, secret_values
+from vdbg_env.runbook.invocation import HangAction, Invocation, Matcher, ServerDriver
+
+PACKAGES = Path(vdbg_env.__file__).parents[1]
+SCRIBE = Path("vdbg_env") / "engines" / "scribe"  # below the folder that holds the package
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """What every step of a run has in common.
+
+    `env` is the environment a step's delta is laid over; where `inherits` is set, it is laid itself over that of the
+    supervisor, which in a container the engine made, and of which `inherited` is what is known beforehand. `mark` names
+    the run; `python` is what the supervisor is started with, and `packages` the folder with our package, both as seen
+    where steps run. `hang_tools` says what to run for a hang action, with `{pid}` for a process; `gpu_probe` prints the
+    load of each GPU again and again; `disk_floor` is in bytes; `sensitive` are values that must not be kept, beside
+    those of variables with a telling name.
+    """
+
+    env: Mapping[str, str]
+    cwd: Path
+    mark: str
+    inherits: bool = False
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    packages: Path = PACKAGES
+    hang_tools: Mapping[HangAction, orders.HangCommand] = field(default_factory=dict)
+    gpu_probe: tuple[str, ...] = ()
+    disk_floor: int = 0
+    sensitive: tuple[str, ...] = ()
+    pseudonyms: Pseudonyms | None = None
+
+    @property
+    def interpreter(self) -> tuple[str, ...]:
+        """The start of every command of ours: no user's packages, no variable that changes Python."""
+        return (self.python, "-I", "-S")
+
+    @property
+    def supervisor(self) -> tuple[str, ...]:
+        """The command of a supervisor, which is told its attempt on its standard input."""
+        return (*self.interpreter, str(self.packages / SCRIBE / "__main__.py"))
+
+
+def mark_of(settings: StepSettings, invocation: Invocation, directory: Path) -> str:
+    """Return what names an attempt on one rank among all of this machine."""
+    return f"{settings.mark}/{invocation.step}/{directory.parent.name}/{directory.name}"
+
+
+def orders_for(invocation: Invocation, directory: Path, settings: StepSettings) -> orders.Orders:
+    """Turn an invocation into a supervisor's orders."""
+    env = {**settings.env}
+    for name, value in invocation.env.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    env[helpers.MARK] = mark_of(settings, invocation, directory)
+    watch = invocation.watch
+    literals = (*secret_values(settings.inherited), *secret_values(env), *as_literals(settings.sensitive))
+    return orders.Orders(
+        directory=str(directory),
+        argv=invocation.argv,
+        env=env,
+        inherit=settings.inherits,
+        unset=tuple(name for name, value in invocation.env.items() if value is None),
+        cwd=str(settings.cwd),
+        overlay=dict(invocation.env) if invocation.verify_env else {},
+        timeout_s=invocation.timeout_s,
+        kill_signal=_signal_number(invocation.kill.signal),
+        grace_s=invocation.kill.grace_s,
+        output_idle_s=watch.output_idle_s,
+        gpu_idle_s=watch.gpu_idle_s,
+        gpu_pinned_s=watch.gpu_pinned_s,
+        gpu_probe=settings.gpu_probe,
+        hang_stacks="stacks" in watch.on_hang,
+        hang_commands=tuple(settings.hang_tools[a] for a in watch.on_hang if a in settings.hang_tools),
+        dump_wait_s=watch.dump_wait_s,
+        growing=tuple(rule.glob for rule in invocation.artifacts),
+        output_limit=invocation.output.limit,
+        output_keep=invocation.output.keep,
+        matchers=tuple(_matcher(m) for m in invocation.matchers),
+        literals=tuple(os.fsdecode(x) for x in literals),
+        pseudonym_key=settings.pseudonyms.key.hex() if settings.pseudonyms else "",
+        pseudonym_hosts=settings.pseudonyms.hosts if settings.pseudonyms else (),
+        disk_floor=settings.disk_floor,
+        driver=_driver(invocation.driver, settings) if invocation.driver else (),
+    )
+
+
+def _matcher(matcher: Matcher) -> orders.MatcherOrder:
+    return orders.MatcherOrder(
+        name=matcher.name,
+        pattern=matcher.pattern,
+        source=matcher.source,
+        take=matcher.take,
+        stop=matcher.stop,
+        needles=needles(matcher.pattern),
+    )
+
+
+def _driver(driver: ServerDriver, settings: StepSettings) -> tuple[str, ...]:
+    document = {
+        "ready_url": driver.ready_url,
+        "ready_timeout_s": driver.ready_timeout_s,
+        "replay": str(settings.cwd / driver.replay) if driver.replay else None,
+    }
+    return (*settings.interpreter, str(settings.packages / SCRIBE / "driver.py"), json.dumps(document))
+
+
+def _signal_number(name: str) -> int:
+    return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"].value

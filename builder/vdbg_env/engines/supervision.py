@@ -1,0 +1,68 @@
+"""Follows an attempt by what its supervisor leaves in the attempt's folder: a lock, a few lines, and the end.
+
+A supervisor alone holds the lock of its folder, and a lock dies with its holder, also across a bind mount: so an engine
+that has just come knows as much as the one that started the attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from vdbg_env.engines.left_behind import observation
+from vdbg_env.engines.scribe import ending, lock_file
+from vdbg_env.engines.scribe.orders import Orders
+from vdbg_env.evidence.observation import Observation
+from vdbg_env.runbook.invocation import Invocation
+
+POLL_S = 0.05
+
+
+class SupervisedStep(ABC):
+    """A StartedStep under its supervisor; where that runs, and how it is spoken to, is for each kind to say."""
+
+    def __init__(self, invocation: Invocation, directory: Path, order: Orders) -> None:
+        self._invocation = invocation
+        self._directory = directory
+        self._literals = tuple(os.fsencode(x) for x in order.literals)
+
+    def wait(self, timeout_s: float | None = None) -> Observation | None:
+        """Wait for `ended.json`; an end that nobody wrote is `engine_lost`, and what still runs of it is killed."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not has_ended(self._directory):
+            if not lock_file.is_held(str(self._directory)) and not has_ended(self._directory):
+                self._lost()
+                break
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            self._sleep(left)
+        self._over()
+        return self._completed(observation(self._invocation, self._directory, self._literals))
+
+    @abstractmethod
+    def cancel(self, *, firmly: bool = False) -> None:
+        """See `StartedStep.cancel`."""
+
+    @abstractmethod
+    def _lost(self) -> None:
+        """Kill what a lost supervisor left."""
+
+    @abstractmethod
+    def _over(self) -> None:
+        """Take away what held the supervisor, which has written the end or is lost."""
+
+    def _sleep(self, left: float | None) -> None:
+        """Sleep until the supervisor ends, or for a while where that cannot be waited for."""
+        time.sleep(POLL_S if left is None else min(left, POLL_S))
+
+    def _completed(self, seen: Observation) -> Observation:
+        """Add to what the folder tells what only the kind of step knows."""
+        return seen
+
+
+def has_ended(directory: Path) -> bool:
+    """Whether the supervisor has written the end."""
+    return (directory / ending.NAME).exists()

@@ -1,0 +1,26 @@
+"""Fires the core-dump pipes of a process tree: a program of its own, of the standard library only.
+
+`python -I -S -c "...; from vdbg_env.fire_pipes import main; ..." PID`, so that it can be started by a
+supervisor, which outlives the engine, and in an image that holds a Python and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from vdbg_env.application.dump import DumpRequest, dump, line
+from vdbg_env.engines.clock import SystemClock
+from vdbg_env.engines.core_pipes import CorePipesOfLinux
+from vdbg_env.errors import VdbgError
+
+
+def main(pid: int) -> int:
+    """Fire, wait for the dumps, and tell how it went for each process."""
+    try:
+        report = dump(DumpRequest(pid=pid), pipes=CorePipesOfLinux(), clock=SystemClock())
+    except VdbgError as error:
+        print(f"{error.what} ({error.cause})" if error.cause else error.what, file=sys.stderr)
+        return error.exit_status
+    for process in report.processes:
+        print(line(process))
+    return 0
