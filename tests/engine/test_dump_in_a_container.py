@@ -1,11 +1,13 @@
-"""`vdbg-env dump` from outside, of a process with PID and mount namespaces of its own, as containers have."""
+"""`vdbg-env dump` from outside, of a process in a container, and of one with namespaces of its own alone."""
 
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -13,8 +15,55 @@ import pytest
 
 from tests.builders.core_builder import hang_core
 from tests.support import armed_program
+from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
+from vdbg_env.cuda.arming import arming
 from vdbg_env.engines import proc
+from vdbg_env.engines.docker_client import Engine
+
+# What the driver does; the base image has no Python, but a small Perl is essential to Debian.
+DRIVER = r"""
+use POSIX;
+my %now = (h => (uname())[1], p => $$, t => time);
+my ($pipe, $dump) = map { $ENV{$_} =~ s/%([hpt])/$now{$1}/gr } qw(CUDA_COREDUMP_PIPE CUDA_COREDUMP_FILE);
+mkfifo($pipe, 0600); open(my $end, "+<", $pipe); syswrite(STDOUT, "armed\n");
+sysread($end, my $byte, 1);
+open(my $core, "<:raw", "/core"); open(my $out, ">:raw", $dump); print $out do { local $/; <$core> }; close($out);
+sleep 60;
+"""
+
+
+@pytest.mark.engine
+def test_a_dump_inside_a_container_is_fired_and_read_from_the_host(docker_engine: Engine) -> None:
+    client = docker_engine.client
+    made = client.create_container(BASE, ["perl", "-e", DRIVER], environment=dict(arming("/var/tmp", full=False)))
+    try:
+        client.put_archive(made["Id"], "/", _tar("core", hang_core()))
+        client.start(made["Id"])
+        pid = client.inspect_container(made["Id"])["State"]["Pid"]
+        if not proc.exists(pid):
+            pytest.skip("the engine runs in another PID namespace than this test")
+        deadline = time.monotonic() + 10
+        while b"armed" not in client.logs(made["Id"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ran = vdbg_env("dump", "--json", str(pid))
+        (process,) = json.loads(ran.stdout)["processes"]
+        assert (ran.status, process["status"], process["namespace_pid"]) == (0, "written", 1), ran.stdout + ran.stderr
+        assert process["file"].startswith("/var/tmp/core.")
+        assert process["reachable"] == f"/proc/{pid}/root{process['file']}"
+        assert vdbg_env("core", process["reachable"]).status == 0
+    finally:
+        client.remove_container(made["Id"], force=True, v=True)
+
+
+def _tar(name: str, data: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        tar.addfile(member, io.BytesIO(data))
+    return packed.getvalue()
 
 
 def test_a_dump_inside_other_namespaces_is_reached(tmp_path: Path) -> None:

@@ -256,11 +256,11 @@ def _write(pipe: Path) -> int:
 def _cannot_fire(target: DumpTarget, error: OSError) -> HostNotAble:
     what = f"the core-dump pipe of process {target.pid} ({target.name}) cannot be written: {error.strerror}"
     match error.errno:
-        case errno.ENXIO:
-            cause = "nobody reads it any more: the driver has ended its CUDA context, or the process is ending"
         case errno.EACCES | errno.EPERM:
             cause = "the process belongs to another user, or tracing is restricted"
-        case errno.ENOENT | errno.ESRCH:
+        case errno.ENXIO | errno.ENOENT | errno.ESRCH if proc.exists(target.pid):
+            cause = "nobody reads it any more: the driver has ended its CUDA context"
+        case errno.ENXIO | errno.ENOENT | errno.ESRCH:
             cause = "the process has ended meanwhile"
         case _:
             cause = "see the reason above"

@@ -11,12 +11,19 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from tests.builders.core_builder import hang_core
 from tests.support import armed_program
 from tests.support.command_line import vdbg_env
+from vdbg_env.application.dump import DumpRequest, DumpStatus, dump
+from vdbg_env.application.ports import DumpTarget
+from vdbg_env.engines.clock import SystemClock
+from vdbg_env.engines.core_pipes import CorePipesOfLinux, Fired
 
+ROOT = Path(__file__).parents[3]
+SCHEMA = json.loads((ROOT / "docs" / "schemas" / "dump-v1.schema.json").read_text())
 PROGRAM = armed_program.__file__
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -64,6 +71,13 @@ def pipe_is_read(pid: int) -> bool:
     return any("pipe." in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
 
 
+def statuses(pid: int, *flags: str) -> list[str]:
+    """Run `dump --json`, hold what it prints against the published schema, and return each process's status."""
+    document = json.loads(vdbg_env("dump", "--json", *flags, str(pid)).stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    return [process["status"] for process in document["processes"]]
+
+
 def test_a_pipe_whose_name_holds_the_time_is_found_and_fired(start: Start, tmp_path: Path) -> None:
     process = start("--chunk-delay", "0.4")
     until(lambda: pipe_is_read(process.pid))
@@ -82,6 +96,7 @@ def test_every_process_of_the_tree_is_dumped(start: Start, tmp_path: Path) -> No
     until(lambda: len(list(tmp_path.glob("pipe.*"))) == 3)
     time.sleep(0.3)
     document = json.loads(vdbg_env("dump", "--json", str(process.pid)).stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
     assert [p["status"] for p in document["processes"]] == ["written"] * 3
     assert all(p["complete"] and p["bytes_written"] > 0 for p in document["processes"])
     assert len({p["file"] for p in document["processes"]}) == 3
@@ -103,6 +118,12 @@ def test_a_dump_that_is_never_whole_is_told(start: Start) -> None:
     assert ": incomplete " in ran.stdout
 
 
+def test_the_json_of_a_dump_that_is_never_whole(start: Start) -> None:
+    process = start("--cut", "5000")
+    until(lambda: pipe_is_read(process.pid))
+    assert statuses(process.pid, "--timeout", "2.5") == ["incomplete"]
+
+
 def test_a_process_that_ends_without_a_dump_is_told(start: Start) -> None:
     process = start("--end-when-fired")
     until(lambda: pipe_is_read(process.pid))
@@ -116,6 +137,7 @@ def test_a_pipe_that_nobody_reads_is_stale(start: Start) -> None:
     ran = vdbg_env("dump", str(process.pid))
     assert ran.status == 1
     assert ": stale: a pipe lies there but nobody reads it" in ran.stdout
+    assert statuses(process.pid) == ["stale"]
 
 
 def test_armed_but_without_cuda_there_is_no_pipe(tmp_path: Path) -> None:
@@ -124,6 +146,7 @@ def test_armed_but_without_cuda_there_is_no_pipe(tmp_path: Path) -> None:
         try:
             until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
             ran = vdbg_env("dump", str(process.pid))
+            assert statuses(process.pid) == ["no-pipe"]
         finally:
             process.kill()
     assert ran.status == 1
@@ -134,9 +157,74 @@ def test_no_wait_leaves_at_once(start: Start) -> None:
     process = start("--chunk-delay", "5")
     until(lambda: pipe_is_read(process.pid))
     before = time.monotonic()
-    ran = vdbg_env("dump", "--no-wait", str(process.pid))
-    assert (ran.status, time.monotonic() - before < 3) == (0, True)
-    assert ": fired" in ran.stdout
+    assert statuses(process.pid, "--no-wait") == ["fired"]
+    assert time.monotonic() - before < 3
+
+
+class _DriverGoes(CorePipesOfLinux):
+    """Has the driver close the pipe, or the process end, after the pipe was found and before it is fired."""
+
+    def __init__(self, process: "subprocess.Popen[str]", ends: bool) -> None:
+        self._process, self._ends = process, ends
+
+    def fire(self, target: DumpTarget) -> Fired:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "gone\n"
+        if self._ends:
+            self._process.wait()
+        return super().fire(target)
+
+
+@pytest.mark.parametrize(
+    ("ends", "cause"),
+    [
+        (False, "nobody reads it any more: the driver has ended its CUDA context"),
+        (True, "the process has ended"),
+    ],
+)
+def test_a_driver_that_is_gone_when_the_pipe_is_fired(tmp_path: Path, ends: bool, cause: str) -> None:
+    pipe = tmp_path / "pipe"
+    script = (
+        f"mkfifo {pipe}; exec 3<>{pipe}; echo armed; read word; exec 3>&-; echo gone; {'exit' if ends else 'sleep 60'}"
+    )
+    env = os.environ | {"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_PIPE": str(pipe)}
+    with subprocess.Popen(
+        ["sh", "-c", script], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "armed\n"
+        report = dump(DumpRequest(pid=process.pid, timeout_s=1), pipes=_DriverGoes(process, ends), clock=SystemClock())
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    (ended,) = report.processes
+    assert ended.status is DumpStatus.FAILED
+    assert cause in (ended.why or "")
+
+
+def test_a_process_of_another_user_is_forbidden_and_says_as_whom_to_run() -> None:
+    command = [sys.executable, "-m", "vdbg_env", "dump", "--json"]
+    if os.geteuid() == 0:
+        command = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *command]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "builder")}
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        try:
+            pid = sleeper.pid if os.geteuid() == 0 else 1  # the first process belongs to root
+            ran = subprocess.run([*command, str(pid)], capture_output=True, text=True, check=False, env=env)
+        finally:
+            sleeper.kill()
+    if ran.returncode == 126 or "No module named" in ran.stderr:
+        pytest.skip("nobody may not read this Python or this folder")
+    assert ran.returncode == 1, ran.stderr
+    document = json.loads(ran.stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert document["processes"][0] | {"name": ""} == {
+        "pid": pid, "name": "", "namespace_pid": pid, "status": "forbidden", "pipe": None, "bytes_written": 0,
+        "file": None, "reachable": None, "size": None, "complete": None,
+        "why": "it may not be looked at: run as its user or as root",
+    }  # fmt: skip
 
 
 def test_a_process_that_is_not_armed_says_how_to_arm_it() -> None:
