@@ -23,6 +23,7 @@ from pathlib import Path
 
 from vdbg_env.application.run_runbook import Hands, Reading, RunOrder, Standing, run_runbook
 from vdbg_env.engines.clock import SystemClock
+from vdbg_env.engines.forked import Forked
 from vdbg_env.engines.local_processes import LocalProcesses
 from vdbg_env.engines.needles import needles
 from vdbg_env.engines.scribe.orders import MatcherOrder
@@ -119,6 +120,7 @@ def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float
     hands = Hands(
         runner=runner(home),
         builtins=Nobody(),
+        apart=Forked(),
         person=Nobody(),
         clock=SystemClock(),
         interrupts=Nobody(),

@@ -10,6 +10,7 @@ from pathlib import Path
 from vdbg_env.application.ports import Clock, Interrupts, StepRunner
 from vdbg_env.application.run_runbook import Hands, Reading, RunOrder, Standing
 from vdbg_env.engines.clock import SystemClock
+from vdbg_env.engines.forked import Forked
 from vdbg_env.engines.local_processes import LocalProcesses
 from vdbg_env.engines.step_orders import StepSettings
 from vdbg_env.evidence.observation import Observation
@@ -146,6 +147,7 @@ def hands(
     return Hands(
         runner=runner or local(path, env),
         builtins=FakeBuiltins(),
+        apart=Forked(),
         person=Default(),
         clock=clock or SystemClock(),
         interrupts=interrupts or NoInterrupts(),

@@ -1,6 +1,7 @@
 """`vdbg-env runbook` on real processes: begun, recorded, replayed, resumed, refused."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.support.command_line import Ran, vdbg_env
 from vdbg_env.cli import main
+from vdbg_env.record.run_directory import RunDirectory
 
 RUNBOOK = """\
 apiVersion: vdbg-env/v1
@@ -151,6 +153,24 @@ def test_what_was_redacted_must_be_given_again(here: Path, capsys: pytest.Captur
     assert run("--resume", "r", workload=(*workload, "--other")) == 2
     assert "is another one than run 'r' was begun with" in capsys.readouterr().err
     assert run("--resume", "r", workload=workload) == 3
+
+
+def test_a_second_engine_on_a_run_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--run-dir", "r") == 3
+    capsys.readouterr()
+    with RunDirectory(here / "r").locked():
+        assert run("--resume", "r") == 2
+    assert f"another engine works on {here / 'r'}: process {os.getpid()} on" in capsys.readouterr().err
+
+
+def test_a_workload_that_puts_a_link_in_the_records_place_is_told_and_nothing_is_written_there(here: Path) -> None:
+    (here / "elsewhere").mkdir()
+    swap = "import os; print('boom badly', flush=True); os.rename('run', 'moved'); os.symlink('elsewhere', 'run')"
+    ran = _run("--run-dir", "run", "--", sys.executable, "-c", swap)
+    assert ran.status == 1
+    assert "it has been replaced by a link" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert list((here / "elsewhere").iterdir()) == []
 
 
 def test_a_folder_that_cannot_hold_a_run_is_a_clear_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,11 +206,23 @@ class StepRunner(Protocol):
         ...
 
 
+class Apart(Protocol):
+    """Does a piece of this program's own work where it can be ended: it may hang, or take all memory."""
+
+    def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:
+        """Do the work and return what it gave; `check` is called while it lasts, and ends it by raising.
+
+        What the work changes is files alone: nothing of this program's memory. Raises HostNotAble when it outlasts
+        `timeout_s` seconds, or dies.
+        """
+        ...
+
+
 class Clock(Protocol):
     """Two clocks: one to measure with, one to print."""
 
     def monotonic(self) -> float:
-        """Return seconds that only ever grow, for durations and limits."""
+        """Return seconds that only ever grow, for durations and limits: on Linux, those since the machine's start."""
         ...
 
     def wall(self) -> float:

@@ -6,16 +6,17 @@ events alone (`record.walk`), live and after a resumption alike.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, assert_never
 
-from vdbg_env.application.ports import Clock, Interrupts, StartedStep, StepRunner
+from vdbg_env.application.ports import Apart, Clock, Interrupts, StartedStep, StepRunner
 from vdbg_env.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
-from vdbg_env.record.codec import to_document
+from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, EventLog
 from vdbg_env.record.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
@@ -49,11 +50,15 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What a built-in may look at: the run's folder, and all that was walked before it."""
+    """What a built-in may look at: the run's folder, and all that was walked before it.
+
+    `began_s` is when this engine took the run up, by the clock that counts the seconds since the machine's start.
+    """
 
     directory: Path
     state: RunState
     walked: tuple[Walked, ...]
+    began_s: float
 
 
 class Builtins(Protocol):
@@ -93,6 +98,7 @@ class Hands:
 
     runner: StepRunner
     builtins: Builtins
+    apart: Apart
     person: Person
     clock: Clock
     interrupts: Interrupts
@@ -136,6 +142,7 @@ class _Run:
         self._order = order
         self._hands = hands
         self._log = log
+        self._began_s = hands.clock.monotonic()
         self._walk = walk(begin(order.state), log.events, order.start_branch)
 
     def to_its_end(self) -> RunEnd:
@@ -200,6 +207,7 @@ class _Run:
         directory = self._order.directory.path / attempt.directory
         placed_here = _placed(invocation, attempt, directory)
         try:
+            self._order.directory.check_in_place(attempt.directory)
             directory.mkdir(parents=True, exist_ok=True)
             redactor = self._hands.redactor
             write = self._order.directory.write_json
@@ -245,10 +253,21 @@ class _Run:
         )
 
     def _use_builtin(self, decision: UseBuiltin) -> StepResult:
+        """Have a built-in do its work within its time limit; what it cannot do is the step's error."""
+        self._order.directory.check_in_place(f"steps/{decision.step}")
+
+        def work() -> bytes:
+            try:
+                result = self._hands.builtins.use(decision, self._standing())
+            except VdbgError as error:
+                result = StepResult(step=decision.step, error=_told(error))
+            return json.dumps(to_document(result)).encode()
+
         try:
-            return self._hands.builtins.use(decision, self._standing())
-        except VdbgError as error:
+            done = self._hands.apart.do(work, timeout_s=decision.timeout_s, check=self._check_limits)
+        except HostNotAble as error:
             return StepResult(step=decision.step, error=_told(error))
+        return from_document(StepResult, json.loads(done))
 
     # -- what holds the run together --------------------------------------------------------------------------------
 
@@ -278,7 +297,12 @@ class _Run:
             raise _CutShort(f"the {total:g} s allowed for the whole run are spent")
 
     def _standing(self) -> Standing:
-        return Standing(directory=self._order.directory.path, state=self._walk.state, walked=self._walk.walked)
+        return Standing(
+            directory=self._order.directory.path,
+            state=self._walk.state,
+            walked=self._walk.walked,
+            began_s=self._began_s,
+        )
 
 
 def _placed(invocation: Invocation, attempt: OpenAttempt, directory: Path) -> Invocation:

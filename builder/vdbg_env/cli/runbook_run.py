@@ -26,6 +26,8 @@ from vdbg_env.cli import wiring
 from vdbg_env.cli.person import AtTerminal, Nobody
 from vdbg_env.cli.run_progress import RunProgress
 from vdbg_env.console import note
+from vdbg_env.errors import HostNotAble
+from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.record.walk import Walk
 from vdbg_env.report import run_json, run_terminal
 from vdbg_env.report.model import Report
@@ -54,6 +56,7 @@ def run(request: RunbookRequest) -> int:
         hands = Hands(
             runner=wiring.step_runner(request, begun, os.environ),
             builtins=_builtins(begun),
+            apart=wiring.apart(),
             person=AtTerminal() if interactive else Nobody(),
             clock=wiring.clock(),
             interrupts=interrupts,
@@ -62,7 +65,7 @@ def run(request: RunbookRequest) -> int:
         )
         end = run_runbook(begun.order, hands)
         report = _report(begun, end.walk, end)
-        files = _kept(report, begun.order.directory.path)
+        files = _kept(report, begun.order.directory)
         if request.record and end.signal is None:
             wiring.write_recording(begun, request.record, datetime.now(UTC))
     return _told(request, begun, end, report, files)
@@ -77,14 +80,17 @@ def tell_stale(runbook: Runbook, inputs: Mapping[str, Data]) -> None:
         note(f"stale: {line}")
 
 
-def _kept(report: Report, folder: Path) -> tuple[str, ...]:
+def _kept(report: Report, directory: RunDirectory) -> tuple[str, ...]:
     """Write the report beside the record; where that fails (a full disk, a folder the workload removed) say so, since
     the report is still to be printed and the verdict still the exit status."""
     try:
-        return write_report(report, folder)
+        directory.check_in_place()
+        return write_report(report, directory.path)
+    except HostNotAble as moved:
+        note(f"no report could be kept: {moved.what}")
     except OSError as error:
-        note(f"no report could be kept in {folder}: {error.strerror or error}")
-        return ()
+        note(f"no report could be kept in {directory.path}: {error.strerror or error}")
+    return ()
 
 
 def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, files: tuple[str, ...]) -> int:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # every engine is imported by the function that makes it, so 
     from vdbg_env.application.begin_run import Begun
     from vdbg_env.application.host_facts import HostInspector
     from vdbg_env.application.ports import (
+        Apart,
         BinarySource,
         Clock,
         ContainerRunner,
@@ -147,6 +148,13 @@ def gpu() -> HostGpu | None:
         return None
     first = re.match(r"([0-9.]+), ([0-9]+\.[0-9])$", ran.stdout, re.MULTILINE) if ran.code == 0 else None
     return HostGpu(driver=first[1], arch=first[2]) if first else None
+
+
+def apart() -> Apart:
+    """Return what does built-in steps in a process that can be ended."""
+    from vdbg_env.engines.forked import Forked
+
+    return Forked()
 
 
 def interrupts() -> SignalInterrupts:

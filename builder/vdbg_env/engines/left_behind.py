@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vdbg_env.engines.scribe import ending, lock_file
-from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, Observation, WorkerEnvironment
+from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, MemoryKills, Observation, WorkerEnvironment
 from vdbg_env.record.masking import mask_file
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation
 
@@ -50,6 +50,7 @@ def observation(invocation: Invocation, directory: Path, literals: tuple[bytes, 
         artifacts={name: found for name, found in artifacts.items() if found},
         workers=tuple(WorkerEnvironment(**worker) for worker in document.get("workers", [])),
         output_bytes=sum(s["bytes"] for n, s in document.get("output", {}).items() if n != "kernel.log"),
+        memory_kills=MemoryKills(**document.get("memory_kills", {})),
         directory=str(directory.relative_to(directory.parents[3])),
         notes=tuple(notes),
     )
@@ -84,7 +85,9 @@ def _foreign_files(directory: Path) -> Iterator[Path]:
 def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str]) -> Iterator[Artifact]:
     found = 0
     for path in sorted(directory.glob(rule.glob)):
-        if not path.is_file() or path.is_symlink() or path.name in OWN_FILES:
+        if not path.is_file() or path.resolve() != directory.resolve() / path.relative_to(directory):
+            continue  # a link, or below one: what it leads to is not the step's
+        if path.name in OWN_FILES:
             continue
         size = path.stat().st_size
         if rule.max_size is not None and size > rule.max_size:

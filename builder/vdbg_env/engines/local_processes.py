@@ -25,7 +25,7 @@ class LocalProcesses:
 
     def __init__(self, settings: StepSettings) -> None:
         self._settings = settings
-        self._supervisors = Supervisors()
+        self._supervisors = Supervisors(settings.supervisor)
 
     def start(self, invocation: Invocation, directory: Path) -> LocalStep:
         """Start an attempt; see `StepRunner.start`."""

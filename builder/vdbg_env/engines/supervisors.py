@@ -5,25 +5,23 @@ from __future__ import annotations
 import json
 import select
 import subprocess
-import sys
 import weakref
 from pathlib import Path
 
-from vdbg_env.engines import scribe
 from vdbg_env.errors import HostNotAble
 
-_PROGRAM = Path(scribe.__file__).parent / "__main__.py"
 _START_LIMIT_S = 30.0
 
 
 class Supervisors:
-    """The supervisors of one run: one step each, and one more that waits for the next.
+    """The supervisors of one run, each started by `command`: one for each step, and one more that waits for the next.
 
     The one that waits has no directory, no lock and no orders; it ends when this object goes, or when this program
     dies, for then its standard input is closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self._command = command
         self._waiting: list[subprocess.Popen[bytes]] = []
         weakref.finalize(self, _dismiss, self._waiting)
 
@@ -41,7 +39,7 @@ class Supervisors:
             raise _not_started(process) from error
         finally:
             _hang_up(process)
-        self._waiting.append(_spawn())
+        self._waiting.append(_spawn(self._command))
         return process
 
     def _next(self) -> subprocess.Popen[bytes]:
@@ -51,13 +49,13 @@ class Supervisors:
             if process.poll() is None:
                 return process
             _hang_up(process)
-        return _spawn()
+        return _spawn(self._command)
 
 
-def _spawn() -> subprocess.Popen[bytes]:
+def _spawn(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
     """Start a supervisor, which waits for its directory first; nothing of the user's environment reaches it."""
     return subprocess.Popen(
-        (sys.executable, "-I", "-S", str(_PROGRAM)),
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -49,6 +49,7 @@ class KernelLog:
 
 
 _XID = re.compile(r"NVRM: (?:GPU at \S+: )?Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+)(?:, (.*))?$")
+_BOOT_STAMP = re.compile(r"(?:<\d{1,3}>)?\[ {0,12}(\d{1,12}\.\d{1,9})\]")
 _PID = re.compile(r"pid='?(\d+|<unknown>)'?")
 _NAME = re.compile(r"name=([^,]+)")
 _CHANNEL = re.compile(r"\b(?:Ch|channel) (?:0x)?([0-9a-fA-F]{1,16})\b")
@@ -75,6 +76,21 @@ def parse_kernel_log(text: str) -> KernelLog:
         elif match := _OTHER.search(line):
             others.append((number, line[match.start() :].strip()))
     return KernelLog(xids=tuple(xids), driver_errors=tuple(others), killed_for_memory=tuple(killed))
+
+
+def split_at(text: str, boot_s: float) -> tuple[str, str]:
+    """Return the kernel log before and from a moment, in seconds since the machine's start as its stamps tell them.
+
+    A line without such a stamp belongs to the one before it; what comes before the first stamp is old.
+    """
+    before: list[str] = []
+    after: list[str] = []
+    part = before
+    for line in text.splitlines(keepends=True):
+        if stamp := _BOOT_STAMP.match(line):
+            part = after if float(stamp[1]) >= boot_s else before
+        part.append(line)
+    return "".join(before), "".join(after)
 
 
 def kernel_log_findings(log: KernelLog) -> tuple[Finding, ...]:

@@ -75,6 +75,14 @@ class WorkerEnvironment:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryKills:
+    """How many processes the kernel ended for lack of memory meanwhile: in the step's cgroup, on its whole machine."""
+
+    cgroup: int = 0
+    machine: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """All that was seen of one attempt of one step on one rank; a crash is an observation, never an exception."""
 
@@ -88,5 +96,6 @@ class Observation:
     artifacts: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
     workers: tuple[WorkerEnvironment, ...] = ()
     output_bytes: int = 0
+    memory_kills: MemoryKills = MemoryKills()
     directory: str = ""
     notes: tuple[str, ...] = ()

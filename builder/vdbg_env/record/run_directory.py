@@ -47,10 +47,11 @@ class RunHead:
 
 
 class RunDirectory:
-    """One run's folder; making one does not touch the disk."""
+    """One run's folder; making one writes nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._real = path.resolve()
 
     @property
     def events(self) -> Path:
@@ -102,6 +103,19 @@ class RunDirectory:
             os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
+
+    def check_in_place(self, name: str = "") -> None:
+        """Raise HostNotAble when the run, or `name` below it, has become a way to somewhere else since the run began.
+
+        A workload may put a link where its record lies; what follows would then be written wherever that leads.
+        """
+        real = (self.path / name).resolve()
+        if real != self._real / name:
+            raise HostNotAble(
+                f"{self.path / name} leads to {real} now: it has been replaced by a link",
+                cause="the workload, or somebody else, moved the record of this run",
+                next_step="look at what lies there, then begin again with another --run-dir",
+            )
 
     def write_head(self, head: RunHead) -> None:
         """Write `run.json`, whole or not at all."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vdbg_env.errors import BadInput
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook import decide, judge, scope
 from vdbg_env.runbook.expression import ExpressionFailed, compile_condition
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Runbook, ToRunbook, ToStep
@@ -61,8 +61,8 @@ def again(state: RunState, observations: Sequence[Observation]) -> bool:
     decision = state.decision
     assert isinstance(decision, RunStep), "only a run step is repeated"
     done = len({x.attempt for x in observations})
-    if done >= decision.repeat.count:
-        return False
+    if done >= decision.repeat.count or any(x.ended.by is EndedBy.NOT_STARTED for x in observations):
+        return False  # what could not be started at all has nothing to show to a second attempt
     step = state.runbook.step(decision.invocation.step)
     assert isinstance(step, Run)
     if decision.repeat.until is None:

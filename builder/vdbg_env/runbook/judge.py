@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.errors import BadInput
 from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.memory_kill import memory_kill_findings
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook import engine_args, scope, template
 from vdbg_env.runbook.expression import ExpressionFailed, Names, Value, compile_condition
@@ -58,8 +60,9 @@ class _Judge:
         failure = self.result.error or self._never_ran() or self._overlay_lost()
         outcome = self._error_outcome() if failure else self._first_that_holds()
         message = failure or self._text(outcome.message)
-        findings = self.result.findings if failure else (*self.result.findings, *self._finding(outcome, message))
         observations = self.result.observations
+        killed = tuple(replace(finding, step=self.step.id) for finding in memory_kill_findings(observations))
+        findings = (*self.result.findings, *killed, *(() if failure else self._finding(outcome, message)))
         artifacts = self.values.get("artifacts")
         return StepRecord(
             step=self.step.id,

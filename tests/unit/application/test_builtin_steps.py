@@ -75,7 +75,7 @@ class Bench:
         book = Runbook(name="b", title="B", steps=())
         decision = Finish(verdict=Verdict.INCONCLUSIVE, why="")
         state = RunState(runbook=book, inputs={"argv": ["prog"]}, facts=Facts(driver="580.1"), decision=decision)
-        return Standing(directory=self.directory, state=state, walked=())
+        return Standing(directory=self.directory, state=state, walked=(), began_s=100.0)
 
     def put(self, name: str, data: bytes | str) -> str:
         path = self.directory / "steps" / "s" / "1" / "localhost-0" / name
@@ -245,6 +245,21 @@ def test_a_process_ended_for_memory_before_the_run_is_told_and_is_no_finding_of_
     result = bench.use("gpu-health")
     assert "before this run the kernel ended python (6873) for lack of memory" in result.notes
     assert not result.findings
+
+
+def test_what_a_program_did_to_a_gpu_before_the_run_is_no_finding_of_it_and_a_broken_gpu_is(bench: Bench) -> None:
+    line = "[ {}] NVRM: Xid (PCI:0000:1b:00): {}, pid=77, name=python, Ch 08"
+    log = [line.format(stamp, code) for stamp, code in (("12.5", 31), ("12.6", 45), ("13.0", 48), ("101.0", 13))]
+    bench.programs = Programs({"dmesg": "\n".join(log)})
+    result = bench.use("gpu-health")
+    assert [f.rule for f in result.findings] == ["xid-48", "xid-13"]
+    assert "before this run: Xid 31 of python (77) on 0000:1b:00, GPU memory page fault (MMU fault)" in result.notes
+    assert result.results["xids"] == [31, 45, 48, 13]
+
+
+def test_a_process_ended_for_memory_during_the_run_is_a_finding(bench: Bench) -> None:
+    bench.programs = Programs({"dmesg": "[100.5] Out of memory: Killed process 6873 (python) total-vm:24803360kB"})
+    assert [f.rule for f in bench.use("gpu-health").findings] == ["kernel-log-oom-kill"]
 
 
 def test_a_driver_that_does_not_answer_gives_no_figures(bench: Bench) -> None:

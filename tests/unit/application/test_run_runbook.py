@@ -2,6 +2,7 @@
 
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,14 @@ from tests.support.killing import (
     outcome,
     run,
 )
+from vdbg_env.application.run_runbook import Standing, run_runbook
+from vdbg_env.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
-from vdbg_env.record.event_log import read_events
-from vdbg_env.runbook.state import Verdict
+from vdbg_env.record.event_log import Event, read_events
+from vdbg_env.record.walk import Walk
+from vdbg_env.runbook import engine
+from vdbg_env.runbook.model import Status, Uses
+from vdbg_env.runbook.state import Facts, StepResult, UseBuiltin, Verdict
 
 SAMPLE = (1, 3, 4, 5, 6, 9, 14, PLACES)
 
@@ -122,3 +128,43 @@ def test_a_clock_that_jumps_by_days_changes_nothing(tmp_path: Path) -> None:
     assert [step for step, _ in outcome(end)] == STEPS
     assert end.elapsed_s < 20
     assert all(w.duration_s is None or 0 <= w.duration_s < 10 for w in end.walk.walked)
+
+
+class Slow(small_run.FakeBuiltins):
+    """Built-ins that hang."""
+
+    def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
+        time.sleep(60)
+        return super().use(order, standing)
+
+
+def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_run_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    book = small_run.small_runbook()
+    first = book.steps[0]
+    assert isinstance(first, Uses)
+    book = replace(book, steps=(replace(first, timeout_s=0.3), *book.steps[1:]))
+    order = replace(small_run.order(path), state=engine.start(book, {}, Facts())[0])
+    with order.directory.locked():
+        end = run_runbook(order, replace(small_run.hands(path), builtins=Slow()))
+    check = end.walk.walked[0].record
+    assert (check.outcome, check.message) == (
+        Status.ERROR,
+        "it was not done within 0.3 s (the step's timeout is over)",
+    )
+    assert [step for step, _ in outcome(end)] == STEPS
+
+
+def test_a_run_folder_that_becomes_a_link_on_the_way_is_not_followed(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def swap(event: Event, _walk: Walk) -> None:
+        if event.kind == "attempt_ended" and not path.is_symlink():
+            path.rename(tmp_path / "moved")
+            path.symlink_to(elsewhere)
+
+    with pytest.raises(HostNotAble, match=r"leads to .*elsewhere.* now: it has been replaced by a link"):
+        run(path, small_run.hands(path, listener=swap))
+    assert list(elsewhere.iterdir()) == []
+    assert left_running(path) == []

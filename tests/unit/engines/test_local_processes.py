@@ -378,3 +378,35 @@ def test_the_floor_of_free_space_ends_the_step(tmp_path: Path) -> None:
     found = seen(tmp_path, python("import time; time.sleep(60)"), disk_floor=1 << 60)
     assert found.ended.by is EndedBy.DISK
     assert "the floor is" in str(found.ended.message)
+
+
+def test_a_folder_that_becomes_a_link_while_the_step_runs_is_not_followed(tmp_path: Path) -> None:
+    directory, elsewhere = place(tmp_path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    code = "import sys,time\nprint('before',flush=True)\nsys.stdin.read()\ntime.sleep(1)\nprint('after',flush=True)"
+    step = runner(tmp_path).start(python(code), directory)
+    moved = directory.with_name("moved")
+    directory.rename(moved)
+    directory.symlink_to(elsewhere)
+    until = time.monotonic() + 20
+    while not (moved / "ended.json").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert (moved / "stdout").read_bytes() == b"before\nafter\n"
+    assert json.loads((moved / "ended.json").read_text())["by"] == "exit"
+    found = step.wait(20)
+    assert found is not None and found.ended.by is EndedBy.ENGINE_LOST
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_what_a_link_leads_to_is_no_artifact(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "key.txt").write_text("not the step's")
+    code = "import os\nos.symlink(os.environ['AIM'], os.environ['D'] + '/sub')\nopen(os.environ['D'] + '/own.txt', 'w')"
+    invocation = python(
+        code,
+        env={"AIM": str(tmp_path / "private"), "D": str(tmp_path / "run/steps/step/1/localhost-0")},
+        artifacts=(ArtifactRule(name="texts", glob="*.txt"), ArtifactRule(name="below", glob="sub/*.txt")),
+    )
+    found = seen(tmp_path, invocation)
+    assert [a.path.rpartition("/")[2] for a in found.artifacts["texts"]] == ["own.txt"]
+    assert "below" not in found.artifacts

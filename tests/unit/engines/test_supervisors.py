@@ -11,8 +11,11 @@ import pytest
 from vdbg_env.engines.scribe import lock_file
 from vdbg_env.engines.scribe.orders import Orders, to_json
 from vdbg_env.engines.scribe.process_tree import descendants, process
+from vdbg_env.engines.step_orders import StepSettings
 from vdbg_env.engines.supervisors import Supervisors
 from vdbg_env.errors import HostNotAble
+
+COMMAND = StepSettings(env={}, cwd=Path("/"), mark="").supervisor
 
 
 def order(directory: Path, *argv: str) -> bytes:
@@ -39,14 +42,14 @@ def one_step(supervisors: Supervisors, directory: Path) -> int:
 
 
 def test_the_second_step_gets_the_supervisor_that_was_started_during_the_first(tmp_path: Path) -> None:
-    supervisors, before = Supervisors(), supervisors_below(os.getpid())
+    supervisors, before = Supervisors(COMMAND), supervisors_below(os.getpid())
     one_step(supervisors, tmp_path / "a")
     (waiting,) = supervisors_below(os.getpid()) - before
     assert one_step(supervisors, tmp_path / "b") == waiting
 
 
 def test_a_waiting_supervisor_that_somebody_ended_is_replaced(tmp_path: Path) -> None:
-    supervisors, before = Supervisors(), supervisors_below(os.getpid())
+    supervisors, before = Supervisors(COMMAND), supervisors_below(os.getpid())
     one_step(supervisors, tmp_path / "a")
     (waiting,) = supervisors_below(os.getpid()) - before
     os.kill(waiting, signal.SIGKILL)
@@ -55,7 +58,7 @@ def test_a_waiting_supervisor_that_somebody_ended_is_replaced(tmp_path: Path) ->
 
 
 def test_a_waiting_supervisor_goes_with_the_run(tmp_path: Path) -> None:
-    supervisors, before = Supervisors(), supervisors_below(os.getpid())
+    supervisors, before = Supervisors(COMMAND), supervisors_below(os.getpid())
     one_step(supervisors, tmp_path / "a")
     assert len(supervisors_below(os.getpid()) - before) == 1
     del supervisors
@@ -67,7 +70,7 @@ def test_a_waiting_supervisor_ends_when_its_engine_is_killed(tmp_path: Path) -> 
     engine = os.fork()
     if engine == 0:
         try:
-            supervisors = Supervisors()
+            supervisors = Supervisors(COMMAND)
             one_step(supervisors, tmp_path / "a")
             os.write(write, json.dumps(sorted(supervisors_below(os.getpid()))).encode())
             os.kill(os.getpid(), signal.SIGKILL)
@@ -87,12 +90,12 @@ def test_a_waiting_supervisor_ends_when_its_engine_is_killed(tmp_path: Path) -> 
 def test_orders_that_did_not_come_whole_start_nothing(tmp_path: Path) -> None:
     marker = tmp_path / "started"
     torn = order(tmp_path, "touch", str(marker)).rstrip(b"\n")
-    assert Supervisors().start(tmp_path, torn).wait(20) == 1
+    assert Supervisors(COMMAND).start(tmp_path, torn).wait(20) == 1
     assert not marker.exists()
     assert not lock_file.was_started(str(tmp_path))
 
 
 def test_a_directory_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(HostNotAble, match="could not be started") as told:
-        Supervisors().start(tmp_path / "gone", order(tmp_path, "true"))
+        Supervisors(COMMAND).start(tmp_path / "gone", order(tmp_path, "true"))
     assert "No such file or directory" in told.value.details[-1]

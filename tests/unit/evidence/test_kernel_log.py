@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.evidence.kernel_log import kernel_log_findings, parse_kernel_log
+from vdbg_env.evidence.kernel_log import kernel_log_findings, parse_kernel_log, split_at
 from vdbg_env.evidence.xid import XIDS, xid_meaning
 
 FAULT = (
@@ -54,6 +54,13 @@ def test_the_out_of_memory_killer_is_seen() -> None:
     log = parse_kernel_log("Memory cgroup out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:1kB")
     assert log.killed_for_memory == ((4242, "VLLM::Worker_TP"),)
     assert [f.rule for f in kernel_log_findings(log)] == ["kernel-log-oom-kill"]
+
+
+def test_the_log_is_parted_by_its_stamps_and_a_line_without_one_stays_with_the_one_before() -> None:
+    text = "old\n[   99.9] a\n  more of a\n<4>[  100.000000] b\n[Fri Aug 30 11:43:09 2024] more of b\n[100.5] c\n"
+    before, after = split_at(text, 100.0)
+    assert before == "old\n[   99.9] a\n  more of a\n"
+    assert before + after == text
 
 
 def test_other_complaints_of_the_driver_are_kept() -> None:

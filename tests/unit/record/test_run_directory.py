@@ -54,6 +54,24 @@ def test_a_folder_that_cannot_be_made_is_told_with_a_way_out(tmp_path: Path) -> 
     assert failed.value.next_step == "choose another with --run-dir DIR"
 
 
+def test_a_run_that_becomes_a_link_is_told_and_one_that_was_a_link_all_along_is_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to("disk")
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    run.check_in_place("steps/baseline/1")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "disk" / "steps").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HostNotAble, match=r"steps/baseline/1 leads to .*elsewhere/baseline/1 now"):
+        run.check_in_place("steps/baseline/1")
+    (tmp_path / "disk").rename(tmp_path / "moved")
+    (tmp_path / "disk").symlink_to("elsewhere")
+    with pytest.raises(HostNotAble, match="it has been replaced by a link"):
+        run.check_in_place()
+
+
 def test_odd_step_names_stay_inside_the_run(tmp_path: Path) -> None:
     path = RunDirectory(tmp_path).attempt("../../etc", 1, "ho/st", 0)
     assert path == tmp_path / "steps" / ".._.._etc" / "1" / "ho_st-0"

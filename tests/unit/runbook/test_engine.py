@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.runbooks import crashed, hung, ran, result
+from tests.support.runbooks import crashed, hung, observation, ran, result
 from vdbg_env.errors import BadInput
 from vdbg_env.evidence.finding import Level
-from vdbg_env.evidence.observation import Ended, EndedBy, Observation, WorkerEnvironment
+from vdbg_env.evidence.observation import Ended, EndedBy, MemoryKills, Observation, WorkerEnvironment
 from vdbg_env.runbook import engine
 from vdbg_env.runbook.invocation import Matcher
 from vdbg_env.runbook.model import (
@@ -168,6 +168,19 @@ def test_a_step_is_repeated_until_the_bug_shows_and_no_more() -> None:
 def test_the_count_bounds_the_repeats() -> None:
     state, _ = begin()
     assert not engine.again(state, [ran("baseline", attempt=i) for i in (1, 2, 3)])
+
+
+def test_an_attempt_that_the_kernel_ended_for_lack_of_memory_is_a_finding_of_its_step() -> None:
+    state, _ = begin()
+    seen = replace(crashed("baseline"), memory_kills=MemoryKills(cgroup=1))
+    state, _ = engine.advance(state, result("baseline", seen))
+    assert [(f.rule, f.step) for f in state.findings] == [("memory-kill", "baseline")]
+
+
+def test_what_cannot_be_started_at_all_is_not_tried_again() -> None:
+    state, _ = begin()
+    refused = observation("baseline", ended=Ended(by=EndedBy.NOT_STARTED, message="nope: No such file or directory"))
+    assert not engine.again(state, [refused])
 
 
 def test_a_missing_tool_skips_a_step_and_says_so() -> None:

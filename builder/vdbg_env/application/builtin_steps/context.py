@@ -23,13 +23,15 @@ _LONGEST_TEXT = 64 << 20  # bytes of one text file that are read at once
 class BuiltinContext:
     """The world as a built-in sees it.
 
-    `folder` is the step's own, for files it wants to keep; `observations` are those of the step that a reader reads,
+    `folder` is the step's own, for files it wants to keep; `began_s` is when the engine took the run up, in seconds
+    since the machine's start; `observations` are those of the step that a reader reads,
     and empty for a step; `workload` is its unchanged command line, `environment` the one it inherits; `steps` are
     those of the runbook; `report` makes the report of all so far.
     """
 
     run_directory: Path
     folder: Path
+    began_s: float
     workload: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     parameters: Mapping[str, Data]

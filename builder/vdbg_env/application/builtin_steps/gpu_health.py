@@ -12,13 +12,13 @@ from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinRe
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.kernel_log import KernelLog, kernel_log_findings, parse_kernel_log
+from vdbg_env.evidence.kernel_log import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
 from vdbg_env.runbook.state import ResultValue
 
 _QUERY = "name,driver_version,ecc.errors.uncorrected.volatile.total,mig.mode.current"
 _CUDA = re.compile(r"CUDA(?: UMD)? Version\s*:\s*([\d.]+)")
 _CAP_SYS_PTRACE = 19
-_KILLED_SHOWN = 3
+_SHOWN = 3  # the last of what went before
 # Variables that change a crash's behaviour; left over from an earlier session they make every step a lie.
 _TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_DEVICE_WAITS_ON_EXCEPTION",
             "CUDA_COREDUMP_FILE", "PYTORCH_NO_CUDA_MEMORY_CACHING", "VLLM_TRACE_FUNCTION")  # fmt: skip
@@ -30,7 +30,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
     notes: list[str] = []
     findings: list[Finding] = []
     results |= _gpus(context.programs, notes)
-    xids, from_log = _kernel_log(context.programs, notes)
+    xids, from_log = _kernel_log(context.programs, context.began_s, notes)
     results |= xids
     findings += from_log
     ptrace = may_trace(Path("/proc"))
@@ -66,7 +66,9 @@ def _gpus(programs: ProgramRunner, notes: list[str]) -> dict[str, ResultValue]:
     return results | ({"cuda": cuda[1]} if cuda else {})
 
 
-def _kernel_log(programs: ProgramRunner, notes: list[str]) -> tuple[dict[str, ResultValue], tuple[Finding, ...]]:
+def _kernel_log(
+    programs: ProgramRunner, began_s: float, notes: list[str]
+) -> tuple[dict[str, ResultValue], tuple[Finding, ...]]:
     """Read the kernel's ring buffer; inside a container it is usually closed, and that is no clean bill."""
     program = programs.which("dmesg")
     if program is None:
@@ -80,15 +82,25 @@ def _kernel_log(programs: ProgramRunner, notes: list[str]) -> tuple[dict[str, Re
     if done.code != 0:
         notes.append("the kernel log may not be read here: look for Xid lines on the host (dmesg | grep Xid)")
         return {}, ()
-    log = parse_kernel_log(done.stdout)
-    # Whoever ran out of memory before this run began was not its workload: told, and no finding.
-    notes += [f"before this run the kernel ended {name} ({pid}) for lack of memory" for pid, name in _earlier(log)]
-    return {"xids": [xid.code for xid in log.xids]}, kernel_log_findings(replace(log, killed_for_memory=()))
+    earlier, log = (parse_kernel_log(text) for text in split_at(done.stdout, began_s))
+    notes += _not_of_this_run(earlier)
+    lasting = tuple(x for x in earlier.xids if not _of_a_program(x))
+    counted = replace(log, xids=(*lasting, *log.xids), driver_errors=(*earlier.driver_errors, *log.driver_errors))
+    return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(counted)
 
 
-def _earlier(log: KernelLog) -> tuple[tuple[int, str], ...]:
-    """Return the last processes that were ended for memory, each as pid and name."""
-    return log.killed_for_memory[-_KILLED_SHOWN:]
+def _not_of_this_run(earlier: KernelLog) -> Iterator[str]:
+    """Tell what programs did before this run began: it was not its workload, and so is no finding."""
+    for pid, name in earlier.killed_for_memory[-_SHOWN:]:
+        yield f"before this run the kernel ended {name} ({pid}) for lack of memory"
+    for xid in [x for x in earlier.xids if _of_a_program(x)][-_SHOWN:]:
+        who = f" of {xid.process} ({xid.pid})" if xid.pid else ""
+        yield f"before this run: Xid {xid.code}{who} on {xid.bus}, {xid.meaning.name}"
+
+
+def _of_a_program(xid: Xid) -> bool:
+    """Whether an Xid tells of a program that has ended since; what it tells of the GPU itself lasts."""
+    return xid.meaning.severity in {"software", "follow-up"}
 
 
 def may_trace(proc: Path) -> bool | None:

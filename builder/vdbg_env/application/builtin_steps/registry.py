@@ -80,6 +80,7 @@ class BuiltinSteps:
         return BuiltinContext(
             run_directory=standing.directory,
             folder=standing.directory / "steps" / step,
+            began_s=standing.began_s,
             workload=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
             steps=standing.state.runbook.steps,
             parameters=parameters,

@@ -13,6 +13,7 @@ from vdbg_env.engines.scribe import lock_file
 from vdbg_env.engines.scribe.ending import Ending
 from vdbg_env.engines.scribe.helpers import HangActions, Helpers
 from vdbg_env.engines.scribe.launch import NotStarted, launch
+from vdbg_env.engines.scribe.memory_kills import MemoryKills
 from vdbg_env.engines.scribe.orders import Orders, from_json, settled
 from vdbg_env.engines.scribe.ownership import give_back
 from vdbg_env.engines.scribe.phase import Phase, Verdict
@@ -39,6 +40,7 @@ class Supervisor:
         )
         self._orders = orders
         self._lock = lock
+        self._memory_kills = MemoryKills()
         self._ending = Ending(orders.directory, self._redactor)
         self._helpers = Helpers(orders)
         self._hang = HangActions(orders, self._helpers, self._redactor)
@@ -262,6 +264,7 @@ class Supervisor:
                 **self._streams.summary(),
                 "workers": [self._worker(*one) for one in (census.workers() if census else [])],
                 "hang": self._hang.ran,
+                "memory_kills": self._memory_kills.since(),
                 "survivors": [{"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors_left()],
                 "notes": [*self._streams.notes, *self._notes],
             }
@@ -290,11 +293,14 @@ def main() -> int:
     named = sys.stdin.buffer.readline()
     if not named.endswith(b"\n"):
         return 1  # the engine went before it had a step for us
-    lock = lock_file.take(json.loads(named))
+    os.chdir(json.loads(named))
+    lock = lock_file.take(".")
     os.write(1, b"ready\n")
     orders = from_json(sys.stdin.buffer.readline())
     if orders is None:
         return 1
+    # The folder is this process's own from here on, wherever its name may lead when the workload has moved it.
+    orders = orders._replace(directory=".")
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)

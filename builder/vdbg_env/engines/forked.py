@@ -1,0 +1,91 @@
+"""Does work in a forked process, so that it can be ended when its time is over, with all it has started."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from vdbg_env.engines.scribe.process_tree import descendants, die_with_parent, send
+from vdbg_env.errors import HostNotAble
+
+_CHECK_S = 0.25  # how long a signal to this program may wait to be seen
+_FAILED = 1
+
+
+class Forked:
+    """An Apart for a program of one thread: the work sees all that this process had when it began."""
+
+    def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:
+        """Do the work; see `Apart.do`."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            _work(work, write)
+        os.close(write)
+        status: int | None = None
+        try:
+            given = _all_of(read, None if timeout_s is None else time.monotonic() + timeout_s, check)
+            if given is not None:
+                status = os.waitpid(pid, 0)[1]
+        finally:
+            os.close(read)
+            if status is None:
+                _end(pid)
+        if given is None:
+            raise HostNotAble(f"it was not done within {timeout_s:g} s", cause="the step's timeout is over")
+        if status:
+            code = os.waitstatus_to_exitcode(status)
+            how = given.decode("utf-8", "replace") if code == _FAILED else f"it was ended by signal {-code}"
+            raise HostNotAble(f"the work failed: {how}", cause="a fault of this program, or a lack of memory")
+        return given
+
+
+def _work(work: Callable[[], bytes], write: int) -> NoReturn:
+    """Do the work in the child and give what it returned, or why it could not, to the pipe."""
+    try:
+        os.setsid()  # a Ctrl-C is the parent's to answer: it ends this process when it sees fit
+        die_with_parent()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        _give(write, work())
+        os._exit(0)
+    except BaseException as error:
+        with suppress(OSError):
+            _give(write, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+    finally:
+        os._exit(_FAILED)
+
+
+def _give(write: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(write, view) :]
+
+
+def _all_of(read: int, until: float | None, check: Callable[[], None]) -> bytes | None:
+    """Return all that comes out of a pipe up to its end; None when that has not come in time."""
+    given = bytearray()
+    while True:
+        left = _CHECK_S if until is None else min(_CHECK_S, until - time.monotonic())
+        if left <= 0:
+            return None
+        if not select.select([read], [], [], left)[0]:
+            check()
+            continue
+        data = os.read(read, 1 << 16)
+        if not data:
+            return bytes(given)
+        given += data
+
+
+def _end(pid: int) -> None:
+    """Kill a process and all below it, children first seen: an orphan could not be found any more."""
+    below = descendants(pid)
+    os.kill(pid, signal.SIGKILL)
+    send(below, signal.SIGKILL)
+    os.waitpid(pid, 0)

@@ -1,0 +1,46 @@
+"""A lack of memory is told from how an attempt ended, and never surer than the counters allow."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.runbooks import observation, ran
+from vdbg_env.evidence.finding import Level
+from vdbg_env.evidence.memory_kill import memory_kill_findings
+from vdbg_env.evidence.observation import Ended, EndedBy, MemoryKills, Observation
+
+KILLED = Ended(by=EndedBy.SIGNAL, signal=9)
+SHELL = Ended(by=EndedBy.EXIT, code=137)
+WORKER_DIED = Ended(by=EndedBy.EXIT, code=1)
+OURS = Ended(by=EndedBy.TIMEOUT, signal=9)
+
+
+def seen(ended: Ended, *, cgroup: int = 0, machine: int = 0) -> Observation:
+    return replace(observation("s", ended=ended), memory_kills=MemoryKills(cgroup=cgroup, machine=machine))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "level", "words"),
+    [
+        (seen(WORKER_DIED, cgroup=1, machine=1), Level.ERROR, "the kernel ended a process of this step's cgroup"),
+        (seen(WORKER_DIED, cgroup=2, machine=2), Level.ERROR, "ended 2 processes of this step's cgroup"),
+        (seen(KILLED, machine=1), Level.ERROR, "ended a process of this step for lack of memory"),
+        (seen(SHELL, machine=1), Level.ERROR, "ended a process of this step for lack of memory"),
+        (seen(WORKER_DIED, machine=1), Level.WARNING, "whether of the workload's is not known"),
+        (seen(KILLED), Level.WARNING, "a SIGKILL that is not ours"),
+    ],
+)
+def test_it_is_told_as_surely_as_it_is_known(attempt: Observation, level: Level, words: str) -> None:
+    (finding,) = memory_kill_findings([attempt])
+    assert (finding.rule, finding.level) == ("memory-kill", level)
+    assert words in finding.message
+
+
+def test_of_many_attempts_the_surest_word_is_kept() -> None:
+    (finding,) = memory_kill_findings([seen(KILLED), seen(KILLED, cgroup=1), seen(WORKER_DIED, machine=1)])
+    assert finding.confidence == 0.95
+
+
+@pytest.mark.parametrize("attempt", [seen(OURS), seen(WORKER_DIED), ran("s")])
+def test_other_ends_point_to_no_lack_of_memory(attempt: Observation) -> None:
+    assert memory_kill_findings([attempt]) == ()
