@@ -22,6 +22,7 @@ from vdbg_env.cuda.fatbin import EntryKind
 from vdbg_env.cuda.lineinfo import Counts, FileReport, Verdict
 from vdbg_env.engines.binary_files import BinaryFiles
 from vdbg_env.engines.programs import Programs
+from vdbg_env.engines.scratch import Scratch
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 
@@ -98,7 +99,9 @@ class WithWitness:
 def verify(tools: Toolchain, path: Path) -> FileReport:
     """Verify one file with cuobjdump as witness, which must agree."""
     request = VerifyRequest(targets=(str(path),), witness="cuobjdump", threads=2)
-    (report,) = verify_binaries(request, source=BinaryFiles(), programs=WithWitness(tools.cuobjdump)).files
+    (report,) = verify_binaries(
+        request, source=BinaryFiles(), programs=WithWitness(tools.cuobjdump), scratch=Scratch()
+    ).files
     assert report.witness is not None
     assert report.witness.agrees, report.witness
     return report

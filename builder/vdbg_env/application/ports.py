@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:  # a port only names these: `locate` must not load the planner of images because another command does
     from vdbg_env.application.build_events import BuildEvent
@@ -71,6 +72,8 @@ class ProgramRunner(Protocol):
         """Run to the end; raises HostNotAble when it cannot be started or outlasts `timeout_s`."""
         ...
 
+
+NOTHING_LENT: Final[Mapping[str, Buffer]] = MappingProxyType({})
 
 EngineName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]
 
@@ -136,8 +139,12 @@ class ImageEngine(Protocol):
         """
         ...
 
-    def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
+    def execute(
+        self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
+    ) -> Completed:
         """Run a program inside the image, without network, and remove its container whatever happens.
+
+        `lent` are files, by their path in the image, that are there for this run alone.
 
         Raises EngineFailed when the container cannot be started or outlasts `timeout_s`.
         """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vdbg_env.application.ports import BinaryFile, Completed, ImageEngine
+from vdbg_env.application.ports import BinaryFile, Buffer, Completed, ImageEngine
 from vdbg_env.application.verify_binaries import Tell, VerifyRequest, verify_binaries
 from vdbg_env.cuda.lineinfo import FileReport, LineinfoReport, Verdict
 from vdbg_env.errors import EngineFailed, HostNotAble, NotProven
@@ -24,9 +24,8 @@ def prove_image(
     request = VerifyRequest(
         targets=tuple(f"{ROOT}/{artifact}" for artifact in plan.artifacts), witness="cuobjdump", threads=threads
     )
-    return verify_binaries(
-        request, source=_ImageFiles(engine, image_id), programs=_ImagePrograms(engine, image_id), tell=tell
-    )
+    inside = _InsideImage(engine, image_id)
+    return verify_binaries(request, source=inside, programs=inside, scratch=inside, tell=tell)
 
 
 def require_proven(proof: LineinfoReport, image_id: str) -> None:
@@ -88,24 +87,17 @@ def _doubt_line(file: FileReport) -> str:
 
 
 @dataclass(frozen=True)
-class _ImageFiles:
-    """The files of an image as a `BinarySource`, each with its path in the image for the image's own programs."""
+class _InsideImage:
+    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; what is lent is there for its programs."""
 
     engine: ImageEngine
     image_id: str
+    lent: dict[str, Buffer] = field(default_factory=dict)
 
     @contextmanager
     def open(self, target: str) -> Iterator[Iterator[BinaryFile]]:
         with self.engine.files(self.image_id, [target]) as files:
             yield (replace(file, path=Path(file.name)) for file in files)
-
-
-@dataclass(frozen=True)
-class _ImagePrograms:
-    """The programs of an image as a `ProgramRunner`."""
-
-    engine: ImageEngine
-    image_id: str
 
     def which(self, program: str) -> str | None:
         ran = self.engine.execute(self.image_id, ["sh", "-c", f"command -v {program}"])
@@ -113,6 +105,15 @@ class _ImagePrograms:
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
         try:
-            return self.engine.execute(self.image_id, argv, timeout_s=timeout_s)
+            return self.engine.execute(self.image_id, argv, timeout_s=timeout_s, lent=self.lent)
         except EngineFailed as error:
             raise HostNotAble(error.what, cause=error.cause, next_step=error.next_step) from error
+
+    @contextmanager
+    def lend(self, data: Buffer, suffix: str) -> Iterator[Path]:
+        path = f"{ROOT}/lent-{len(self.lent)}{suffix}"
+        self.lent[path] = data
+        try:
+            yield Path(path)
+        finally:
+            del self.lent[path]

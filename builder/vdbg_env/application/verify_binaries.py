@@ -38,12 +38,12 @@ def verify_binaries(
     *,
     source: BinarySource,
     programs: ProgramRunner,
-    scratch: ScratchFiles | None = None,
+    scratch: ScratchFiles,
     tell: Tell = lambda _: None,
 ) -> LineinfoReport:
     """Read every target and return the proof; `tell` is called with the name of each file before it is read.
 
-    With `scratch`, a witness whose list broke off is asked about single cubins too.
+    A witness whose list broke off is asked about single cubins too, which `scratch` lends it as files.
 
     Raises BadInput for a target that does not exist, and HostNotAble when the witness is asked for and missing.
     """
@@ -100,14 +100,16 @@ def _batches(codes: Iterator[DeviceCode]) -> Iterator[tuple[DeviceCode, ...]]:
 
 
 def _ask(
-    tool: str | None, file: BinaryFile, report: FileReport, programs: ProgramRunner, scratch: ScratchFiles | None
+    tool: str | None, file: BinaryFile, report: FileReport, programs: ProgramRunner, scratch: ScratchFiles
 ) -> Witness | None:
     if tool is None or file.path is None or report.problem is not None:
         return None
     try:
         ran = programs.run([tool, "-all", "-lelf", str(file.path)], timeout_s=WITNESS_TIMEOUT_S)
-        witness = cuobjdump.weigh(report, cuobjdump.parse_listing(ran.stdout, ran.stderr), ran.code)
-        if witness.agrees or scratch is None or not report.counts.cubins:
+        listing = cuobjdump.parse_listing(ran.stdout, ran.stderr)
+        witness = cuobjdump.weigh(report, listing, ran.code)
+        broke_off = ran.code > 0 and len(listing.names) < report.counts.cubins
+        if witness.agrees or not broke_off:
             return witness
         return cross_examine(witness, file.data, tool, programs=programs, scratch=scratch)
     except HostNotAble as error:

@@ -14,7 +14,7 @@ from typing import Any
 import requests
 from docker import errors
 
-from vdbg_env.application.ports import BinaryFile, Completed, PushProgress
+from vdbg_env.application.ports import NOTHING_LENT, BinaryFile, Buffer, Completed, PushProgress
 from vdbg_env.engines.candidates import spilled
 from vdbg_env.engines.container_archive import container_archive
 from vdbg_env.engines.context_tar import upload
@@ -54,10 +54,15 @@ class DockerImages:
                 if stream is not None:
                     yield from spilled(posixpath.join(parent, member.name), stream)
 
-    def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
+    def execute(
+        self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
+    ) -> Completed:
         """See `ImageEngine.execute`."""
         client = self.engine.client
         with self._container(image_id, argv) as container, engine_errors(self.engine.endpoint):
+            if lent:
+                files = tuple(FileBytes(name=path.lstrip("/"), data=bytes(data)) for path, data in lent.items())
+                client.put_archive(container, "/", b"".join(upload(BuildContext(items=files))))
             client.start(container)
             try:
                 code = client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"]

@@ -20,7 +20,15 @@ from pathlib import Path
 import platformdirs
 
 from vdbg_env.application.build_events import BuildEvent, BuildWarning, Built
-from vdbg_env.application.ports import BinaryFile, BuildOrder, Completed, EngineDescription, PushProgress
+from vdbg_env.application.ports import (
+    NOTHING_LENT,
+    BinaryFile,
+    Buffer,
+    BuildOrder,
+    Completed,
+    EngineDescription,
+    PushProgress,
+)
 from vdbg_env.engines.binary_files import BinaryFiles
 from vdbg_env.engines.context_tar import extract
 from vdbg_env.engines.host_steps import HostSteps, StepFailed
@@ -88,7 +96,9 @@ class HostEngine:
         prefix = _prefix_of(image_id)
         return contextlib.closing(_candidates(prefix, folders))
 
-    def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
+    def execute(
+        self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
+    ) -> Completed:
         """See `ImageEngine.execute`; a bare machine cannot take the network away without root, so it stays."""
         prefix = _prefix_of(image_id)
         env = _record_of(prefix).environment
@@ -99,9 +109,10 @@ class HostEngine:
             )
         real = [program, *(word.replace(ROOT, str(prefix), 1) if word.startswith(ROOT) else word for word in argv[1:])]
         try:
-            ran = subprocess.run(
-                real, env=env, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
-            )
+            with _lent(prefix, lent):
+                ran = subprocess.run(
+                    real, env=env, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+                )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise EngineFailed(
                 f"{argv[0]} could not be run to its end: {error}", next_step="vdbg-env doctor"
@@ -215,6 +226,19 @@ def _locked(path: Path) -> Iterator[None]:
                 "another vdbg-env is building the same plan on this machine", next_step="wait for it to end"
             ) from error
         yield
+
+
+@contextmanager
+def _lent(prefix: Path, lent: Mapping[str, Buffer]) -> Iterator[None]:
+    """Keep files below the prefix while a program runs; their paths are those of an image."""
+    paths = {Path(path.replace(ROOT, str(prefix), 1)): data for path, data in lent.items()}
+    try:
+        for path, data in paths.items():
+            path.write_bytes(data)
+        yield
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
 
 
 def _candidates(prefix: Path, folders: Sequence[str]) -> Generator[BinaryFile, None, None]:

@@ -53,26 +53,20 @@ def parse_section_names(stdout: str) -> tuple[str, ...]:
 
 
 def weigh(ours: FileReport, listing: Listing, code: int) -> Witness:
-    """Hold the witness's list against our count, and explain a difference where the reason is known."""
+    """Hold the witness's list against our count; words for a difference, which alone explain nothing away."""
     listed, counted = len(listing.names), ours.counts.cubins
     if listing.fatal is None and (code == 0 or (listing.says_none and listed == 0)) and listed == counted:
         return Witness(tool=TOOL, listed=listed, rc=code, agrees=True)
-    known = _known_fault(listing, listed, counted)
-    reason = known or _reason(listing, listed, counted, code)
-    return Witness(tool=TOOL, listed=listed, rc=code, agrees=False, reason=reason, explained=known is not None)
+    reason = _reason(listing, listed, counted, code)
+    return Witness(tool=TOOL, listed=listed, rc=code, agrees=False, reason=reason)
 
 
-def _known_fault(listing: Listing, listed: int, counted: int) -> str | None:
-    """Return what is known to go wrong in cuobjdump itself, so that its list says nothing against ours."""
+def _reason(listing: Listing, listed: int, counted: int, code: int) -> str:
     if listing.fatal and listing.fatal.startswith("Invalid ELF") and listed < counted:
         return (
             f"it stopped after {listed} of {counted} cubins with 'Invalid ELF', "
             "as releases of CUDA 13 do at sm_90 cubins of CUDA 12.1"
         )
-    return None
-
-
-def _reason(listing: Listing, listed: int, counted: int, code: int) -> str:
     if code < 0:
         return f"it was ended by signal {-code}; it needs memory for every cubin of the file at once"
     if listing.fatal:

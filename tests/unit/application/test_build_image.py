@@ -12,7 +12,15 @@ from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built, StepEnded, StepStarted
 from vdbg_env.application.build_image import BuildSettings, build_image
 from vdbg_env.application.image_library import read_image_library
-from vdbg_env.application.ports import BinaryFile, BuildOrder, Completed, EngineDescription, PushProgress
+from vdbg_env.application.ports import (
+    NOTHING_LENT,
+    BinaryFile,
+    Buffer,
+    BuildOrder,
+    Completed,
+    EngineDescription,
+    PushProgress,
+)
 from vdbg_env.errors import EngineFailed, NotProven
 from vdbg_env.image.dockerfile import step_titles
 from vdbg_env.image.plan import LABEL_PROOF, BuildPlan
@@ -57,7 +65,9 @@ class FakeEngine:
         assert folders == ["/opt/vdbg/out"]
         yield (BinaryFile(name=name, data=data) for name, data in self.libraries.items())
 
-    def execute(self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0) -> Completed:
+    def execute(
+        self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
+    ) -> Completed:
         if argv[0] == "sh":
             return Completed(argv=tuple(argv), code=0, stdout="/cuda/bin/cuobjdump\n", stderr="")
         assert list(argv[:3]) == ["/cuda/bin/cuobjdump", "-all", "-lelf"]

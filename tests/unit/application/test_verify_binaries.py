@@ -12,6 +12,7 @@ from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.application.ports import BinaryFile, Completed
 from vdbg_env.application.verify_binaries import VerifyRequest, verify_binaries
 from vdbg_env.cuda.lineinfo import Verdict
+from vdbg_env.engines.scratch import Scratch
 from vdbg_env.errors import HostNotAble
 
 GOOD = host_library(container(*(EntrySpec(payload=cubin(f"k{i}", lines=True)) for i in range(20))))
@@ -61,7 +62,7 @@ REQUEST = VerifyRequest(targets=("here",), threads=2)
 
 def test_a_good_file_with_an_agreeing_witness() -> None:
     programs = FakePrograms()
-    report = verify_binaries(REQUEST, source=FakeSource([file("good.so", GOOD)]), programs=programs)
+    report = verify_binaries(REQUEST, source=FakeSource([file("good.so", GOOD)]), programs=programs, scratch=Scratch())
     assert report.verdict is Verdict.FULL
     assert report.counts.with_debug_line == 20
     assert [f.witness.agrees for f in report.files if f.witness] == [True]
@@ -70,7 +71,7 @@ def test_a_good_file_with_an_agreeing_witness() -> None:
 
 def test_files_without_device_code_are_counted_only_unless_asked_for() -> None:
     source = FakeSource([file("host.so", HOST), file("named.so", HOST, asked_for=True), file("bad.so", BAD)])
-    report = verify_binaries(REQUEST, source=source, programs=FakePrograms(path=None))
+    report = verify_binaries(REQUEST, source=source, programs=FakePrograms(path=None), scratch=Scratch())
     assert [(f.path, f.verdict) for f in report.files] == [
         ("named.so", Verdict.NO_DEVICE_CODE),
         ("bad.so", Verdict.NONE),
@@ -81,7 +82,7 @@ def test_files_without_device_code_are_counted_only_unless_asked_for() -> None:
 def test_one_damaged_file_does_not_stop_the_others() -> None:
     damaged = GOOD.replace(b"\x50\xed\x55\xba", b"\x51\xed\x55\xba")
     source = FakeSource([file("damaged.so", damaged), file("good.so", GOOD)])
-    report = verify_binaries(REQUEST, source=source, programs=FakePrograms())
+    report = verify_binaries(REQUEST, source=source, programs=FakePrograms(), scratch=Scratch())
     assert [f.verdict for f in report.files] == [Verdict.UNREADABLE, Verdict.FULL]
     assert "no fat binary container here" in (report.files[0].problem or "")
     assert report.verdict is Verdict.UNREADABLE
@@ -89,32 +90,34 @@ def test_one_damaged_file_does_not_stop_the_others() -> None:
 
 def test_a_file_that_could_not_be_opened_is_reported() -> None:
     source = FakeSource([BinaryFile(name="closed.so", data=b"", problem="Permission denied")])
-    report = verify_binaries(REQUEST, source=source, programs=FakePrograms())
+    report = verify_binaries(REQUEST, source=source, programs=FakePrograms(), scratch=Scratch())
     assert (report.files[0].verdict, report.files[0].problem) == (Verdict.UNREADABLE, "Permission denied")
 
 
 def test_without_a_witness_at_hand_none_is_asked() -> None:
-    report = verify_binaries(REQUEST, source=FakeSource([file("good.so", GOOD)]), programs=FakePrograms(path=None))
+    report = verify_binaries(
+        REQUEST, source=FakeSource([file("good.so", GOOD)]), programs=FakePrograms(path=None), scratch=Scratch()
+    )
     assert report.files[0].witness is None
 
 
 def test_the_witness_can_be_refused() -> None:
     programs = FakePrograms()
     request = VerifyRequest(targets=("here",), witness="none")
-    verify_binaries(request, source=FakeSource([file("good.so", GOOD)]), programs=programs)
+    verify_binaries(request, source=FakeSource([file("good.so", GOOD)]), programs=programs, scratch=Scratch())
     assert programs.runs == []
 
 
 def test_a_witness_that_is_demanded_and_missing_is_an_error() -> None:
     request = VerifyRequest(targets=("here",), witness="cuobjdump")
     with pytest.raises(HostNotAble) as caught:
-        verify_binaries(request, source=FakeSource([]), programs=FakePrograms(path=None))
+        verify_binaries(request, source=FakeSource([]), programs=FakePrograms(path=None), scratch=Scratch())
     assert "pip install nvidia-cuda-cuobjdump" in (caught.value.next_step or "")
 
 
 def test_a_witness_that_outlasts_its_time_is_told_and_changes_no_verdict() -> None:
     programs = FakePrograms(error=HostNotAble("cuobjdump did not end within 600 seconds"))
-    report = verify_binaries(REQUEST, source=FakeSource([file("good.so", GOOD)]), programs=programs)
+    report = verify_binaries(REQUEST, source=FakeSource([file("good.so", GOOD)]), programs=programs, scratch=Scratch())
     witness = report.files[0].witness
     assert witness is not None
     assert (witness.agrees, witness.rc) == (False, None)
@@ -124,5 +127,5 @@ def test_a_witness_that_outlasts_its_time_is_told_and_changes_no_verdict() -> No
 def test_each_file_is_told_before_it_is_read() -> None:
     told: list[str] = []
     source = FakeSource([file("good.so", GOOD), file("bad.so", BAD)])
-    verify_binaries(REQUEST, source=source, programs=FakePrograms(), tell=told.append)
+    verify_binaries(REQUEST, source=source, programs=FakePrograms(), scratch=Scratch(), tell=told.append)
     assert told == ["good.so", "bad.so"]

@@ -1,0 +1,87 @@
+"""The image's own cuobjdump as second witness, where its list breaks off: words never explain it, cubins may."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.builders.core_builder import CUBINS
+from tests.builders.fatbin import EntrySpec, container, host_library
+from tests.support.build_orders import built, small_order
+from tests.support.toolchain import cuda_tool
+from vdbg_env.application.ports import ImageEngine
+from vdbg_env.application.prove_image import prove_image, require_proven
+from vdbg_env.cuda.lineinfo import FileReport, Verdict
+from vdbg_env.errors import NotProven
+
+pytestmark = pytest.mark.engine
+
+READABLE = (CUBINS / "inline_chain_sm80.cubin").read_bytes()
+PHENTSIZE = 54  # in the ELF header
+
+
+def unreadable() -> bytes:
+    """Return a cubin at which cuobjdump stops with `Invalid ELF`, and in which nothing we read is changed."""
+    data = bytearray((CUBINS / "inline_chain_sm90.cubin").read_bytes())
+    struct.pack_into("<H", data, PHENTSIZE, 0)
+    return bytes(data)
+
+
+LIBRARY = host_library(
+    container(
+        EntrySpec(payload=READABLE, arch=80), EntrySpec(payload=unreadable(), arch=90), EntrySpec(payload=READABLE)
+    )
+)
+# Says the known words of every library, as a cuobjdump would that is broken in another way, and reads single cubins.
+WORDS_ALONE = """#!/bin/sh
+case " $* " in
+  *" -lelf "*) echo 'ELF file    1: k.1.sm_80.cubin'; echo "cuobjdump fatal   : Invalid ELF in '$3'" >&2; exit 1;;
+esac
+exec /usr/local/bin/cuobjdump-real "$@"
+"""
+
+
+def proof(engine: ImageEngine, library: bytes, wrapper: str = "") -> FileReport:
+    """Build an image with a library and cuobjdump, behind a wrapper if one is given, and prove it."""
+    cuobjdump = Path(cuda_tool("cuobjdump")).read_bytes()
+    files = {"lib/libk.so": library, "cuobjdump": cuobjdump, "wrapper": wrapper.encode()}
+    name = "cuobjdump-real" if wrapper else "cuobjdump"
+    commands = [f"install -m 755 cuobjdump /usr/local/bin/{name}", "install -m 755 wrapper /usr/local/bin/cuobjdump"]
+    order = small_order(*commands[: 2 if wrapper else 1], files=files)
+    image = built(list(engine.build(order))).image_id
+    try:
+        report = prove_image(engine, image, order.plan)
+        require_proven(report, image)
+    finally:
+        engine.remove(image)
+    (file,) = report.files
+    return file
+
+
+def test_a_list_that_broke_off_at_a_cubin_it_cannot_read_is_explained(
+    container_engine: ImageEngine,
+) -> None:
+    file = proof(container_engine, LIBRARY)
+    assert file.witness
+    assert (file.verdict, file.witness.agrees, file.witness.explained) == (Verdict.FULL, False, True)
+    assert (file.witness.listed, file.witness.rc) == (1, 1)
+    reason = file.witness.reason or ""
+    assert "it stopped after 1 of 3 cubins with 'Invalid ELF'" in reason
+    assert "asked about 3 cubins one by one, it shows the same section table for 2, none for 1 (sm_90)" in reason
+
+
+def test_the_words_alone_prove_nothing(container_engine: ImageEngine) -> None:
+    library = host_library(container(*(EntrySpec(payload=READABLE, arch=80) for _ in range(3))))
+    with pytest.raises(NotProven, match="the second witness does not confirm") as caught:
+        proof(container_engine, library, WORDS_ALONE)
+    assert "it shows the same section table for 3" in caught.value.details[0]
+
+
+def test_a_lent_file_is_there_for_one_run_alone(image_engine: ImageEngine) -> None:
+    image = built(list(image_engine.build(small_order("true", files={"lib/a": b"a"})))).image_id
+    lent = {"/opt/vdbg/lent.txt": b"for one run"}
+    try:
+        assert image_engine.execute(image, ["/bin/cat", "/opt/vdbg/lent.txt"], lent=lent).stdout == "for one run"
+        assert image_engine.execute(image, ["/bin/cat", "/opt/vdbg/lent.txt"]).code != 0
+    finally:
+        image_engine.remove(image)
