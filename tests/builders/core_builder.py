@@ -326,8 +326,11 @@ def illegal_address_core(*, branch: str = "r575", lines: bool = True, exception:
     return build_core(CoreSpec(devices=[device], branch=branch, **spec))  # type: ignore[arg-type]
 
 
-def hang_core(*, branch: str = "r590", **spec: object) -> bytes:
-    """No exception: one warp spins, the others of its block wait at a block barrier, one warp has diverged."""
+def hang_core(*, branch: str = "r590", lines: bool = True, kernel: bytes | None = None, **spec: object) -> bytes:
+    """No exception: one warp spins, the others of its block wait at a block barrier, one warp has diverged.
+
+    `kernel`, four letters, is put in the place of the kernel's own name.
+    """
     spinning = WarpSpec(offset=0x80, thread_state=1)
     waiting = WarpSpec(offset=0x100, barrier_scope=3, thread_state=8)
     diverged = WarpSpec(offset=0x80, active=0x0000FFFF, waiting_offset=0x150, thread_state=1)
@@ -336,7 +339,10 @@ def hang_core(*, branch: str = "r590", **spec: object) -> bytes:
         for x in range(4)
     ]
     launch = LaunchSpec(block=(128, 1, 1))
-    device = DeviceSpec(modules=[sample_module()], launches=[launch], blocks=blocks)
+    module = sample_module("inline_chain_sm90" if lines else "no_lines_sm90")
+    if kernel:
+        module = replace(module, cubin=module.cubin.replace(b"_Z4kern", b"_Z4" + kernel))
+    device = DeviceSpec(modules=[module], launches=[launch], blocks=blocks)
     return build_core(CoreSpec(devices=[device], branch=branch, **spec))  # type: ignore[arg-type]
 
 

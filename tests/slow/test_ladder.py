@@ -142,18 +142,25 @@ def test_no_core_and_a_blind_sanitizer_walk_to_the_last_tool(walk: Walk) -> None
 def test_a_hang_is_dumped_and_shows_where_every_warp_stands(walk: Walk) -> None:
     report = walk("hang", core="hang.core")
     seen = outcomes(report)
-    assert (seen["baseline"], seen["hang_coredump"]) == ("hang", "hang")
-    assert seen["analyse_hang"] == "pass"
+    assert report["runbook"] == "kernel-hang"  # the baseline's silence is handed over
+    assert (seen["baseline"], seen["watched"], seen["analyse"]) == ("hang", "hang", "pass")
     assert report["hangs"][0]["warps"]
-    folder = Path("vdbg-runs") / report["run"] / "steps/hang_coredump/1/localhost-0"
+    folder = Path("vdbg-runs") / report["run"] / "steps/watched/1/localhost-0"
     assert "waits in" in (folder / "hang.txt").read_text()
 
 
 @pytest.mark.parametrize(
-    ("fault", "outcome"), [("oom", "fail"), ("other", "fail"), ("well", "not_reproduced"), ("host", "unresolved")]
+    ("fault", "runbook", "outcome"),
+    [
+        ("oom", "out-of-memory", "reproduced"),
+        ("other", "misaligned-address", "reproduced"),
+        ("well", "illegal-memory-access", "not_reproduced"),
+        ("host", "illegal-memory-access", "unresolved"),
+    ],
 )
-def test_other_ends_are_told_apart(walk: Walk, fault: str, outcome: str) -> None:
-    assert outcomes(walk(fault))["baseline"] == outcome
+def test_other_ends_are_told_apart_and_handed_over(walk: Walk, fault: str, runbook: str, outcome: str) -> None:
+    report = walk(fault)
+    assert (report["runbook"], outcomes(report)["baseline"]) == (runbook, outcome)
 
 
 def test_noise_and_bytes_that_are_no_text_change_nothing(walk: Walk) -> None:

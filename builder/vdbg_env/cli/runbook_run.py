@@ -107,7 +107,9 @@ def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, fi
     if end.signal is not None:
         note(f"go on with: vdbg-env runbook {request.runbook} --resume {path}")
         return 128 + end.signal
-    return bisect_status(report.verdict) if request.bisect else report.exit_status
+    if request.bisect:
+        return bisect_status(report.verdict, handed_over=bool(end.walk.state.came_from))
+    return report.exit_status
 
 
 def _builtins(begun: Begun) -> BuiltinSteps:

@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import assert_never
 
-from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.verdict import judge
 from vdbg_env.record.walk import Walk, Walked
-from vdbg_env.report.model import Attempt, NextStep, Provenance, Report, StepReport, StepStatus
+from vdbg_env.report.model import Attempt, Provenance, Report, StepReport, StepStatus
+from vdbg_env.report.what_next import by_verdict, next_steps
 from vdbg_env.runbook.invocation import Invocation, placed
 from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Finish, RunStep, StepRecord
 
 _LINES_OF_EVIDENCE = 20
-_READ_CORE = "vdbg-env core "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,7 @@ def assemble(walk: Walk, finish: Finish, facts: RunFacts) -> Report:
         steps=(*(step_report(visit) for visit in walk.walked), *cut, *missed),
         findings=findings,
         environment=facts.environment,
-        next_steps=next_steps(findings),
+        next_steps=next_steps(findings) or (by_verdict(finish.verdict, runbook=runbook.name, run=facts.run),),
         tool_version=facts.tool_version,
         notes=facts.notes,
     )
@@ -84,28 +83,6 @@ def _cut_short(walk: Walk) -> tuple[StepReport, ...]:
             notes=("this step was cut short",),
         ),
     )
-
-
-def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
-    """Return what the findings say to try next, each once: errors first, then surest first."""
-    levels = list(Level)
-    texts: dict[str, Finding] = {}
-    for finding in sorted(findings, key=lambda f: levels.index(f.level)):
-        if finding.next_step:
-            texts.setdefault(finding.next_step, finding)
-    steps = [_next_step(text, finding) for text, finding in texts.items()]
-    named = any((step.command or "").startswith(_READ_CORE) and step.command != f"{_READ_CORE}FILE" for step in steps)
-    return tuple(step for step in steps if not (named and step.command == f"{_READ_CORE}FILE"))
-
-
-def _next_step(text: str, finding: Finding) -> NextStep:
-    """Split `what it is for: vdbg-env ...` into words and command; a command alone is for what the finding says."""
-    if text.startswith("vdbg-env "):
-        return NextStep(text=finding.message, command=text)
-    words, colon, command = text.rpartition(": ")
-    if colon and command.startswith(("vdbg-env ", "VLLM_", "CUDA_", "unset ")):
-        return NextStep(text=words, command=command)
-    return NextStep(text=text)
 
 
 def step_report(visit: Walked) -> StepReport:

@@ -109,6 +109,22 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         results={"error": "string", "frame": "string", "source": "string", "stack": "list"},
     ),
     BuiltinContract(
+        name="triage",
+        version=1,
+        role="reader",
+        does="Names the failure that the log of the last attempt that ended badly shows, and the runbook for it.",
+        results={
+            "failure": "string",
+            "runbook": "string",
+            "title": "string",
+            "text": "string",
+            "line": "int",
+            "confidence": "float",
+            "rank": "int",
+            "kernel": "string",
+        },
+    ),
+    BuiltinContract(
         name="coredump-progress",
         version=1,
         role="reader",

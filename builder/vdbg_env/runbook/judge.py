@@ -14,7 +14,7 @@ from vdbg_env.evidence.memory_kill import memory_kill_findings
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook import engine_args, scope, template
 from vdbg_env.runbook.expression import ExpressionFailed, Names, Value, compile_condition
-from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Status, Step, Uses
+from vdbg_env.runbook.model import Data, End, Manual, Next, Outcome, Run, Status, Step, ToRunbook, Uses
 from vdbg_env.runbook.state import RunState, RunStep, StepRecord, StepResult
 
 _LOCATION = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?: in (?P<function>.+))?", re.DOTALL)
@@ -67,7 +67,7 @@ class _Judge:
         return StepRecord(
             step=self.step.id,
             outcome=Status.ERROR if failure else outcome.status,
-            next=outcome.next,
+            next=self._next(outcome.next),
             ended=scope.first_failure(observations),
             message=message,
             attempts=len({x.attempt for x in observations}),
@@ -140,6 +140,13 @@ class _Judge:
                 next_step=self._text(outcome.next_step),
             ),
         )
+
+    def _next(self, target: Next) -> Next:
+        """Fill in the name of a runbook that an expression gives; without one the run ends, and that is noted."""
+        if not isinstance(target, ToRunbook) or not template.is_template(target.runbook):
+            return target
+        name = self._text(target.runbook)
+        return replace(target, runbook=name) if name else End()
 
     def _text(self, text: str | None) -> str | None:
         if text is None:

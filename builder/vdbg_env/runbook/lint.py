@@ -10,7 +10,7 @@ from vdbg_env.runbook import catalogue, engine_args, patterns, scope, template
 from vdbg_env.runbook.expression import BadExpression, Names, compile_condition
 from vdbg_env.runbook.invocation import ArtifactRule, Matcher
 from vdbg_env.runbook.lint_paths import path_complaints
-from vdbg_env.runbook.model import Builtin, Command, Data, Input, Manual, Outcome, Run, Runbook, Step, Uses
+from vdbg_env.runbook.model import Builtin, Command, Data, Input, Manual, Outcome, Run, Runbook, Step, ToRunbook, Uses
 from vdbg_env.runbook.places import Places
 from vdbg_env.yaml_source import Path
 
@@ -221,6 +221,7 @@ class _Step:
                 what = "an outcome without 'when' always holds, so those after it are never reached"
                 yield self.places.complaint(path, what, key=True)
             texts: list[tuple[Path, str | None]] = [
+                (("next", "runbook"), outcome.next.runbook if isinstance(outcome.next, ToRunbook) else None),
                 (("message",), outcome.message),
                 (("location",), outcome.location),
                 (("next_step",), outcome.next_step),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from vdbg_env.errors import Complaint, nearest
 from vdbg_env.runbook.model import End, Manual, Next, Run, Runbook, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.places import Places
+from vdbg_env.runbook.template import is_template
 from vdbg_env.yaml_source import Path
 
 _Edges = Sequence[Sequence[tuple[Path, Next]]]  # of each step, every `next` with the path at which it was written
@@ -26,6 +27,10 @@ def path_complaints(runbook: Runbook, places: Places, runbooks: Sequence[str] | 
                     broken = True
                     what = f"no step {name!r}; there are: {', '.join([*sorted(ids), 'end'])}"
                     yield places.complaint(path, what, suggestion=nearest(name, [*ids, "end"]))
+                case ToRunbook(runbook=name) if is_template(name):
+                    if "outcomes" not in path:
+                        what = "only an outcome may name a runbook by an expression: elsewhere nothing has been seen"
+                        yield places.complaint(path, what)
                 case ToRunbook(runbook=name) if runbooks is not None and name not in runbooks:
                     what = f"no runbook {name!r}; there are: {', '.join(sorted(runbooks))}"
                     yield places.complaint(path, what, suggestion=nearest(name, runbooks))

@@ -39,7 +39,7 @@ class ToStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ToRunbook:
-    """Go on with another runbook, on the same workload."""
+    """Go on with another runbook, on the same workload; an outcome may name it by an expression."""
 
     runbook: str
 

@@ -29,6 +29,10 @@ def _name(value: object) -> object:
     return value
 
 
+def _runbook_name(value: object) -> object:
+    return value if isinstance(value, str) and value.startswith("${{") and value.endswith("}}") else _name(value)
+
+
 def _is_name(text: str) -> bool:
     return text.isascii() and text[:1].isalpha() and text == text.lower() and text.replace("-", "").replace(
         "_", ""
@@ -53,6 +57,11 @@ def _env_value(value: object) -> object:
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 Name = Annotated[str, BeforeValidator(_name), WithJsonSchema({"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,59}$"})]
+RunbookName = Annotated[
+    str,
+    BeforeValidator(_runbook_name),
+    WithJsonSchema({"type": "string", "pattern": r"^([a-z][a-z0-9_-]{0,59}|\$\{\{.*\}\})$"}),
+]
 Condition = Annotated[str, StringConstraints(min_length=1), WithJsonSchema({"type": "string", "description": "CEL"})]
 Duration = Annotated[
     float,
@@ -77,9 +86,9 @@ class Part(BaseModel):
 
 
 class Branch(Part):
-    """Go on with another runbook on the same workload."""
+    """Go on with another runbook on the same workload; an outcome may name it by one expression."""
 
-    runbook: Name
+    runbook: RunbookName
 
 
 Target = Annotated[

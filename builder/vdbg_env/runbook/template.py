@@ -31,6 +31,11 @@ def pieces(text: str) -> tuple[Piece, ...]:
     return tuple(_pieces(text))
 
 
+def is_template(text: str) -> bool:
+    """Say whether a text holds anything that may have to be filled in."""
+    return "${{" in text
+
+
 def check(text: str, names: Names) -> None:
     """Compile every expression in a text; raises BadExpression with the offset in the whole text."""
     for piece in pieces(text):

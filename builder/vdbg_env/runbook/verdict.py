@@ -59,12 +59,15 @@ def exit_status(verdict: Verdict, findings: Sequence[Finding]) -> int:
             return 4 if Level.WARNING in levels else 0
 
 
-def bisect_status(verdict: Verdict) -> int:
+def bisect_status(verdict: Verdict, *, handed_over: bool = False) -> int:
     """Return the exit status `git bisect run` wants: 1 for a bad revision, 0 for a good one, 125 to skip it.
 
-    A revision that hangs or fails otherwise is skipped: it says nothing about the bug that is looked for. An engine
-    that fails leaves by an error of its own, which the command line maps to 128 and more so that bisecting stops.
+    A revision that hangs or fails otherwise is skipped, and so is one whose failure was handed over to another
+    runbook: it says nothing about the bug that is looked for. An engine that fails leaves by an error of its own,
+    which the command line maps to 128 and more so that bisecting stops.
     """
+    if handed_over:
+        return 125
     match verdict:
         case Verdict.REPRODUCED:
             return 1

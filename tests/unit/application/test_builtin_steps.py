@@ -60,6 +60,7 @@ class Bench:
     programs: Programs = field(default_factory=Programs)
     environment: dict[str, str] = field(default_factory=dict)
     artifacts: dict[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    ended: Ended = field(default_factory=lambda: Ended(by=EndedBy.EXIT, code=0))
 
     def steps(self) -> BuiltinSteps:
         return BuiltinSteps(
@@ -95,7 +96,7 @@ class Bench:
         seen = Observation(
             step="s",
             attempt=1,
-            ended=Ended(by=EndedBy.EXIT, code=0),
+            ended=self.ended,
             duration_s=1.0,
             artifacts=self.artifacts,
             directory="steps/s/1/localhost-0",
@@ -220,6 +221,29 @@ def test_code_of_another_build_is_not_taken_for_the_same() -> None:
 
 
 SMI = "NVIDIA H200, 580.82.07, 2, Disabled\nNVIDIA H200, 580.82.07, [N/A], Enabled\n"
+
+
+def test_the_log_of_a_bad_end_is_triaged(bench: Bench) -> None:
+    bench.put("stdout", "Processed 16 requests\n")
+    bench.put("stderr", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    bench.ended = Ended(by=EndedBy.EXIT, code=1)
+    results = promised("triage", bench.read("triage")).results
+    assert (results["failure"], results["runbook"], results["line"]) == ("out-of-memory", "out-of-memory", 1)
+    assert "Tried to allocate" in str(results["text"])
+
+
+@pytest.mark.parametrize("by", [EndedBy.EXIT, EndedBy.MATCH])
+def test_a_log_of_a_good_end_or_of_one_we_made_is_not_triaged(bench: Bench, by: EndedBy) -> None:
+    bench.put("stderr", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    bench.ended = Ended(by=by, code=0)
+    assert bench.read("triage").results == {}
+
+
+def test_a_bad_end_without_a_known_failure_has_no_runbook(bench: Bench) -> None:
+    bench.put("stderr", "ValueError: not enough values to unpack\n")
+    bench.ended = Ended(by=EndedBy.EXIT, code=1)
+    results = promised("triage", bench.read("triage")).results
+    assert results["failure"] == "not-a-gpu-failure" and "runbook" not in results
 
 
 def test_the_host_is_looked_at_before_anything_starts(bench: Bench) -> None:

@@ -5,8 +5,9 @@ import dataclasses
 from tests.support.reports import FAULT, GRAPHS, IMA
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.record.walk import Walk, Walked
-from vdbg_env.report.assemble import RunFacts, assemble, next_steps
+from vdbg_env.report.assemble import RunFacts, assemble
 from vdbg_env.report.model import Report, StepStatus
+from vdbg_env.report.what_next import next_steps
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import (
     Builtin,

@@ -55,6 +55,14 @@ BROKEN: dict[str, tuple[str, str]] = {
     "name with blanks": ("name: right", "name: Not Right"),
     "misspelt section": ("  matchers:", "  machers:"),
     "misspelt step key": ("      repeat: {count", "      repaet: {count"),
+    "runbook of an expression that names nothing": (
+        "- hang: {when: \"ended.by == 'watch'\", next: end}",
+        '- hang: {when: "ended.by == \'watch\'", next: {runbook: "${{ results.runbok }}"}}',
+    ),
+    "runbook of an expression before anything was seen": (
+        "skipped: {next: report}",
+        'skipped: {next: {runbook: "${{ inputs.tries }}"}}',
+    ),
     "misspelt outcome": ("- reproduced:", "- reproducd:"),
     "two outcomes in one": ("- pass: {next: baseline}", "- {pass: {next: baseline}, warn: {next: end}}"),
     "no step kind": ("      run: workload\n", ""),

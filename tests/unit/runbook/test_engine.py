@@ -12,6 +12,7 @@ from vdbg_env.runbook import engine
 from vdbg_env.runbook.invocation import Matcher
 from vdbg_env.runbook.model import (
     ArgvOverlay,
+    Builtin,
     Command,
     End,
     Input,
@@ -134,6 +135,24 @@ def test_another_failure_branches_to_its_runbook() -> None:
     state, _ = begin()
     _, decision = engine.advance(state, result("baseline", crashed("baseline", "oom")))
     assert decision == BranchTo(runbook="out-of-memory", step="baseline", came_from=("small",))
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ({"runbook": "kernel-hang"}, BranchTo(runbook="kernel-hang", step="baseline", came_from=("small",))),
+        ({}, Finish(verdict=Verdict.FAILED, why="step 'baseline' failed")),
+    ],
+    ids=["named", "not named"],
+)
+def test_an_outcome_may_name_the_runbook_by_what_was_seen(seen: dict[str, str], expected: Decision) -> None:
+    baseline = RUNBOOK.steps[0]
+    assert isinstance(baseline, Run)
+    elsewhere = Outcome(status=Status.FAIL, next=ToRunbook(runbook="${{ results.runbook }}"))
+    step = replace(baseline, readers=(Builtin(name="triage", version=1),), outcomes=(elsewhere,))
+    state, _ = begin(replace(RUNBOOK, steps=(step, *RUNBOOK.steps[1:])))
+    _, decision = engine.advance(state, result("baseline", crashed("baseline"), **seen))
+    assert decision == expected
 
 
 def test_a_runbook_that_was_walked_is_not_walked_again() -> None:

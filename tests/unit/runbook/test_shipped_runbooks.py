@@ -49,6 +49,14 @@ def test_its_variables_and_flags_are_todays(name: str) -> None:
     assert [j.message for j in told if j.level == "error"] == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_each_run_step_may_be_run_long_enough_and_is_ended_at_last(name: str) -> None:
+    for step in shipped(name).steps:
+        if isinstance(step, Run):
+            assert step.timeout_s is not None, step.id
+            assert step.kill.grace_s <= 600, step.id
+
+
 def test_each_class_of_failure_has_its_runbook() -> None:
     classes = rule_book().classes.values()
     assert {failure.runbook for failure in classes if failure.runbook} == set(NAMES)

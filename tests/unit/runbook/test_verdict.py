@@ -53,6 +53,7 @@ def test_the_strongest_outcome_decides(outcomes: list[Status | None], expected: 
 def test_each_verdict_has_its_exit_statuses(verdict: Verdict, levels: list[Level], status: int, bisect: int) -> None:
     assert exit_status(verdict, [finding(level) for level in levels]) == status
     assert bisect_status(verdict) == bisect
+    assert bisect_status(verdict, handed_over=True) == 125
 
 
 def test_a_workload_that_could_not_be_started_gives_no_verdict_and_says_why() -> None:

@@ -16,6 +16,7 @@ from vdbg_env.application.builtin_steps import (
     nccl_log,
     python_traceback,
     sanitizer_report,
+    triage,
     write_report,
 )
 from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
@@ -40,6 +41,7 @@ STEPS: Mapping[tuple[str, int], Work] = {
 READERS: Mapping[tuple[str, int], Work] = {
     ("sanitizer-report", 1): sanitizer_report.work,
     ("python-traceback", 1): python_traceback.work,
+    ("triage", 1): triage.work,
     ("coredump-progress", 1): coredump_progress.work,
     ("nccl-log", 1): nccl_log.work,
     ("function-trace", 1): function_trace.work,

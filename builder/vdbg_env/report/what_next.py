@@ -1,0 +1,52 @@
+"""What to try next: what the findings say, and where none says anything, what the verdict asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from vdbg_env.evidence.finding import Finding, Level
+from vdbg_env.report.model import NextStep
+from vdbg_env.runbook.state import Verdict
+
+_READ_CORE = "vdbg-env core "
+
+
+def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
+    """Return what the findings say to try next, each once: errors first, then surest first."""
+    levels = list(Level)
+    texts: dict[str, Finding] = {}
+    for finding in sorted(findings, key=lambda f: levels.index(f.level)):
+        if finding.next_step:
+            texts.setdefault(finding.next_step, finding)
+    steps = [_next_step(text, finding) for text, finding in texts.items()]
+    named = any((step.command or "").startswith(_READ_CORE) and step.command != f"{_READ_CORE}FILE" for step in steps)
+    return tuple(step for step in steps if not (named and step.command == f"{_READ_CORE}FILE"))
+
+
+def _next_step(text: str, finding: Finding) -> NextStep:
+    """Split `what it is for: vdbg-env ...` into words and command; a command alone is for what the finding says."""
+    if text.startswith("vdbg-env "):
+        return NextStep(text=finding.message, command=text)
+    words, colon, command = text.rpartition(": ")
+    if colon and command.startswith(("vdbg-env ", "VLLM_", "CUDA_", "unset ")):
+        return NextStep(text=words, command=command)
+    return NextStep(text=text)
+
+
+def by_verdict(verdict: Verdict, *, runbook: str, run: str) -> NextStep:
+    """Return what to try where no finding says: no run ends without a way on."""
+    match verdict:
+        case Verdict.REPRODUCED | Verdict.HANG | Verdict.FAILED:
+            return NextStep(text="give report.md to the owner of the code: it holds the failure and all that was tried")
+        case Verdict.NOT_REPRODUCED:
+            return NextStep(
+                text="run it as it was when it failed: the same requests (-i request=FILE), load, node and versions"
+            )
+        case Verdict.PASSED | Verdict.WARNED:
+            return NextStep(text="nothing is wrong here; run the same on the machine where it failed")
+        case Verdict.INCONCLUSIVE:
+            return NextStep(text="see what each step printed", command=f"vdbg-env runs show {run}")
+        case Verdict.OUT_OF_TIME:
+            return NextStep(text="go on where it stopped", command=f"vdbg-env runbook {runbook} --resume {run}")
+    assert_never(verdict)

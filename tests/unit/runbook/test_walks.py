@@ -1,0 +1,39 @@
+"""Every outcome of every step of the shipped runbooks is taken by some scenario of tests/data/walks."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden import assert_golden
+from tests.support.shipped import shipped
+from tests.support.walk_files import runbooks_with_walks, scenarios
+from tests.support.walk_text import report_of, walk_text
+from tests.support.walks import Scenario, Told, branch_text, declared, walk_scenario
+
+NAMES = runbooks_with_walks()
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is proven here does not hang on power cuts, and a thousand syncs take minutes on a busy disk."""
+    monkeypatch.setattr(os, "fdatasync", lambda _file: None)
+    monkeypatch.setattr(os, "fsync", lambda _file: None)
+
+
+def told(runbook: str, folder: Path) -> list[tuple[Scenario, Told]]:
+    """Walk all scenarios of a runbook."""
+    every = scenarios(runbook)
+    return [(one, walk_scenario(one, shipped(runbook), folder / str(n))) for n, one in enumerate(every)]
+
+
+@pytest.mark.parametrize("runbook", NAMES)
+def test_every_outcome_is_walked_and_tells_what_to_do_next(runbook: str, tmp_path: Path) -> None:
+    walks = told(runbook, tmp_path)
+    for scenario, walk in walks:
+        assert (walk.path, walk.ends) == (scenario.walks, scenario.ends), scenario.name
+        assert walk.handed_to or report_of(walk).next_steps, f"{scenario.name}: nothing to try next"
+    walked = frozenset[tuple[str, int | str]]().union(*(walk.branches for _, walk in walks))
+    missed = [branch_text(shipped(runbook), branch) for branch in declared(shipped(runbook)) - walked]
+    assert sorted(missed) == [], f"write scenarios for these in tests/data/walks/{runbook}.yaml"
+    assert_golden(f"walks/{runbook}.txt", "\n".join(walk_text(*one) for one in walks))
