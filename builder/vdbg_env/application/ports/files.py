@@ -1,0 +1,97 @@
+"""What is read: binaries, core dumps, logs, lines of source; and bytes lent out as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryFile:
+    """One file that may hold device code: its name as shown to the user, and its bytes (mapped where possible).
+
+    `path` is where the same bytes lie on disk, for programs that want a file; `asked_for` says that the user named this
+    very file rather than a place it was found in; `problem` says why a file that was found could not be read.
+    """
+
+    name: str
+    data: Buffer
+    path: Path | None = None
+    asked_for: bool = False
+    problem: str | None = None
+
+
+class BinarySource(Protocol):
+    """Finds binaries in files, folders, archives, wheels and images."""
+
+    def open(self, target: str) -> AbstractContextManager[Iterator[BinaryFile]]:
+        """Yield every candidate in `target`; each one's bytes are valid until the next is asked for.
+
+        Raises BadInput when `target` does not exist or cannot be read.
+        """
+        ...
+
+
+class ScratchFiles(Protocol):
+    """Lends bytes out as a file, to programs that want one."""
+
+    def lend(self, data: Buffer, suffix: str) -> AbstractContextManager[Path]:
+        """Write the bytes to a file whose name ends in `suffix`; it is gone when the block ends."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreFile:
+    """A GPU core dump on disk, expanded if it was gzipped; `modified` is the file's time in seconds of the epoch."""
+
+    name: str
+    data: Buffer
+    modified: float
+    notes: tuple[str, ...] = ()
+
+
+class CoreFiles(Protocol):
+    """Opens GPU core dumps."""
+
+    def find(self, target: str) -> tuple[str, ...]:
+        """Return the dumps that a file or a folder means; raises BadInput when there is none."""
+        ...
+
+    def is_gzipped(self, path: str) -> bool:
+        """Say whether this is a gzipped file; raises BadInput when it cannot be read."""
+        ...
+
+    def open(self, path: str) -> AbstractContextManager[CoreFile]:
+        """Yield a dump; its bytes are valid inside the `with` only. Raises BadInput when it cannot be read."""
+        ...
+
+
+class SourceText(Protocol):
+    """Finds the text of source lines, wherever the sources lie now."""
+
+    def line(self, file: str, number: int) -> str | None:
+        """Return a line by the file name in the line table and its 1-based number; None when it cannot be found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFile:
+    """One log: its name as shown to the user, and its bytes in chunks, decompressed, read once."""
+
+    name: str
+    chunks: Iterator[bytes]
+
+
+class LogSource(Protocol):
+    """Finds logs: files, folders of per-rank logs, compressed files, the standard input."""
+
+    def open(self, targets: Sequence[str]) -> Iterator[LogFile]:
+        """Yield every log of `targets` in order; each one's chunks are valid until the next is asked for.
+
+        Raises BadInput when a target does not exist or cannot be read, also from the chunks where a file is damaged.
+        """
+        ...

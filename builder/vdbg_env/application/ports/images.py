@@ -1,0 +1,123 @@
+"""Building images, and handing them on."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from vdbg_env.application.ports.files import BinaryFile, Buffer
+from vdbg_env.application.ports.programs import Completed
+
+if TYPE_CHECKING:
+    from vdbg_env.application.build_events import BuildEvent
+    from vdbg_env.image.context import BuildContext
+    from vdbg_env.image.plan import BuildPlan
+
+
+EngineName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]
+
+
+NOTHING_LENT: Final[Mapping[str, Buffer]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineDescription:
+    """Which engine was taken and why; `capabilities` names what a Dockerfile or a build may ask of it.
+
+    Capabilities in use: `secrets` (mounted for one step, never in a layer), `cache-mounts`, `heredocs`, `copy-link`,
+    `platforms` (images for another architecture), `containers` (a built image can be started, saved and pushed).
+    """
+
+    name: Literal["buildx", "buildkit", "classic", "host"]
+    version: str
+    why: str
+    capabilities: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOrder:
+    """One build: the plan, and the same plan rendered as a context that holds its Dockerfile.
+
+    Containers are built from the context, a bare machine from the plan. `build_args` are values of this machine for
+    the plan's arguments (proxies, mirrors), `secrets` id -> file, which only an engine with that capability takes.
+    `jobs` is how many compilers run at once: it makes the advice after an out-of-memory kill exact.
+    """
+
+    plan: BuildPlan
+    context: BuildContext
+    dockerfile: str = "Dockerfile"
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    jobs: int | None = None
+    no_cache: bool = False
+
+
+class ImageEngine(Protocol):
+    """Builds an image and hands it on. Everything it makes is labelled `dev.vdbg-env*`; it touches nothing else."""
+
+    def describe(self) -> EngineDescription:
+        """Say which engine this is and what it is able to do; does not raise."""
+        ...
+
+    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
+        """Build, telling each event as it comes; closing the generator cancels the build and removes what it left.
+
+        A step that fails is an event (`BuildFailed`). Raises EngineFailed when the engine cannot be reached at all.
+        """
+        ...
+
+    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
+        """Yield every ELF file, archive and fat binary below `folders` of the image, named by its path in the image.
+
+        Each one's bytes are valid until the next is asked for. A folder the image lacks yields nothing.
+        """
+        ...
+
+    def execute(
+        self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
+    ) -> Completed:
+        """Run a program inside the image, without network, and remove its container whatever happens.
+
+        `lent` are files, by their path in the image, that are there for this run alone.
+
+        Raises EngineFailed when the container cannot be started or outlasts `timeout_s`.
+        """
+        ...
+
+    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
+        """Give the image these labels and names over the same layers; returns the id it has from then on.
+
+        The image under `image_id` is gone afterwards, unless it had a name of its own. Raises BadInput for a name no
+        engine takes, EngineFailed when the engine refuses; the image then stays as it was.
+        """
+        ...
+
+    def save(self, image: str, path: Path) -> int:
+        """Write the image as a tar that `docker load` reads, whole or not at all; returns its size in bytes."""
+        ...
+
+    def push(self, image: str) -> Iterator[PushProgress]:
+        """Push a tagged image, telling how far each layer is; the last event carries the digest.
+
+        Raises EngineFailed with the registry's own words when it refuses or cannot be reached.
+        """
+        ...
+
+    def remove(self, image_id: str) -> None:
+        """Remove an image this program built; one that is gone already, or in use, is left alone."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushProgress:
+    """How far one layer of a push is, in bytes where the engine tells them; `digest` is set on the last event."""
+
+    layer: str
+    status: str
+    current: int | None = None
+    total: int | None = None
+    digest: str | None = None

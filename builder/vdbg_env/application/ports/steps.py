@@ -1,0 +1,71 @@
+"""Running the steps of a runbook, and the work of this program beside them; clocks and signals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from vdbg_env.evidence.observation import Observation
+    from vdbg_env.runbook.invocation import Invocation
+
+
+class StartedStep(Protocol):
+    """One attempt of one step that runs, or has ended, under a supervisor of its own."""
+
+    def wait(self, timeout_s: float | None = None) -> Observation | None:
+        """Wait for the end and return what was seen; None when it has not ended after `timeout_s` seconds."""
+        ...
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Have the tree ended, politely first; `firmly` leaves out the politeness. Does not wait."""
+        ...
+
+
+class StepRunner(Protocol):
+    """Runs the steps of a runbook. What it starts outlives this program and can be adopted by the next."""
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedStep:
+        """Start an attempt; everything about it is kept in `directory`, which is there and empty.
+
+        Raises HostNotAble when nothing at all can be started here. A workload that cannot be started is no error but
+        an observation (`EndedBy.NOT_STARTED`).
+        """
+        ...
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedStep | None:
+        """Take over an attempt that another engine started in `directory`; None when it was never really started."""
+        ...
+
+
+class Apart(Protocol):
+    """Does a piece of this program's own work where it can be ended: it may hang, or take all memory."""
+
+    def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:
+        """Do the work and return what it gave; `check` is called while it lasts, and ends it by raising.
+
+        What the work changes is files alone: nothing of this program's memory. Raises HostNotAble when it outlasts
+        `timeout_s` seconds, or dies.
+        """
+        ...
+
+
+class Clock(Protocol):
+    """Two clocks: one to measure with, one to print."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only ever grow, for durations and limits: on Linux, those since the machine's start."""
+        ...
+
+    def wall(self) -> float:
+        """Return seconds since the epoch, a label only: it may jump by days."""
+        ...
+
+
+class Interrupts(Protocol):
+    """Whether the user or the system has asked this program to stop."""
+
+    def pending(self) -> tuple[int, ...]:
+        """Return the numbers of the signals that came, oldest first."""
+        ...
