@@ -14,11 +14,14 @@ import pytest
 
 from tests.support import small_run
 from tests.support.killing import left_running
+from tests.support.patience import patience
 from vdbg_env.application.run_runbook import run_runbook
 from vdbg_env.engines.local_processes import LocalProcesses
 from vdbg_env.engines.step_orders import StepSettings
 from vdbg_env.errors import HostNotAble
+from vdbg_env.evidence.memory_kill import memory_kill_findings
 from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.record.walk import Walk
@@ -42,8 +45,8 @@ def place(home: Path) -> Path:
 
 
 def test_no_survivor_in_a_thousand_runs_of_the_nastiest_child(tmp_path: Path) -> None:
+    """Two seconds over limit and grace are a promise of an idle machine; each batch measures how idle it is."""
     grace, limit = 0.05, 0.15
-    worst = 0.0
     for batch in range(250):
         started = []
         for number in range(4):
@@ -57,13 +60,13 @@ def test_no_survivor_in_a_thousand_runs_of_the_nastiest_child(tmp_path: Path) ->
                 kill=KillPolicy(grace_s=grace),
             )
             started.append(runner(home).start(invocation, place(home)))
+        allowed = limit + grace + patience(2.0)
         for step in started:
-            seen = step.wait(20)
+            seen = step.wait(20 * allowed)
             assert seen is not None
             assert not [n for n in seen.notes if "could not be killed" in n]
-            worst = max(worst, seen.duration_s)
+            assert seen.duration_s < max(allowed, limit + grace + patience(2.0))
     assert left_running(tmp_path) == []
-    assert worst < limit + grace + 2
 
 
 def peak_kib(pid: int) -> int:
@@ -203,6 +206,49 @@ def test_a_disk_that_turns_read_only_ends_the_step(small_disk: Path) -> None:
     assert left_running(small_disk) == []
 
 
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A cgroup of 256 MiB, below the one that this process is in (cgroups(7), either version)."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may make a cgroup")
+    places = {line.split(":")[1]: line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines()}
+    if "memory" in places:
+        home, limit = Path("/sys/fs/cgroup/memory" + places["memory"]), "memory.limit_in_bytes"
+    else:
+        home, limit = Path("/sys/fs/cgroup" + places[""]), "memory.max"
+    group = home / f"vdbg-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(256 << 20))
+    except OSError as error:
+        pytest.skip(f"no cgroup with a limit on its memory can be made here: {error.strerror}")
+    yield group
+    until = time.monotonic() + 20
+    while (group / "cgroup.procs").read_text() and time.monotonic() < until:
+        time.sleep(0.05)  # the supervisor that waited for a next step sees only now that its engine is gone
+    group.rmdir()
+
+
+def test_a_process_that_the_kernel_ends_for_lack_of_memory_is_found_out(tmp_path: Path, small_memory: Path) -> None:
+    """The engine goes into the small cgroup by itself, so that all it starts is there too."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        try:
+            (small_memory / "cgroup.procs").write_text(str(os.getpid()))
+            hog = "data = bytearray(1 << 30)\nfor at in range(0, len(data), 4096): data[at] = 1"
+            invocation = Invocation(step="step", attempt=1, argv=(sys.executable, "-c", hog), timeout_s=60)
+            found = runner(tmp_path).start(invocation, place(tmp_path)).wait(60)
+            os.write(write, json.dumps(to_document(found) if found else None).encode())
+        finally:
+            os._exit(0)
+    os.wait()
+    seen = from_document(Observation, json.loads(os.read(read, 1 << 16)))
+    assert (seen.ended.by, seen.ended.signal) == (EndedBy.SIGNAL, 9)
+    assert seen.memory_kills.cgroup == 1
+    (finding,) = memory_kill_findings([seen])
+    assert finding.message == "the kernel ended a process of this step's cgroup for lack of memory"
+
+
 def secrets(count: int) -> list[str]:
     rng = random.Random(7)
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -270,4 +316,4 @@ def test_a_hang_is_found_within_five_seconds_of_its_watch(tmp_path: Path) -> Non
     seen = runner(tmp_path).start(invocation, place(tmp_path)).wait(30)
     assert seen is not None
     assert seen.ended.by is EndedBy.WATCH
-    assert time.monotonic() - began < 3.0 + 5.0
+    assert time.monotonic() - began < 3.0 + patience(5.0)
