@@ -59,7 +59,11 @@ def container_engine(request: pytest.FixtureRequest, tmp_path: Path) -> ImageEng
 def make_engine(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> ImageEngine:
     if name == "host":
         return HostEngine(why="test", home=tmp_path / "host")
-    engine = request.getfixturevalue("docker_engine")
+    return make_builder(name, request, request.getfixturevalue("docker_engine"))
+
+
+def make_builder(name: str, request: pytest.FixtureRequest, engine: Engine) -> ImageEngine:
+    """Return one of the three ways of building with an engine."""
     match name:
         case "buildx":
             request.getfixturevalue("buildx_plugin")

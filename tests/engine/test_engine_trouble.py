@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.conftest import make_builder
 from tests.support.build_orders import failed, small_order
 from vdbg_env.application.build_events import OutputLine
 from vdbg_env.application.ports import ImageEngine
 from vdbg_env.engines.buildkit import BuildKitEngine
-from vdbg_env.engines.buildx import BuildxEngine, find_buildx
-from vdbg_env.engines.classic import ClassicEngine
 from vdbg_env.engines.docker_client import Engine, connect
 from vdbg_env.errors import BadInput, EngineFailed, HostNotAble
 
@@ -129,17 +128,7 @@ def end_all_below(folder: str) -> None:
 
 @pytest.fixture(params=["buildx", "buildkit", "classic"])
 def builder(request: pytest.FixtureRequest, own_engine: OwnEngine) -> ImageEngine:
-    engine = own_engine.connect()
-    match request.param:
-        case "buildx":
-            request.getfixturevalue("buildx_plugin")
-            found = find_buildx()
-            assert found is not None
-            return BuildxEngine(engine, found, why="test")
-        case "buildkit":
-            return BuildKitEngine(engine, why="test")
-        case _:
-            return ClassicEngine(engine, why="test")
+    return make_builder(request.param, request, own_engine.connect())
 
 
 def test_an_engine_killed_in_the_middle_is_a_failed_build_with_its_step(

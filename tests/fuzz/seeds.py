@@ -6,17 +6,7 @@ import gzip
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.builders.core_builder import (
-    BRANCHES,
-    BlockSpec,
-    CoreSpec,
-    DeviceSpec,
-    LaunchSpec,
-    WarpSpec,
-    build_core,
-    exited_warps_core,
-    sample_module,
-)
+from tests.builders import core_builder as cores
 from vdbg_env.cuda.elf import Elf
 
 _DATA = Path(__file__).parents[1] / "data"
@@ -36,12 +26,12 @@ def cubin_seeds() -> Iterable[bytes]:
 
 def core_seeds() -> Iterable[bytes]:
     """Yield small cores: each layout, each place of a fault, one cut short."""
-    module = sample_module("shared_leaf_sm90")
-    launch = LaunchSpec(kernel="pick_both")
-    faulting = WarpSpec(offset=0x50, error_offset=0x40, exception=14, valid=0xF, active=0xF)
-    for branch in (BRANCHES[0], "r555", "r575", BRANCHES[-1]):
+    module = cores.sample_module("shared_leaf_sm90")
+    launch = cores.LaunchSpec(kernel="pick_both")
+    faulting = cores.WarpSpec(offset=0x50, error_offset=0x40, exception=14, valid=0xF, active=0xF)
+    for branch in (cores.BRANCHES[0], "r555", "r575", cores.BRANCHES[-1]):
         for first in (False, True):
-            device = DeviceSpec(modules=[module], launches=[launch], blocks=[BlockSpec(warps=[faulting])])
-            yield build_core(CoreSpec(devices=[device], branch=branch, table_first=first))
-    yield exited_warps_core()
+            device = cores.DeviceSpec(modules=[module], launches=[launch], blocks=[cores.BlockSpec(warps=[faulting])])
+            yield cores.build_core(cores.CoreSpec(devices=[device], branch=branch, table_first=first))
+    yield cores.exited_warps_core()
     yield gzip.decompress((_DATA / "cores" / "truncated.nvcudmp.gz").read_bytes())

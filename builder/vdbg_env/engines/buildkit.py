@@ -17,7 +17,7 @@ from vdbg_env.engines.buildkit_trace import read_status_response
 from vdbg_env.engines.context_tar import upload
 from vdbg_env.engines.docker_client import GONE, Engine
 from vdbg_env.engines.docker_images import DockerImages, image_id_of
-from vdbg_env.engines.engine_build import BUILDKIT, build_parameters, post_build
+from vdbg_env.engines.engine_build import BUILDKIT, order_parameters, post_build
 from vdbg_env.engines.leftovers import removing_leftovers
 from vdbg_env.errors import EngineFailed
 
@@ -48,14 +48,7 @@ class BuildKitEngine(DockerImages):
                 next_step="install docker-buildx (vdbg-env doctor says how), or build without --secret",
             )
         build_id = f"vdbg-{uuid.uuid4().hex}"
-        parameters = build_parameters(
-            dockerfile=order.dockerfile,
-            network=order.plan.network,
-            platform=order.plan.platform,
-            build_args=order.build_args,
-            no_cache=order.no_cache,
-            build_id=build_id,
-        )
+        parameters = order_parameters(order, build_id=build_id)
         with removing_leftovers(self, order.plan) as finished:
             try:
                 messages = post_build(

@@ -15,7 +15,7 @@ from vdbg_env.engines.build_progress import TAIL_LINES, LineSplitter
 from vdbg_env.engines.context_tar import upload
 from vdbg_env.engines.docker_client import GONE, Engine
 from vdbg_env.engines.docker_images import DockerImages, image_id_of
-from vdbg_env.engines.engine_build import CLASSIC, build_parameters, post_build
+from vdbg_env.engines.engine_build import CLASSIC, order_parameters, post_build
 from vdbg_env.engines.failure_causes import engine_gone, explain_failure
 from vdbg_env.engines.leftovers import removing_leftovers
 from vdbg_env.errors import EngineFailed
@@ -42,15 +42,10 @@ class ClassicEngine(DockerImages):
             raise EngineFailed(
                 "the classic builder takes no secrets", next_step="build without --engine classic, with docker-buildx"
             )
-        parameters = build_parameters(
-            dockerfile=order.dockerfile,
-            network=order.plan.network,
-            platform=order.plan.platform,
-            build_args=order.build_args,
-            no_cache=order.no_cache,
-        )
         with removing_leftovers(self, order.plan) as finished:
-            messages = post_build(self.engine.client, upload(order.context), version=CLASSIC, parameters=parameters)
+            messages = post_build(
+                self.engine.client, upload(order.context), version=CLASSIC, parameters=order_parameters(order)
+            )
             with closing(messages):
                 yield from _ClassicReader(jobs=order.jobs).follow(messages)
             finished()

@@ -19,7 +19,7 @@ from vdbg_env.engines.candidates import spilled
 from vdbg_env.engines.container_archive import container_archive
 from vdbg_env.engines.context_tar import upload
 from vdbg_env.engines.docker_client import GONE, OUR_LABEL, Engine, engine_errors, explain
-from vdbg_env.engines.engine_build import BUILDKIT, CLASSIC, build_parameters, post_build
+from vdbg_env.engines.engine_build import BUILDKIT, CLASSIC, label_parameters, post_build
 from vdbg_env.errors import BadInput, EngineFailed
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.reference import Reference, parse_reference
@@ -100,7 +100,7 @@ class DockerImages:
         dockerfile = FileBytes(name="Dockerfile", data=f"FROM {image}\n".encode())
         context = upload(BuildContext(items=(dockerfile,)))
         version = BUILDKIT if self.engine.has_buildkit() else CLASSIC
-        messages = post_build(self.engine.client, context, version=version, parameters=build_parameters(labels=labels))
+        messages = post_build(self.engine.client, context, version=version, parameters=label_parameters(labels))
         labelled = ""
         for message in messages:
             labelled = image_id_of(message) or labelled

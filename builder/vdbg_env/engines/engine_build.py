@@ -13,8 +13,12 @@ from typing import Any, Literal
 from docker import APIClient
 from docker.utils.json_stream import json_stream
 
+from vdbg_env.application.ports import BuildOrder
+
 CLASSIC: Literal["1"] = "1"
 BUILDKIT: Literal["2"] = "2"
+
+_ALWAYS = {"dockerfile": "Dockerfile", "rm": "1", "forcerm": "1"}
 
 
 def post_build(
@@ -49,28 +53,21 @@ def registry_header(client: APIClient) -> dict[str, str]:
     return headers
 
 
-def build_parameters(
-    *,
-    dockerfile: str = "Dockerfile",
-    network: str = "default",
-    platform: str | None = None,
-    build_args: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
-    no_cache: bool = False,
-    build_id: str | None = None,
-    tag: str | None = None,
-) -> dict[str, str]:
-    """Return the query of a build; what is not given is left to the engine."""
+def order_parameters(order: BuildOrder, *, build_id: str | None = None) -> dict[str, str]:
+    """Return the query of an order's build; what the order leaves open is left to the engine."""
+    network, platform = order.plan.network, order.plan.platform
     wanted = {
-        "dockerfile": dockerfile,
+        **_ALWAYS,
+        "dockerfile": order.dockerfile,
         "networkmode": network if network != "default" else None,
         "platform": platform,
-        "buildargs": json.dumps(dict(build_args), sort_keys=True) if build_args else None,
-        "labels": json.dumps(dict(labels), sort_keys=True) if labels else None,
-        "nocache": "1" if no_cache else None,
+        "buildargs": json.dumps(dict(order.build_args), sort_keys=True) if order.build_args else None,
+        "nocache": "1" if order.no_cache else None,
         "buildid": build_id,
-        "t": tag,
-        "rm": "1",
-        "forcerm": "1",
     }
     return {name: value for name, value in wanted.items() if value is not None}
+
+
+def label_parameters(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the query of a build that does nothing but label."""
+    return {**_ALWAYS, "labels": json.dumps(dict(labels), sort_keys=True)}

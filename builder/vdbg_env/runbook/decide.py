@@ -150,7 +150,7 @@ def _driver(command: Command, names: Names, values: dict[str, Value]) -> ServerD
     if not replay:
         return None  # nothing to send: the command is run to its own end
     url = template.fill_text(command.driver.ready_url, names, values)
-    return ServerDriver(ready_url=url, ready_timeout_s=command.driver.ready_timeout_s, replay=replay)
+    return replace(command.driver, ready_url=url, replay=replay)
 
 
 def _before(state: RunState, step: Step) -> tuple[Names, dict[str, Value]]:

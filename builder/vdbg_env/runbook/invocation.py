@@ -61,7 +61,10 @@ class OutputPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerDriver:
-    """How a server is driven: wait until `ready_url` answers, replay the requests of `replay`, then stop it."""
+    """How a server is driven: wait until `ready_url` answers, replay the requests of `replay`, then stop it.
+
+    Without a `replay` the command is run to its own end.
+    """
 
     ready_url: str
     ready_timeout_s: float = 900.0

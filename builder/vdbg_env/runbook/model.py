@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Literal
 
 from vdbg_env.evidence.finding import HowKnown, Level
-from vdbg_env.runbook.invocation import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Watch
+from vdbg_env.runbook.invocation import ArtifactRule, KillPolicy, Matcher, OutputPolicy, ServerDriver, Watch
 
 Data = str | int | float | bool | None | list["Data"] | dict[str, "Data"]
 
@@ -193,22 +193,13 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Driver:
-    """How a server is driven, before substitution; without a `replay` the command is run to its own end."""
-
-    ready_url: str
-    ready_timeout_s: float = 900.0
-    replay: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Command:
     """A command line that steps start with their deltas; `argv` is a list, or one `${{ }}` that gives a list."""
 
     name: str
     argv: str | tuple[str, ...]
     env: Mapping[str, str | None] = field(default_factory=dict)
-    driver: Driver | None = None
+    driver: ServerDriver | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

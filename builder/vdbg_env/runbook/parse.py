@@ -11,7 +11,7 @@ from typing import TypedDict, assert_never
 from vdbg_env.errors import BadDocument, Complaint
 from vdbg_env.evidence.finding import HowKnown, Level
 from vdbg_env.runbook import lint, model, schema, schema_step
-from vdbg_env.runbook.invocation import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Watch
+from vdbg_env.runbook.invocation import ArtifactRule, KillPolicy, Matcher, OutputPolicy, ServerDriver, Watch
 from vdbg_env.runbook.library import FullStep, Library
 from vdbg_env.runbook.places import Places
 from vdbg_env.yaml_source import Path, YamlSource, validate
@@ -273,7 +273,7 @@ def _command(name: str, given: schema.Command) -> model.Command:
         name=name,
         argv=given.argv if isinstance(given.argv, str) else tuple(given.argv),
         env=dict(given.env),
-        driver=model.Driver(ready_url=driver.ready.http, ready_timeout_s=driver.ready.timeout, replay=driver.replay)
+        driver=ServerDriver(ready_url=driver.ready.http, ready_timeout_s=driver.ready.timeout, replay=driver.replay)
         if driver
         else None,
     )

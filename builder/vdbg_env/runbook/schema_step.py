@@ -6,7 +6,7 @@ Sources of the terms: Actions' `env`, `if`, `uses` and `with`, SSM Automation's 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -114,20 +114,27 @@ class Outcome(Part):
     next_step: Text | None = None
 
 
-class OutcomeEntry(Part):
+Follows = TypeVar("Follows")
+
+
+class ByStatus(Part, Generic[Follows]):
+    """What follows from each status a step can have."""
+
+    # `pass` is a word of Python's, so that one field is spelt otherwise than its key.
+    pass_: Annotated[Follows | None, Field(alias="pass")] = None
+    warn: Follows | None = None
+    fail: Follows | None = None
+    reproduced: Follows | None = None
+    not_reproduced: Follows | None = None
+    hang: Follows | None = None
+    unresolved: Follows | None = None
+    error: Follows | None = None
+
+
+class OutcomeEntry(ByStatus[Outcome]):
     """One line of the switch: a status, and what follows from it."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
-
-    # `pass` is a word of Python's, so that one field is spelt otherwise than its key.
-    pass_: Annotated[Outcome | None, Field(alias="pass")] = None
-    warn: Outcome | None = None
-    fail: Outcome | None = None
-    reproduced: Outcome | None = None
-    not_reproduced: Outcome | None = None
-    hang: Outcome | None = None
-    unresolved: Outcome | None = None
-    error: Outcome | None = None
 
     @model_validator(mode="after")
     def _one_status(self) -> OutcomeEntry:
@@ -137,17 +144,9 @@ class OutcomeEntry(Part):
         return self
 
 
-class NextByStatus(Part):
+class NextByStatus(ByStatus[Target]):
     """Where each status leads; `otherwise` for those not named."""
 
-    pass_: Annotated[Target | None, Field(alias="pass")] = None
-    warn: Target | None = None
-    fail: Target | None = None
-    reproduced: Target | None = None
-    not_reproduced: Target | None = None
-    hang: Target | None = None
-    unresolved: Target | None = None
-    error: Target | None = None
     otherwise: Target | None = None
 
 
