@@ -14,12 +14,11 @@ from vdbg_env.application.build_image import BuildSettings, build_image, dialect
 from vdbg_env.application.ports import EngineName
 from vdbg_env.cli import wiring
 from vdbg_env.cli.build_display import build_display
-from vdbg_env.cli.build_options import build_options, default_tag, read_wish, show_notes
+from vdbg_env.cli.build_options import build_options, decide, default_tag, read_wish, show_notes
 from vdbg_env.errors import BadInput
 from vdbg_env.image.build_args import build_args
 from vdbg_env.image.dockerfile import dockerfile
 from vdbg_env.image.parallelism import parallelism
-from vdbg_env.image.planner import plan as make_plan
 from vdbg_env.image.reference import parse_reference
 from vdbg_env.report.build_result import BuildResult, build_document, build_text
 
@@ -58,8 +57,7 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
     """
     if dry_run:
         wish = read_wish(flags)
-        plan = make_plan(wish.library.spec(wish.request.profile), wish.request, wish.library, gpu=wiring.gpu())
-        click.echo(dockerfile(plan, wish.request.dialect), nl=False)
+        click.echo(dockerfile(decide(wish), wish.request.dialect), nl=False)
         return 0
     result = _build(engine, flags)
     if flags["metadata_file"]:
@@ -80,12 +78,11 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
     engine = wiring.image_engine(cast(EngineName, engine_name))
     described = engine.describe()
     wish = read_wish(flags, dialect=dialect_of(described))
-    spec = wish.library.spec(wish.request.profile)
-    plan = make_plan(spec, wish.request, wish.library, gpu=wiring.gpu())
+    plan = decide(wish)
     jobs = parallelism(
         wiring.machine(),
         architectures=len(wish.request.arch) or 1,
-        gib_per_job=spec.build.memory_per_job_gib,
+        gib_per_job=wish.spec.build.memory_per_job_gib,
         wanted=wish.request.jobs,
     )
     if not flags["quiet"]:

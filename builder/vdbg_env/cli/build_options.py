@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,11 +15,14 @@ import platformdirs
 from vdbg_env import console
 from vdbg_env.application.image_library import profile_name, read_image_library
 from vdbg_env.application.site import SiteFlags, read_site
+from vdbg_env.cli import wiring
 from vdbg_env.errors import BadInput
 from vdbg_env.image.library import ImageLibrary, ProfileFile
 from vdbg_env.image.plan import BuildPlan
+from vdbg_env.image.planner import plan
 from vdbg_env.image.request import BuildRequest, DebugInfo, DependencyTree, Dialect, Network, Platform, Secret
 from vdbg_env.image.source import LocalTree, Source, parse_source
+from vdbg_env.image.spec import ImageSpec
 from vdbg_env.image.text import one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -61,6 +65,11 @@ class Wish:
     library: ImageLibrary
     notes: tuple[str, ...]
 
+    @cached_property
+    def spec(self) -> ImageSpec:
+        """The profile, with what it inherits."""
+        return self.library.spec(self.request.profile)
+
 
 def read_wish(flags: dict[str, Any], *, dialect: Dialect = "classic") -> Wish:
     """Turn the flags of `build_options` into a request; raises BadInput for what makes none."""
@@ -92,6 +101,12 @@ def read_wish(flags: dict[str, Any], *, dialect: Dialect = "classic") -> Wish:
     return Wish(request=request, library=library, notes=notes)
 
 
+def decide(wish: Wish) -> BuildPlan:
+    """Plan what is wished for on this machine; raises BadInput for what the tables or the profile rule out."""
+    decided = plan(wish.spec, wish.request, wish.library, gpu=wiring.gpu())
+    return decided.with_contents(wiring.source_trees().digest)
+
+
 def read_library(profile: str) -> tuple[str, ImageLibrary]:
     """Return a profile's name and the library that holds it; `profile` may be the path of a YAML file."""
     path = Path(profile).expanduser() if "/" in profile or profile.endswith((".yaml", ".yml")) else None
@@ -119,7 +134,10 @@ def _source(text: str | None) -> Source | None:
     if text is None:
         return None
     source = parse_source(text)
-    return LocalTree(path=_folder(source.path, "--source")) if isinstance(source, LocalTree) else source
+    if not isinstance(source, LocalTree):
+        return source
+    path = _folder(source.path, "--source")
+    return LocalTree(path=path, revision=wiring.source_trees().revision(path))
 
 
 def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:

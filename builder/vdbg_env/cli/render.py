@@ -11,8 +11,7 @@ import click
 from vdbg_env import console
 from vdbg_env.application.render import Format, Rendering, render
 from vdbg_env.cli import wiring
-from vdbg_env.cli.build_options import build_options, default_tag, read_wish, show_notes
-from vdbg_env.image.planner import plan
+from vdbg_env.cli.build_options import build_options, decide, default_tag, read_wish, show_notes
 from vdbg_env.image.reference import parse_reference
 from vdbg_env.image.request import Dialect
 from vdbg_env.image.run_settings import Gpu, RunSettings, parse_dumps, parse_gpu, warnings
@@ -44,7 +43,7 @@ def command(
       vdbg-env render --format k8s --gpu none ./manifests
     """
     wish = read_wish(flags, dialect=cast(Dialect, dialect))
-    decided = plan(wish.library.spec(wish.request.profile), wish.request, wish.library, gpu=wiring.gpu())
+    decided = decide(wish)
     name = str(parse_reference(image or default_tag(decided, wish.request), "--image"))
     run = _run_settings(name, parse_gpu(gpu), dumps)
     rendering = render(

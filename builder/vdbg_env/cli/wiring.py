@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # every engine is imported by the function that makes it, so 
         ProgramRunner,
         ScratchFiles,
         SourceText,
+        SourceTrees,
         StepRunner,
     )
     from vdbg_env.application.runbook_request import RunbookRequest
@@ -73,6 +74,13 @@ def source_text(roots: Sequence[str], mappings: Sequence[tuple[str, str]]) -> So
     from vdbg_env.engines.source_text import SourceFiles
 
     return SourceFiles(roots, mappings)
+
+
+def source_trees() -> SourceTrees:
+    """Return what looks into source trees of this machine."""
+    from vdbg_env.engines.source_trees import SourceTreesOnDisk
+
+    return SourceTreesOnDisk(programs())
 
 
 def core_pipes() -> CorePipes:

@@ -38,11 +38,13 @@ class TreeOnDisk:
     """A folder of this machine with all below it, save whatever matches one of the `exclude` patterns.
 
     A pattern without a slash matches the last part of a path at any depth, one with a slash the whole relative path.
+    `digest` is that of the content, where somebody has looked.
     """
 
     name: str
     path: str
     exclude: tuple[str, ...] = ()
+    digest: str = ""
 
 
 ContextItem = FileBytes | FileOnDisk | TreeOnDisk

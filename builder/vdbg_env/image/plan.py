@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from vdbg_env.image.context import ContextItem, FileBytes
+from vdbg_env.image.context import ContextItem, FileBytes, FileOnDisk, TreeOnDisk
 from vdbg_env.image.request import Network, Platform
 from vdbg_env.image.text import one_line
 
@@ -110,8 +110,8 @@ class BuildPlan:
     `base` is an image reference, by digest where one is known; `base_path` what its PATH holds. `env` is set in the
     image for builds and runs alike. `artifacts` are the folders and files below the root whose every cubin must be
     proven to carry line info before the image is tagged. `context` is what the COPY steps take; it is no part of
-    `document`. Its bytes at hand are part of the digest; files and trees on disk count by their names only. `notes`
-    and `warnings` are shown to the user before the build starts.
+    `document`. Its bytes at hand and what is known of its trees are part of the digest; files on disk count by their
+    names only. `notes` and `warnings` are shown to the user before the build starts.
     """
 
     profile: str
@@ -142,9 +142,14 @@ class BuildPlan:
         document = {**self.document(), "args": [arg.name for arg in self.args]}
         hashed = hashlib.sha256(json.dumps(document, sort_keys=True, ensure_ascii=True).encode())
         for item in self.context:
-            data = item.data if isinstance(item, FileBytes) else b""
+            data = _known_content(item)
             hashed.update(f"\0{item.name}\0{len(data)}\0".encode("utf-8", "surrogateescape") + data)
         return f"sha256:{hashed.hexdigest()}"
+
+    def with_contents(self, read: Callable[[TreeOnDisk], str]) -> BuildPlan:
+        """Return the plan with the digest that `read` gives of each tree it brings, so that a change to one counts."""
+        context = (replace(i, digest=read(i)) if isinstance(i, TreeOnDisk) else i for i in self.context)
+        return replace(self, context=tuple(context))
 
     def environment(self, root: str = ROOT, held: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the plan's environment for a root; `held` is what was set before, by default the base image's PATH."""
@@ -167,6 +172,16 @@ class BuildPlan:
     def _brought_by(self, steps: tuple[Step, ...]) -> tuple[ContextItem, ...]:
         sources = {step.source for step in steps if isinstance(step, CopyStep)}
         return tuple(item for item in self.context if any(f"{item.name}/".startswith(f"{s}/") for s in sources))
+
+
+def _known_content(item: ContextItem) -> bytes:
+    match item:
+        case FileBytes(data=data):
+            return data
+        case TreeOnDisk(digest=digest):
+            return digest.encode()
+        case FileOnDisk():
+            return b""
 
 
 def shell_word(variable: Variable) -> str:

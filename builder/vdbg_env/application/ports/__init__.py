@@ -4,7 +4,7 @@
 | --- | --- |
 | `files` | what is read: binaries, core dumps, logs, lines of source |
 | `programs` | short helper programs |
-| `images` | building images, and handing them on |
+| `images` | the sources of images, building them, and handing them on |
 | `containers` | starting containers from them |
 | `dumps` | where dumps are kept, and how one is asked for |
 | `steps` | running the steps of a runbook; clocks and signals |
@@ -34,6 +34,7 @@ from vdbg_env.application.ports.images import (
     EngineName,
     ImageEngine,
     PushProgress,
+    SourceTrees,
 )
 from vdbg_env.application.ports.programs import Completed, ProgramRunner
 from vdbg_env.application.ports.steps import Apart, Clock, Interrupts, StartedStep, StepRunner
@@ -67,6 +68,7 @@ __all__ = [
     "PushProgress",
     "ScratchFiles",
     "SourceText",
+    "SourceTrees",
     "StartedStep",
     "StepRunner",
     "StoredImage",

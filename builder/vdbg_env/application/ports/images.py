@@ -1,4 +1,4 @@
-"""Building images, and handing them on."""
+"""The sources of images, building them, and handing them on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vdbg_env.application.ports.programs import Completed
 
 if TYPE_CHECKING:
     from vdbg_env.application.build_events import BuildEvent
-    from vdbg_env.image.context import BuildContext
+    from vdbg_env.image.context import BuildContext, TreeOnDisk
     from vdbg_env.image.plan import BuildPlan
 
 
@@ -121,3 +121,15 @@ class PushProgress:
     current: int | None = None
     total: int | None = None
     digest: str | None = None
+
+
+class SourceTrees(Protocol):
+    """Says what a folder of sources of this machine holds."""
+
+    def digest(self, tree: TreeOnDisk) -> str:
+        """Return "sha256:..." over all that a build would get of the tree; raises BadInput for what it cannot read."""
+        ...
+
+    def revision(self, folder: str) -> str | None:
+        """Return the commit a checkout stands at, with `-dirty` behind it when files differ; None without git."""
+        ...
