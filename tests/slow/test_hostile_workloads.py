@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import small_run
+from tests.support.command_line import vdbg_env
 from tests.support.killing import left_running
 from tests.support.patience import patience
 from vdbg_env.application.run_runbook import run_runbook
@@ -173,6 +174,36 @@ def test_a_disk_that_fills_during_a_run_costs_no_event_and_the_run_goes_on_when_
     with order.directory.locked():
         end = run_runbook(order, small_run.hands(path))
     assert [w.step.id for w in end.walk.walked] == ["check", "baseline", "ask", "blocking", "again"]
+
+
+TINY = """\
+apiVersion: vdbg-env/v1
+kind: Runbook
+metadata: {name: tiny, title: Tiny}
+spec:
+  inputs: {argv: {type: array, required: true, description: The workload.}}
+  commands: {workload: {argv: "${{ inputs.argv }}", timeout: 60s}}
+  steps:
+    - {id: baseline, name: Does it fail?, run: workload, outcomes: [{unresolved: {next: end}}]}
+"""
+
+
+def test_a_run_that_asks_for_room_is_refused_on_a_disk_that_has_none(small_disk: Path) -> None:
+    path = str(small_disk / "run")
+    ran = vdbg_env("runbook", "illegal-memory-access", "--batch", "--run-dir", path, "--", "sleep", "30")
+    assert ran.status == 1
+    assert "8MiB are free for the record, 1GiB are wanted" in ran.stderr
+
+
+def test_a_run_on_a_disk_near_its_floor_ends_inconclusive_with_a_readable_record(small_disk: Path) -> None:
+    path, book = small_disk / "run", small_disk / "tiny.yaml"
+    book.write_text(TINY)
+    ran = vdbg_env("runbook", "-f", str(book), "tiny", "--batch", "--run-dir", str(path), "--", "sleep", "30")
+    assert ran.status == 125
+    assert "the workload was never run: 7 MiB left on the disk, the floor is 1024 MiB" in ran.stdout
+    assert read_events(path / "events.jsonl")[-1].kind == "run_finished"
+    assert json.loads((path / "report.json").read_text())["verdict"] == "inconclusive"
+    assert left_running(path) == []
 
 
 def test_a_run_cannot_begin_on_a_full_disk_and_says_so(small_disk: Path) -> None:
