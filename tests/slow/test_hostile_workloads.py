@@ -1,9 +1,12 @@
 """Workloads at their worst: a thousand that will not die, gigabytes of output, full disks, a thousand secrets."""
 
+import fcntl
 import hashlib
 import json
 import os
 import random
+import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -219,22 +222,44 @@ def test_a_read_only_folder_is_a_clear_error(small_disk: Path) -> None:
         RunDirectory(small_disk / "run").create()
 
 
-def test_a_disk_that_turns_read_only_ends_the_step(small_disk: Path) -> None:
+@pytest.fixture
+def mortal_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 32 megabytes that can be made to answer nothing but errors (`die`)."""
+    mkfs = shutil.which("mkfs.ext4")
+    if os.geteuid() != 0 or mkfs is None:
+        pytest.skip("only root may mount a file system, and mkfs.ext4 must be at hand")
+    image, mount = tmp_path / "image", tmp_path / "disk"
+    mount.mkdir()
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run([mkfs, "-q", image], check=True)
+    done = subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"no image can be mounted here: {done.stderr.decode().strip()}")
+    yield mount
+    subprocess.run(["umount", "-l", mount], check=True)
+
+
+def die(disk: Path) -> None:
+    """Have every access fail from now on, as on a disk that is gone (ext4's EXT4_IOC_SHUTDOWN, without a flush)."""
+    descriptor = os.open(disk, os.O_RDONLY)
+    try:
+        fcntl.ioctl(descriptor, 0x8004587D, struct.pack("I", 2))
+    finally:
+        os.close(descriptor)
+
+
+def test_a_disk_that_dies_ends_the_step_and_leaves_nobody(mortal_disk: Path) -> None:
     code = "import os,time\nwhile True: os.write(1,b'x'*1000+b'\\n'); time.sleep(.01)"
     invocation = Invocation(
         step="step", attempt=1, argv=(sys.executable, "-c", code), timeout_s=30, kill=KillPolicy(grace_s=0.5)
     )
-    step = runner(small_disk).start(invocation, place(small_disk))
+    step = runner(mortal_disk).start(invocation, place(mortal_disk))
     assert step.wait(0.5) is None
-    done = subprocess.run(["mount", "-o", "remount,ro", small_disk], capture_output=True)
-    if done.returncode:
-        step.cancel(firmly=True)
-        step.wait(10)
-        pytest.skip("a tmpfs with open files cannot be made read-only here")
-    seen = step.wait(20)
-    assert seen is not None
-    assert seen.ended.by in {EndedBy.DISK, EndedBy.ENGINE_LOST}
-    assert left_running(small_disk) == []
+    die(mortal_disk)
+    with pytest.raises(HostNotAble, match="cannot be read: Input/output error"):
+        step.wait(20)
+    assert left_running(mortal_disk) == []
 
 
 @pytest.fixture

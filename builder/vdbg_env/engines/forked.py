@@ -23,9 +23,10 @@ class Forked:
     def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:
         """Do the work; see `Apart.do`."""
         read, write = os.pipe2(os.O_CLOEXEC)
+        engine = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _work(work, write)
+            _work(work, write, engine)
         os.close(write)
         status: int | None = None
         try:
@@ -45,11 +46,13 @@ class Forked:
         return given
 
 
-def _work(work: Callable[[], bytes], write: int) -> NoReturn:
+def _work(work: Callable[[], bytes], write: int, engine: int) -> NoReturn:
     """Do the work in the child and give what it returned, or why it could not, to the pipe."""
     try:
         os.setsid()  # a Ctrl-C is the parent's to answer: it ends this process when it sees fit
         die_with_parent()
+        if os.getppid() != engine:
+            os._exit(_FAILED)  # it died before that could be asked for
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         _give(write, work())

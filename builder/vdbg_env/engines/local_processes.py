@@ -54,11 +54,13 @@ class LocalStep(SupervisedStep):
 
     def cancel(self, *, firmly: bool = False) -> None:
         """Ask the supervisor to end the tree; a second asking is firm."""
-        pid = lock_file.holder(str(self._directory))
         for _ in range(2 if firmly else 1):
-            if pid is not None and lock_file.is_held(str(self._directory)):
+            if self._process is not None:
+                self._process.terminate()  # does nothing when it has ended
+            elif (pid := lock_file.holder(str(self._directory))) and lock_file.is_held(str(self._directory)):
                 os.kill(pid, signal.SIGTERM)
-                time.sleep(0.02 if firmly else 0)  # two signals at once would be seen as one
+            if firmly:
+                time.sleep(0.02)  # two signals at once would be seen as one
 
     def _sleep(self, left: float | None) -> None:
         pid = lock_file.holder(str(self._directory))

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 
 from vdbg_env.engines.left_behind import observation
 from vdbg_env.engines.scribe import ending, lock_file
 from vdbg_env.engines.scribe.orders import Orders
+from vdbg_env.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
 
@@ -29,7 +31,23 @@ class SupervisedStep(ABC):
         self._literals = tuple(os.fsencode(x) for x in order.literals)
 
     def wait(self, timeout_s: float | None = None) -> Observation | None:
-        """Wait for `ended.json`; an end that nobody wrote is `engine_lost`, and what still runs of it is killed."""
+        """Wait for `ended.json`; an end that nobody wrote is `engine_lost`, and what still runs of it is killed.
+
+        Raises HostNotAble when the record cannot be read any more; the step has then been ended.
+        """
+        try:
+            return self._waited(timeout_s)
+        except OSError as error:
+            with suppress(OSError):
+                self.cancel()
+            self._over()
+            raise HostNotAble(
+                f"{error.filename or self._directory} cannot be read: {error.strerror}",
+                cause="the disk that holds the record is gone",
+                next_step="see that nothing of the step runs on, then begin again with another --run-dir",
+            ) from error
+
+    def _waited(self, timeout_s: float | None) -> Observation | None:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while not has_ended(self._directory):
             if not lock_file.is_held(str(self._directory)) and not has_ended(self._directory):

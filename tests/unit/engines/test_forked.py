@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vdbg_env.engines.forked import Forked
-from vdbg_env.engines.scribe.process_tree import descendants
+from vdbg_env.engines.scribe.process_tree import descendants, process
 from vdbg_env.errors import HostNotAble
 
 
@@ -70,6 +70,25 @@ def test_a_check_that_raises_ends_the_work() -> None:
     with pytest.raises(_Stop):
         Forked().do(work, timeout_s=None, check=stop)
     assert {p.pid for p in descendants(os.getpid())} <= before
+
+
+def test_the_work_ends_with_an_engine_that_is_killed(tmp_path: Path) -> None:
+    told = tmp_path / "worker"
+
+    def work() -> bytes:
+        told.write_text(str(os.getpid()))
+        time.sleep(60)
+        return b""
+
+    engine = os.fork()
+    if engine == 0:
+        Forked().do(work, timeout_s=None, check=lambda: os.kill(os.getpid(), signal.SIGKILL) if told.exists() else None)
+        os._exit(1)
+    assert os.waitpid(engine, 0)[1] == signal.SIGKILL
+    until = time.monotonic() + 20
+    while (worker := process(int(told.read_text()))) and worker.state not in "ZX" and time.monotonic() < until:
+        time.sleep(0.01)
+    assert worker is None or worker.state in "ZX"
 
 
 def test_the_work_cannot_change_this_program() -> None:
