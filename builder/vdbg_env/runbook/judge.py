@@ -62,7 +62,9 @@ class _Judge:
         message = failure or self._text(outcome.message)
         observations = self.result.observations
         killed = tuple(replace(finding, step=self.step.id) for finding in memory_kill_findings(observations))
-        findings = (*self.result.findings, *killed, *(() if failure else self._finding(outcome, message)))
+        # Of a step that tried nothing only an `error` outcome can speak: the others judge what was not seen.
+        told = self._finding(outcome, message) if not failure or outcome.status is Status.ERROR else ()
+        findings = (*self.result.findings, *killed, *told)
         artifacts = self.values.get("artifacts")
         return StepRecord(
             step=self.step.id,

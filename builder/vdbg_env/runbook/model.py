@@ -220,6 +220,7 @@ class Runbook:
     title: str
     description: str = ""
     labels: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # what its remedies stand on, each with a version or a date
     file: str = ""
     digest: str = ""  # SHA-256 over the texts of the file and the shared steps it takes
     requires: Requires = field(default_factory=Requires)

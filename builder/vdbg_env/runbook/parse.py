@@ -80,6 +80,7 @@ class _Parser:
             title=self.metadata.title,
             description=self.metadata.description or "",
             labels=tuple(self.metadata.labels),
+            sources=tuple(self.metadata.sources),
             file=self.source.name,
             digest=self._digest(),
             requires=_requires(self.spec.requires),

@@ -82,6 +82,7 @@ class Metadata(Part):
     title: Text
     description: Text | None = None
     labels: list[Name] = Field(default_factory=list)
+    sources: list[Text] = Field(default_factory=list)
 
 
 class Spec(Part):

@@ -11,8 +11,8 @@ import pytest
 
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
 from tests.support import reports
+from vdbg_env.application.builtin_steps.code_on_disk import alike
 from vdbg_env.application.builtin_steps.gpu_health import may_trace
-from vdbg_env.application.builtin_steps.locate import alike
 from vdbg_env.application.builtin_steps.registry import READERS, STEPS, BuiltinSteps
 from vdbg_env.application.ports import BinaryFile, Completed
 from vdbg_env.application.run_runbook import Standing

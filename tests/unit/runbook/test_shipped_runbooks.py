@@ -14,6 +14,10 @@ from vdbg_env.runbook.engine_args import as_flags
 from vdbg_env.runbook.model import Run, Runbook
 
 NAMES = sorted(path.stem for path in RUNBOOKS.glob("*.yaml"))
+# What goes wrong while a failure is looked into: no log names these, so no class of triage leads here.
+TROUBLE_WITH_THE_SEARCH = {
+    "no-core-dump", "core-dump-too-large", "missing-source-lines", "model-download-hangs", "slow-file-system",
+}  # fmt: skip
 LINES = yaml.safe_load((Path(__file__).parents[2] / "data" / "runbook-lines.yaml").read_text())
 
 
@@ -59,7 +63,7 @@ def test_each_run_step_may_be_run_long_enough_and_is_ended_at_last(name: str) ->
 
 def test_each_class_of_failure_has_its_runbook() -> None:
     classes = rule_book().classes.values()
-    assert {failure.runbook for failure in classes if failure.runbook} == set(NAMES)
+    assert {failure.runbook for failure in classes if failure.runbook} == set(NAMES) - TROUBLE_WITH_THE_SEARCH
 
 
 def _words_of(runbook: Runbook) -> Iterator[str]:

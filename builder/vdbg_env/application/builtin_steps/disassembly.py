@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vdbg_env.application.builtin_steps.context import BuiltinContext
 from vdbg_env.cuda.code_map import CodeMap, Location
-from vdbg_env.cuda.gpu_core import Fault
+from vdbg_env.cuda.gpu_core import Fault, Standing
 from vdbg_env.cuda.source_frame import Chain
 from vdbg_env.errors import VdbgError
 from vdbg_env.evidence.nvdisasm import Instruction, read_listing
@@ -45,7 +45,7 @@ def instruction_at(context: BuiltinContext, code: CodeMap, location: Location, n
     return listing[at]
 
 
-def code_of(fault: Fault) -> CodeMap | None:
+def code_of(fault: Fault | Standing) -> CodeMap | None:
     """Return the relocated image that holds a fault's PC."""
     if fault.pc is None:
         return None

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from vdbg_env.application.builtin_steps import (
     collect_env,
+    core_lines,
+    core_sizes,
     coredump_progress,
     decode_gpu_core,
     function_trace,
@@ -36,6 +38,8 @@ STEPS: Mapping[tuple[str, int], Work] = {
     ("decode-gpu-core", 1): decode_gpu_core.work,
     ("locate", 1): locate.work,
     ("collect-env", 1): collect_env.work,
+    ("core-sizes", 1): core_sizes.work,
+    ("core-lines", 1): core_lines.work,
     ("report", 1): write_report.work,
 }
 READERS: Mapping[tuple[str, int], Work] = {

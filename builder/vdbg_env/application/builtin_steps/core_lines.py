@@ -1,0 +1,69 @@
+"""`builtin/core-lines@v1`: why a core has no source lines: which file the faulting kernel came from, and its proof."""
+
+from __future__ import annotations
+
+from vdbg_env.application.builtin_steps.code_on_disk import Holder, faulting_code, holders, places_to_look
+from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
+from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.gpu_core import Fault, Standing, reading
+from vdbg_env.errors import BadInput, UnreadableBinary
+from vdbg_env.evidence.kernel_makers import maker_of
+from vdbg_env.runbook.state import ResultValue
+
+_CACHES = ("ccache", "sccache")
+_KEPT_OUT = {"ccache": "CCACHE_DISABLE", "sccache": "VLLM_DISABLE_SCCACHE"}
+
+
+def work(context: BuiltinContext) -> BuiltinResult:
+    """Read the parameter `core`; where its faulting kernel has no lines, look for the file that holds that kernel.
+
+    The last file found is judged only when none has the same code, so that a build nobody loaded is not blamed.
+    """
+    path = str(context.parameters.get("core") or "")
+    caches: dict[str, ResultValue] = {"caches": _caches(context)}
+    if not path:
+        return BuiltinResult(results=caches, notes=("no core was given: -i core=FILE",))
+    notes: list[str] = []
+    try:
+        with context.cores.open(path) as core:
+            read = reading.read(core.data)
+            places: tuple[Fault | Standing, ...] = (*read.faults, *read.standing)
+            fault = next((place for place in places if place.location), None)
+            wanted = faulting_code(fault) if fault else None
+    except (BadInput, UnreadableBinary) as error:
+        return BuiltinResult(results=caches, notes=(f"{path}: {error.what}",))
+    if fault is None or wanted is None:
+        return BuiltinResult(results=caches, notes=(*read.notes, "nothing of the core lies inside a known kernel"))
+    results = caches | _of_core(fault, wanted.kernel)
+    if not results["has_lines"]:
+        targets = places_to_look(context)
+        found = list(holders(context, wanted, targets, notes, proof=True))
+        notes.append(f"looked through {', '.join(targets) or 'no binary'}: {len(found)} file(s) hold the kernel")
+        results |= _of_holder(next((h for h in found if h.same), found[-1])) if found else {}
+    return BuiltinResult(results=results, notes=(*read.notes, *notes))
+
+
+def _of_core(fault: Fault | Standing, kernel: str) -> dict[str, ResultValue]:
+    chain = fault.location.chain if fault.location else ()
+    maker = maker_of(demangle(kernel))
+    results: dict[str, ResultValue] = {"kernel": short_name(demangle(kernel)), "has_lines": bool(chain)}
+    results |= {"source": str(chain[0])} if chain else {}
+    return results | ({"maker": maker.name, "remedy": maker.remedy} if maker else {})
+
+
+def _of_holder(holder: Holder) -> dict[str, ResultValue]:
+    results: dict[str, ResultValue] = {
+        "file": holder.file,
+        "same": holder.same,
+        "file_has_lines": bool(holder.location.chain),
+    }
+    results |= {"located": str(holder.location.chain[0])} if holder.same and holder.location.chain else {}
+    if holder.report:
+        results |= {"verdict": holder.report.verdict.value, "missing": len(holder.report.missing)}
+    return results
+
+
+def _caches(context: BuiltinContext) -> list[str]:
+    """Return the compiler caches a rebuild would meet here; one that is switched off is none."""
+    there = (name for name in _CACHES if context.programs.which(name))
+    return [name for name in there if context.environment.get(_KEPT_OUT[name]) != "1"]
