@@ -22,9 +22,14 @@ class Forked:
 
     def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:
         """Do the work; see `Apart.do`."""
-        read, write = os.pipe2(os.O_CLOEXEC)
         engine = os.getpid()
-        pid = os.fork()
+        try:
+            read, write = os.pipe2(os.O_CLOEXEC)
+            pid = os.fork()
+        except OSError as error:
+            raise HostNotAble(
+                f"no process for it can be started: {error.strerror}", cause="this machine has no room for one more"
+            ) from error
         if pid == 0:
             _work(work, write, engine)
         os.close(write)

@@ -6,6 +6,7 @@ import json
 import select
 import subprocess
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from vdbg_env.errors import HostNotAble
@@ -39,7 +40,8 @@ class Supervisors:
             raise _not_started(process) from error
         finally:
             _hang_up(process)
-        self._waiting.append(_spawn(self._command))
+        with suppress(HostNotAble):  # no room for one more process now: the next step will say so, if it is still true
+            self._waiting.append(_spawn(self._command))
         return process
 
     def _next(self) -> subprocess.Popen[bytes]:
@@ -53,17 +55,26 @@ class Supervisors:
 
 
 def _spawn(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    """Start a supervisor, which waits for its directory first; nothing of the user's environment reaches it."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={},
-        cwd="/",
-        start_new_session=True,
-        bufsize=0,
-    )
+    """Start a supervisor, which waits for its directory first; nothing of the user's environment reaches it.
+
+    Raises HostNotAble when there can be no such process.
+    """
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={},
+            cwd="/",
+            start_new_session=True,
+            bufsize=0,
+        )
+    except OSError as error:
+        raise HostNotAble(
+            f"the supervisor of a step could not be started: {error.strerror}",
+            cause="this machine has no room for one more process, or its Python is gone",
+        ) from error
 
 
 def _takes(process: subprocess.Popen[bytes], directory: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -55,6 +56,16 @@ def test_a_waiting_supervisor_that_somebody_ended_is_replaced(tmp_path: Path) ->
     os.kill(waiting, signal.SIGKILL)
     os.waitid(os.P_PID, waiting, os.WEXITED | os.WNOWAIT)
     assert one_step(supervisors, tmp_path / "b") != waiting
+
+
+def test_where_no_further_supervisor_can_be_started_the_step_that_runs_is_not_disturbed(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    once.write_text(f'#!/bin/sh\nrm "$0"\nexec {shlex.join(COMMAND)}\n')
+    once.chmod(0o700)
+    supervisors = Supervisors((str(once),))
+    one_step(supervisors, tmp_path / "a")
+    with pytest.raises(HostNotAble, match="could not be started: No such file or directory"):
+        one_step(supervisors, tmp_path / "b")
 
 
 def test_a_waiting_supervisor_goes_with_the_run(tmp_path: Path) -> None:
