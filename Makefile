@@ -41,7 +41,7 @@ bench: $(READY)  ## Measure, each figure against a peer in the same run
 	for b in benchmarks/[a-z]*.py; do b=$$(basename $$b .py); [ $$b = paired ] || $(BIN)/python -m benchmarks.$$b; done
 
 gpu: $(READY)    ## On a machine with a GPU: every crash sample through every tool, evidence in gpu-evidence/
-	$(BIN)/python -m pytest -s tests/gpu
+	$(BIN)/python -m pytest tests/gpu
 
 fuzz: $(READY)   ## Coverage-guided fuzzing of every reader, FUZZ_SECONDS each (20 if not set)
 	$(BIN)/pip install --quiet atheris

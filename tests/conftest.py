@@ -1,20 +1,24 @@
 """What holds for every test."""
 
+import importlib.util
 import os
 from collections.abc import Generator
 
 import pytest
-from hypothesis import settings
 
 # What `make test` installs by itself. A skip of such a test is a hole in the proof, so where CI runs it is a failure;
 # only a GPU may be missing there.
 PROVIDED = ("engine", "nvcc", "browser")
 
 # A machine that is busy with something else makes an example slow, which is no fault of the code under test.
-settings.register_profile("unhurried", deadline=None)
 # Where a red run blocks others, the same examples each time; everywhere else new ones, which is how they find things.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.load_profile("repeatable" if os.environ.get("CI") == "true" else "unhurried")
+# A machine with a GPU may lack Hypothesis: the tests in tests/gpu do without, all that use it say so by their imports.
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import settings
+
+    settings.register_profile("unhurried", deadline=None)
+    settings.register_profile("repeatable", deadline=None, derandomize=True)
+    settings.load_profile("repeatable" if os.environ.get("CI") == "true" else "unhurried")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,9 +2,9 @@
 #include "crash.h"
 
 __device__ __noinline__ int descend(int depth, volatile int* x) {
-  volatile int frame[64];
-  frame[depth & 63] = depth;  // PLANTED
-  return depth ? descend(depth - 1, x) + frame[x[0] & 63] : x[0];
+  volatile int frame[1024];  // its lowest word is written first, so that it is this store that leaves the stack
+  frame[0] = depth;  // PLANTED
+  return depth ? descend(depth - 1, x) + frame[x[0] & 1023] : x[0];
 }
 
 __global__ void walk_tree(int* x) { x[0] = descend(1 << 20, x); }

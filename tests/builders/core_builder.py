@@ -118,6 +118,7 @@ class DeviceSpec:
     blocks: Sequence[BlockSpec] = ()
     sms: Mapping[int, SmSpec] = field(default_factory=dict)
     registers: bool = True
+    global_memory: Mapping[int, bytes] = field(default_factory=dict)  # by address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,7 @@ class CoreSpec:
     identity: Identity = CUDA_12
     timestamp: int = 1763696000
     generator: str = "vdbg-env core builder (synthetic)"
+    flags: int = 0x2F
     extended_numbering: bool | None = None  # None: where the count demands it
     table_first: bool = False  # the section table before the contents, so that a cut keeps it
 
@@ -156,7 +158,7 @@ _FIELDS: dict[str, str] = {
 _TYPE = {
     "device": 9, "context": 10, "sm": 11, "grid": 12, "cta": 13, "warp": 14, "lane": 15, "module": 16, "metadata": 22,
 }  # fmt: skip
-_IMAGE, _RELOCATED, _REGS, _PREDS, _UREGS, _UPREDS = 6, 7, 5, 17, 19, 20
+_GLOBAL, _IMAGE, _RELOCATED, _REGS, _PREDS, _UREGS, _UPREDS = 2, 6, 7, 5, 17, 19, 20
 
 
 def _at_least(branch: str, other: str) -> bool:
@@ -196,7 +198,7 @@ class _Builder:
             self._device(device, devices, i)
         if _at_least(spec.branch, "r565"):
             meta = {
-                "generator": text(spec.generator), "dmaj": 580, "dmin": 95, "cmaj": 13, "flags": 0x2F,
+                "generator": text(spec.generator), "dmaj": 580, "dmin": 95, "cmaj": 13, "flags": spec.flags,
                 "time": spec.timestamp,
             }  # fmt: skip
             self._table("metadata", ".cudbg.meta", [meta], 0, 0)
@@ -222,6 +224,8 @@ class _Builder:
         if device.blocks or not device.sms:
             self._table("grid", f".cudbg.gridtbl.dev{d}", grids, devices, d)
         self._sms(device, devices, d)
+        for i, (address, held) in enumerate(device.global_memory.items()):
+            self.elf.section(f".cudbg.global.{i}", _GLOBAL, held, address=address)
 
     def _grid(self, device: DeviceSpec, launch: LaunchSpec) -> dict[str, int]:
         module = device.modules[launch.module]

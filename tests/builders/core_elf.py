@@ -20,7 +20,7 @@ class CoreElf:
         self._table_first = table_first
         self._names = bytearray(b"\0")
         self._strings = bytearray(b"\0")
-        self._sections: list[tuple[int, int, bytes, int, int, int]] = []
+        self._sections: list[tuple[int, int, bytes, int, int, int, int]] = []
 
     def text(self, value: str) -> int:
         """Put a string into `.strtab` and return its offset."""
@@ -28,25 +28,28 @@ class CoreElf:
         self._strings += value.encode() + b"\0"
         return at
 
-    def section(self, name: str, kind: int, data: bytes, *, link: int = 0, info: int = 0, entry_size: int = 0) -> int:
+    def section(
+        self, name: str, kind: int, data: bytes, *, link: int = 0, info: int = 0, entry_size: int = 0, address: int = 0
+    ) -> int:
         """Add a section of type SHT_LOUSER + `kind` and return its number."""
-        self._sections.append((self._name(name), _LOUSER + kind, data, link, info, entry_size))
+        self._sections.append((self._name(name), _LOUSER + kind, data, link, info, entry_size, address))
         return len(self._sections)
 
     def build(self, *, extended_numbering: bool | None) -> bytes:
         """Return the file; None chooses extended numbering when the count does not fit the header."""
         strings, names = self._name(".strtab"), self._name(".shstrtab")
         sections = [
-            *self._sections, (strings, 3, bytes(self._strings), 0, 0, 0), (names, 3, bytes(self._names), 0, 0, 0),
+            *self._sections, (strings, 3, bytes(self._strings), 0, 0, 0, 0),
+            (names, 3, bytes(self._names), 0, 0, 0, 0),
         ]  # fmt: skip
         count = len(sections) + 1
         extended = count >= _LORESERVE if extended_numbering is None else extended_numbering
         start = _HEADER + (_ROW * count if self._table_first else 0)
         body, rows = bytearray(), []
-        for name, kind, data, link, info, entry_size in sections:
+        for name, kind, data, link, info, entry_size, address in sections:
             body += bytes(-len(body) % 16)
             at = start + len(body)
-            rows.append(struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, at, len(data), link, info, 1, entry_size))
+            rows.append(struct.pack("<IIQQQQIIQQ", name, kind, 0, address, at, len(data), link, info, 1, entry_size))
             body += data
         body += bytes(-len(body) % 16)
         zero = (count, count - 1) if extended else (0, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,6 +28,7 @@ class _Document(BaseModel):
     exceptions: list[str] = []
     tool: Literal["memcheck", "racecheck", "initcheck", "synccheck"] | None = None
     build: Literal["native", "foreign"] = "native"
+    planted_in: str | None = None
 
 
 class Manifest(BaseModel):
@@ -53,6 +53,7 @@ class Sample:
     exceptions: tuple[str, ...]
     tool: str | None
     foreign: bool
+    planted_in: Path
 
     @property
     def python(self) -> bool:
@@ -60,10 +61,22 @@ class Sample:
         return self.source.suffix == ".py"
 
     @property
+    def has_lines(self) -> bool:
+        """Whether its guilty kernel is compiled with line info: PyTorch's own kernels are not, in its wheels."""
+        return not self.python or self.planted_in != self.source
+
+    @property
+    def judged_by(self) -> Literal["GPU core", "sanitizer", "class"]:
+        """What shows its fault best: a core; where it leaves none a sanitizer tool; else the text it ends with."""
+        if self.exceptions or self.ends == "hang":
+            return "GPU core"
+        return "sanitizer" if self.tool and self.kernel else "class"
+
+    @property
     def planted(self) -> int | None:
         """The 1-based line of the planted fault; None where nothing is planted."""
         marks = [f"# PLANTED {self.args[0]}"] if self.python else [MARK]
-        lines = enumerate(self.source.read_text().splitlines(), 1)
+        lines = enumerate(self.planted_in.read_text().splitlines(), 1)
         found = [number for number, line in lines if any(line.endswith(mark) for mark in marks)]
         return found[0] if found else None
 
@@ -87,15 +100,5 @@ def _sample(document: _Document) -> Sample:
         exceptions=tuple(document.exceptions),
         tool=document.tool,
         foreign=document.build == "foreign",
+        planted_in=FOLDER / (document.planted_in or document.program),
     )
-
-
-def build(nvcc: str, sample: Sample, target: Path, arch: str, *, lineinfo: bool = True, cubin: bool = False) -> None:
-    """Compile a sample for one architecture (`sm_90`): machine code only, so that no other GPU can run it."""
-    flags = (
-        ["-std=c++17", f"-arch={arch}"] if cubin else ["-std=c++17", f"-gencode=arch=compute_{arch[3:]},code={arch}"]
-    )
-    flags += ["-lineinfo"] if lineinfo else []
-    flags += ["-cubin"] if cubin else []
-    done = subprocess.run([nvcc, *flags, "-o", str(target), str(sample.source)], capture_output=True, text=True)
-    assert done.returncode == 0, f"{sample.source.name} for {arch}:\n{done.stderr}"

@@ -2,15 +2,19 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.gpu.samples import FOLDER, Manifest, Sample, build, samples
+from tests.gpu.programs import Compiler, Order
+from tests.gpu.samples import FOLDER, Manifest, Sample, samples
 from tests.support.command_line import vdbg_env
 from tests.support.toolchain import cuda_tool
-from vdbg_env.cuda.code_map import CodeMap
+from vdbg_env.cuda.code_map import CodeMap, Function
 from vdbg_env.cuda.demangle import short_name
+from vdbg_env.cuda.device_code import find_device_code
+from vdbg_env.cuda.fatbin import EntryKind
 from vdbg_env.cuda.gpu_core.names import GpuException
 from vdbg_env.cuda.line_table import Place
 from vdbg_env.resources import data_dir
@@ -18,6 +22,7 @@ from vdbg_env.yaml_source import read
 
 SAMPLES = samples()
 CUDA = [sample for sample in SAMPLES if not sample.python]
+ARCHS = ("sm_80", "sm_90", "sm_100")
 
 
 def named(sample: Sample) -> str:
@@ -28,10 +33,7 @@ def named(sample: Sample) -> str:
 def test_each_sample_has_one_planted_line_but_the_clean_one(sample: Sample) -> None:
     marks = re.findall(r"(?://|#) PLANTED(?: \w+)?$", sample.source.read_text(), re.MULTILINE)
     assert len(marks) == (4 if sample.python else 0 if sample.name == "clean" else 1)
-    if sample.name == "torch-triton":
-        assert sample.planted is None and "# PLANTED triton" in (FOLDER / "torch_crash_triton.py").read_text()
-    else:
-        assert (sample.planted is None) == (sample.name == "clean")
+    assert (sample.planted is None) == (sample.name == "clean")
 
 
 def test_the_published_schema_is_the_one_the_manifest_is_checked_against() -> None:
@@ -58,29 +60,39 @@ def test_triage_knows_what_a_sample_says(sample: Sample, tmp_path: Path) -> None
     assert said["class"] in sample.classes, said
 
 
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[Compiler]:
+    """nvcc, already at work on every sample for every architecture."""
+    made = Compiler(cuda_tool("nvcc"))
+    made.start(Order(sample=sample, arch=arch, cubin=True) for sample in CUDA for arch in ARCHS)
+    yield made
+    made.close()
+
+
 @pytest.mark.nvcc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("sample", CUDA, ids=named)
-def test_the_planted_line_is_in_the_line_table(sample: Sample, arch: str, tmp_path: Path) -> None:
-    cubin = tmp_path / "sample.cubin"
-    build(cuda_tool("nvcc"), sample, cubin, arch, cubin=True)
-    code = CodeMap(cubin.read_bytes())
-    if sample.kernel is None:
-        return
-    assert sample.kernel in {short_name(kernel.demangled) for kernel in code.kernels}
-    assert (sample.source.name, sample.planted) in set(leaves(code))
+def test_the_planted_line_is_in_the_line_table_of_the_guilty_kernel(
+    sample: Sample, arch: str, compiler: Compiler
+) -> None:
+    code = CodeMap(compiler.get(Order(sample=sample, arch=arch, cubin=True)).read_bytes())
+    places = {kernel: set(leaves(code, kernel)) for kernel in code.kernels}
+    guilty = [kernel for kernel in places if (sample.source.name, sample.planted) in places[kernel]]
+    assert [short_name(kernel.demangled) for kernel in guilty] == ([sample.kernel] if sample.kernel else [])
 
 
-def leaves(code: CodeMap) -> list[tuple[str, int]]:
-    """Return the leaf of every instruction's chain: file name and line."""
-    places = (Place(section=s.number, offset=offset) for s in code.code_sections for offset in range(0, s.size, 16))
-    chains = (code.locate(place).chain for place in places)
-    return [(Path(chain[0].file).name, chain[0].line) for chain in chains if chain]
+def leaves(code: CodeMap, kernel: Function) -> Iterator[tuple[str, int]]:
+    """Yield the leaf of the chain of each instruction in a kernel's section: file name and line."""
+    for offset in range(0, code.elf.sections[kernel.section].size, 16):
+        chain = code.locate(Place(section=kernel.section, offset=offset)).chain
+        if chain:
+            yield Path(chain[0].file).name, chain[0].line
 
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize("lineinfo", [True, False], ids=["lineinfo", "plain"])
-def test_a_program_links_with_and_without_line_info(lineinfo: bool, tmp_path: Path) -> None:
-    program = tmp_path / "sample"
-    build(cuda_tool("nvcc"), CUDA[0], program, "sm_90", lineinfo=lineinfo)
-    assert program.stat().st_mode & 0o111
+def test_a_program_links_with_and_without_line_info(lineinfo: bool, compiler: Compiler) -> None:
+    program = compiler.get(Order(sample=CUDA[0], arch="sm_90", lineinfo=lineinfo))
+    entries = [device.entry for device in find_device_code(program.read_bytes())]
+    codes = [CodeMap(entry.payload()) for entry in entries if entry.kind == EntryKind.ELF]  # one is a link stub
+    assert [code.lines is not None for code in codes if code.kernels] == [lineinfo]

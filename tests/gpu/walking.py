@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.samples import FOLDER, Sample
+from tests.gpu.samples import Sample
 from vdbg_env.cuda.demangle import short_name
 
 HERE = Path(__file__).parent
@@ -25,18 +25,29 @@ def vdbg_env(
     path = os.pathsep.join(filter(None, (str(ROOT / "builder"), os.environ.get("PYTHONPATH", ""))))
     command = [sys.executable, "-m", "vdbg_env", *argv]
     environment = {**os.environ, **(env or {}), "PYTHONPATH": path}
-    return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, cwd=cwd, env=environment)
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, cwd=cwd, env=environment)
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"no end within {_LIMIT_S} s: vdbg-env {' '.join(argv)}\n{error.stderr!r}") from error
 
 
-def walk(sample: Sample, program: Sequence[str], folder: Path) -> Any:
-    """Run the ladder that fits a sample and return its report; everything of the run stays in `folder`."""
-    runbook = (
-        ["quick-hang", "-f", str(HERE / "quick-hang.yaml")] if sample.ends == "hang" else ["illegal-memory-access"]
-    )
-    quick = [] if sample.ends == "hang" else ["-i", "quick=true"]
-    done = vdbg_env(
-        "runbook", *runbook, *quick, "--batch", "--json", "--run-dir", str(folder / "run"), "--", *program, cwd=folder
-    )
+def walk(sample: Sample, program: Sequence[str], folder: Path, *options: str, runbook: str | None = None) -> Any:
+    """Run the ladder that fits a sample and return its report; everything of the run stays in `folder`.
+
+    Another runbook may be named; without one, a hang gets the shipped step with a test's patience, and all else the
+    short way of `illegal-memory-access`, straight to the core. All of PyTorch's samples but the first get the two steps
+    that matter alone: it takes seconds to start, and minutes under the sanitizer.
+    """
+    if runbook:
+        chosen = [runbook]
+    elif sample.ends == "hang":
+        chosen = ["quick-hang", "-f", str(HERE / "quick-hang.yaml")]
+    elif sample.python and sample.name != "torch-fill":
+        chosen = ["quick-core", "-f", str(HERE / "quick-core.yaml")]
+    else:
+        chosen = ["illegal-memory-access", "-i", "quick=true"]
+    kept = ["--batch", "--json", "--run-dir", str(folder / "run")]
+    done = vdbg_env("runbook", *chosen, *options, *kept, "--", *program, cwd=folder)
     (folder / "runbook.stderr").write_text(done.stderr)
     assert done.stdout, f"exit status {done.returncode}\n{done.stderr}"
     report = json.loads(done.stdout)
@@ -44,10 +55,17 @@ def walk(sample: Sample, program: Sequence[str], folder: Path) -> Any:
     return report
 
 
+def leading(report: Any) -> str:
+    """Return the message of the finding that the report itself leads with."""
+    return next((f["message"] for f in report["findings"] if f["id"] == report["lead"]), "nothing found")
+
+
 def lead(report: Any) -> Any:
     """Return the report's first finding of a core; fails with all that was found instead."""
     found = [f for f in report["findings"] if f["how_known"] == "gpu-core" and f["level"] == "error"]
-    assert found, json.dumps({"findings": report["findings"], "steps": report["steps"]}, indent=1)
+    ways = "; ".join(f"{step['id']} {step['outcome'] or step['status']}" for step in report["steps"])
+    seen = json.dumps({"findings": report["findings"], "steps": report["steps"]}, indent=1)
+    assert found, f"no core gave a finding ({ways})\n{seen}"
     return found[0]
 
 
@@ -60,10 +78,10 @@ def assert_planted(report: Any, sample: Sample, *, lines: bool = True) -> None:
         assert sample.kernel in short_name(finding["kernel"]), finding["kernel"]
     if not lines:
         assert finding["location"] is None and "no line info" in finding["message"]
-    elif not sample.python:  # PyTorch's own kernels have no line info in its wheels
+    elif sample.has_lines:
         place = finding["location"]
         assert place, finding["message"]
-        assert (Path(place["file"]).name, place["line"]) == (sample.source.name, sample.planted), finding["chain"]
+        assert (Path(place["file"]).name, place["line"]) == (sample.planted_in.name, sample.planted), finding["chain"]
 
 
 def notes(report: Any, start: str) -> list[str]:
@@ -71,6 +89,8 @@ def notes(report: Any, start: str) -> list[str]:
     return [note for step in report["steps"] for note in step["notes"] if note.startswith(start)]
 
 
-def source_of(sample: Sample) -> str:
-    """Return a sample's path as the manifest's folder has it."""
-    return str(sample.source.relative_to(FOLDER))
+def first_fault(said: str) -> Any:
+    """Return the first fault of what `core --json` printed; fails with all of it where there is none."""
+    document = json.loads(said or "{}")
+    assert document.get("faults"), f"no fault in the core: {said[:2000]}"
+    return document["faults"][0]

@@ -219,6 +219,8 @@ def _banner(reader: _Reader, line: str) -> bool:
         said["focus"] = _focus(match)
     elif match := _EXCEPTION.match(line):
         said.setdefault("exception", match[1] or match[2])
+    elif line == "Assertion failed.":  # all that is said for code 12, where every other exception has a name
+        said.setdefault("exception", "Warp Assert")
     elif line.startswith("warning: "):
         reader.warnings.append(line.removeprefix("warning: "))
         said["no_exception"] = said.get("no_exception", False) or "No exception was found" in line

@@ -174,7 +174,8 @@ def _exception_finding(exception: DriverException) -> Finding:
         level=Level.ERROR,
         message=f"{exception.name} ({exception.code}){where}{in_kernel}{late}",
         how_known=HowKnown.DRIVER,
-        confidence=0.9 if exception.warp_exited else 0.97,
+        # Sure as it is, it must not lead over the core it announces, which names kernel, offset and threads besides.
+        confidence=0.88,
         kernel=exception.kernel,
         next_step="read the dump: vdbg-env core FILE",
     )

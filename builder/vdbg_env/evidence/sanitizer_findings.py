@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.sanitizer import SanitizerRecord, SanitizerReport, Tool
+from vdbg_env.evidence.sanitizer import SanitizerPlace, SanitizerRecord, SanitizerReport, Tool
 
 MAX_FINDINGS = 20
 
@@ -69,9 +69,10 @@ def _finding(record: SanitizerRecord) -> Finding:
     place = record.places[0] if record.places else None
     alarm = false_alarm(record)
     where = ""
-    if place:
-        offset = f"+{place.offset:#x}" if place.offset is not None else ""
-        where = f" at {place.function}{offset}"
+    if place and place.function and place.function in record.headline:  # a race's headline holds its first access
+        where = "".join(f", and {_told(other)}" for other in record.places[1:])
+    elif place:
+        where = f" at {_told(place, line=False)}"
     if record.thread and record.block:
         where += f" by thread {_axes(record.thread)} in block {_axes(record.block)}"
     level = Level.NOTE if alarm else Level.WARNING if record.level == "warning" else Level.ERROR
@@ -88,6 +89,12 @@ def _finding(record: SanitizerRecord) -> Finding:
         kernel=place.function if place else None,
         next_step=alarm.source if alarm else _NEXT[record.tool],
     )
+
+
+def _told(place: SanitizerPlace, *, line: bool = True) -> str:
+    offset = f"+{place.offset:#x}" if place.offset is not None else ""
+    frame = f" in {place.frame.file}:{place.frame.line}" if line and place.frame else ""
+    return f"{place.function}{offset}{frame}"
 
 
 _NEXT = {

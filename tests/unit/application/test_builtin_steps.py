@@ -172,7 +172,10 @@ GDB = (Path(__file__).parents[2] / "data" / "cores" / "synthetic_sm90_r575_layou
     [
         (GDB.replace("cudk.cu:3", "inline_chain.cu:3"), "cuda-gdb agrees: Warp Illegal Address at inline_chain.cu:3"),
         (GDB, "cuda-gdb disagrees: it names cudk.cu:3, we inline_chain.cu:3"),
-        ("warning: No exception was found on any device\n", "cuda-gdb finds no exception (it does not look at"),
+        (
+            "warning: No exception was found on any device\n",
+            "cuda-gdb finds no exception, we find Warp Illegal Address",
+        ),
         (HostNotAble("cuda-gdb did not end"), "cuda-gdb could not be asked: cuda-gdb did not end"),
     ],
     ids=["agrees", "disagrees", "finds nothing", "hangs"],

@@ -33,7 +33,7 @@ def test_without_a_gpu_the_recording_leads_to_the_planted_line_and_is_called_syn
     report = json.loads(done.stdout)
     assert done.status == 3, done.stderr
     assert "this is the replay of the bundled sample inlined_templates" in done.stderr
-    assert report["provenance"] == "synthetic" and "no machine" in report["origin"]
+    assert report["provenance"] == "synthetic" and "REHEARSAL" in report["origin"]
     lead = next(finding for finding in report["findings"] if finding["id"] == report["lead"])
     place = lead["location"]
     assert (place["file"].rsplit("/", 1)[-1], place["line"]) == (f"{SAMPLE}.cu", planted_line())

@@ -89,3 +89,11 @@ LINES = [line for name in ("hang", "nolines", "r575_layout") for line in transcr
 @given(st.lists(st.sampled_from(LINES) | st.text(max_size=40), max_size=40).map("\n".join))
 def test_any_lines_are_read(text: str) -> None:
     cuda_gdb_findings(parse_cuda_gdb(text))
+
+
+def test_a_device_assert_is_known_by_the_only_words_it_gets() -> None:
+    """What 12.4 prints for code 12 on a synthetic core; every other code gets a line that begins `CUDA Exception:`."""
+    seen = parse_cuda_gdb("Assertion failed.\nThe exception was triggered at PC 0x7fffd9000180 (device_assert.cu:7)\n")
+    assert (seen.exception, seen.error_pc) == ("Warp Assert", 0x7FFFD9000180)
+    (finding,) = cuda_gdb_findings(seen)
+    assert finding.location and (finding.location.file, finding.location.line) == ("device_assert.cu", 7)

@@ -84,6 +84,15 @@ def test_a_race_has_two_places_and_its_hazards() -> None:
     assert [p.frame.line for p in record.places if p.frame] == [40, 46]
 
 
+def test_the_finding_of_a_race_names_both_ends() -> None:
+    (finding,) = sanitizer_findings(parse_sanitizer(RACE))
+    assert finding.message == (
+        "Error: Race reported between Write access at RAW()+0xf0 in raceGroupBasic.cu:40, "
+        "and RAW()+0x280 in raceGroupBasic.cu:46"
+    )
+    assert finding.location and finding.location.line == 40
+
+
 def test_warnings_alone_are_errors_of_level_warning() -> None:
     report = parse_sanitizer(
         RACE.replace("Error: Race", "WARN: Race").replace("(1 error, 0 warnings)", "(0 errors, 1 warning)")

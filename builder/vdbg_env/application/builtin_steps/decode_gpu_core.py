@@ -9,6 +9,7 @@ from vdbg_env.application.builtin_steps.disassembly import code_of, instruction_
 from vdbg_env.application.ports import CoreFiles
 from vdbg_env.cuda.demangle import demangle, short_name
 from vdbg_env.cuda.gpu_core import reading
+from vdbg_env.cuda.gpu_core.faults import Scope
 from vdbg_env.cuda.gpu_core.reading import CoreReading
 from vdbg_env.errors import BadInput, VdbgError
 from vdbg_env.evidence.cuda_gdb import GdbTranscript, parse_cuda_gdb
@@ -109,17 +110,25 @@ def compare(read: CoreReading, ours: Finding, theirs: GdbTranscript) -> str:
 
     It knows only one level of an inline chain and looks for a fault in warps alone (12.4), so it may know less.
     """
-    if theirs.exception is None:
-        return "cuda-gdb finds no exception" + (" (it does not look at exited warps)" if read.faults else ", as we do")
+    if theirs.exception is None and theirs.error_pc is None:
+        return f"cuda-gdb finds no exception{_beside_ours(read)}"
+    exception = theirs.exception or "an exception it does not name"
     if theirs.error_place and ours.location:
         lines = {(place_of(frame)) for frame in ours.chain}
         if place_of(theirs.error_place) == place_of(ours.location):
-            return f"cuda-gdb agrees: {theirs.exception} at {place_of(ours.location)}"
+            return f"cuda-gdb agrees: {exception} at {place_of(ours.location)}"
         if place_of(theirs.error_place) in lines:
             return f"cuda-gdb names {place_of(theirs.error_place)}, a caller in our chain"
         return f"cuda-gdb disagrees: it names {place_of(theirs.error_place)}, we {place_of(ours.location)}"
     kernel = theirs.error_function or (theirs.frames[0].function if theirs.frames else None)
     if kernel and ours.kernel:
         same = short_name(demangle(kernel)) == short_name(ours.kernel)
-        return f"cuda-gdb {'agrees' if same else 'disagrees'}: {theirs.exception} in {short_name(demangle(kernel))}"
-    return f"cuda-gdb says {theirs.exception}, and names no place"
+        return f"cuda-gdb {'agrees' if same else 'disagrees'}: {exception} in {short_name(demangle(kernel))}"
+    return f"cuda-gdb says {exception}, and names no place"
+
+
+def _beside_ours(read: CoreReading) -> str:
+    if not read.faults:
+        return ", nor do we"
+    exited = all(fault.scope is Scope.SM for fault in read.faults)
+    return " (it does not look at exited warps)" if exited else f", we find {read.faults[0].exception.name}"
