@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from vdbg_env.application.failure_pages import failure_pages
 from vdbg_env.application.installed import installed_vllm
 from vdbg_env.application.knowledge import explain_name, is_name
 from vdbg_env.application.name_lint import name_complaints
@@ -130,6 +131,27 @@ def schema_command() -> int:
       vdbg-env runbooks schema > runbook-v1.schema.json
     """
     _print_json(json_schema())
+    return 0
+
+
+@command.command("docs")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@_FILES
+def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
+    """Write a page for each runbook into DIR, to be followed by hand where this program is not, and an index.
+
+    \b
+    Example:
+      vdbg-env runbooks docs docs/failures
+    """
+    pages = failure_pages(RunbookLibrary(files))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in pages.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written: {error.strerror}", next_step="choose another folder") from error
+    click.echo(f"{_count(len(pages) - 1, 'page')} and an index in {folder}")
     return 0
 
 

@@ -16,7 +16,10 @@ Kind = Literal["string", "int", "float", "bool", "list", "any"]
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinContract:
-    """One built-in of one version: its parameters and results by name and kind."""
+    """One built-in of one version: its parameters and results by name and kind.
+
+    `by_hand` is what a person without this program types for much the same.
+    """
 
     name: str
     version: int
@@ -24,6 +27,7 @@ class BuiltinContract:
     does: str
     parameters: Mapping[str, Kind] = field(default_factory=dict)
     results: Mapping[str, Kind] = field(default_factory=dict)
+    by_hand: tuple[str, ...] = ()
 
 
 BUILTINS: tuple[BuiltinContract, ...] = (
@@ -33,6 +37,7 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         role="step",
         does="Reads the driver, the GPUs, ECC, MIG and the kernel log's Xid lines before anything is started.",
         parameters={"needs_gpu": "bool"},
+        by_hand=("nvidia-smi", "dmesg | grep Xid", "cat /proc/sys/kernel/yama/ptrace_scope"),
         results={
             "gpus": "int",
             "driver": "string",
@@ -50,6 +55,9 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         role="step",
         does="Reads GPU core dumps: exception, kernel, source line, inline chain; asks cuda-gdb too when present.",
         parameters={"cores": "list", "cuda_gdb": "bool"},
+        by_hand=(
+            "cuda-gdb -batch -ex 'target cudacore FILE' -ex 'info cuda kernels' -ex bt -ex 'info line *$errorpc'",
+        ),
         results={
             "cores": "int",
             "exception": "string",
@@ -68,6 +76,10 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         role="step",
         does="Looks a PC up in the line tables of the binaries on disk, beside nvdisasm's listing.",
         parameters={"kernel": "string", "pc": "string", "cores": "list", "binaries": "list"},
+        by_hand=(
+            "cuobjdump -lelf LIBRARY && cuobjdump -xelf NAME.cubin LIBRARY",
+            "nvdisasm -ndf -c -gi NAME.cubin        # look for the kernel and the offset in it",
+        ),
         results={"source": "string", "chain": "list", "agrees": "bool", "file": "string"},
     ),
     BuiltinContract(
@@ -75,6 +87,7 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         version=1,
         role="step",
         does="Records the versions in play, the GPUs, and the variables that change behaviour.",
+        by_hand=("vllm collect-env", "env | grep -E '^(CUDA|VLLM|NCCL|TORCH|PYTORCH|TRITON|FLASHINFER)_'"),
         results={"vllm": "string", "torch": "string", "cuda": "string", "driver": "string", "stale_variables": "list"},
     ),
     BuiltinContract(
@@ -83,6 +96,7 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         role="step",
         does="Sums up what a GPU core dump holds by kind of memory, and names the flags that leave the most of it out.",
         parameters={"core": "string"},
+        by_hand=("readelf -SW CORE        # LOUSER+2 is global memory, +3 local, +4 shared, +15 constant banks",),
         results={
             "size": "int",
             "text": "string",
@@ -100,6 +114,10 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         role="step",
         does="Finds the file a core's faulting kernel came from, and proves whether that file has line info.",
         parameters={"core": "string", "binaries": "list"},
+        by_hand=(
+            "cuda-gdb -batch -ex 'target cudacore CORE' -ex bt        # the kernel, and its line if it has one",
+            "cuobjdump -elf LIBRARY | grep -E 'Fatbin elf|identifier|[.]text[.]|PROGBITS.* [.]debug_line'",
+        ),
         results={
             "kernel": "string",
             "has_lines": "bool",

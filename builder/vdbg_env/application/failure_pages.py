@@ -1,0 +1,71 @@
+"""Makes the pages of all runbooks, ready to be written: one a failure, and an index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from vdbg_env.application.knowledge import shipped_knowledge
+from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.application.triage_log import rule_book
+from vdbg_env.evidence.knowledge.names import NameRow
+from vdbg_env.evidence.triage.rules import Rule
+from vdbg_env.report.failure_page import FailurePage, Sign, render_index, render_page
+from vdbg_env.runbook.model import Data, Manual, Run, Runbook
+from vdbg_env.runbook.plan import Plan, plan
+from vdbg_env.runbook.state import Facts
+
+INDEX = "README.md"
+_WORKLOAD = ("vllm", "serve", "MODEL")
+_NAME = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|(?<![\w-])--[a-z][a-z-]+[a-z]")
+_TELLING = ("root", "stall")
+_SAYS_ENOUGH = 20  # characters of a rule's words that are telling even where a pattern narrows them down
+
+
+def failure_pages(library: RunbookLibrary) -> Mapping[str, str]:
+    """Return each page by its file's name; raises BadDocument where a runbook is wrong."""
+    pages = [_page(library.load_entry(entry)) for entry in library.entries]
+    return {INDEX: render_index(pages)} | {f"{page.plan.runbook.name}.md": render_page(page) for page in pages}
+
+
+def _page(runbook: Runbook) -> FailurePage:
+    book = rule_book()
+    failure = next((one for one in book.classes.values() if one.runbook == runbook.name), None)
+    rules = [rule for rule in book.rules if failure and rule.failure == failure.name and rule.role in _TELLING]
+    planned = plan(runbook, _placeholders(runbook), Facts(on="plan", data_dir="runbooks"))
+    return FailurePage(
+        plan=planned,
+        signs=tuple(_signs(rules)),
+        settle=failure.settle if failure else None,
+        names=tuple(_names(planned)),
+    )
+
+
+def _placeholders(runbook: Runbook) -> dict[str, Data]:
+    """Return inputs that stand for a user's own, in capitals where they are to be replaced."""
+    given: dict[str, Data] = {name: wanted.default for name, wanted in runbook.inputs.items()}
+    given |= {name: name.upper() for name, wanted in runbook.inputs.items() if wanted.required}
+    return given | ({"argv": list(_WORKLOAD)} if "argv" in runbook.inputs else {})
+
+
+def _signs(rules: list[Rule]) -> Iterator[Sign]:
+    """Yield words of each rule that are telling by themselves, each once, as the rules are ordered."""
+    told: set[str] = set()
+    for rule in rules:
+        for text in rule.literals[:2]:
+            if text not in told and (rule.regex is None or len(text) >= _SAYS_ENOUGH):
+                told.add(text)
+                yield Sign(text=text, origin=rule.origin)
+
+
+def _names(planned: Plan) -> Iterator[NameRow]:
+    """Yield what the tables know of each flag and variable that a step sets or a remedy names."""
+    rows = shipped_knowledge().rows
+    named: dict[str, None] = {}
+    for one in planned.steps:
+        if isinstance(one.step, Run):
+            named |= dict.fromkeys(one.step.env)
+        outcomes = () if isinstance(one.step, Manual) else one.step.outcomes
+        texts = (one.step.explanation, *(o.next_step or "" for o in outcomes))
+        named |= dict.fromkeys(name for text in texts for name in _NAME.findall(text))
+    yield from (rows[name] for name in sorted(named) if name in rows)
