@@ -53,14 +53,12 @@ class LocalStep(SupervisedStep):
         self._process = process
 
     def cancel(self, *, firmly: bool = False) -> None:
-        """Ask the supervisor to end the tree; a second asking is firm."""
-        for _ in range(2 if firmly else 1):
+        """Ask the supervisor to end the tree; firmly by two signals at once, for two of a kind may be taken for one."""
+        for number in (signal.SIGTERM, signal.SIGINT) if firmly else (signal.SIGTERM,):
             if self._process is not None:
-                self._process.terminate()  # does nothing when it has ended
+                self._process.send_signal(number)  # does nothing when it has ended
             elif (pid := lock_file.holder(str(self._directory))) and lock_file.is_held(str(self._directory)):
-                os.kill(pid, signal.SIGTERM)
-            if firmly:
-                time.sleep(0.02)  # two signals at once would be seen as one
+                os.kill(pid, number)
 
     def _sleep(self, left: float | None) -> None:
         pid = lock_file.holder(str(self._directory))
