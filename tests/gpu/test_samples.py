@@ -12,7 +12,7 @@ from tests.gpu.samples import FOLDER, Manifest, Sample, samples
 from tests.support.command_line import vdbg_env
 from tests.support.toolchain import cuda_tool
 from vdbg_env.cuda.code_map import CodeMap, Function
-from vdbg_env.cuda.demangle import short_name
+from vdbg_env.cuda.demangling import short_name
 from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.cuda.fatbin import EntryKind
 from vdbg_env.cuda.gpu_core.names import GpuException

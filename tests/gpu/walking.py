@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.samples import Sample
-from vdbg_env.cuda.demangle import short_name
+from vdbg_env.cuda.demangling import short_name
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -22,7 +22,7 @@ from tests.builders.core_builder import (
 from tests.gpu.machine import MARK
 from tests.gpu.samples import Sample
 from vdbg_env.cuda.code_map import CodeMap, Function
-from vdbg_env.cuda.demangle import short_name
+from vdbg_env.cuda.demangling import short_name
 from vdbg_env.cuda.gpu_core.names import GpuException
 from vdbg_env.cuda.line_table import Place
 

@@ -10,7 +10,7 @@ from vdbg_env import cuda
 from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, SourceText
 from vdbg_env.application.source_lines import find_lines
 from vdbg_env.cuda.code_map import CodeMap, Function
-from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.demangling import demangle, short_name
 from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.cuda.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from vdbg_env.cuda.fatbin import EntryKind

@@ -18,7 +18,7 @@ from vdbg_env.application.begin_run import runs_home
 from vdbg_env.application.ports import CoreFiles, SourceText
 from vdbg_env.application.run_report import run_report
 from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.cuda.demangle import short_name
+from vdbg_env.cuda.demangling import short_name
 from vdbg_env.errors import BadInput
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, read_events

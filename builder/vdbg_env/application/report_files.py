@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.application.ports import CoreFiles, SourceText
-from vdbg_env.cuda.demangle import demangle
+from vdbg_env.cuda.demangling import demangle
 from vdbg_env.cuda.gpu_core import Standing, reading
 from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.errors import BadInput

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from vdbg_env.cuda.code_map import Location as Location
     from vdbg_env.cuda.cubin import Cubin as Cubin
     from vdbg_env.cuda.cubin import read_cubin as read_cubin
-    from vdbg_env.cuda.demangle import demangle as demangle
-    from vdbg_env.cuda.demangle import short_name as short_name
+    from vdbg_env.cuda.demangling import demangle as demangle
+    from vdbg_env.cuda.demangling import short_name as short_name
     from vdbg_env.cuda.device_code import DeviceCode as DeviceCode
     from vdbg_env.cuda.device_code import find_device_code as find_device_code
     from vdbg_env.cuda.elf import Elf as Elf
@@ -54,8 +54,8 @@ _HOME: Final = {
     "CodeMap": "code_map",
     "Function": "code_map",
     "Location": "code_map",
-    "demangle": "demangle",
-    "short_name": "demangle",
+    "demangle": "demangling",
+    "short_name": "demangling",
     "Fault": "gpu_core",
     "GpuCore": "gpu_core",
     "Standing": "gpu_core",

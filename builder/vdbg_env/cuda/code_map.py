@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from vdbg_env.cuda.demangle import demangle
+from vdbg_env.cuda.demangling import demangle
 from vdbg_env.cuda.elf import STT_FUNC, Buffer, Elf, Section, Symbol
 from vdbg_env.cuda.line_table import LineTable, Place
 from vdbg_env.cuda.source_frame import Chain

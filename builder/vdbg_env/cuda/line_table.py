@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from vdbg_env.cuda.demangle import demangle
+from vdbg_env.cuda.demangling import demangle
 from vdbg_env.cuda.line_program import Buffer, Rows, Sequence, Unit, decode, read_units
 from vdbg_env.cuda.source_frame import Chain, SourceFrame
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vdbg_env.cuda.code_map import Function
-from vdbg_env.cuda.demangle import short_name
+from vdbg_env.cuda.demangling import short_name
 from vdbg_env.errors import BadInput
 
 _NUMBER = r"(?:0[xX][0-9a-fA-F]+|[0-9]+)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.demangling import demangle, short_name
 from vdbg_env.cuda.gpu_core import Fault, Standing
 from vdbg_env.cuda.source_frame import Chain, SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level

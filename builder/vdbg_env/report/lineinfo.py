@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, assert_never
 
-from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.demangling import demangle, short_name
 from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Missing, Verdict, Witness
 
 _COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")

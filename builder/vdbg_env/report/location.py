@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vdbg_env.cuda.code_map import Location
-from vdbg_env.cuda.demangle import short_name
+from vdbg_env.cuda.demangling import short_name
 from vdbg_env.cuda.place_query import PlaceQuery
 from vdbg_env.report.plain_text import printable
 from vdbg_env.report.source_chain import Json, SourceLines, chain_json, chain_lines, function_json, kernel_json

@@ -19,7 +19,7 @@ from jinja2 import BaseLoader, StrictUndefined, Template
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
-from vdbg_env.cuda.demangle import short_name
+from vdbg_env.cuda.demangling import short_name
 from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report import phrases, plain_text

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
-from vdbg_env.cuda.demangle import short_name
+from vdbg_env.cuda.demangling import short_name
 from vdbg_env.cuda.source_frame import Chain
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report.changes import changes, delta

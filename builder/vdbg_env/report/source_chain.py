@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from vdbg_env.cuda.code_map import Function
-from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.demangling import demangle, short_name
 from vdbg_env.cuda.source_frame import Chain, SourceFrame
 from vdbg_env.report.plain_text import printable
 

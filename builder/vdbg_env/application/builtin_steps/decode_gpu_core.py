@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.builtin_steps.disassembly import code_of, instruction_at, opinion
 from vdbg_env.application.ports import CoreFiles
-from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.demangling import demangle, short_name
 from vdbg_env.cuda.gpu_core import reading
 from vdbg_env.cuda.gpu_core.faults import Scope
 from vdbg_env.cuda.gpu_core.reading import CoreReading

@@ -15,7 +15,7 @@ from vdbg_env.application.builtin_steps.code_on_disk import (
 )
 from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.builtin_steps.disassembly import agrees, instruction_at, opinion
-from vdbg_env.cuda.demangle import demangle, short_name
+from vdbg_env.cuda.demangling import demangle, short_name
 from vdbg_env.cuda.gpu_core import reading
 from vdbg_env.errors import BadInput
 from vdbg_env.evidence.finding import Finding, HowKnown, Level

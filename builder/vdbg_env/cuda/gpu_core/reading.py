@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vdbg_env.cuda.demangle import demangle
+from vdbg_env.cuda.demangling import demangle
 from vdbg_env.cuda.elf import Buffer
 from vdbg_env.cuda.gpu_core.faults import Fault, FaultingThread, find_faults, kernel_name
 from vdbg_env.cuda.gpu_core.layout import GridRow
