@@ -270,10 +270,9 @@ class Step(Part):
     skipped: Skipped | None = None
 
 
-class RunFields(Step):
-    """A step that starts a command of the runbook with a delta."""
+class Delta(Step):
+    """A step that changes a command of the runbook, and how it is run."""
 
-    run: Name
     env: Env = {}
     argv: ArgvOverlay | None = None
     engine_args: dict[Name, Any] = {}
@@ -282,6 +281,12 @@ class RunFields(Step):
     timeout: Duration | None = None
     kill: Kill | None = None
     watch: Watch | None = None
+
+
+class RunFields(Delta):
+    """A step that starts a command of the runbook with a delta."""
+
+    run: Name
     output: Output | None = None
     matchers: dict[Name, Matcher] = {}
     artifacts: dict[Name, ArtifactRule] = {}
@@ -336,20 +341,12 @@ class ManualStep(ManualFields):
     id: Name
 
 
-class SharedStep(Step):
+class SharedStep(Delta):
     """A step taken from runbooks/lib; what is said here goes before what is said there, `env` key by key."""
 
     id: Name
     from_: Annotated[Name, Field(alias="from")]
     run: Name | None = None
-    env: Env = {}
-    argv: ArgvOverlay | None = None
-    engine_args: dict[Name, Any] = {}
-    repeat: Repeat | None = None
-    placement: Placement | None = None
-    timeout: Duration | None = None
-    kill: Kill | None = None
-    watch: Watch | None = None
     with_: Annotated[dict[str, Any], Field(alias="with")] = {}
 
 
