@@ -16,12 +16,12 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.run_runbook import RunOrder
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest, prepare
+from vdbg_env.application.step_place import StepPlace, container_record, with_image_facts
 from vdbg_env.errors import BadInput, HostNotAble, nearest
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.record.secrets import as_literals, secret_values
-from vdbg_env.resources import data_dir
 from vdbg_env.runbook import engine
 from vdbg_env.runbook.catalogue import TOOLS
 from vdbg_env.runbook.inputs import final_inputs
@@ -64,16 +64,19 @@ def begin(
     request: RunbookRequest,
     library: RunbookLibrary,
     environment: Mapping[str, str],
-    programs: ProgramRunner,
+    place: StepPlace,
     *,
     interactive: bool,
 ) -> Begun:
-    """Return a new run, or the one to be resumed; raises BadInput, BadDocument and HostNotAble."""
+    """Return a new run, or the one to be resumed; `environment` is that of this program, not of the place.
+
+    Raises BadInput, BadDocument and HostNotAble.
+    """
     if request.resume:
-        return _resumed(request, library, environment)
+        return _resumed(request, library, environment, place)
     prepared = prepare(request, library, environment)
-    facts = look_around(request, environment, programs, interactive=interactive)
-    redactor, sensitive = _redactor(prepared.runbook, prepared.inputs, environment)
+    facts = look_around(request, place, interactive=interactive)
+    redactor, sensitive = _redactor(prepared.runbook, prepared.inputs, environment, place)
     started = datetime.now(UTC)
     name = f"{started:%Y%m%d-%H%M%S}-{prepared.runbook.name}-{secrets.token_hex(2)}"
     path = request.run_dir or runs_home(environment) / name
@@ -96,6 +99,8 @@ def begin(
         facts=to_document(facts),
         tool_version=__version__,
         host=redactor.text(socket.gethostname()),
+        environment=place.in_words,
+        **container_record(place, redactor),
     )
     return _begun(directory, head, prepared.runbook, prepared.inputs, facts, library, request, redactor, sensitive)
 
@@ -108,23 +113,24 @@ def _check_requirements(runbook: Runbook, facts: Facts, record: Path) -> None:
         raise HostNotAble(what, details=missing, next_step="vdbg-env doctor, or another --run-dir for the record")
 
 
-def look_around(
-    request: RunbookRequest, environment: Mapping[str, str], programs: ProgramRunner, *, interactive: bool
-) -> Facts:
-    """Return what is known of this machine before the first step: its tools, its GPUs and their driver."""
-    gpus, driver = _gpus(programs)
-    return Facts(
+def look_around(request: RunbookRequest, place: StepPlace, *, interactive: bool) -> Facts:
+    """Return what is known of a place before the first step: its tools, its GPUs and their driver."""
+    gpus, driver = _gpus(place.programs)
+    facts = Facts(
         on="replay" if request.replay else "local",
-        tools=frozenset(tool for tool in TOOLS if programs.which(tool)),
+        tools=frozenset(tool for tool in TOOLS if place.programs.which(tool)),
         gpus=gpus,
         driver=driver,
         interactive=interactive,
-        python_path=environment.get("PYTHONPATH", ""),
-        data_dir=str(data_dir("runbooks")),
+        python_path=place.environment.get("PYTHONPATH", ""),
+        data_dir=place.data_dir,
     )
+    return with_image_facts(facts, place.image)
 
 
-def _resumed(request: RunbookRequest, library: RunbookLibrary, environment: Mapping[str, str]) -> Begun:
+def _resumed(
+    request: RunbookRequest, library: RunbookLibrary, environment: Mapping[str, str], place: StepPlace
+) -> Begun:
     """Return the run as it was begun: its facts, and its inputs as recorded, with what was redacted given anew."""
     directory = find_run(request.resume or "", environment)
     head = directory.read_head()
@@ -141,7 +147,7 @@ def _resumed(request: RunbookRequest, library: RunbookLibrary, environment: Mapp
             next_step=f"vdbg-env runbook {runbook.name} begins anew",
         )
     inputs = _inputs_again(request, runbook, head, environment)
-    redactor, sensitive = _redactor(runbook, inputs, environment)
+    redactor, sensitive = _redactor(runbook, inputs, environment, place)
     facts = from_document(Facts, head.facts)
     return _begun(directory, head, runbook, inputs, facts, library, request, redactor, sensitive)
 
@@ -201,10 +207,11 @@ def _begun(
 
 
 def _redactor(
-    runbook: Runbook, inputs: Mapping[str, Data], environment: Mapping[str, str]
+    runbook: Runbook, inputs: Mapping[str, Data], environment: Mapping[str, str], place: StepPlace | None = None
 ) -> tuple[Redactor, tuple[str, ...]]:
+    of_place = secret_values(place.environment) if place else ()
     sensitive = tuple(str(inputs[name]) for name, wanted in runbook.inputs.items() if wanted.sensitive and inputs[name])
-    return Redactor((*as_literals(sensitive), *secret_values(environment))), sensitive
+    return Redactor((*as_literals(sensitive), *secret_values(environment), *of_place)), sensitive
 
 
 def _redacted_inputs(runbook: Runbook, inputs: Mapping[str, Data], redactor: Redactor) -> dict[str, Data]:

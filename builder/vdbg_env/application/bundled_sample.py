@@ -32,7 +32,7 @@ def with_bundled_sample(request: RunbookRequest, programs: ProgramRunner, folder
 
     `folder` is where the program is built. Raises HostNotAble when it cannot be.
     """
-    named = request.argv or request.resume or request.replay or "argv" in request.inputs
+    named = request.argv or request.resume or request.replay or request.container or "argv" in request.inputs
     if named or Path(PROJECT_FILE).exists():
         return Bundled(request=request)
     recording = data_dir("runbooks") / "recordings" / request.runbook

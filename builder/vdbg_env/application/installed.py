@@ -23,9 +23,12 @@ _SHEBANG = re.compile(r"#!\s*(\S*python[\d.]*)")
 _RELEASE = re.compile(r"\d+(?:\.\d+)+")
 
 
-def workload_python(programs: ProgramRunner) -> str | None:
-    """Return the Python that `vllm` starts with, else the one on PATH; None where there is neither."""
-    script = programs.which("vllm")
+def workload_python(programs: ProgramRunner, *, here: bool = True) -> str | None:
+    """Return the Python that `vllm` starts with, else the one on PATH; None where there is neither.
+
+    In an image (`here` False) the script cannot be opened, and PATH names the Python it was installed for.
+    """
+    script = programs.which("vllm") if here else None
     if script:
         with Path(script).open("rb") as file:
             shebang = _SHEBANG.match(file.read(256).decode("utf-8", "replace"))
@@ -44,10 +47,10 @@ def installed_versions(programs: ProgramRunner, python: str, packages: Sequence[
     return {str(name): str(version) for name, version in document.items()}
 
 
-def installed_vllm(programs: ProgramRunner) -> str | None:
+def installed_vllm(programs: ProgramRunner, *, here: bool = True) -> str | None:
     """Return the release of the vLLM installed here (`0.33.0` of `0.33.0+cu130`), None where there is none."""
     try:
-        python = workload_python(programs)
+        python = workload_python(programs, here=here)
         found = installed_versions(programs, python, ("vllm",)) if python else {}
     except (HostNotAble, OSError):
         return None

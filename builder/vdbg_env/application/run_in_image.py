@@ -30,13 +30,24 @@ class RunRequest:
 
 def run_in_image(request: RunRequest, containers: ContainerRunner, dumps: DumpStore | None, tell: Tell) -> int:
     """Run the program and return its exit status; raises what `ContainerRunner.run` raises."""
+    return containers.run(settled(request, containers, dumps, tell), tell)
+
+
+def settled(
+    request: RunRequest, containers: ContainerRunner, dumps: DumpStore | None, tell: Tell, *, record: bool = False
+) -> RunSettings:
+    """Return the settings with the image and the way to the GPUs found, where they were not given.
+
+    With a `record`, what a crash leaves is kept there, and a dump volume is not missed.
+    Raises BadInput where there is no image, HostNotAble where the dump volume holds more than it may.
+    """
     settings = replace(request.settings, image=request.image or _newest(containers.images(), tell))
     settings = replace(settings, gpu=request.gpu or _gpu(containers, tell))
     if dumps is not None and request.dump_quota is not None:
         _hold_quota(dumps, request.dump_quota)
-    for warning in warnings(settings):
+    for warning in warnings(settings, record=record):
         tell(f"warning: {warning}")
-    return containers.run(settings, tell)
+    return settings
 
 
 def _newest(images: tuple[StoredImage, ...], tell: Tell) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from vdbg_env import yaml_source
 from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.application.step_place import ContainerRequest
 from vdbg_env.errors import BadInput
 from vdbg_env.runbook.inputs import final_inputs
 from vdbg_env.runbook.model import Data, Runbook
@@ -20,7 +21,7 @@ PROJECT_FILE = "vdbg.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class RunbookRequest:
-    """The flags of `vdbg-env runbook`, as given; `total_s` in seconds."""
+    """The flags of `vdbg-env runbook`, as given; `total_s` in seconds, `container` None where steps run here."""
 
     runbook: str
     files: tuple[Path, ...] = ()
@@ -33,6 +34,7 @@ class RunbookRequest:
     total_s: float | None = None
     batch: bool = False
     bisect: bool = False
+    container: ContainerRequest | None = None
     json: bool = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
@@ -13,47 +14,60 @@ from vdbg_env.application.run_in_image import RunRequest, run_in_image
 from vdbg_env.cli import wiring
 from vdbg_env.errors import BadInput
 from vdbg_env.image.reference import parse_reference
-from vdbg_env.image.run_settings import DumpVolume, RunSettings, parse_dumps, parse_gpu, parse_size
+from vdbg_env.image.run_settings import RunSettings, parse_dumps, parse_gpu, parse_size
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_OPTIONS = (
-    click.option("--image", metavar="IMAGE", help="The debug image; the newest one built here if not given."),
-    click.option(
+OPTIONS = {
+    "image": click.option("--image", metavar="IMAGE", help="The debug image; the newest one built here if not given."),
+    "gpu": click.option(
         "--gpu", default="auto", metavar="HOW", help="auto (the default), cdi[:DEVICES], runtime[:DEVICES] or none."
     ),
-    click.option(
+    "dumps": click.option(
         "--dumps",
         default="vdbg-dumps",
         metavar="PLACE",
         help="A volume (vdbg-dumps if not given), a folder (/x), or none; at /dumps.",
     ),
-    click.option("--dump-quota", metavar="SIZE", help="Do not start while PLACE holds more than this, as in 50g."),
-    click.option("-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable; repeatable."),
-    click.option("-p", "--port", "ports", multiple=True, type=click.IntRange(1, 65535), help="Publish on 127.0.0.1."),
-    click.option(
+    "dump_quota": click.option(
+        "--dump-quota", metavar="SIZE", help="Do not start while PLACE holds more than this, as in 50g."
+    ),
+    "variables": click.option(
+        "-e",
+        "--env",
+        "variables",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Set a variable, or hand on one of yours; repeatable.",
+    ),
+    "ports": click.option(
+        "-p", "--port", "ports", multiple=True, type=click.IntRange(1, 65535), help="Publish on 127.0.0.1."
+    ),
+    "ipc": click.option(
         "--ipc",
         type=click.Choice(["private", "host"]),
         default="private",
         help="Whose shared memory; private if not given.",
     ),
-    click.option("--shm-size", metavar="SIZE", help="Of /dev/shm, with --ipc private; 16g if not given."),
-    click.option("--cap-add", "capabilities", multiple=True, metavar="CAP", help="One more beside SYS_PTRACE."),
-    click.option(
+    "shm_size": click.option("--shm-size", metavar="SIZE", help="Of /dev/shm, with --ipc private; 16g if not given."),
+    "capabilities": click.option(
+        "--cap-add", "capabilities", multiple=True, metavar="CAP", help="One more beside SYS_PTRACE."
+    ),
+    "seccomp": click.option(
         "--seccomp",
         type=click.Choice(["ptrace", "default", "unconfined"]),
         default="ptrace",
         help="System calls allowed; ptrace, if not given, is what debuggers need and no more.",
     ),
-    click.option(
+    "stop_grace": click.option(
         "--stop-grace",
         type=click.IntRange(0, 86400),
         default=300,
         metavar="S",
         help="Seconds left for dumps when it is stopped; 300 if not given.",
     ),
-    click.option("--name", metavar="NAME", help="Of the container."),
-)
+    "name": click.option("--name", metavar="NAME", help="Of the container."),
+}
 
 
 class RunFlags(TypedDict):
@@ -75,7 +89,7 @@ class RunFlags(TypedDict):
 
 def run_options(function: Function) -> Function:
     """Give a command the flags that say how its container is started."""
-    for option in reversed(_OPTIONS):
+    for option in reversed(OPTIONS.values()):
         function = option(function)
     return function
 
@@ -103,7 +117,7 @@ def read_request(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[Ru
         seccomp=flags["seccomp"],
         ipc=flags["ipc"],
         shm_bytes=parse_size(flags["shm_size"], "--shm-size") if flags["shm_size"] else RunSettings.shm_bytes,
-        dumps=_dumps(flags["dumps"]),
+        dumps=None if flags["dumps"] == "none" else parse_dumps(flags["dumps"]),
         stop_grace_s=flags["stop_grace"],
         name=flags["name"],
         ports=flags["ports"],
@@ -118,11 +132,9 @@ def read_request(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[Ru
 
 
 def _variable(text: str) -> tuple[str, str]:
+    """Read `--env`; a name alone takes the value it has here, which keeps a secret off the command line."""
     name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise BadInput(f"--env {text!r} is not NAME=VALUE", next_step="write it as in --env CUDA_LAUNCH_BLOCKING=1")
-    return name, value
-
-
-def _dumps(place: str) -> DumpVolume | None:
-    return None if place == "none" else parse_dumps(place)
+    if not name or not (equals or name in os.environ):
+        what = f"--env {text!r} is not NAME=VALUE" if not name else f"--env {name}: there is no such variable here"
+        raise BadInput(what, next_step="write it as in --env CUDA_LAUNCH_BLOCKING=1, or --env HF_TOKEN")
+    return name, value if equals else os.environ[name]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Unpack
 
 import click
 
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest, prepare
+from vdbg_env.cli import wiring
+from vdbg_env.cli.container_options import ContainerFlags, container_options, container_request
 from vdbg_env.cli.runbook_run import run, tell_stale
 from vdbg_env.errors import BadInput
+from vdbg_env.image.step_container import DATA
 from vdbg_env.resources import data_dir
 from vdbg_env.runbook.plan import as_json, as_text, plan
 from vdbg_env.runbook.quantities import duration_s
@@ -65,7 +69,10 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
     "--plan", "plan_only", is_flag=True, help="Show each step's final command line and variables; start nothing."
 )
 @click.option("--json", "as_document", is_flag=True, help="Print the report (or the plan) as JSON on stdout.")
+@container_options()
+@click.pass_context
 def command(
+    context: click.Context,
     name: str,
     argv: tuple[str, ...],
     files: tuple[Path, ...],
@@ -79,15 +86,18 @@ def command(
     bisect: bool,
     plan_only: bool,
     as_document: bool,
+    **place: Unpack[ContainerFlags],
 ) -> int:
     """Walk a failure step by step, from the workload as given to kernel, source line and report.
 
-    Steps run where this is typed: on a host, in the debug image, or in a job's allocation. Without COMMAND the workload
-    of ./vdbg.yaml is taken, and without that the bundled sample, replayed where no GPU answers.
+    Steps run where this is typed, or, with --image or --on docker, each in a container of an image that holds Python
+    3.11; the record stays here. Without COMMAND the workload of ./vdbg.yaml is taken, and without that, on this
+    machine, the bundled sample, replayed where no GPU answers.
 
     \b
     Example:
       vdbg-env runbook illegal-memory-access -- vllm serve MODEL
+      vdbg-env runbook illegal-memory-access --image vdbg/vllm-cu130:lineinfo -- vllm serve MODEL
       vdbg-env runbook illegal-memory-access --plan -- python offline.py
       git bisect run vdbg-env runbook illegal-memory-access --bisect --batch -- ./repro.sh
 
@@ -109,7 +119,10 @@ def command(
         batch=batch,
         bisect=bisect,
         json=as_document,
+        container=container_request(context, **place),
     )
+    if replay and request.container:
+        raise click.UsageError("--replay runs nothing, so there is no --image to run it in")
     if plan_only:
         return _show_plan(request)
     return run(request)
@@ -119,9 +132,14 @@ def _show_plan(request: RunbookRequest) -> int:
     if request.resume:
         raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
     prepared = prepare(request, RunbookLibrary(request.files), os.environ)
-    tell_stale(prepared.runbook, prepared.inputs)
-    facts = Facts(on="plan", data_dir=str(data_dir("runbooks")), python_path=os.environ.get("PYTHONPATH", ""))
-    planned = plan(prepared.runbook, prepared.inputs, facts)
+    image = None
+    if request.container:
+        image = request.container.run.image or "the newest image built here"
+        facts = Facts(on="plan", data_dir=DATA)
+    else:
+        tell_stale(prepared.runbook, prepared.inputs, wiring.local_place(os.environ))
+        facts = Facts(on="plan", data_dir=str(data_dir("runbooks")), python_path=os.environ.get("PYTHONPATH", ""))
+    planned = plan(prepared.runbook, prepared.inputs, facts, image=image)
     if request.json:
         click.echo(json.dumps(as_json(planned), indent=2, ensure_ascii=False))
     else:

@@ -6,22 +6,25 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from vdbg_env.application.begin_run import Begun, begin, runs_home
+from vdbg_env.application.begin_run import Begun, begin, find_run, runs_home
 from vdbg_env.application.builtin_steps.registry import BuiltinSteps
 from vdbg_env.application.bundled_sample import with_bundled_sample
 from vdbg_env.application.installed import installed_vllm
+from vdbg_env.application.ports import StepRunner
 from vdbg_env.application.report_files import write_report
 from vdbg_env.application.run_report import run_report
 from vdbg_env.application.run_runbook import Hands, RunEnd, Standing, redacted, run_runbook
 from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.application.runbook_request import RunbookRequest
+from vdbg_env.application.runbook_request import RunbookRequest, prepare
 from vdbg_env.application.stale_settings import Settings, told_before_start
+from vdbg_env.application.step_place import StepPlace, resumed_container
 from vdbg_env.cli import wiring
 from vdbg_env.cli.person import AtTerminal, Nobody
 from vdbg_env.cli.run_progress import RunProgress
@@ -44,18 +47,24 @@ def run(request: RunbookRequest) -> int:
     request = bundled.request
     if bundled.said:
         note(bundled.said)
-    interactive = not request.batch and sys.stdin.isatty() and sys.stderr.isatty()
     library = RunbookLibrary(request.files)
-    begun = _with_provenance(request, begin(request, library, os.environ, wiring.programs(), interactive=interactive))
+    with closing(_place(request, library)) as place:
+        return _run_in(place, request, library)
+
+
+def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) -> int:
+    """Begin or resume the run, with its steps in a place, and stay until its end is told."""
+    interactive = not request.batch and sys.stdin.isatty() and sys.stderr.isatty()
+    begun = _with_provenance(request, begin(request, library, os.environ, place, interactive=interactive))
     if not request.resume:
-        tell_stale(begun.runbook, begun.order.state.inputs)
+        tell_stale(begun.runbook, begun.order.state.inputs, place)
     begun.order.directory.create()
     with begun.order.directory.locked(), wiring.interrupts() as interrupts:
         if not request.resume:
             begun.order.directory.write_head(begun.order.head)
         hands = Hands(
-            runner=wiring.step_runner(request, begun, os.environ),
-            builtins=_builtins(begun),
+            runner=_runner(request, begun, place),
+            builtins=_builtins(begun, place),
             apart=wiring.apart(),
             person=AtTerminal() if interactive else Nobody(),
             clock=wiring.clock(),
@@ -71,12 +80,32 @@ def run(request: RunbookRequest) -> int:
     return _told(request, begun, end, report, files)
 
 
-def tell_stale(runbook: Runbook, inputs: Mapping[str, Data]) -> None:
+def _place(request: RunbookRequest, library: RunbookLibrary) -> StepPlace:
+    """Return where the run's steps are started; a run that is resumed goes on where it was begun."""
+    if request.resume:
+        head = find_run(request.resume, os.environ).read_head()
+        recorded = resumed_container(head, request.container)
+        name = str(head.image.get("name"))
+        return wiring.container_place(recorded, name=name, tell=note) if recorded else wiring.local_place(os.environ)
+    if request.container is None:
+        return wiring.local_place(os.environ)
+    prepare(request, library, os.environ)  # so that no container is started for a runbook that cannot be run
+    return wiring.container_place(wiring.step_container(request.container, note), name=None, tell=note)
+
+
+def _runner(request: RunbookRequest, begun: Begun, place: StepPlace) -> StepRunner:
+    if request.replay:
+        return wiring.replay(request.replay)
+    return place.runner(begun.order.directory.path, begun.sensitive)
+
+
+def tell_stale(runbook: Runbook, inputs: Mapping[str, Data], place: StepPlace) -> None:
     """Say what the command, the environment or the runbook sets to no use, before any time is spent on it."""
     argv = inputs.get("argv")
     words = tuple(str(word) for word in argv) if isinstance(argv, list) else ()
-    given = Settings(argv=words, environment=os.environ)
-    for line in told_before_start(runbook, given, lambda: installed_vllm(wiring.programs())):
+    given = Settings(argv=words, environment=place.environment)
+    release = lambda: installed_vllm(place.programs, here=place.image is None)  # noqa: E731 - asked only where it counts
+    for line in told_before_start(runbook, given, release):
         note(f"stale: {line}")
 
 
@@ -112,15 +141,15 @@ def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, fi
     return report.exit_status
 
 
-def _builtins(begun: Begun) -> BuiltinSteps:
+def _builtins(begun: Begun, place: StepPlace) -> BuiltinSteps:
     def so_far(standing: Standing) -> Report:
         return _report(begun, Walk(state=standing.state, walked=standing.walked))
 
     return BuiltinSteps(
-        programs=wiring.programs(),
+        programs=place.reading(begun.order.directory.path),
         cores=wiring.core_files(),
-        binaries=wiring.binary_source(),
-        environment=os.environ,
+        binaries=place.binaries,
+        environment=place.environment,
         report=so_far,
     )
 

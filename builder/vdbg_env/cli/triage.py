@@ -10,6 +10,7 @@ import click
 from vdbg_env import console
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.triage_log import TriageRequest, runbook_to_start, triage_logs
+from vdbg_env.cli.container_options import FEW, container_options, given_words
 from vdbg_env.cli.wiring import log_source
 from vdbg_env.errors import BadInput
 from vdbg_env.report.triage import triage_document, triage_text
@@ -22,28 +23,35 @@ FOUND = 3
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as a JSON document.")
 @click.option("--run", is_flag=True, help="Start the runbook that the verdict names, on the command after `--`.")
 @click.option("--rules", type=click.Path(path_type=Path), help="A folder of triage rules instead of the shipped ones.")
+@container_options(*FEW)
 @click.pass_context
-def command(context: click.Context, logs: tuple[str, ...], as_json: bool, run: bool, rules: Path | None) -> int:
+def command(
+    context: click.Context, /, logs: tuple[str, ...], as_json: bool, run: bool, rules: Path | None, **_place: object
+) -> int:
     """Name the failure, the line that says so and the runbook to start.
 
     LOG is a file, a folder of per-rank logs, or - for the standard input; .gz and .zst are opened. All logs given
-    belong to one run.
+    belong to one run. What says where steps run goes to the runbook, with --run.
 
     \b
     Example:
       vdbg-env triage server.log
       kubectl logs vllm-0 | vdbg-env triage --json -
       vdbg-env triage --run server.log -- vllm serve Qwen/Qwen3-32B
+      vdbg-env triage --run server.log --image vdbg/vllm-cu130:lineinfo -- vllm serve Qwen/Qwen3-32B
 
     Exit status: 3 a failure was found, 0 none was, 2 a log cannot be read.
     """
+    place = given_words(context)
+    if place and not run:
+        raise click.UsageError(f"{place[0]} is for the runbook that --run starts", context)
     targets, argv = _split(logs, run)
     verdict = triage_logs(TriageRequest(targets=targets, rules=rules), log_source())
     runbook = verdict.failure.runbook
     at_hand = runbook_to_start(runbook, {entry.name for entry in RunbookLibrary().entries})
     if run and at_hand:
         console.note(triage_text(verdict, at_hand))
-        return _start(context, at_hand, argv, as_json)
+        return _start(context, at_hand, argv, [*place, *(["--json"] if as_json else [])])
     click.echo(json.dumps(triage_document(verdict), indent=2) if as_json else triage_text(verdict, at_hand), nl=as_json)
     return FOUND if runbook else 0
 
@@ -57,8 +65,8 @@ def _split(words: tuple[str, ...], run: bool) -> tuple[tuple[str, ...], tuple[st
     return words[:1], words[1:]
 
 
-def _start(context: click.Context, runbook: str, argv: tuple[str, ...], as_json: bool) -> int:
+def _start(context: click.Context, runbook: str, argv: tuple[str, ...], flags: list[str]) -> int:
     group = context.find_root().command
-    words = ["runbook", runbook, *(["--json"] if as_json else []), "--", *argv]
+    words = ["runbook", runbook, *flags, "--", *argv]
     status = group.main(args=words, prog_name="vdbg-env", standalone_mode=False)
     return status if isinstance(status, int) else 0

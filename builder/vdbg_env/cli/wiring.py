@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,13 +30,14 @@ if TYPE_CHECKING:  # every engine is imported by the function that makes it, so 
         SourceTrees,
         StepRunner,
     )
-    from vdbg_env.application.runbook_request import RunbookRequest
+    from vdbg_env.application.step_place import ContainerRequest, StepPlace
     from vdbg_env.engines.clock import SignalInterrupts
     from vdbg_env.engines.replay import RecordingHead
     from vdbg_env.image.context import BuildContext
     from vdbg_env.image.parallelism import Machine
     from vdbg_env.image.request import HostGpu
     from vdbg_env.image.run_settings import DumpVolume
+    from vdbg_env.image.step_container import StepContainer
 
 DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record can still be written
 
@@ -172,26 +173,113 @@ def interrupts() -> SignalInterrupts:
     return SignalInterrupts()
 
 
-def step_runner(request: RunbookRequest, begun: Begun, environment: Mapping[str, str]) -> StepRunner:
-    """Return what runs a run's steps: this machine, or a recording."""
-    if request.replay:
-        from vdbg_env.engines.replay import Replay
+def replay(folder: Path) -> StepRunner:
+    """Return what plays a recording in place of running steps."""
+    from vdbg_env.engines.replay import Replay
 
-        return Replay(request.replay.absolute())
+    return Replay(folder.absolute())
+
+
+def local_place(environment: Mapping[str, str]) -> StepPlace:
+    """Return this machine as the place where steps are started."""
+    from vdbg_env.application.step_place import StepPlace
     from vdbg_env.engines.hang_tools import gpu_probe, hang_tools
     from vdbg_env.engines.local_processes import LocalProcesses
     from vdbg_env.engines.step_orders import StepSettings
 
-    return LocalProcesses(
-        StepSettings(
-            env=environment,
-            cwd=Path.cwd(),
-            mark=str(begun.order.directory.path),
-            hang_tools=hang_tools(programs()),
-            gpu_probe=gpu_probe(programs(), environment),
-            disk_floor=DISK_FLOOR,
-            sensitive=begun.sensitive,
+    here = programs()
+
+    def runner(run: Path, sensitive: tuple[str, ...]) -> StepRunner:
+        return LocalProcesses(
+            StepSettings(
+                env=environment,
+                cwd=Path.cwd(),
+                mark=str(run),
+                hang_tools=hang_tools(here),
+                gpu_probe=gpu_probe(here, environment),
+                disk_floor=DISK_FLOOR,
+                sensitive=sensitive,
+            )
         )
+
+    return StepPlace(
+        programs=here,
+        reading=lambda _: here,
+        binaries=binary_source(),
+        environment=environment,
+        data_dir=str(data_dir("runbooks")),
+        runner=runner,
+        close=lambda: None,
+    )
+
+
+def step_container(request: ContainerRequest, tell: Callable[[str], None]) -> StepContainer:
+    """Return what a run's containers have in common, its image and its way to the GPUs found where they are not named.
+
+    Raises BadInput where there is no image, HostNotAble where no engine answers or the dump volume is too full.
+    """
+    from vdbg_env.application.run_in_image import settled
+    from vdbg_env.image.step_container import StepContainer
+
+    watched = request.run.settings.dumps if request.run.dump_quota is not None else None
+    return StepContainer(
+        settings=settled(request.run, containers(), dump_store(watched) if watched else None, tell, record=True),
+        mounts=request.mounts,
+        user=request.user,
+        memory=request.memory,
+        folder=request.folder,
+    )
+
+
+def container_place(container: StepContainer, *, name: str | None, tell: Callable[[str], None]) -> StepPlace:
+    """Return containers as the place where steps are started, once a first one of them has run.
+
+    `name` is what the user calls the image, where `container` names it by its id. Raises BadInput, HostNotAble and
+    EngineFailed when steps could not be started there.
+    """
+    from vdbg_env.application.step_place import StepPlace
+    from vdbg_env.engines.container_programs import ContainerBinaries, ContainerPrograms
+    from vdbg_env.engines.container_steps import ContainerSteps
+    from vdbg_env.engines.docker_client import connect
+    from vdbg_env.engines.hang_tools import gpu_probe, hang_tools
+    from vdbg_env.engines.step_containers import StepContainers
+    from vdbg_env.engines.step_image import look
+    from vdbg_env.engines.step_orders import StepSettings
+    from vdbg_env.image.step_container import DATA, PACKAGES
+    from vdbg_env.runbook.catalogue import TOOLS
+
+    profile = (data_dir("templates") / "seccomp-ptrace.json").read_text()
+    steps = StepContainers(connect, container, seccomp_profile=profile, runbooks=data_dir("runbooks"), tell=tell)
+    image = look(steps, TOOLS, name=name)
+    own = {**dict(image.env), **dict(container.settings.env)}
+    inside = ContainerPrograms(steps, image, asked=TOOLS, machine=programs())
+
+    def runner(run: Path, sensitive: tuple[str, ...]) -> StepRunner:
+        settings = StepSettings(
+            env=dict(container.settings.env),
+            cwd=Path(image.folder),
+            mark=str(run),
+            inherits=True,
+            inherited=dict(image.env),
+            python=image.python,
+            packages=Path(PACKAGES),
+            hang_tools=hang_tools(inside, python=image.python, packages=Path(PACKAGES)),
+            gpu_probe=gpu_probe(inside, own),
+            disk_floor=DISK_FLOOR,
+            sensitive=sensitive,
+        )
+        return ContainerSteps(steps, image, settings, here=Path.cwd())
+
+    return StepPlace(
+        programs=inside,
+        reading=inside.reading,
+        binaries=ContainerBinaries(steps, image, binary_source()),
+        environment=own,
+        data_dir=DATA,
+        runner=runner,
+        close=steps.close,
+        container=container,
+        image=image,
     )
 
 

@@ -28,7 +28,7 @@ def open_streams(client: APIClient, container: str, *, interactive: bool) -> Ite
         yield stream
     finally:
         # The client hands out one layer of three, and closing it leaves the others open.
-        for layer in (getattr(stream, "_response", None), stream, _socket_of(stream)):
+        for layer in (getattr(stream, "_response", None), stream, socket_of(stream)):
             if layer is not None:
                 layer.close()
 
@@ -37,7 +37,7 @@ def copy_streams(client: APIClient, container: str, stream: Any, *, interactive:
     """Copy a container's output here until it ends; on a terminal, copy the keys typed there too."""
     if interactive:
         with _raw_terminal(), _following_size(client, container):
-            _talk(_socket_of(stream))
+            _talk(socket_of(stream))
     else:
         _print(stream)
 
@@ -97,7 +97,7 @@ def _following_size(client: APIClient, container: str) -> Iterator[None]:
         signal.signal(signal.SIGWINCH, before)
 
 
-def _socket_of(stream: Any) -> socket.socket:
+def socket_of(stream: Any) -> socket.socket:
     """Return the socket below what the client hands out, which differs between unix sockets and TCP."""
     found: socket.socket = getattr(stream, "_sock", stream)
     return found

@@ -13,7 +13,10 @@ from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, Memor
 from vdbg_env.record.masking import mask_file
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation
 
+CONTAINER = "container.json"  # how the engine says that the container of an attempt ended, where it ran in one
+LOST = "the supervisor was killed; what it had written is kept"
 OWN_FILES = {
+    CONTAINER,
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json"),
     *(ending.NAME, f"{ending.NAME}.tmp", lock_file.NAME),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
@@ -60,7 +63,7 @@ def _ending(directory: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads((directory / ending.NAME).read_bytes())
     except FileNotFoundError:
-        return {"by": "engine_lost", "message": "the supervisor was killed; what it had written is kept"}
+        return {"by": "engine_lost", "message": LOST}
     return document
 
 

@@ -135,13 +135,13 @@ def parse_size(text: str, what: str) -> int:
     return int(found[1]) << (10 * " kmgt".index(found[2] or " "))
 
 
-def warnings(settings: RunSettings) -> tuple[str, ...]:
-    """Say what of the settings works against each other."""
+def warnings(settings: RunSettings, *, record: bool = False) -> tuple[str, ...]:
+    """Say what of the settings works against each other; with a `record`, what a crash leaves is kept there."""
     found = []
     if settings.ipc == "host" and settings.shm_bytes != RunSettings.shm_bytes:
         found.append("the size of /dev/shm is the host's with --ipc host; --shm-size has no effect")
     if settings.seccomp == "unconfined":
         found.append("without any seccomp profile the container may ask the kernel for anything")
-    if settings.dumps is None:
+    if settings.dumps is None and not record:
         found.append("without a dump volume what a crash leaves is lost with the container")
     return tuple(found)

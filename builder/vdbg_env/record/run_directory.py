@@ -28,7 +28,8 @@ class RunHead:
     """What a run was started with, redacted: enough to show it, and to check that a resumed run is the same one.
 
     `digest` is the runbook's; `recorded_on` says where a replayed recording was made, `synthetic` that it was made by
-    hand.
+    hand. `image` (name, id, digest) and `container` (how it is started) say where steps ran, both empty for this
+    machine.
     """
 
     run: str
@@ -44,6 +45,8 @@ class RunHead:
     host: str = ""
     recorded_on: str = ""
     synthetic: bool = False
+    image: Mapping[str, Any] = field(default_factory=dict)
+    container: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RunDirectory:

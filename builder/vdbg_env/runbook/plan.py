@@ -35,20 +35,21 @@ class PlannedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a runbook would do with these inputs on this host."""
+    """What a runbook would do with these inputs on this host, or in containers of `image`."""
 
     runbook: Runbook
     inputs: Mapping[str, Data]
     facts: Facts
     steps: tuple[PlannedStep, ...]
+    image: str | None = None
 
 
-def plan(runbook: Runbook, inputs: Mapping[str, Data], facts: Facts) -> Plan:
+def plan(runbook: Runbook, inputs: Mapping[str, Data], facts: Facts, *, image: str | None = None) -> Plan:
     """Return the plan of a linted runbook; raises BadInput when a command line cannot be made of these inputs."""
     nothing = Finish(verdict=Verdict.INCONCLUSIVE, why="a plan")
     state = RunState(runbook=runbook, inputs=inputs, facts=facts, decision=nothing)
     steps = tuple(_planned(state, step) for step in runbook.steps)
-    return Plan(runbook=runbook, inputs=inputs, facts=facts, steps=steps)
+    return Plan(runbook=runbook, inputs=inputs, facts=facts, steps=steps, image=image)
 
 
 def _planned(state: RunState, step: Step) -> PlannedStep:
@@ -149,6 +150,7 @@ def as_json(plan: Plan) -> dict[str, Data]:
             for name, wanted in plan.runbook.inputs.items()
         },
         "on": plan.facts.on,
+        "image": plan.image,
         "steps": [_step_json(planned) for planned in plan.steps],
     }
 
@@ -197,7 +199,7 @@ def as_text(plan: Plan) -> str:
 
 def _command_lines(plan: Plan) -> list[str]:
     """Return each command as given, with the variables that every step shares."""
-    lines = []
+    lines = [f"  each start in a container of its own, of {plan.image}"] if plan.image else []
     for name, command in plan.runbook.commands.items():
         first = next((x.invocation for x in plan.steps if isinstance(x.step, Run) and x.step.command == name), None)
         if first:

@@ -26,7 +26,7 @@ class Facts:
     A field of None was not looked up: conditions see null, and a step that needs a tool is not skipped for it.
     """
 
-    on: Literal["local", "replay", "plan"] = "local"
+    on: Literal["local", "docker", "replay", "plan"] = "local"
     tools: frozenset[str] | None = None
     gpus: int | None = None
     driver: str | None = None

@@ -1,0 +1,131 @@
+"""The flags that say where a runbook's steps run: on this machine, or in containers, started as `run` starts one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+import click
+from click.core import ParameterSource
+
+from vdbg_env.application.step_place import ContainerRequest
+from vdbg_env.cli.run_options import OPTIONS, RunFlags, read_request
+from vdbg_env.image.run_settings import parse_size
+from vdbg_env.image.step_container import parse_mount, start_folder
+from vdbg_env.image.text import one_line
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Without a name and published ports: those fit one container, and steps have one each.
+_OPTIONS = {
+    "on": click.option(
+        "--on",
+        type=click.Choice(["local", "docker"]),
+        help="Where steps run: here (local), or in containers; docker, if an image is named.",
+    ),
+    "image": OPTIONS["image"],
+    "mounts": click.option(
+        "--mount",
+        "mounts",
+        multiple=True,
+        metavar="DIR[:TARGET][:ro]",
+        help="A folder that steps in containers see, as in --mount . or --mount /models:ro; repeatable.",
+    ),
+    **{name: OPTIONS[name] for name in ("variables", "gpu", "dumps", "dump_quota")},
+    "user": click.option("--user", metavar="USER", help="Of a container's processes; the image's own if not given."),
+    "memory": click.option("--memory", metavar="SIZE", help="What a container may use, as in 64g; else no limit."),
+    **{name: OPTIONS[name] for name in ("ipc", "shm_size", "capabilities", "seccomp", "stop_grace")},
+}
+# Those that a command takes to hand them on; whoever needs the others types the other command.
+FEW = ("on", "image", "mounts", "variables", "gpu", "dumps")
+
+
+class ContainerFlags(TypedDict):
+    """What the flags give."""
+
+    on: Literal["local", "docker"] | None
+    mounts: tuple[str, ...]
+    user: str | None
+    memory: str | None
+    image: str | None
+    gpu: str
+    dumps: str
+    dump_quota: str | None
+    variables: tuple[str, ...]
+    ipc: Literal["private", "host"]
+    shm_size: str | None
+    capabilities: tuple[str, ...]
+    seccomp: Literal["ptrace", "default", "unconfined"]
+    stop_grace: int
+
+
+def container_options(*names: str) -> Callable[[Function], Function]:
+    """Give a command the flags that say where steps run, or those of them that are named."""
+
+    def with_options(function: Function) -> Function:
+        for name in reversed(names or tuple(_OPTIONS)):
+            function = _OPTIONS[name](function)
+        return function
+
+    return with_options
+
+
+def given_words(context: click.Context) -> list[str]:
+    """Return the flags of this kind that the user gave, as they may be given to another command."""
+    words: list[str] = []
+    for option in _given(context):
+        value = context.params[option.name or ""]
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [option.opts[-1], str(one)]
+    return words
+
+
+def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -> ContainerRequest | None:
+    """Turn the flags into what is asked of containers; None where steps run here.
+
+    Raises BadInput for a value that says nothing, and a usage error for a flag of containers where none are asked for.
+    """
+    on = flags["on"] or ("docker" if flags["image"] else "local")
+    if on == "local":
+        others = [option for option in _given(context) if option.name != "on"]
+        if others:
+            raise click.UsageError(f"{others[0].opts[-1]} is for steps in containers: add --on docker", context)
+        return None
+    here = os.getcwd()  # noqa: PTH109 - as the shell names it
+    mounts = tuple(parse_mount(text, here) for text in flags["mounts"])
+    return ContainerRequest(
+        run=read_request((), interactive=False, **_run_flags(flags)),
+        mounts=mounts,
+        user=one_line(flags["user"], "--user") if flags["user"] else None,
+        memory=parse_size(flags["memory"], "--memory") if flags["memory"] else None,
+        folder=start_folder(mounts, here),
+    )
+
+
+def _given(context: click.Context) -> list[click.Option]:
+    """Return our options that the user gave."""
+    return [
+        option
+        for option in context.command.params
+        if isinstance(option, click.Option)
+        and option.name in _OPTIONS
+        and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
+    ]
+
+
+def _run_flags(flags: ContainerFlags) -> RunFlags:
+    return RunFlags(
+        image=flags["image"],
+        gpu=flags["gpu"],
+        dumps=flags["dumps"],
+        dump_quota=flags["dump_quota"],
+        variables=flags["variables"],
+        ports=(),
+        ipc=flags["ipc"],
+        shm_size=flags["shm_size"],
+        capabilities=flags["capabilities"],
+        seccomp=flags["seccomp"],
+        stop_grace=flags["stop_grace"],
+        name=None,
+    )

@@ -1,0 +1,53 @@
+"""Folders that containers of steps see."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vdbg_env.errors import BadInput
+from vdbg_env.image.step_container import Mount, parse_mount, start_folder
+
+
+@pytest.mark.parametrize(
+    ("text", "mount"),
+    [
+        (".", Mount(source="/home/me", target="/home/me")),
+        ("./models", Mount(source="/home/me/models", target="/home/me/models")),
+        ("models:ro", Mount(source="/home/me/models", target="/home/me/models", read_only=True)),
+        ("/models/", Mount(source="/models", target="/models")),
+        ("/a:/b", Mount(source="/a", target="/b")),
+        ("/a:/b:ro", Mount(source="/a", target="/b", read_only=True)),
+        ("/a:/b:rw", Mount(source="/a", target="/b")),
+        ("/a:rw", Mount(source="/a", target="/a")),
+    ],
+)
+def test_a_mount_is_read(text: str, mount: Mount) -> None:
+    assert parse_mount(text, "/home/me") == mount
+
+
+@pytest.mark.parametrize("text", ["", ":/b", "/a:b", "/a:/b:/c", "/a:/", "/", "/a:/b:ro:ro", "/a\n"])
+def test_what_is_no_mount_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        parse_mount(text, "/home/me")
+
+
+@given(st.text(max_size=30))
+def test_a_mount_is_of_absolute_paths_or_refused(text: str) -> None:
+    try:
+        mount = parse_mount(text, "/home/me")
+    except BadInput:
+        return
+    assert mount.source.startswith("/") and mount.target.startswith("/") and mount.target != "/"
+
+
+@pytest.mark.parametrize(
+    ("here", "folder"),
+    [
+        ("/work", "/code"),
+        ("/work/deep/er", "/code/deep/er"),
+        ("/workshop", None),
+        ("/", None),
+    ],
+)
+def test_commands_start_where_the_current_folder_is_seen(here: str, folder: str | None) -> None:
+    assert start_folder((Mount(source="/work", target="/code"),), here) == folder
