@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from vdbg_env.engines.scribe.process_tree import descendants, die_with_parent, send
@@ -58,6 +59,7 @@ def _work(work: Callable[[], bytes], write: int, engine: int) -> NoReturn:
         die_with_parent()
         if os.getppid() != engine:
             os._exit(_FAILED)  # it died before that could be asked for
+        _let_go(write)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         _give(write, work())
@@ -67,6 +69,14 @@ def _work(work: Callable[[], bytes], write: int, engine: int) -> NoReturn:
             _give(write, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
     finally:
         os._exit(_FAILED)
+
+
+def _let_go(kept: int) -> None:
+    """Close what was open in the engine: the lock of its run, held here too, would outlive it for a moment."""
+    for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if descriptor > 2 and descriptor != kept:
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 def _give(write: int, data: bytes) -> None:

@@ -1,5 +1,6 @@
 """A run of real processes, killed, interrupted and taken up again."""
 
+import os
 import signal
 import time
 from dataclasses import replace
@@ -153,6 +154,29 @@ def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_ru
         "it was not done within 0.3 s (the step's timeout is over)",
     )
     assert [step for step, _ in outcome(end)] == STEPS
+
+
+class Deadly(small_run.FakeBuiltins):
+    """Built-ins during which the engine is killed."""
+
+    def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+        return super().use(order, standing)
+
+
+def test_an_engine_killed_during_a_built_in_leaves_the_run_to_the_next_one_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    engine_pid = os.fork()
+    if engine_pid == 0:
+        try:
+            run(path, replace(small_run.hands(path), builtins=Deadly()))
+        finally:
+            os._exit(1)
+    assert os.waitpid(engine_pid, 0)[1] == signal.SIGKILL
+    end = run(path)
+    assert [step for step, _ in outcome(end)] == STEPS
+    assert ledger(path) == STARTS
 
 
 def test_a_run_folder_that_becomes_a_link_on_the_way_is_not_followed(tmp_path: Path) -> None:

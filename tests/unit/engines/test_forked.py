@@ -92,6 +92,14 @@ def test_the_work_ends_with_an_engine_that_is_killed(tmp_path: Path) -> None:
     assert worker is None or worker.state in "ZX"
 
 
+def test_the_work_holds_nothing_of_the_engine_open(tmp_path: Path) -> None:
+    def work() -> bytes:
+        return " ".join(os.path.realpath(one) for one in Path("/proc/self/fd").iterdir()).encode()
+
+    with (tmp_path / "run.lock").open("wb"):
+        assert b"run.lock" not in Forked().do(work, timeout_s=None, check=nothing)
+
+
 def test_the_work_cannot_change_this_program() -> None:
     seen: list[int] = []
 
