@@ -84,6 +84,8 @@ class WarpSpec:
     thread_state: int = 1
     waiting_offset: int | None = None  # where the lanes that are not active stand; None = with the others
     registers: Mapping[int, int] = field(default_factory=dict)
+    outside: int | None = None  # the PC, where it lies in code that is not in the file: a system call
+    calls: Sequence[int] = ()  # return offsets into the kernel, nearest first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,7 @@ _FIELDS: dict[str, str] = {
 _TYPE = {
     "device": 9, "context": 10, "sm": 11, "grid": 12, "cta": 13, "warp": 14, "lane": 15, "module": 16, "metadata": 22,
 }  # fmt: skip
-_GLOBAL, _IMAGE, _RELOCATED, _REGS, _PREDS, _UREGS, _UPREDS = 2, 6, 7, 5, 17, 19, 20
+_GLOBAL, _IMAGE, _RELOCATED, _REGS, _BACKTRACE, _PREDS, _UREGS, _UPREDS = 2, 6, 7, 5, 8, 17, 19, 20
 
 
 def _at_least(branch: str, other: str) -> bool:
@@ -286,6 +288,11 @@ class _Builder:
                 at = f"{name}.wp{w}.ln{i}"
                 add(f".cudbg.regs.{at}", _REGS, _words(words), link=lane_table, info=i, entry_size=4)
                 add(f".cudbg.pred.{at}", _PREDS, _words([0] * 7), link=lane_table, info=i, entry_size=4)
+                calls = [
+                    struct.pack("<QQII", o, self._pc(device, block.launch, o), n, 0) for n, o in enumerate(warp.calls)
+                ]
+                if calls:
+                    add(f".cudbg.bt.{at}", _BACKTRACE, b"".join(calls), link=lane_table, info=i, entry_size=24)
 
     def _warp(self, device: DeviceSpec, block: BlockSpec, number: int, warp: WarpSpec) -> dict[str, int]:
         row = {
@@ -293,7 +300,7 @@ class _Builder:
             "smem": 1024, "cact": warp.active, "scope": warp.barrier_scope,
         }  # fmt: skip
         if warp.error_offset is not None:
-            row |= {"valid": 1, "pc": self._pc(device, block.launch, warp.error_offset)}
+            row |= {"valid": 1, "pc": warp.outside or self._pc(device, block.launch, warp.error_offset)}
         return row
 
     def _lane(self, device: DeviceSpec, block: BlockSpec, number: int, warp: WarpSpec, n: int) -> dict[str, int]:
@@ -302,8 +309,9 @@ class _Builder:
         active = warp.active >> n & 1
         offset = warp.offset if active or warp.waiting_offset is None else warp.waiting_offset
         return {
-            "vpc": self._pc(device, block.launch, offset), "ppc": offset, "ln": n, "x": linear % bx,
+            "vpc": warp.outside or self._pc(device, block.launch, offset), "ppc": offset, "ln": n, "x": linear % bx,
             "y": linear // bx % by, "z": linear // (bx * by), "state": warp.thread_state,
+            "depth": len(warp.calls), "sdepth": int(warp.outside is not None),
             "exception": warp.exception if active and warp.marked >> n & 1 else 0,
         }  # fmt: skip
 

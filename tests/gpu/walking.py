@@ -22,13 +22,21 @@ def vdbg_env(
     *argv: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the tool in a process of its own, as a user would."""
-    path = os.pathsep.join(filter(None, (str(ROOT / "builder"), os.environ.get("PYTHONPATH", ""))))
     command = [sys.executable, "-m", "vdbg_env", *argv]
-    environment = {**os.environ, **(env or {}), "PYTHONPATH": path}
+    environment = {**os.environ, **(env or {}), "PYTHONPATH": python_path()}
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, cwd=cwd, env=environment)
     except subprocess.TimeoutExpired as error:
         raise AssertionError(f"no end within {_LIMIT_S} s: vdbg-env {' '.join(argv)}\n{error.stderr!r}") from error
+
+
+def python_path() -> str:
+    """Return what a process needs to import vdbg-env in whatever folder it is started.
+
+    Packages beside the source are named by a relative path (docs/11-gpu-proof.md), which holds in one folder only.
+    """
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.pathsep.join(dict.fromkeys([str(ROOT / "builder"), *(str(Path(part).absolute()) for part in given)]))
 
 
 def walk(sample: Sample, program: Sequence[str], folder: Path, *options: str, runbook: str | None = None) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.gpu.machine import MARK
 from tests.gpu.samples import samples
+from tests.gpu.walking import python_path
 
 
 def main() -> int:
@@ -36,7 +37,7 @@ def starter(module: str, *arguments: str) -> str:
     """Return a script that starts a module of this folder, whatever the environment it is started from."""
     root = Path(__file__).parents[2]
     words = " ".join(f"'{word}'" for word in (sys.executable, "-m", f"tests.rehearsal.{module}", *arguments))
-    path = f"{root / 'builder'}{os.pathsep}{root}"
+    path = f"{python_path()}{os.pathsep}{root}"
     return f"#!/bin/sh\n# {MARK}\nPYTHONPATH='{path}' PYTHONSAFEPATH=1 exec {words} \"$@\"\n"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.gpu.machine import MARK
 from tests.gpu.needs import ROOT
 from tests.gpu.samples import samples
+from tests.gpu.walking import python_path
 from tests.rehearsal.nvcc import starter
 from tests.support.toolchain import cuda_tool
 
@@ -84,7 +85,7 @@ def rehearse(folder: Path, *selection: str) -> Rehearsed:
         "REAL_NVCC": str(nvcc),
         "STAND_INS": str(folder / "linked"),
         "TORCH_KERNELS": str(folder),
-        "PYTHONPATH": f"{ROOT / 'builder'}{os.pathsep}{ROOT}",
+        "PYTHONPATH": python_path(),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tmp'}"]
     began = time.monotonic()

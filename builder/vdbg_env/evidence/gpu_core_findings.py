@@ -44,7 +44,7 @@ def _fault(fault: Fault, artifact: str | None) -> Finding:
 
 
 def _where(fault: Fault, chain: Chain, kernel: str | None) -> str:
-    word = "at" if fault.precise else "near"
+    word = "in code called from" if fault.calls_out else "at" if fault.precise else "near"
     named = short_name(kernel) if kernel else None
     if chain:
         leaf = chain[0]

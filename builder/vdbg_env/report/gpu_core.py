@@ -103,6 +103,8 @@ def _place(fault: Fault) -> str:
     location = fault.location
     inner = location.function if location else None
     where = f"{short_name(inner.demangled)}+{location.function_offset:#x}, " if location and inner else ""
+    if fault.calls_out:
+        return f"PC {fault.pc:#x}, in code that the dump does not hold; called from {printable(where).rstrip(', ')}"
     if fault.precise:
         return f"{printable(where)}PC {fault.pc:#x}"
     return f"{printable(where)}PC {fault.pc:#x} (imprecise: where the thread was stopped, at or after the instruction)"

@@ -129,6 +129,7 @@ def _fault(fault: Fault, registers: Registers | None, sources: SourceLines) -> d
         "thread_pc": _hex(first.row.virtual_pc) if first else None,
         "kernel": _kernel(fault.kernel, fault.grid),
         "function": function_json(location.function) if location else None,
+        "calls_out": fault.calls_out,
         "offset": _hex(location.offset) if location else None,
         "function_offset": _hex(location.function_offset) if location else None,
         "chain": chain_json(location.chain, sources) if location else [],

@@ -9,6 +9,7 @@ import pytest
 
 from tests.gpu.machine import MARK, look
 from tests.gpu.needs import ROOT, advice, missing_modules, missing_tools, module_of
+from tests.gpu.walking import python_path, vdbg_env
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,14 @@ def test_a_driver_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path
     stand_in(tmp_path, "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver\\n", 9)
     found = look()
     assert isinstance(found, str) and "could not communicate with the NVIDIA driver" in found
+
+
+def test_packages_named_by_a_relative_path_are_found_from_any_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gpu-packages").mkdir()
+    (tmp_path / "gpu-packages" / "sitecustomize.py").write_text("print('found')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "builder:gpu-packages")
+    assert python_path().split(":")[0] == str(ROOT / "builder")
+    assert vdbg_env("--version", cwd=Path("/")).stdout.startswith("found\n")

@@ -52,6 +52,8 @@ class Fault:
 
     `pc` is None when the file holds no PC at all. `precise` says that it is the faulting instruction, not where a
     thread stood when it was stopped. `threads` is 0 where the threads are gone; `sms` are hardware numbers.
+    `calls_out` is 0 but where the PC lies in code that the dump does not hold: `location` is then that of the call
+    this many calls further out.
     """
 
     exception: GpuException
@@ -69,6 +71,7 @@ class Fault:
     sms: tuple[int, ...]
     cluster_target: Dim3 | None
     exception_string: str | None
+    calls_out: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from vdbg_env.cuda.gpu_core.model import Device, GpuCore, Module
 from vdbg_env.cuda.gpu_core.reader import CoreSections, read_core
 from vdbg_env.cuda.gpu_core.registers import Registers, read_registers
 from vdbg_env.cuda.gpu_core.standing import Standing, find_standing
+from vdbg_env.cuda.gpu_core.unwinding import with_callers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ def read(data: Buffer, *, file: str = "", modified: float | None = None, registe
     Raises UnreadableBinary when the bytes are not a GPU core; a damaged or truncated one is told in `notes`.
     """
     core = read_core(data)
-    faults = find_faults(core)
+    faults = with_callers(core, data, find_faults(core))
     return CoreReading(
         file=file,
         modified=modified,
@@ -92,6 +93,8 @@ def _notes_on_code(core: GpuCore, faults: tuple[Fault, ...]) -> tuple[str, ...]:
     for fault in faults:
         if fault.pc is None:
             notes["a fault has no PC: the dump holds neither an error PC nor a thread for it"] = None
+        elif fault.calls_out:
+            notes[f"PC {fault.pc:#x} lies in no loaded code; the place given is the call that led there"] = None
         elif fault.location is None:
             notes[f"PC {fault.pc:#x} lies in no loaded code: {_why_no_code(modules)}"] = None
         elif not fault.location.chain:

@@ -21,6 +21,13 @@ class Registers:
     backtrace: tuple[BacktraceRow, ...]
 
 
+def backtrace(sections: CoreSections, thread: FaultingThread) -> tuple[BacktraceRow, ...]:
+    """Return the calls a thread is in, the nearest first; empty where the dump holds none."""
+    table = thread.warp.lane_table
+    rows = None if table is None else sections.bytes_of(SectionType.BACKTRACE, table, thread.row_index)
+    return tuple(sorted(BACKTRACE.rows(rows, BACKTRACE.smallest), key=lambda row: row.level)) if rows else ()
+
+
 def read_registers(sections: CoreSections, thread: FaultingThread) -> Registers:
     """Return the registers of a thread and of its warp."""
 
@@ -31,14 +38,13 @@ def read_registers(sections: CoreSections, thread: FaultingThread) -> Registers:
     def of_warp(kind: SectionType) -> memoryview | None:
         return sections.bytes_of(kind, thread.warp.table, thread.warp.index)
 
-    calls = of_lane(SectionType.BACKTRACE)
     return Registers(
         general=_words(of_lane(SectionType.REGISTERS)),
         predicates=_words(of_lane(SectionType.PREDICATES)),
         uniform=_words(of_warp(SectionType.UNIFORM_REGISTERS)),
         uniform_predicates=_words(of_warp(SectionType.UNIFORM_PREDICATES)),
         barriers=_words(of_warp(SectionType.CONVERGENCE_BARRIERS)),
-        backtrace=tuple(BACKTRACE.rows(calls, BACKTRACE.smallest)) if calls else (),
+        backtrace=backtrace(sections, thread),
     )
 
 
