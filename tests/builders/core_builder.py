@@ -338,7 +338,7 @@ def illegal_address_core(*, branch: str = "r575", lines: bool = True, exception:
     return build_core(CoreSpec(devices=[device], branch=branch, **spec))  # type: ignore[arg-type]
 
 
-def hang_core(*, branch: str = "r590", lines: bool = True, kernel: bytes | None = None, **spec: object) -> bytes:
+def hang_core(*, branch: str = "r590", lines: bool = True, kernel: str = "kern", **spec: object) -> bytes:
     """No exception: one warp spins, the others of its block wait at a block barrier, one warp has diverged.
 
     `kernel`, four letters, is put in the place of the kernel's own name.
@@ -350,12 +350,16 @@ def hang_core(*, branch: str = "r590", lines: bool = True, kernel: bytes | None 
         BlockSpec(block=(x, 0, 0), sm=x, warps=[spinning if x else diverged, waiting, waiting, waiting])
         for x in range(4)
     ]
-    launch = LaunchSpec(block=(128, 1, 1))
+    launch = LaunchSpec(kernel=f"void {kernel}<float>", block=(128, 1, 1))
     module = sample_module("inline_chain_sm90" if lines else "no_lines_sm90")
-    if kernel:
-        module = replace(module, cubin=module.cubin.replace(b"_Z4kern", b"_Z4" + kernel))
+    module = replace(module, cubin=module.cubin.replace(b"_Z4kern", b"_Z4" + kernel.encode()))
     device = DeviceSpec(modules=[module], launches=[launch], blocks=blocks)
     return build_core(CoreSpec(devices=[device], branch=branch, **spec))  # type: ignore[arg-type]
+
+
+def idle_core() -> bytes:
+    """Nothing runs and nothing is wrong: no launch, no block, no exception."""
+    return build_core(CoreSpec(devices=[DeviceSpec(modules=[sample_module()], sms={6: SmSpec()})], branch="r590"))
 
 
 def exited_warps_core(*, branch: str = "r580", exception: int = 14, words: str | None = None) -> bytes:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.builders.core_builder import hang_core, illegal_address_core
+from tests.builders.core_builder import hang_core, idle_core, illegal_address_core
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook.invocation import Invocation, Watch
 
@@ -22,7 +22,8 @@ CORES: Mapping[str, Callable[[], bytes]] = {
     "fault-no-lines": lambda: illegal_address_core(lines=False),
     "standing": hang_core,
     "standing-no-lines": lambda: hang_core(lines=False),
-    "standing-in-nccl": lambda: hang_core(kernel=b"nccl"),
+    "standing-in-nccl": lambda: hang_core(kernel="nccl"),
+    "idle": idle_core,
     "broken": lambda: b"\x7fELF and no more",
 }
 _ENDED = re.compile(r"(exit|signal) (\d+)|watch|timeout|match|stopped|cancel|not started|disk")

@@ -32,7 +32,10 @@ def test_every_outcome_is_walked_and_tells_what_to_do_next(runbook: str, tmp_pat
     walks = told(runbook, tmp_path)
     for scenario, walk in walks:
         assert (walk.path, walk.ends) == (scenario.walks, scenario.ends), scenario.name
-        assert walk.handed_to or report_of(walk).next_steps, f"{scenario.name}: nothing to try next"
+        following = report_of(walk).next_steps
+        assert walk.handed_to or following, f"{scenario.name}: nothing to try next"
+        typed = [step.command for step in following if step.command]
+        assert not [command for command in typed if ", " in command or "; " in command], scenario.name
     walked = frozenset[tuple[str, int | str]]().union(*(walk.branches for _, walk in walks))
     missed = [branch_text(shipped(runbook), branch) for branch in declared(shipped(runbook)) - walked]
     assert sorted(missed) == [], f"write scenarios for these in tests/data/walks/{runbook}.yaml"

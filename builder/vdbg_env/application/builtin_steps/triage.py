@@ -26,21 +26,18 @@ _OURS = {EndedBy.MATCH, EndedBy.CANCEL, EndedBy.NOT_STARTED}
 
 
 def work(context: BuiltinContext) -> BuiltinResult:
-    """Triage the last attempt that ended badly, all its ranks together; nothing to tell where each ended well."""
-    bad = [seen for seen in context.observations if not seen.ended.clean and seen.ended.by not in _OURS]
-    last = max((seen.attempt for seen in bad), default=None)
-    if last is None:
-        return BuiltinResult()
-    book = _book()
-    folders = [seen.directory for seen in bad if seen.attempt == last]
-    logs = [
-        log
-        for folder in folders
-        for name in _LOGS
-        for log in _evidence(context.run_directory / folder / name, f"{folder}/{name}", book)
-    ]
-    told = judge(logs, book.classes)
-    return BuiltinResult(results=_results(told), notes=told.notes)
+    """Triage the last attempt that ended badly, all its ranks together; nothing to tell where each ended well.
+
+    A server whose engine has died shuts down in good order and may end with status 0: its own words count then.
+    """
+    attempts = sorted({seen.attempt for seen in context.observations}, reverse=True)
+    for attempt in attempts:
+        ranks = [seen for seen in context.observations if seen.attempt == attempt and seen.ended.by not in _OURS]
+        logs = [log for seen in ranks for log in _evidence(context.run_directory, seen.directory)]
+        if any(not seen.ended.clean for seen in ranks) or any(log.cascades for log in logs):
+            told = judge(logs, _book().classes)
+            return BuiltinResult(results=_results(told), notes=told.notes)
+    return BuiltinResult()
 
 
 @cache
@@ -48,17 +45,18 @@ def _book() -> RuleBook:
     return rule_book()
 
 
-def _evidence(path: Path, name: str, book: RuleBook) -> Iterator[LogEvidence]:
-    """Yield what one log shows; nothing for a stream that was not kept."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    classifier = LogClassifier(book, name)
-    with file:
-        while chunk := file.read(_CHUNK):
-            classifier.feed(chunk)
-    yield classifier.finish()
+def _evidence(run: Path, folder: str) -> Iterator[LogEvidence]:
+    """Yield what each log of one rank shows; a stream that was not kept is left out."""
+    for name in _LOGS:
+        try:
+            file = (run / folder / name).open("rb")
+        except FileNotFoundError:
+            continue
+        classifier = LogClassifier(_book(), f"{folder}/{name}")
+        with file:
+            while chunk := file.read(_CHUNK):
+                classifier.feed(chunk)
+        yield classifier.finish()
 
 
 def _results(told: Triage) -> dict[str, ResultValue]:
