@@ -68,12 +68,13 @@ def read_cubin_start(pieces: Iterable[Buffer]) -> Cubin | None:
     if names is None:
         return None
     kernel = b"\0" + _KERNEL.encode()
+    first = max(0, names.find(kernel))  # far behind: the names of all code come before
     return Cubin(
         has_code=b"\0" + _CODE.encode() in names,
         has_debug_line=False,
         device_debug=False,
-        kernels=tuple(islice(_names_behind(names, kernel), KERNELS_NAMED)),
-        kernel_count=names.count(kernel),
+        kernels=tuple(islice(_names_behind(names, kernel, first), KERNELS_NAMED)),
+        kernel_count=names.count(kernel, first),
     )
 
 
@@ -98,8 +99,8 @@ def _string_tables(pieces: Iterable[Buffer]) -> bytearray | None:
     return None
 
 
-def _names_behind(names: bytearray, prefix: bytes) -> Iterable[str]:
-    place = names.find(prefix)
+def _names_behind(names: bytearray, prefix: bytes, start: int) -> Iterable[str]:
+    place = names.find(prefix, start)
     while place >= 0:
         start = place + len(prefix)
         yield names[start : names.index(0, start)].decode("utf-8", "backslashreplace")

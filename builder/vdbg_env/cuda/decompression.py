@@ -19,7 +19,8 @@ from vdbg_env.errors import UnreadableBinary
 LARGEST: Final = 1 << 30
 """One GiB: ten times the largest cubin seen in a published wheel, and the most that one expansion may take."""
 
-_FIRST_PIECE: Final = 32 << 10
+_FIRST_PIECE: Final = 16 << 10
+_LARGEST_PIECE: Final = 64 << 10  # most of the last piece is expanded in vain
 
 
 class Compression(StrEnum):
@@ -49,7 +50,7 @@ def expand(stored: memoryview, how: Compression, size: int) -> Buffer:
 
 
 def expand_in_pieces(stored: memoryview, how: Compression, size: int) -> Iterator[Buffer]:
-    """Yield the payload from its start, in pieces that grow from 32 KiB: for those who may stop early.
+    """Yield the payload from its start, in pieces that grow from 16 to 64 KiB: for those who may stop early.
 
     Only zstd can be read in part; the others come in one piece. Raises UnreadableBinary as `expand` does.
     """
@@ -62,7 +63,7 @@ def expand_in_pieces(stored: memoryview, how: Compression, size: int) -> Iterato
         with zstandard.ZstdDecompressor(max_window_size=LARGEST).stream_reader(stored) as reader:
             while piece := reader.read(length):
                 yield piece
-                length = min(2 * length, 8 * _FIRST_PIECE)
+                length = min(2 * length, _LARGEST_PIECE)
     except (zstandard.ZstdError, MemoryError) as error:
         raise UnreadableBinary(f"a payload does not decompress as {how}: {error}") from error
 
