@@ -8,7 +8,7 @@ from typing import Final
 
 from pydemumble import demangle as _pydemumble
 
-from vdbg_env.cuda.mangled_name import MangledName, take_apart
+from vdbg_env.cuda.mangled_name import MangledName, is_padded, most_structure, take_apart
 
 # pydemumble recurses in C++ once per nested construct and has no limit of its own: 20,000 of them end the process.
 # Real names stay far below this, those of CUTLASS included, because most of their length is identifiers.
@@ -35,7 +35,9 @@ def demangle(name: str) -> str:
     kernel's section `$<kernel>$<callee>`: the callee is returned.
     """
     inner = _callee(name)
-    if not inner.startswith("_Z") or _structure(inner) > _DEEPEST or not inner.isascii() or "\0" in inner:
+    if not inner.startswith("_Z") or not inner.isascii() or "\0" in inner or is_padded(inner):
+        return inner
+    if len(inner) > _DEEPEST and most_structure(inner) > _DEEPEST:
         return inner
     return _within_bounds(take_apart(inner)) or inner
 
@@ -83,20 +85,6 @@ def _callee(name: str) -> str:
     if name.startswith("$") and "$" in name[1:]:
         return name.split("$", 2)[2] or name
     return name
-
-
-def _structure(mangled: str) -> int:
-    """Return how many characters stand outside the identifiers, an upper bound of how deep the name can nest."""
-    count = at = 0
-    for match in re.finditer(r"[0-9]+", mangled):
-        if match.start() < at:
-            continue
-        count += match.start() - at
-        digits = match[0]
-        # The number is the identifier's length where that fits; elsewhere it is an array bound or a literal.
-        length = int(digits) if len(digits) < 7 else 0
-        at = match.end() + (length if match.end() + length <= len(mangled) else 0)
-    return count + max(0, len(mangled) - at)
 
 
 def _groups(name: str) -> list[tuple[int, int, str]]:

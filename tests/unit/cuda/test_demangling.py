@@ -42,6 +42,18 @@ def test_a_name_nested_without_end_does_not_end_the_process(opening: str, constr
     assert demangle(name)
 
 
+@pytest.mark.parametrize("hidden", ["P", "F", "1aI", "N1aI", "KP", "A_", "Dp", "sr1aI"])
+@pytest.mark.parametrize(
+    "opening", ["_Z1fILi{}EEv", "_Z1fILN1aE{}EEv", "_Z1fIA{}_1aI", "_Z1fv9{}", "_Z1fN1aC1{}", "_Z1fIXfL{}p_E"]
+)
+def test_nothing_hides_behind_a_number_that_looks_like_a_length(opening: str, hidden: str) -> None:
+    """The demangler would end the process; 64 KiB is the longest name that is read from a file."""
+    body = hidden * (65_000 // len(hidden))
+    for length in (len(body), 60_000, 6_000):
+        name = opening.format(length) + body
+        assert demangle(name) == name
+
+
 def test_a_long_name_of_identifiers_is_demangled() -> None:
     part = "a" * 200
     assert demangle("_ZN" + f"200{part}" * 300 + "E").endswith(f"{part}::{part}")
@@ -81,7 +93,10 @@ def nested_locals(depth: int) -> str:
         doubling(20),
         doubling(60),
         doubling(400, width=5),
+        doubling(60).replace("S0_", "S" + "0" * 12 + "_").replace("S1_", "S" + "0" * 12 + "1_"),
         nested_locals(40),
+        "_Z60000" + "S" * 60_000 + "v",
+        "_Z60000" + "9" * 60_000 + "v",
         "_Z1fIJ" + "i" * 3_000 + "EEvDpPT_" + "DpPS1_" * 500,
         "_ZN1acvPFvT_T_T_EI" + "1bI" * 900 + "i" + "E" * 900 + "EEv",
     ],
