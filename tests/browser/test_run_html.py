@@ -180,3 +180,18 @@ def test_hostile_text_stays_text(page: Page, tmp_path: Path) -> None:
     assert page.value("document.querySelectorAll('style').length") == 1
     assert set(page.value("[...document.querySelectorAll('a')].map(a => new URL(a.href).protocol)")) == {"file:"}
     assert "{{ 7*7 }}" in page.value("document.body.innerText")
+
+
+@pytest.mark.parametrize("width", [320, 400, 1400])
+def test_a_word_without_end_runs_out_of_no_window(page: Page, tmp_path: Path, width: int) -> None:
+    word = "/opt/" + "very-long-folder_name/" * 12 + "file.py:88"
+    step = dataclasses.replace(reports.STEPS[2], message=f"raised at {word}", name=word)
+    finding = dataclasses.replace(
+        reports.FAULT, message=f"CUDBG_{'X' * 80} at {word}", next_step=f"read it: vdbg-env core {word}"
+    )
+    report = dataclasses.replace(reports.FULL, steps=(*reports.FULL.steps, step), findings=(reports.FAULT, finding))
+    show(page, report, tmp_path, width=width)
+    assert page.value("document.documentElement.scrollWidth") <= width
+    assert page.value("new Set([...document.querySelectorAll('[id]')].map(e => e.id)).size") == page.value(
+        "document.querySelectorAll('[id]').length"
+    )  # the step was visited twice, and each visit has an anchor of its own

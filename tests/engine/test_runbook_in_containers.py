@@ -26,8 +26,9 @@ from tests.engine.step_images import (
     until,
     user_image,
 )
-from tests.slow.test_ladder import LADDER, SHORTER, outcomes
+from tests.slow.test_ladder import LADDER
 from tests.support.build_orders import BASE
+from tests.support.ladder import SHORTER, outcomes
 from vdbg_env.engines.docker_client import Engine
 
 pytestmark = pytest.mark.engine

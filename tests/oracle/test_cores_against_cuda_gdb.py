@@ -7,7 +7,6 @@ an SM's own row, and it prints one level of an inline chain.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,18 +25,14 @@ from tests.builders.core_builder import (
     illegal_address_core,
     sample_module,
 )
+from tests.support.toolchain import cuda_gdb
 from vdbg_env.cuda.gpu_core import Fault, find_faults, find_standing, read_core
 
-FETCHED = Path(__file__).parents[2] / ".cache" / "cuda-gdb" / "cuda-gdb"
 
-
-def cuda_gdb(data: bytes, folder: Path, *commands: str) -> str:
-    program = str(FETCHED) if FETCHED.exists() else shutil.which("cuda-gdb")
-    if program is None:
-        pytest.skip("no cuda-gdb here: run `make oracle-gdb`, where a Debian mirror can be reached")
+def asked(data: bytes, folder: Path, *commands: str) -> str:
     (folder / "core.nvcudmp").write_bytes(data)
     (folder / "tmp").mkdir(exist_ok=True)
-    argv = [program, "-nx", "-batch", "-ex", "set width 0", "-ex", "target cudacore core.nvcudmp"]
+    argv = [cuda_gdb(), "-nx", "-batch", "-ex", "set width 0", "-ex", "target cudacore core.nvcudmp"]
     argv += [part for command in commands for part in ("-ex", command)]
     env = {"TMPDIR": str(folder / "tmp"), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
     ran = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120, env=env)
@@ -65,27 +60,27 @@ def assert_same_fault(told: str, fault: Fault) -> None:
 @pytest.mark.parametrize("branch", [b for b in BRANCHES if b != "r352"])
 def test_every_row_layout_is_accepted_and_read_alike(branch: str, tmp_path: Path) -> None:
     data = illegal_address_core(branch=branch)
-    assert_same_fault(cuda_gdb(data, tmp_path, "info line *$errorpc"), the_fault(data))
+    assert_same_fault(asked(data, tmp_path, "info line *$errorpc"), the_fault(data))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [2, 4, 5, 6, 7, 8, 9, 10, 14])
 def test_exceptions_are_called_alike(code: int, tmp_path: Path) -> None:
     data = illegal_address_core(exception=code)
-    assert f"CUDA Exception: {the_fault(data).exception.name}" in cuda_gdb(data, tmp_path)
+    assert f"CUDA Exception: {the_fault(data).exception.name}" in asked(data, tmp_path)
 
 
 @pytest.mark.slow
 def test_extended_section_numbering_is_read_alike(tmp_path: Path) -> None:
     data = illegal_address_core(extended_numbering=True)
-    assert_same_fault(cuda_gdb(data, tmp_path, "info line *$errorpc"), the_fault(data))
+    assert_same_fault(asked(data, tmp_path, "info line *$errorpc"), the_fault(data))
 
 
 @pytest.mark.slow
 def test_without_lines_it_agrees_on_kernel_and_offset(tmp_path: Path) -> None:
     data = illegal_address_core(lines=False)
     fault = the_fault(data)
-    told = cuda_gdb(data, tmp_path, "info symbol $errorpc")
+    told = asked(data, tmp_path, "info symbol $errorpc")
     assert_same_fault(told, fault)
     assert fault.location and fault.location.kernel
     assert f"{fault.location.kernel.demangled} + {fault.location.offset} in section" in told
@@ -94,7 +89,7 @@ def test_without_lines_it_agrees_on_kernel_and_offset(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_where_warps_stand_is_read_alike(tmp_path: Path) -> None:
     data = hang_core()
-    told = cuda_gdb(data, tmp_path, "info cuda threads")
+    told = asked(data, tmp_path, "info cuda threads")
     assert "No exception was found on any device" in told
     counts = re.findall(r"\s(\d+) (0x[0-9a-f]{16}) ", told)
     by_pc: dict[int, int] = {}
@@ -109,7 +104,7 @@ def test_another_module_is_chosen_alike(tmp_path: Path) -> None:
     launches = [LaunchSpec(), LaunchSpec(kernel="pick_both", module=1, grid_id=8)]
     blocks = [BlockSpec(launch=1, warps=[WarpSpec(offset=0x50, error_offset=0x40, exception=14)])]
     data = build_core(CoreSpec(devices=[DeviceSpec(modules=modules, launches=launches, blocks=blocks)]))
-    told = cuda_gdb(data, tmp_path)
+    told = asked(data, tmp_path)
     fault = the_fault(data)
     assert fault.location
     # The third witness of nvdisasm's stale chain: `right`, called in line 14, although the listing says `left`. (This
@@ -121,5 +116,5 @@ def test_another_module_is_chosen_alike(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_exited_warps_are_found_here_alone(tmp_path: Path) -> None:
     data = exited_warps_core(branch="r575")
-    assert "No exception was found on any device" in cuda_gdb(data, tmp_path)
+    assert "No exception was found on any device" in asked(data, tmp_path)
     assert the_fault(data).exception.name == "Warp Illegal Address"

@@ -1,73 +1,22 @@
 """The shipped runbook walks a crashing vLLM to kernel, line and chain, and every branch of it is walked."""
 
+import html
 import json
 import os
-import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.builders.core_builder import hang_core, illegal_address_core
-from tests.support.killing import left_running
+from tests.support.ladder import outcomes, program, step
+from tests.support.toolchain import cuda_gdb, cuda_tool
 from vdbg_env.cli import main
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
-WORKLOADS = ROOT / "tests" / "workloads"
-# Waits of the shipped runbook that a test cannot afford; the ladder itself is not touched.
-SHORTER = [
-    (r"output_idle: \d+m", "output_idle: 1500ms"),
-    (r"grace: (30s|2m)", "grace: 300ms"),
-    (r"dump_wait: \w+", "dump_wait: 20s"),
-]
-
 Walk = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Walk:
-    """Run the shipped illegal-memory-access on the fake vLLM with a fault, and return the report."""
-    runbooks, tools = tmp_path / "runbooks", tmp_path / "bin"
-    shutil.copytree(ROOT / "runbooks", runbooks)
-    for path in runbooks.rglob("*.yaml"):
-        text = path.read_text()
-        for pattern, shorter in SHORTER:
-            text = re.sub(pattern, shorter, text)
-        path.write_text(text)
-    tools.mkdir()
-    for name, source in (("vllm", "fake_vllm.py"), ("compute-sanitizer", "fake_compute_sanitizer.py")):
-        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {WORKLOADS / source} "$@"\n')
-        (tools / name).chmod(0o755)
-    (tmp_path / "ima.core").write_bytes(illegal_address_core())
-    (tmp_path / "nolines.core").write_bytes(illegal_address_core(lines=False))
-    (tmp_path / "hang.core").write_bytes(hang_core())
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("VDBG_ENV_RUNS", raising=False)
-
-    def run(fault: str, *flags: str, core: str = "ima.core", python: bool = False, **env: str) -> dict[str, Any]:
-        monkeypatch.setenv("FAKE_VLLM", fault)
-        monkeypatch.setenv("FAKE_VLLM_CORE", str(tmp_path / core))
-        for name, value in env.items():
-            monkeypatch.setenv(name, value)
-        workload = [sys.executable, str(WORKLOADS / "fake_vllm.py")] if python else ["vllm", "bench", "throughput"]
-        main(["runbook", "illegal-memory-access", "--batch", "--json", *flags, "--", *workload, "-tp", "2"])
-        report: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert left_running(Path(tmp_path / "vdbg-runs" / report["run"])) == []
-        return report
-
-    return run
-
-
-def outcomes(report: dict[str, Any]) -> dict[str, str]:
-    return {s["id"]: s["outcome"] for s in report["steps"] if s["outcome"]}
-
 
 LADDER = [
     "blocking",
@@ -185,3 +134,85 @@ def test_a_log_alone_starts_the_right_runbook(
     assert outcomes(report)["graphs_off"] == "not_reproduced"
     assert next(f for f in report["findings"] if f["id"] == report["lead"])["location"]["line"] > 0
     assert "illegal" in printed.err.splitlines()[0]
+
+
+def test_what_changed_the_behaviour_and_what_to_do_about_it_stand_in_the_report(walk: Walk) -> None:
+    for python, brought in ((False, "+ -cc.cudagraph_mode=NONE"), (True, "plug-in: -cc.cudagraph_mode=NONE")):
+        report = walk("graphs", python=python)
+        effects = {c["step"]: (c["effect"], c["change"]) for c in report["changes"]}
+        assert effects["baseline"] == ("baseline", "nothing: the workload as given")
+        assert effects["blocking"] == ("same", "CUDA_LAUNCH_BLOCKING=1")
+        assert effects["graphs_off"] == ("gone", brought)
+        assert any("-cc.cudagraph_mode=NONE as a stopgap" in s["text"] for s in report["next_steps"])
+        page = (Path("vdbg-runs") / report["run"] / "report.md").read_text()
+        assert "-cc.cudagraph_mode=NONE" in page
+        assert "stopgap" in page
+
+
+@pytest.mark.parametrize("fault", ["one-rank", "stuck-rank"])
+def test_two_ranks_one_dies_and_the_other_spins(walk: Walk, fault: str) -> None:
+    """The rank that waits in a collective ignores every polite signal; the other's core is what counts."""
+    report = walk(fault, "-i", "quick=true")
+    baseline, coredump = step(report, "baseline"), step(report, "coredump")
+    assert (baseline["outcome"], coredump["outcome"]) == ("reproduced", "reproduced")
+    ended = {"one-rank": "exit", "stuck-rank": "watch"}[fault]
+    assert (baseline["ended"]["by"], coredump["ended"]["by"]) == (ended, ended)
+    assert [a["path"].rpartition("/")[2].startswith("core.cuda.") for a in coredump["artifacts"]] == [True]
+    assert outcomes(report)["analyse"] == "pass"
+    assert report["findings"][0]["location"]["line"] > 0
+
+
+def test_a_rank_that_still_writes_its_core_is_not_cut_off(walk: Walk) -> None:
+    """The front end and the other rank are gone long before; grace is 300 ms, and the core takes three seconds."""
+    report = walk("slow-core", "-i", "quick=true")
+    coredump = step(report, "coredump")
+    assert [a["size"] for a in coredump["artifacts"]] == [Path("ima.core").stat().st_size] * 2
+    assert coredump["duration_s"] > 2.5
+    assert step(report, "analyse")["results"]["cores"] == 2
+
+
+def test_every_reader_of_a_core_is_heard_in_a_real_run(
+    walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our reader, cuda-gdb and nvdisasm look at a core that the walk itself made, and the report tells it."""
+    (tmp_path / "bin" / "nvdisasm").symlink_to(cuda_tool("nvdisasm"))
+    program(tmp_path / "bin" / "cuda-gdb", f'exec {cuda_gdb()} "$@"')
+    report = walk("ima", "-i", "quick=true")
+    run = Path("vdbg-runs") / report["run"]
+    said = " ".join(step(report, "analyse")["notes"])
+    assert "nvdisasm agrees on the line: STG" in said
+    assert "cuda-gdb agrees: Warp Illegal Address at inline_chain.cu:3" in said
+    assert "CUDA Exception: Warp Illegal Address" in (run / "steps/analyse/cuda-gdb.txt").read_text()
+    assert "STG" in next(x for x in (run / "steps/analyse/fault.sass").read_text().splitlines() if x.startswith(">"))
+    for name in ("report.html", "report.md"):
+        page = html.unescape((run / name).read_text())
+        assert "nvdisasm agrees" in page and "cuda-gdb agrees" in page, name
+
+
+def test_the_versions_the_gpus_and_a_stale_variable_are_in_the_record(
+    walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, version in (("vllm", "0.33.0"), ("torch", "2.14.0"), ("nvidia_cuda_runtime", "13.0.96")):
+        metadata = tmp_path / "site" / f"{name}-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]))
+    report = walk("ima", "-i", "quick=true", VLLM_USE_V1="1")
+    facts = json.loads((Path("vdbg-runs") / report["run"] / "run.json").read_text())["facts"]
+    assert (facts["vllm"], facts["torch"], facts["cuda"]) == ("0.33.0", "2.14.0", "13.0")
+    environment = report["environment"]
+    assert (environment["vLLM"], environment["PyTorch"], environment["CUDA"]) == ("0.33.0", "2.14.0", "13.0")
+    collected = step(report, "collect_env")
+    assert collected["results"]["stale_variables"] == ["VLLM_USE_V1"]
+    assert "VLLM_USE_V1=1" in collected["notes"]
+    assert any(f["rule"] == "stale-setting" and "VLLM_USE_V1" in f["message"] for f in report["findings"])
+
+
+def test_a_hang_of_two_ranks_is_looked_at_in_depth(walk: Walk) -> None:
+    """No kernel is on the GPU: NCCL's log and vLLM's function trace, by the workload, say where it stands."""
+    report = walk("hang", "-i", "deep=true", core="idle.core")
+    told = {f["rule"]: f["message"] for f in report["findings"]}
+    assert "all_reduce" in told["VDBG071"]
+    assert "not all ranks are at collective number 8 (AllReduce)" in told["nccl-ranks-apart"]
+    page = (Path("vdbg-runs") / report["run"] / "report.md").read_text()
+    assert "all_reduce" in page and "not all ranks are at collective" in page

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 _KEPT = Path(__file__).parents[2] / ".cache" / "cuda" / "bin"
+_KEPT_GDB = Path(__file__).parents[2] / ".cache" / "cuda-gdb" / "cuda-gdb"
 
 
 def cuda_tool(name: str) -> str:
@@ -18,3 +19,11 @@ def cuda_tool(name: str) -> str:
         if found:
             return found
     pytest.skip(f"no {name} here: run scripts/cuda-toolchain .cache/cuda")
+
+
+def cuda_gdb() -> str:
+    """Return the full path of cuda-gdb; skips the test, with the reason, where there is none."""
+    found = str(_KEPT_GDB) if _KEPT_GDB.exists() else shutil.which("cuda-gdb")
+    if found is None:
+        pytest.skip("no cuda-gdb here: run `make oracle-gdb`, where a Debian mirror can be reached")
+    return found

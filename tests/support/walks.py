@@ -143,6 +143,7 @@ class _Walker:
             binaries=Binaries(scenario.host.get("library", "no_lines_sm90")),
             environment=scenario.environment,
             report=_no_report,
+            redact=Redactor().text,
         )
 
     def walked(self) -> Told:
@@ -302,7 +303,7 @@ class Programs:
         if program == "nvidia-smi":
             out = (said or SMI) if len(argv) > 1 else SMI_TABLE
         elif program == "python3":
-            asks_for_versions = "importlib.metadata" in argv[3]
+            asks_for_versions = any("importlib.metadata" in word for word in argv)
             out = said or json.dumps({"vllm": "0.33.0", "torch": "2.14.0"}) if asks_for_versions else "/opt/vllm"
         elif said == "closed":
             code, out = 1, "dmesg: read kernel buffer failed: Operation not permitted"

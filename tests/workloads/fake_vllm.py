@@ -4,12 +4,16 @@
 What is wrong is told in FAKE_VLLM, one word: `ima` (always an illegal access), the layer it needs (`full-graphs`,
 `graphs`, `inductor`, `compile`, `compile-and-graphs`, `all-reduce`, `attention`), `race` (gone with blocking launches),
 `no-core` (the driver writes none), `oom`, `other` (a misaligned address), `hang`, `well`, or `host` (no CUDA error).
+With two workers: `one-rank` (one dies, the other spins in a collective for ever, and the engine gives up), `stuck-rank`
+(the same, and the engine waits for both), `slow-core` (both die, and the second's core is still being written when all
+others are gone).
 
     FAKE_VLLM_CORE   the GPU core dump that "the driver" writes; a test builds it
     FAKE_VLLM_NOISE  bytes of ordinary log before the fault, or `binary` for bytes that are no text
     FAKE_VLLM_NASTY  leave a process that ignores every signal, in a session of its own, without a parent
 
-The texts are those of vLLM 0.33 and torch 2.14. The front end starts an EngineCore that does the crashing.
+The texts are those of vLLM 0.33 and torch 2.14. The front end starts an EngineCore that does the crashing. With
+CUDA_DEVICE_WAITS_ON_EXCEPTION it is held at the exception until SIGUSR1, which stands for a debugger that detaches.
 """
 
 import json
@@ -56,6 +60,7 @@ class Settings:
         self.attention = not (given or "attention" in str(overlay))
         self.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
         self.dumps = os.environ.get("CUDA_ENABLE_COREDUMP_ON_EXCEPTION") == "1"
+        self.held = os.environ.get("CUDA_DEVICE_WAITS_ON_EXCEPTION") == "1"
         self.triggered = os.environ.get("CUDA_ENABLE_USER_TRIGGERED_COREDUMP") == "1"
 
     def fails(self, fault: str) -> bool:
@@ -93,24 +98,84 @@ def engine_core(argv: list[str]) -> int:
     """Be the engine: log as it does, then do what FAKE_VLLM says."""
     fault, settings = os.environ.get("FAKE_VLLM", "ima"), Settings(argv)
     say("Initializing a V1 LLM engine (v0.33.0) with config: model='fake', dtype=torch.bfloat16")
+    trace()
+    nccl()
     if not settings.fails(fault):
         say("Avg generation throughput: 812.4 tokens/s, Running: 0 reqs")
         return 0
     match fault:
         case "hang":
             return hang(settings)
+        case "one-rank" | "stuck-rank" | "slow-core":
+            return two_workers(argv, gives_up=fault != "stuck-rank")
         case "oom":
             return traceback("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", settings)
         case "host":
             return traceback("ValueError: not enough values to unpack", settings)
         case "other":
             return traceback("torch.AcceleratorError: CUDA error: misaligned address", settings)
-    if settings.dumps and fault != "no-core":
-        write_core(os.environ["FAKE_VLLM_CORE"], exception=True)
+    return illegal_access(settings, dumps=settings.dumps and fault != "no-core")
+
+
+def illegal_access(settings: Settings, *, dumps: bool, slow_s: float = 0.2) -> int:
+    """Fail as a kernel does: held for a debugger, with a core, or with a Python traceback alone."""
+    if settings.held:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        signal.sigwait([signal.SIGUSR1])
+    if dumps:
+        write_core(os.environ["FAKE_VLLM_CORE"], exception=True, slow_s=slow_s)
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         print(f"CUDA error: {IMA}", file=sys.stderr, flush=True)
         os.abort()
     return traceback(f"torch.AcceleratorError: CUDA error: {IMA}", settings)
+
+
+def two_workers(argv: list[str], *, gives_up: bool) -> int:
+    """Be an executor of two ranks: the first dies of the access, the second waits for it in a collective for ever."""
+    workers = [subprocess.Popen([sys.executable, __file__, "Worker", str(rank), *argv]) for rank in range(2)]
+    code = workers[0].wait()
+    say_error(f"Worker proc VllmWorker-0 died unexpectedly (exit code: {code}), shutting down executor.")
+    if not gives_up:
+        workers[1].wait()
+    return 1
+
+
+def worker(rank: int, argv: list[str]) -> int:
+    """Be one rank."""
+    settings = Settings(argv)
+    if rank == 0 or os.environ["FAKE_VLLM"] == "slow-core":
+        return illegal_access(settings, dumps=settings.dumps, slow_s=3.0 if rank else 0.2)
+    return hang(settings)
+
+
+def trace() -> None:
+    """Write the calls of a thread where VLLM_TRACE_FUNCTION asks for them, as `vllm/logger.py` does."""
+    if os.environ.get("VLLM_TRACE_FUNCTION") != "1":
+        return
+    folder = os.path.join(os.environ["TMPDIR"], "vllm", "vllm-instance-1")  # noqa: PTH118
+    os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    name = f"VLLM_TRACE_FUNCTION_for_process_{os.getpid()}_thread_1_at_2026-11-21_07:35:12.log"
+    with open(os.path.join(folder, name), "w") as file:  # noqa: PTH118, PTH123
+        at, core = "2026-11-21 07:35:12.000001", "/opt/vllm/v1/engine/core.py"
+        print(f"{at} Call to step in {core}:301 from run_busy_loop in {core}:1021", file=file)
+        print(
+            f"{at} Call to all_reduce in /opt/vllm/distributed/parallel_state.py:512 from step in {core}:309", file=file
+        )
+
+
+def nccl() -> None:
+    """Write what NCCL says of two ranks that do not meet where NCCL_DEBUG_FILE asks for it."""
+    if os.environ.get("NCCL_DEBUG") != "INFO":
+        return
+    with open(filled_in(os.environ["NCCL_DEBUG_FILE"]), "w") as file:  # noqa: PTH123
+        for rank in range(2):
+            head = f"node7:{4711 + rank}:{4800 + rank} [{rank}] NCCL"
+            print(f"{head} INFO comm 0x55 rank {rank} nranks 2 cudaDev {rank} - Init COMPLETE", file=file)
+            print(
+                f"{head} INFO Channel 00/0 : {rank}[{rank}] -> {1 - rank}[{1 - rank}] via SHM/direct/direct", file=file
+            )
+            print(f"{head} INFO AllReduce: opCount {7 + rank:x} sendbuff 0x1 recvbuff 0x2 count 9 comm 0x55", file=file)
+        print("node7:4711:4800 [0] NCCL WARN Cuda failure 'an illegal memory access was encountered'", file=file)
 
 
 def traceback(error: str, settings: Settings) -> int:
@@ -144,8 +209,8 @@ def answer(descriptor: int) -> None:
     write_core(os.environ["FAKE_VLLM_CORE"], exception=False)
 
 
-def write_core(source: str, *, exception: bool) -> None:
-    """Write a GPU core where the driver would, with the lines it prints while it does."""
+def write_core(source: str, *, exception: bool, slow_s: float = 0.2) -> None:
+    """Write a GPU core where the driver would, in about `slow_s` seconds, with the lines it prints while it does."""
     target = filled_in(os.environ["CUDA_COREDUMP_FILE"])
     with open(source, "rb") as file:  # noqa: PTH123
         data = file.read()
@@ -156,10 +221,11 @@ def write_core(source: str, *, exception: bool) -> None:
     driver("Device 1/1 has finished state collection")
     driver(f"Writing ELF file to {target}")
     with open(target, "wb") as file:  # noqa: PTH123
-        for at in range(0, len(data), max(1, len(data) // 4)):
-            file.write(data[at : at + max(1, len(data) // 4)])
+        pieces = max(4, round(slow_s / 0.2))
+        for at in range(0, len(data), max(1, len(data) // pieces)):
+            file.write(data[at : at + max(1, len(data) // pieces)])
             file.flush()
-            time.sleep(0.05)
+            time.sleep(slow_s / pieces)
     driver("Writing done")
     driver("All done (took 00s)")
 
@@ -212,4 +278,6 @@ def say_front(text: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["EngineCore"]:
         raise SystemExit(engine_core(sys.argv[2:]))
+    if sys.argv[1:2] == ["Worker"]:
+        raise SystemExit(worker(int(sys.argv[2]), sys.argv[3:]))
     raise SystemExit(main(sys.argv[1:]))

@@ -12,18 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vdbg_env import __version__
-from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.application.look_around import look_around
+from vdbg_env.application.pseudonyms import holds_stand_in, pseudonyms
 from vdbg_env.application.run_runbook import RunOrder
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest, prepare
-from vdbg_env.application.step_place import StepPlace, container_record, with_image_facts
+from vdbg_env.application.step_place import StepPlace, container_record
 from vdbg_env.errors import BadInput, HostNotAble, nearest
 from vdbg_env.record.codec import from_document, to_document
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.record.secrets import as_literals, secret_values
 from vdbg_env.runbook import engine
-from vdbg_env.runbook.catalogue import TOOLS
 from vdbg_env.runbook.inputs import final_inputs
 from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.requirements import unmet
@@ -75,8 +75,10 @@ def begin(
     if request.resume:
         return _resumed(request, library, environment, place)
     prepared = prepare(request, library, environment)
-    facts = look_around(request, place, interactive=interactive)
-    redactor, sensitive = _redactor(prepared.runbook, prepared.inputs, environment, place)
+    workload = _argv(prepared.inputs)
+    facts = look_around(request, place, prepared.runbook, workload, interactive=interactive)
+    names = pseudonyms({**place.environment, **environment}) if request.pseudonyms else None
+    redactor, sensitive = _redactor(prepared.runbook, prepared.inputs, environment, names, place)
     started = datetime.now(UTC)
     name = f"{started:%Y%m%d-%H%M%S}-{prepared.runbook.name}-{secrets.token_hex(2)}"
     path = request.run_dir or runs_home(environment) / name
@@ -94,13 +96,14 @@ def begin(
         runbook_file=prepared.runbook.file,
         digest=prepared.runbook.digest,
         started=started.isoformat(timespec="seconds"),
-        workload=redactor.argv(_argv(prepared.inputs)),
+        workload=redactor.argv(workload),
         inputs=_redacted_inputs(prepared.runbook, prepared.inputs, redactor),
         facts=to_document(facts),
         tool_version=__version__,
         host=redactor.text(socket.gethostname()),
         environment=place.in_words,
         **container_record(place, redactor),
+        pseudonyms=request.pseudonyms,
     )
     return _begun(directory, head, prepared.runbook, prepared.inputs, facts, library, request, redactor, sensitive)
 
@@ -111,21 +114,6 @@ def _check_requirements(runbook: Runbook, facts: Facts, record: Path) -> None:
     if missing:
         what = f"this host lacks what runbook {runbook.name!r} requires"
         raise HostNotAble(what, details=missing, next_step="vdbg-env doctor, or another --run-dir for the record")
-
-
-def look_around(request: RunbookRequest, place: StepPlace, *, interactive: bool) -> Facts:
-    """Return what is known of a place before the first step: its tools, its GPUs and their driver."""
-    gpus, driver = _gpus(place.programs)
-    facts = Facts(
-        on="replay" if request.replay else "local",
-        tools=frozenset(tool for tool in TOOLS if place.programs.which(tool)),
-        gpus=gpus,
-        driver=driver,
-        interactive=interactive,
-        python_path=place.environment.get("PYTHONPATH", ""),
-        data_dir=place.data_dir,
-    )
-    return with_image_facts(facts, place.image)
 
 
 def _resumed(
@@ -146,28 +134,35 @@ def _resumed(
             cause="its recorded steps would be judged by other rules",
             next_step=f"vdbg-env runbook {runbook.name} begins anew",
         )
-    inputs = _inputs_again(request, runbook, head, environment)
-    redactor, sensitive = _redactor(runbook, inputs, environment, place)
+    names = pseudonyms({**place.environment, **environment}) if head.pseudonyms else None
+    inputs = _inputs_again(request, runbook, head, environment, names)
+    redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
     facts = from_document(Facts, head.facts)
     return _begun(directory, head, runbook, inputs, facts, library, request, redactor, sensitive)
 
 
 def _inputs_again(
-    request: RunbookRequest, runbook: Runbook, head: RunHead, environment: Mapping[str, str]
+    request: RunbookRequest,
+    runbook: Runbook,
+    head: RunHead,
+    environment: Mapping[str, str],
+    names: Pseudonyms | None,
 ) -> dict[str, Data]:
     """Return the recorded inputs; those that were redacted must come from the command line or the environment again."""
     inputs: dict[str, Data] = {name: head.inputs.get(name) for name in runbook.inputs}
-    lost = [name for name, value in inputs.items() if "[redacted" in json.dumps(value)]
+    lost = [name for name, value in inputs.items() if _is_lost(json.dumps(value), head)]
     if not lost:
         return inputs
     try:
         fresh = final_inputs(runbook, request.inputs, request.argv, environment)
     except BadInput as error:
         raise BadInput(
-            f"the record of run {head.run!r} holds no secrets, and its input {lost[0]!r} had one",
+            f"the record of run {head.run!r} holds no secrets, and its input {lost[0]!r} had one"
+            if not head.pseudonyms
+            else f"the record of run {head.run!r} holds no secret and no host, and its input {lost[0]!r} had one",
             next_step=f"give it again: vdbg-env runbook {runbook.name} --resume {request.resume} -- COMMAND ...",
         ) from error
-    redactor, _ = _redactor(runbook, fresh, environment)
+    redactor, _ = _redactor(runbook, fresh, environment, names)
     redacted = _redacted_inputs(runbook, fresh, redactor)
     for name in lost:
         if redacted[name] != inputs[name]:
@@ -177,6 +172,10 @@ def _inputs_again(
             )
         inputs[name] = fresh[name]
     return inputs
+
+
+def _is_lost(recorded: str, head: RunHead) -> bool:
+    return "[redacted" in recorded or (head.pseudonyms and holds_stand_in(recorded))
 
 
 def _begun(
@@ -207,11 +206,15 @@ def _begun(
 
 
 def _redactor(
-    runbook: Runbook, inputs: Mapping[str, Data], environment: Mapping[str, str], place: StepPlace | None = None
+    runbook: Runbook,
+    inputs: Mapping[str, Data],
+    environment: Mapping[str, str],
+    names: Pseudonyms | None,
+    place: StepPlace | None = None,
 ) -> tuple[Redactor, tuple[str, ...]]:
     of_place = secret_values(place.environment) if place else ()
     sensitive = tuple(str(inputs[name]) for name, wanted in runbook.inputs.items() if wanted.sensitive and inputs[name])
-    return Redactor((*as_literals(sensitive), *secret_values(environment), *of_place)), sensitive
+    return Redactor((*as_literals(sensitive), *secret_values(environment), *of_place), names), sensitive
 
 
 def _redacted_inputs(runbook: Runbook, inputs: Mapping[str, Data], redactor: Redactor) -> dict[str, Data]:
@@ -229,15 +232,3 @@ def _redacted_inputs(runbook: Runbook, inputs: Mapping[str, Data], redactor: Red
 def _argv(inputs: Mapping[str, Data]) -> tuple[str, ...]:
     argv = inputs.get("argv")
     return tuple(str(word) for word in argv) if isinstance(argv, list) else ()
-
-
-def _gpus(programs: ProgramRunner) -> tuple[int | None, str | None]:
-    """Return the number of GPUs and the driver's version; no nvidia-smi is no GPU, one that fails says nothing."""
-    if programs.which("nvidia-smi") is None:
-        return 0, None
-    try:
-        done = programs.run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"), timeout_s=20)
-    except HostNotAble:
-        return None, None
-    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    return (len(lines), lines[0]) if done.code == 0 and lines else (None, None)

@@ -1,4 +1,4 @@
-"""Which releases the workload's own Python has installed, asked of its metadata alone."""
+"""Which Python the workload starts, what it has installed and where its libraries lie, without importing any of it."""
 
 from __future__ import annotations
 
@@ -9,37 +9,49 @@ from pathlib import Path
 
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.errors import HostNotAble
+from vdbg_env.runbook.workload import recognise
 
-# Metadata only: importing torch takes half a minute, opens the GPU, and fails where the driver is broken.
+# Metadata only: importing torch takes half a minute, opens the GPU, and fails where the driver is broken. The folder
+# one happens to stand in is left out: a json.py that lies there must not be taken for Python's own.
+_HERE_LEFT_OUT = "import sys\nsys.path = [p for p in sys.path if p]\n"
 _ASK = (
-    "import importlib.metadata as m, json, sys\n"
+    _HERE_LEFT_OUT + "import importlib.metadata as m, json\n"
     "found = {}\n"
     "for name in sys.argv[1:]:\n"
     "    try: found[name] = m.version(name)\n"
     "    except m.PackageNotFoundError: pass\n"
     "print(json.dumps(found))\n"
 )
-_SHEBANG = re.compile(r"#!\s*(\S*python[\d.]*)")
+_ASK_FOLDER = (
+    _HERE_LEFT_OUT + "import importlib.util as u\n"
+    "s = u.find_spec('vllm')\n"
+    "print(*(s.submodule_search_locations or [] if s else []), sep='\\n')\n"
+)
+# `#!/opt/venv/bin/python3`, `#!/usr/bin/env python3`, and a shell script that hands over to a Python, as pip writes one
+# where the path of the interpreter is too long for the kernel.
+_STARTED_BY = re.compile(
+    r"""#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S*python[\d.]*t?)\b|#!.*\n(?:'''|\s*)exec'?\s+"?([^"\s]*python[\d.]*t?)\b"""
+)
 _RELEASE = re.compile(r"\d+(?:\.\d+)+")
 
 
-def workload_python(programs: ProgramRunner, *, here: bool = True) -> str | None:
-    """Return the Python that `vllm` starts with, else the one on PATH; None where there is neither.
+def workload_python(programs: ProgramRunner, argv: Sequence[str] = (), *, here: bool = True) -> str | None:
+    """Return the interpreter that a command line starts; None for a compiled program, and where there is none.
 
-    In an image (`here` False) the script cannot be opened, and PATH names the Python it was installed for.
+    Of a command that does not tell (a shell script, a launcher that chooses), and of no command, it is the Python that
+    `vllm` starts with, else the one on PATH. In an image (`here` False) no script can be opened, and PATH names the
+    Python that they were installed for.
     """
-    script = programs.which("vllm") if here else None
-    if script:
-        with Path(script).open("rb") as file:
-            shebang = _SHEBANG.match(file.read(256).decode("utf-8", "replace"))
-        if shebang:
-            return shebang[1]
-    return programs.which("python3")
+    if here and _is_compiled(programs, argv):
+        return None
+    starter = recognise(tuple(argv)).starter
+    found = starter and _interpreter(programs, starter, here=here)
+    return found or _interpreter(programs, "vllm", here=here) or programs.which("python3")
 
 
 def installed_versions(programs: ProgramRunner, python: str, packages: Sequence[str]) -> dict[str, str]:
     """Return the version of each package that is installed; raises HostNotAble when Python cannot be asked."""
-    done = programs.run([python, "-I", "-c", _ASK, *packages], timeout_s=60)
+    done = programs.run([python, "-c", _ASK, *packages], timeout_s=60)
     try:
         document = json.loads(done.stdout)
     except ValueError:
@@ -47,12 +59,56 @@ def installed_versions(programs: ProgramRunner, python: str, packages: Sequence[
     return {str(name): str(version) for name, version in document.items()}
 
 
-def installed_vllm(programs: ProgramRunner, *, here: bool = True) -> str | None:
+def installed_vllm(programs: ProgramRunner, argv: Sequence[str] = (), *, here: bool = True) -> str | None:
     """Return the release of the vLLM installed here (`0.33.0` of `0.33.0+cu130`), None where there is none."""
     try:
-        python = workload_python(programs, here=here)
+        python = workload_python(programs, argv, here=here)
         found = installed_versions(programs, python, ("vllm",)) if python else {}
     except (HostNotAble, OSError):
         return None
     release = _RELEASE.match(found.get("vllm", ""))
     return release[0] if release else None
+
+
+def workload_libraries(programs: ProgramRunner, argv: Sequence[str], *, here: bool = True) -> list[str]:
+    """Return where device code of the workload lies: its program where that is compiled, and its vLLM's folder.
+
+    In an image (`here` False) a program cannot be opened, and what is no ELF says so to who reads it.
+
+    Raises HostNotAble when its Python cannot be asked.
+    """
+    program = programs.which(argv[0]) if argv else None
+    targets = [program] if program and (not here or _is_compiled(programs, argv)) else []
+    python = workload_python(programs, argv, here=here)
+    if python:
+        told = programs.run([python, "-c", _ASK_FOLDER], timeout_s=30)
+        targets += told.stdout.splitlines() if told.code == 0 else []
+    return targets
+
+
+def _is_compiled(programs: ProgramRunner, argv: Sequence[str]) -> bool:
+    """Whether a command line starts a program that no interpreter runs; a Python is an ELF file too, and is none."""
+    if not argv or recognise(tuple(argv)).kind != "program":
+        return False
+    return _head(programs.which(argv[0])).startswith(b"\x7fELF")
+
+
+def _interpreter(programs: ProgramRunner, word: str, *, here: bool) -> str | None:
+    """Return the Python behind a word of a command line: itself, or what starts the script that it names."""
+    path = programs.which(word)
+    if path is None:
+        return None
+    head = _head(path) if here else b""
+    if not head.startswith(b"#!"):
+        return path if "python" in Path(path).name else None
+    started = _STARTED_BY.match(head.decode("utf-8", "replace"))
+    return programs.which(started[1] or started[2]) if started else None
+
+
+def _head(path: str | None) -> bytes:
+    """Return the first bytes of a file, none of one that is missing or may not be read."""
+    try:
+        with Path(path or "").open("rb") as file:
+            return file.read(512)
+    except OSError:
+        return b""

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import secrets
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from platformdirs import user_state_path
-
 from vdbg_env.application.begin_run import runs_home
 from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.pseudonyms import pseudonyms
 from vdbg_env.application.run_report import run_report
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.cuda.demangling import short_name
 from vdbg_env.errors import BadInput
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, read_events
-from vdbg_env.record.redact_run import redact_run
-from vdbg_env.record.redaction import Pseudonyms, Redactor
+from vdbg_env.record.redact_run import Redacted, redact_run
+from vdbg_env.record.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead, runs_under
 from vdbg_env.record.secrets import secret_values
 from vdbg_env.record.walk import begin, walk
 from vdbg_env.report.model import Report
 from vdbg_env.runbook import engine
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
-
-_PSEUDONYM = re.compile(r"host-[0-9a-f]{8}")
 
 Condition = Literal["running", "finished", "interrupted", "cut off"]
 
@@ -148,35 +141,16 @@ def report_anew(run: RunDirectory, library: RunbookLibrary, *, cores: CoreFiles,
 
 def redact_again(
     run: RunDirectory, environment: Mapping[str, str], *, hosts: tuple[str, ...] | None = None
-) -> tuple[str, ...]:
-    """Redact a run once more and return the names of the files that changed; nobody may be at work on it.
+) -> Redacted:
+    """Redact a run once more and return what changed; nobody may be at work on it.
 
     With `hosts`, host names and addresses become pseudonyms, the same for all runs of this user: those of the run and
     of this machine, and the names given.
     """
     with run.locked():
         literals = secret_values(environment)
-        names = None
-        if hosts is not None:
-            known = {*hosts, socket.gethostname(), run.read_head().host} - {"", "localhost"}
-            # A run that has its pseudonyms already must not be given pseudonyms of pseudonyms.
-            real = sorted(name for name in known if not _PSEUDONYM.fullmatch(name))
-            names = Pseudonyms(_pseudonym_key(), tuple(real))
+        names = None if hosts is None else pseudonyms({}, (*hosts, run.read_head().host))
         return redact_run(run.path, Redactor(literals, names), literals)
-
-
-def _pseudonym_key() -> bytes:
-    """Return this user's key, made at first use: beside a run it would undo what it is for."""
-    path = user_state_path("vdbg-env", appauthor=False) / "pseudonym.key"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_bytes()
-    with os.fdopen(descriptor, "wb") as file:
-        key = secrets.token_bytes(32)
-        file.write(key)
-    return key
 
 
 def _condition(run: RunDirectory, events: tuple[Event, ...]) -> Condition:

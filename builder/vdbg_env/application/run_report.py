@@ -54,7 +54,8 @@ def _host(trail: Iterable[StepRecord]) -> dict[str, str]:
     """Return what the steps found out about the host; the last word of each counts."""
     found: dict[str, Data] = {}
     for record in trail:
-        found |= {name: record.results[name] for name in _OF_THE_HOST if name in record.results}
-    return {
-        _OF_THE_HOST[name]: str(value) for name, value in found.items() if not isinstance(value, bool | list | dict)
-    }
+        told = {name: record.results[name] for name in _OF_THE_HOST if name in record.results}
+        found |= {
+            name: value for name, value in told.items() if isinstance(value, str | int) and not isinstance(value, bool)
+        }
+    return {_OF_THE_HOST[name]: str(value) for name, value in found.items()}

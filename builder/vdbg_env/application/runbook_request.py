@@ -36,6 +36,7 @@ class RunbookRequest:
     bisect: bool = False
     container: ContainerRequest | None = None
     json: bool = False
+    pseudonyms: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from vdbg_env.application.run_in_image import RunRequest
 from vdbg_env.errors import BadInput
 from vdbg_env.image.plan import LABEL_PROOF
 from vdbg_env.image.step_container import Mount, StepContainer, StepImage
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction import Pseudonyms, Redactor
 from vdbg_env.runbook.state import Facts
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class StepPlace:
 
     `programs` and `binaries` are those at hand there, and `reading` gives programs that may also read the folder of a
     run; `environment` is what a workload inherits there, `data_dir` the shipped runbooks as it sees them. `runner`
-    makes what starts the steps of a run, given the run's folder and the values that must not be kept; `close` takes
-    away what a helper program that was cut short has left.
+    makes what starts the steps of a run, given the run's folder, the values that must not be kept and the stand-ins
+    where there are any; `close` takes away what a helper program that was cut short has left.
     """
 
     programs: ProgramRunner
@@ -52,7 +52,7 @@ class StepPlace:
     binaries: BinarySource
     environment: Mapping[str, str]
     data_dir: str
-    runner: Callable[[Path, tuple[str, ...]], StepRunner]
+    runner: Callable[[Path, tuple[str, ...], Pseudonyms | None], StepRunner]
     close: Callable[[], None]
     container: StepContainer | None = None
     image: StepImage | None = None

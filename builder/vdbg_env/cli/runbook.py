@@ -68,6 +68,9 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 @click.option(
     "--plan", "plan_only", is_flag=True, help="Show each step's final command line and variables; start nothing."
 )
+@click.option(
+    "--pseudonyms", is_flag=True, help="Keep no host name and no address: write stand-ins, the same in all your runs."
+)
 @click.option("--json", "as_document", is_flag=True, help="Print the report (or the plan) as JSON on stdout.")
 @container_options()
 @click.pass_context
@@ -85,6 +88,7 @@ def command(
     batch: bool,
     bisect: bool,
     plan_only: bool,
+    pseudonyms: bool,
     as_document: bool,
     **place: Unpack[ContainerFlags],
 ) -> int:
@@ -120,6 +124,7 @@ def command(
         bisect=bisect,
         json=as_document,
         container=container_request(context, **place),
+        pseudonyms=pseudonyms,
     )
     if replay and request.container:
         raise click.UsageError("--replay runs nothing, so there is no --image to run it in")

@@ -59,7 +59,7 @@ def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) 
     if not request.resume:
         tell_stale(begun.runbook, begun.order.state.inputs, place)
     begun.order.directory.create()
-    with begun.order.directory.locked(), wiring.interrupts() as interrupts:
+    with begun.order.directory.locked(begun.order.head.host), wiring.interrupts() as interrupts:
         if not request.resume:
             begun.order.directory.write_head(begun.order.head)
         hands = Hands(
@@ -96,7 +96,9 @@ def _place(request: RunbookRequest, library: RunbookLibrary) -> StepPlace:
 def _runner(request: RunbookRequest, begun: Begun, place: StepPlace) -> StepRunner:
     if request.replay:
         return wiring.replay(request.replay)
-    return place.runner(begun.order.directory.path, begun.sensitive)
+    names = begun.redactor.pseudonyms
+    runner = place.runner(begun.order.directory.path, begun.sensitive, names)
+    return wiring.with_stand_ins(runner, begun.redactor) if names else runner
 
 
 def tell_stale(runbook: Runbook, inputs: Mapping[str, Data], place: StepPlace) -> None:
@@ -104,7 +106,7 @@ def tell_stale(runbook: Runbook, inputs: Mapping[str, Data], place: StepPlace) -
     argv = inputs.get("argv")
     words = tuple(str(word) for word in argv) if isinstance(argv, list) else ()
     given = Settings(argv=words, environment=place.environment)
-    release = lambda: installed_vllm(place.programs, here=place.image is None)  # noqa: E731 - asked only where it counts
+    release = lambda: installed_vllm(place.programs, words, here=place.image is None)  # noqa: E731 - asked where it counts
     for line in told_before_start(runbook, given, release):
         note(f"stale: {line}")
 
@@ -151,6 +153,7 @@ def _builtins(begun: Begun, place: StepPlace) -> BuiltinSteps:
         binaries=place.binaries,
         environment=place.environment,
         report=so_far,
+        redact=begun.redactor.text,
     )
 
 

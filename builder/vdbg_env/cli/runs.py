@@ -142,10 +142,12 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     Example:
       vdbg-env runs redact 20261121-072809-illegal-memory-access-1f2e --hosts
     """
-    changed = redact_again(find_run(run, os.environ), os.environ, hosts=names if hosts or names else None)
-    for name in changed:
+    redacted = redact_again(find_run(run, os.environ), os.environ, hosts=names if hosts or names else None)
+    for name in redacted.changed:
         click.echo(printable(name))
-    note(f"{len(changed)} files changed")
+    for text in redacted.notes:
+        note(printable(text))
+    note(f"{len(redacted.changed)} files changed")
     return 0
 
 

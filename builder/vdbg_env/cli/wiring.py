@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # every engine is imported by the function that makes it, so 
     from vdbg_env.image.request import HostGpu
     from vdbg_env.image.run_settings import DumpVolume
     from vdbg_env.image.step_container import StepContainer
+    from vdbg_env.record.redaction import Pseudonyms, Redactor
 
 DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record can still be written
 
@@ -180,6 +181,13 @@ def replay(folder: Path) -> StepRunner:
     return Replay(folder.absolute())
 
 
+def with_stand_ins(runner: StepRunner, redactor: Redactor) -> StepRunner:
+    """Return a runner whose text artifacts have stand-ins for hosts and addresses."""
+    from vdbg_env.engines.pseudonymous_steps import PseudonymousSteps
+
+    return PseudonymousSteps(runner, redactor)
+
+
 def local_place(environment: Mapping[str, str]) -> StepPlace:
     """Return this machine as the place where steps are started."""
     from vdbg_env.application.step_place import StepPlace
@@ -189,7 +197,7 @@ def local_place(environment: Mapping[str, str]) -> StepPlace:
 
     here = programs()
 
-    def runner(run: Path, sensitive: tuple[str, ...]) -> StepRunner:
+    def runner(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepRunner:
         return LocalProcesses(
             StepSettings(
                 env=environment,
@@ -199,6 +207,7 @@ def local_place(environment: Mapping[str, str]) -> StepPlace:
                 gpu_probe=gpu_probe(here, environment),
                 disk_floor=DISK_FLOOR,
                 sensitive=sensitive,
+                pseudonyms=names,
             )
         )
 
@@ -254,7 +263,7 @@ def container_place(container: StepContainer, *, name: str | None, tell: Callabl
     own = {**dict(image.env), **dict(container.settings.env)}
     inside = ContainerPrograms(steps, image, asked=TOOLS, machine=programs())
 
-    def runner(run: Path, sensitive: tuple[str, ...]) -> StepRunner:
+    def runner(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepRunner:
         settings = StepSettings(
             env=dict(container.settings.env),
             cwd=Path(image.folder),
@@ -267,6 +276,7 @@ def container_place(container: StepContainer, *, name: str | None, tell: Callabl
             gpu_probe=gpu_probe(inside, own),
             disk_floor=DISK_FLOOR,
             sensitive=sensitive,
+            pseudonyms=names,
         )
         return ContainerSteps(steps, image, settings, here=Path.cwd())
 

@@ -17,9 +17,9 @@ from vdbg_env.engines.buildx import find_buildx
 from vdbg_env.engines.docker_client import Engine, connect, engine_errors
 from vdbg_env.engines.docker_containers import gpu_access, has_gpu
 from vdbg_env.errors import HostNotAble, VdbgError
+from vdbg_env.evidence.tool_version import tool_version
 
 _PROC = Path("/proc")
-_VERSION = re.compile(r"\b(?:release |[Vv]ersion |[Vv]|)(\d+\.\d+(?:\.\d+)*)")
 _CAP_SYS_RESOURCE = 1 << 24
 
 
@@ -58,7 +58,7 @@ class LocalHost:
         if path is None:
             return None
         said = self._said(path, "--version")
-        return None if said is None else toolkit_version(said)
+        return None if said is None else tool_version(said)
 
     def _said(self, *argv: str) -> str | None:
         try:
@@ -89,13 +89,6 @@ def read_nvidia_smi(query: str | None, table: str | None) -> GpuFacts:
         cuda=cuda[1] if cuda else None,
         memory=sum(int(row[2]) for row in rows if row[2].isdigit()) << 20,
     )
-
-
-def toolkit_version(said: str) -> str:
-    """Return the version in what a tool prints for --version, "" when it tells none."""
-    release = re.search(r"release (\d+\.\d+)", said)
-    found = release or _VERSION.search(said)
-    return found[1] if found else ""
 
 
 def _engine() -> EngineFacts:

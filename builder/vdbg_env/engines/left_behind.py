@@ -10,7 +10,7 @@ from typing import Any
 
 from vdbg_env.engines.scribe import ending, lock_file
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, MemoryKills, Observation, WorkerEnvironment
-from vdbg_env.record.masking import mask_file
+from vdbg_env.record.compressed import mask_artifact
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation
 
 CONTAINER = "container.json"  # how the engine says that the container of an attempt ended, where it ran in one
@@ -31,9 +31,11 @@ def observation(invocation: Invocation, directory: Path, literals: tuple[bytes, 
     document = _ending(directory)
     notes = list(_notes(document))
     for path in _foreign_files(directory):
-        masked = mask_file(path, literals)
-        if masked:
-            notes.append(f"{masked} secrets masked in {path.relative_to(directory)}")
+        looked = mask_artifact(path, literals)
+        if looked.masked and path.exists():
+            notes.append(f"{looked.masked} secrets masked in {path.relative_to(directory)}")
+        if looked.note:
+            notes.append(f"{path.relative_to(directory)}: {looked.note}")
     artifacts = {rule.name: tuple(_artifacts(rule, directory, notes)) for rule in invocation.artifacts}
     rank, host = _place(directory)
     return Observation(

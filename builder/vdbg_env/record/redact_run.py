@@ -6,21 +6,35 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from vdbg_env.record.masking import mask_file
+from vdbg_env.record.compressed import mask_artifact
 from vdbg_env.record.redaction import Redactor
 
 _LOCKS = {"run.lock", "supervisor.json"}
 _TEXTS = {"stdout", "stderr", "kernel.log", "hang.txt", "report.html", "report.md", "report.sarif"}
 
 
-def redact_run(run: Path, redactor: Redactor, literals: tuple[bytes, ...] = ()) -> tuple[str, ...]:
-    """Redact every file of a run in place and return the names of those that changed.
+class Redacted(NamedTuple):
+    """The names of the files that changed, and what is to be said of those that could not be looked into whole."""
+
+    changed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def redact_run(run: Path, redactor: Redactor, literals: tuple[bytes, ...] = ()) -> Redacted:
+    """Redact every file of a run in place.
 
     Each file is replaced whole or not at all. JSON is redacted by its values, so that it stays JSON; what a workload
     left behind keeps its length, for a core with bytes missing could not be read.
     """
-    return tuple(str(path.relative_to(run)) for path in _files(run) if _redact(path, redactor, literals))
+    changed, notes = [], []
+    for path in _files(run):
+        name = str(path.relative_to(run))
+        done, note = _redact(path, redactor, literals)
+        changed += [name] if done else []
+        notes += [f"{name}: {note}"] if note else []
+    return Redacted(tuple(changed), tuple(notes))
 
 
 def _files(run: Path) -> Iterator[Path]:
@@ -29,16 +43,18 @@ def _files(run: Path) -> Iterator[Path]:
             yield path
 
 
-def _redact(path: Path, redactor: Redactor, literals: tuple[bytes, ...]) -> bool:
+def _redact(path: Path, redactor: Redactor, literals: tuple[bytes, ...]) -> tuple[bool, str | None]:
+    """Redact one file; say whether that changed it, and what of it could not be looked at."""
     match path.suffix:
         case ".json":
-            return _replace(path, _json(path.read_bytes(), redactor))
+            return _replace(path, _json(path.read_bytes(), redactor)), None
         case ".jsonl":
             lines = path.read_bytes().splitlines(keepends=True)
-            return _replace(path, b"".join(_json_line(line, redactor) for line in lines))
+            return _replace(path, b"".join(_json_line(line, redactor) for line in lines)), None
     if path.name in _TEXTS:
-        return _stream(path, redactor)
-    return mask_file(path, literals) > 0
+        return redact_text(path, redactor), None
+    looked = mask_artifact(path, literals)
+    return looked.masked > 0, looked.note
 
 
 def _json(data: bytes, redactor: Redactor) -> bytes:
@@ -70,8 +86,8 @@ def _replace(path: Path, data: bytes) -> bool:
     return True
 
 
-def _stream(path: Path, redactor: Redactor) -> bool:
-    """Redact a log that may be too large to hold."""
+def redact_text(path: Path, redactor: Redactor) -> bool:
+    """Redact a text that may be too large to hold, and say whether that changed it."""
     stream = redactor.stream()
     with path.open("rb") as source, _new(path).open("wb") as target:
         while data := source.read(1 << 18):

@@ -28,8 +28,8 @@ class RunHead:
     """What a run was started with, redacted: enough to show it, and to check that a resumed run is the same one.
 
     `digest` is the runbook's; `recorded_on` says where a replayed recording was made, `synthetic` that it was made by
-    hand. `image` (name, id, digest) and `container` (how it is started) say where steps ran, both empty for this
-    machine.
+    hand; `pseudonyms` says that host names and addresses have stand-ins. `image` (name, id, digest) and `container`
+    (how it is started) say where steps ran, both empty for this machine.
     """
 
     run: str
@@ -47,6 +47,7 @@ class RunHead:
     synthetic: bool = False
     image: Mapping[str, Any] = field(default_factory=dict)
     container: Mapping[str, Any] = field(default_factory=dict)
+    pseudonyms: bool = False
 
 
 class RunDirectory:
@@ -76,8 +77,10 @@ class RunDirectory:
             ) from error
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, host: str | None = None) -> Iterator[None]:
         """Hold the run alone; raises BadInput naming the holder when another engine works on it.
+
+        `host` is what others are told this machine is called, its own name without it.
 
         The lock is the kernel's and dies with its holder. The descriptor is closed in every child: one that was
         inherited would outlive us in a workload.
@@ -92,7 +95,7 @@ class RunDirectory:
                     cause="two engines on one run would start its steps twice",
                     next_step="wait for it, or end that process first",
                 ) from None
-            holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+            holder = json.dumps({"pid": os.getpid(), "host": host or socket.gethostname()})
             try:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, holder.encode(), 0)

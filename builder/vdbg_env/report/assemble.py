@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,6 +14,7 @@ from vdbg_env.evidence.verdict import judge
 from vdbg_env.record.walk import Walk, Walked
 from vdbg_env.report.model import Attempt, Provenance, Report, StepReport, StepStatus
 from vdbg_env.report.what_next import by_verdict, next_steps
+from vdbg_env.runbook import engine_args
 from vdbg_env.runbook.invocation import Invocation, placed
 from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Finish, RunStep, StepRecord
@@ -118,7 +121,27 @@ def _with_command(
         last = observations[-1]
         invocation = placed(invocation, attempt=last.attempt, rank=last.rank, host=last.host, directory=last.directory)
     changed = {name: value for name, value in invocation.env.items() if name in step.env}
-    return replace(report, argv=invocation.argv, argv_change=step.argv, env=invocation.env, env_change=changed)
+    return replace(
+        report,
+        argv=invocation.argv,
+        argv_change=step.argv,
+        env=invocation.env,
+        env_change=changed,
+        engine_args=_engine_args(invocation, step),
+        plugged=bool(invocation.env.get(engine_args.VARIABLE)),
+    )
+
+
+def _engine_args(invocation: Invocation, step: Run) -> tuple[str, ...]:
+    """Return the engine arguments a step changed, as flags: what the plug-in got, else what the command gained."""
+    if not step.engine_args:
+        return ()
+    plugged = invocation.env.get(engine_args.VARIABLE)
+    if plugged:
+        return engine_args.as_flags((), json.loads(plugged))
+    begin = invocation.argv.index(invocation.base_argv[0])  # before it stands what the command is wrapped in
+    gained = Counter(invocation.argv[begin:]) - Counter((*invocation.base_argv, *step.argv.append))
+    return tuple(word for word in invocation.argv[begin:] if gained[word])
 
 
 def _status(record: StepRecord) -> StepStatus:

@@ -47,7 +47,7 @@ def changes(report: Report) -> tuple[Change, ...]:
 
 
 def delta(step: StepReport) -> tuple[str, ...]:
-    """Return a step's changes one to a word list: `CUDA_LAUNCH_BLOCKING=1`, `unset X`, `+ --flag`, `- --flag`."""
+    """Return a step's changes: `CUDA_LAUNCH_BLOCKING=1`, `unset X`, `+ --flag`, `- --flag`, `plug-in: --flag`."""
     env = [
         f"unset {name}" if value is None else f"{name}={shlex.quote(value)}" for name, value in step.env_change.items()
     ]
@@ -55,6 +55,8 @@ def delta(step: StepReport) -> tuple[str, ...]:
     argv = [f"{shlex.join(change.wrap)} …"] if change.wrap else []
     argv += [f"+ {shlex.join(change.append)}"] if change.append else []
     argv += [f"- {shlex.join(change.remove)}"] if change.remove else []
+    if step.engine_args:
+        argv.append(f"{'plug-in: ' if step.plugged else '+ '}{shlex.join(step.engine_args)}")
     return (*env, *argv)
 
 

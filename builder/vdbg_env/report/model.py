@@ -58,7 +58,8 @@ class StepReport:
     """One step of the escalation: its delta, how it ended, what it showed and where that led.
 
     `env` is all that differs from the user's environment, `env_change` what this step adds to the unchanged
-    workload's: a value sets, None unsets. `started_s` counts from the start of the run, both times in
+    workload's: a value sets, None unsets. `engine_args` are the arguments of vLLM's engine that it changes, as flags,
+    `plugged` says that no flag brought them but a plug-in. `started_s` counts from the start of the run, both times in
     seconds; `next` is the step it led to, `runbook:NAME` or `end`. `evidence` holds the lines that decided, not all
     that matched.
     """
@@ -74,6 +75,8 @@ class StepReport:
     argv_change: ArgvOverlay = field(default_factory=ArgvOverlay)
     env: Mapping[str, str | None] = field(default_factory=dict)
     env_change: Mapping[str, str | None] = field(default_factory=dict)
+    engine_args: tuple[str, ...] = ()
+    plugged: bool = False
     builtin: str | None = None
     started_s: float | None = None
     duration_s: float | None = None

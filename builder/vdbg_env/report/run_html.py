@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,22 +25,25 @@ from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report import phrases, plain_text
 from vdbg_env.report.changes import Change, changes, delta
-from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus
+from vdbg_env.report.model import NextStep, Report, SourceExcerpt, StepReport, StepStatus
 from vdbg_env.report.run_markdown import command
+from vdbg_env.report.what_next import next_step
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 
 _TICKS = 6
 _LONGEST_LINE = 2000
 _LONGEST_NAME = 400
+_LONGEST_CHANGE = 100  # in the overview: the step itself shows all of it
 
 Tone = str  # "bad", "good", "warn" or "calm": a class of the style sheet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One stop of the escalation path, with all that is shown when it is opened."""
+    """One stop of the escalation path, with all that is shown when it is opened; `anchor` is its own in the page."""
 
+    anchor: str
     step: StepReport
     tone: Tone
     change: Change | None
@@ -76,8 +80,12 @@ def render(report: Report, *, template: str, style: str) -> str:
         missed=tuple(step for step in report.steps if step.status is StepStatus.NOT_REACHED),
         bars=tuple(_bars(report)),
         ticks=tuple(_ticks(_length(report))),
-        others=tuple(finding for finding in report.findings if finding is not lead),
+        others=tuple((finding, _next(finding)) for finding in report.findings if finding is not lead),
     )
+
+
+def _next(finding: Finding) -> NextStep | None:
+    return next_step(finding.next_step, finding) if finding.next_step else None
 
 
 @cache
@@ -96,9 +104,13 @@ def _chain(report: Report, lead: Finding) -> Iterator[tuple[SourceFrame, SourceE
 
 def _nodes(report: Report) -> Iterator[Node]:
     tried = {change.step: change for change in changes(report)}
+    visits = Counter(step.id for step in report.walked)
     for step in report.walked:
+        # A runbook that was branched to may visit a step of the same name: links mean the last visit.
+        visits[step.id] -= 1
         findings = tuple(finding for finding in report.findings if finding.step == step.id)
         yield Node(
+            anchor=f"step-{step.id}" + (f"-{visits[step.id]}-more" if visits[step.id] else ""),
             step=step,
             tone=_tone(step),
             change=tried.get(step.id),
@@ -186,6 +198,7 @@ def _shown(text: Any) -> str:
 _FILTERS: dict[str, Any] = {
     "shown": _shown,
     "clipped": lambda text: text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…",
+    "brief_change": lambda text: text if len(text) <= _LONGEST_CHANGE else text[: _LONGEST_CHANGE - 1] + "…",
     "href": _href,
     "duration": plain_text.duration,
     "size": plain_text.size,

@@ -70,6 +70,7 @@ def _step(step: StepReport, report: Report) -> dict[str, Json]:
         },
         "env": _strings(step.env),
         "env_change": _strings(step.env_change),
+        "engine_args": {"flags": list(step.engine_args), "plugged": step.plugged},
         "builtin": step.builtin,
         "started_s": step.started_s,
         "duration_s": step.duration_s,

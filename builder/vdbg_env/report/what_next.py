@@ -19,12 +19,12 @@ def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
     for finding in sorted(findings, key=lambda f: levels.index(f.level)):
         if finding.next_step:
             texts.setdefault(finding.next_step, finding)
-    steps = [_next_step(text, finding) for text, finding in texts.items()]
+    steps = [next_step(text, finding) for text, finding in texts.items()]
     named = any((step.command or "").startswith(_READ_CORE) and step.command != f"{_READ_CORE}FILE" for step in steps)
     return tuple(step for step in steps if not (named and step.command == f"{_READ_CORE}FILE"))
 
 
-def _next_step(text: str, finding: Finding) -> NextStep:
+def next_step(text: str, finding: Finding) -> NextStep:
     """Split `what it is for: vdbg-env ...` into words and command; a command alone is for what the finding says."""
     if text.startswith("vdbg-env "):
         return NextStep(text=finding.message, command=text)

@@ -36,7 +36,6 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         version=1,
         role="step",
         does="Reads the driver, the GPUs, ECC, MIG and the kernel log's Xid lines before anything is started.",
-        parameters={"needs_gpu": "bool"},
         by_hand=("nvidia-smi", "dmesg | grep Xid", "cat /proc/sys/kernel/yama/ptrace_scope"),
         results={
             "gpus": "int",
@@ -75,7 +74,7 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         version=1,
         role="step",
         does="Looks a PC up in the line tables of the binaries on disk, beside nvdisasm's listing.",
-        parameters={"kernel": "string", "pc": "string", "cores": "list", "binaries": "list"},
+        parameters={"kernel": "string", "cores": "list", "binaries": "list"},
         by_hand=(
             "cuobjdump -lelf LIBRARY && cuobjdump -xelf NAME.cubin LIBRARY",
             "nvdisasm -ndf -c -gi NAME.cubin        # look for the kernel and the offset in it",
@@ -138,7 +137,7 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         version=1,
         role="step",
         does="Writes the report of all steps so far.",
-        parameters={"formats": "list", "diff_against": "string"},
+        parameters={"formats": "list"},
         results={"files": "list"},
     ),
     BuiltinContract(

@@ -85,7 +85,7 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
         attempt=1,
         argv=overlaid_argv(argv, overlay),
         base_argv=base,
-        env=_environment(env, names, values),
+        env=_nameless(_environment(env, names, values)) if state.facts.nameless else _environment(env, names, values),
         timeout_s=step.timeout_s,
         kill=step.kill,
         watch=step.watch,
@@ -96,13 +96,17 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
         verify_env=step.verify_env,
     )
     readers = tuple(filled_builtin(reader, names, values) for reader in step.readers)
-    return RunStep(invocation=invocation, repeat=step.repeat, placement=step.placement, readers=readers)
+    return RunStep(invocation=invocation, repeat=step.repeat, readers=readers)
 
 
 def _environment(env: Mapping[str, str | None], names: Names, values: dict[str, Value]) -> dict[str, str | None]:
     """Fill each value; one that is an expression and gives null unsets its variable."""
     filled = {name: None if text is None else template.fill(text, names, values) for name, text in env.items()}
     return {name: None if value is None else template.as_text(value) for name, value in filled.items()}
+
+
+def _nameless(env: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {name: value and value.replace("%h", "host") for name, value in env.items()}
 
 
 def _engine_args(

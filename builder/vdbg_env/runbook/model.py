@@ -100,14 +100,6 @@ class Repeat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
-    """One process for the whole step, or one per rank; after a first failure the other ranks get `wait_s` seconds."""
-
-    per: Literal["run", "rank"] = "run"
-    wait_s: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Builtin:
     """A built-in step or reader of `vdbg_env.runbook.catalogue`, with its parameters before substitution."""
 
@@ -145,7 +137,6 @@ class Run(StepBase):
     argv: ArgvOverlay = field(default_factory=ArgvOverlay)
     engine_args: Mapping[str, Data] = field(default_factory=dict)
     repeat: Repeat = field(default_factory=Repeat)
-    placement: Placement = field(default_factory=Placement)
     timeout_s: float | None = None
     kill: KillPolicy = field(default_factory=KillPolicy)
     watch: Watch = field(default_factory=Watch)

@@ -156,7 +156,6 @@ class _Parser:
             argv=model.ArgvOverlay(append=tuple(argv.append), remove=tuple(argv.remove), wrap=tuple(argv.wrap)),
             engine_args=dict(step.engine_args),
             repeat=model.Repeat(count=repeat.count, until=repeat.until),
-            placement=_placement(step.placement),
             timeout_s=step.timeout or inherited.timeout,
             kill=_kill(step.kill or inherited.kill),
             watch=_watch(step.watch or inherited.watch),
@@ -278,12 +277,6 @@ def _command(name: str, given: schema.Command) -> model.Command:
         if driver
         else None,
     )
-
-
-def _placement(given: schema_step.Placement | None) -> model.Placement:
-    if given is None:
-        return model.Placement()
-    return model.Placement(per=given.per, wait_s=given.on_first_failure.wait if given.on_first_failure else 0.0)
 
 
 def _kill(given: schema_step.Kill | None) -> KillPolicy:

@@ -238,19 +238,6 @@ class Repeat(Part):
     until: Condition | None = None
 
 
-class Wait(Part):
-    """How long the other ranks are waited for."""
-
-    wait: Duration
-
-
-class Placement(Part):
-    """One process for the step, or one per rank."""
-
-    per: Literal["run", "rank"] = "run"
-    on_first_failure: Wait | None = None
-
-
 class Reader(Part):
     """A built-in that turns what the run left behind into results and findings."""
 
@@ -277,7 +264,6 @@ class Delta(Step):
     argv: ArgvOverlay | None = None
     engine_args: dict[Name, Any] = {}
     repeat: Repeat | None = None
-    placement: Placement | None = None
     timeout: Duration | None = None
     kill: Kill | None = None
     watch: Watch | None = None

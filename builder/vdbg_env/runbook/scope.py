@@ -14,9 +14,7 @@ from vdbg_env.runbook.state import Facts, StepRecord, StepResult
 Moment = Literal["before", "attempt", "after"]
 """Before a step is started, after one of its attempts, and when its outcomes are judged."""
 
-_HOST: Names = dict.fromkeys(
-    ("on", "tools", "gpus", "driver", "cuda", "vllm", "torch", "lineinfo", "interactive", "data_dir")
-)
+_HOST: Names = dict.fromkeys(("on", "tools", "gpus", "driver", "cuda", "vllm", "torch", "interactive", "data_dir"))
 _WORKLOAD: Names = dict.fromkeys(("kind", "python", "vllm", "command", "ranks", "eager", "argv"))
 _ENDED: Names = dict.fromkeys(("by", "code", "signal", "core", "clean"))
 _MATCH: Names = {**dict.fromkeys(("count", "text", "line", "attempts")), "groups": None}
@@ -130,7 +128,6 @@ def _host(facts: Facts) -> Data:
         "cuda": facts.cuda,
         "vllm": facts.vllm,
         "torch": facts.torch,
-        "lineinfo": facts.lineinfo,
         "interactive": facts.interactive,
         "data_dir": facts.data_dir,
     }

@@ -14,7 +14,7 @@ from typing import Literal
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Ended, Observation
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.model import Builtin, Data, Next, Placement, Repeat, Runbook, Status
+from vdbg_env.runbook.model import Builtin, Data, Next, Repeat, Runbook, Status
 
 ResultValue = str | int | float | bool | list[str] | list[int] | list[float]
 
@@ -23,7 +23,8 @@ ResultValue = str | int | float | bool | list[str] | list[int] | list[float]
 class Facts:
     """What is known of the place where steps will run, before the first one starts (expressions see it as `host`).
 
-    A field of None was not looked up: conditions see null, and a step that needs a tool is not skipped for it.
+    A field of None was not looked up: conditions see null, and a step that needs a tool is not skipped for it. `cuda`
+    is the release of the runtime the workload's Python brings, else of the toolkit; `lineinfo` serves `requires` alone.
     """
 
     on: Literal["local", "docker", "replay", "plan"] = "local"
@@ -35,6 +36,7 @@ class Facts:
     torch: str | None = None
     lineinfo: bool | None = None
     interactive: bool = False
+    nameless: bool = False  # no file may be named after its host, as `%h` asks drivers and libraries to
     python_path: str = ""  # PYTHONPATH as the workload would inherit it
     data_dir: str = ""  # the shipped runbooks/ folder as the workload sees it (its lib/ holds hooks a step may load)
 
@@ -67,7 +69,6 @@ class RunStep:
 
     invocation: Invocation
     repeat: Repeat
-    placement: Placement
     readers: tuple[Builtin, ...] = ()
 
 

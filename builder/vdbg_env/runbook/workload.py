@@ -15,6 +15,7 @@ _LAUNCHERS = {"env", "uv", "uvx", "poetry", "pixi", "conda", "numactl", "taskset
               "setsid", "nohup", "mpirun", "mpiexec", "srun", "nsys", "sudo"}  # fmt: skip
 _PYTHON = re.compile(r"(python|pypy)([23](\.\d+)?)?t?")
 _PYTHON_LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "pytest", "ray"}
+_CHOOSERS = {"uv", "uvx", "poetry", "pixi", "conda", "sudo"}  # whose Python is not the one on our PATH
 _VLLM_COMMANDS = {"serve", "bench", "chat", "complete", "run-batch", "launch"}
 _ENGINE_COMMANDS = {"serve", "bench", "run-batch", "launch"}
 _VLLM_MODULES = ("vllm.entrypoints.",)
@@ -25,13 +26,15 @@ _BENCHES_OF_A_SERVER = {"serve"}  # `vllm bench serve` is a client: engine flags
 class Workload:
     """What a command line is: `vllm` takes engine flags, `python` can be reached by a plug-in, a program by neither.
 
-    `command` is vLLM's subcommand or Python's module; `ranks` and `eager` are what vLLM's own flags ask for.
+    `command` is vLLM's subcommand or Python's module; `ranks` and `eager` are what vLLM's own flags ask for. `starter`
+    is the word that starts Python, an interpreter or a script of one; None where a launcher chooses another Python.
     """
 
     kind: Kind
     command: str | None = None
     ranks: int = 1
     eager: bool = False
+    starter: str | None = None
 
     @property
     def python(self) -> bool:
@@ -41,26 +44,31 @@ class Workload:
 
 def recognise(argv: tuple[str, ...]) -> Workload:
     """Return what kind of workload a command line is."""
-    ranks, eager = _ranks(argv), _eager(argv)
     for index, word in enumerate(argv):
         name = PurePath(word).name
-        if name == "vllm":
-            rest = argv[index + 1 :]
-            command = rest[0] if rest else None
-            if command == "bench" and rest[1:2] and rest[1] in _BENCHES_OF_A_SERVER:
-                return Workload(kind="python", command="bench serve")
-            takes_flags = command in _ENGINE_COMMANDS
-            return Workload(kind="vllm" if takes_flags else "python", command=command, ranks=ranks, eager=eager)
-        if _PYTHON.fullmatch(name):
-            module = _module(argv[index + 1 :])
-            if module and module.startswith(_VLLM_MODULES):
-                return Workload(kind="vllm", command=module, ranks=ranks, eager=eager)
-            return Workload(kind="python", command=module, ranks=ranks, eager=eager)
-        if name in _PYTHON_LAUNCHERS or name.endswith(".py"):
-            return Workload(kind="python", ranks=ranks, eager=eager)
+        kind, command = _kind(name, argv[index + 1 :])
+        if kind != "program":
+            chosen = not _CHOOSERS.isdisjoint(PurePath(w).name for w in argv[:index])
+            starter = None if chosen and not PurePath(word).is_absolute() else word
+            return Workload(kind=kind, command=command, ranks=_ranks(argv), eager=_eager(argv), starter=starter)
         if name not in _LAUNCHERS and index == 0:
-            return Workload(kind="program")
+            break
     return Workload(kind="program")
+
+
+def _kind(name: str, rest: tuple[str, ...]) -> tuple[Kind, str | None]:
+    """Return what a program of this name is when it is given `rest`, and vLLM's subcommand or Python's module."""
+    if name == "vllm":
+        command = rest[0] if rest else None
+        if command == "bench" and rest[1:2] and rest[1] in _BENCHES_OF_A_SERVER:
+            return "python", "bench serve"
+        return ("vllm" if command in _ENGINE_COMMANDS else "python"), command
+    if _PYTHON.fullmatch(name):
+        module = _module(rest)
+        return ("vllm" if module and module.startswith(_VLLM_MODULES) else "python"), module
+    if name in _PYTHON_LAUNCHERS or name.endswith(".py"):
+        return "python", None
+    return "program", None
 
 
 def _module(arguments: tuple[str, ...]) -> str | None:

@@ -1,7 +1,9 @@
 """The built-in steps and readers give what the catalogue promises, from genuine files in a run directory."""
 
 import gzip
+import inspect
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ import pytest
 
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
 from tests.support import reports
+from vdbg_env.application.builtin_steps import code_on_disk
 from vdbg_env.application.builtin_steps.code_on_disk import alike
 from vdbg_env.application.builtin_steps.gpu_health import may_trace
 from vdbg_env.application.builtin_steps.registry import READERS, STEPS, BuiltinSteps
@@ -19,6 +22,7 @@ from vdbg_env.application.run_runbook import Standing
 from vdbg_env.engines.core_files import CoreFilesOnDisk
 from vdbg_env.errors import BadInput, HostNotAble
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
+from vdbg_env.record.redaction import Redactor
 from vdbg_env.runbook.catalogue import BUILTINS, Kind
 from vdbg_env.runbook.model import Builtin, Data, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
@@ -69,6 +73,7 @@ class Bench:
             binaries=Binaries(),
             environment=self.environment,
             report=lambda _standing: reports.FULL,
+            redact=Redactor((b"a-planted-secret",)).text,
         )
 
     @property
@@ -132,6 +137,13 @@ def promised(name: str, result: StepResult) -> StepResult:
 def test_every_builtin_of_the_catalogue_is_there_and_no_other() -> None:
     assert set(STEPS) == {(b.name, b.version) for b in BUILTINS if b.role == "step"}
     assert set(READERS) == {(b.name, b.version) for b in BUILTINS if b.role == "reader"}
+
+
+def test_no_parameter_is_promised_that_nothing_reads() -> None:
+    for contract in BUILTINS:
+        work = {**STEPS, **READERS}[contract.name, contract.version]
+        text = inspect.getsource(sys.modules[work.__module__]) + inspect.getsource(code_on_disk)
+        assert [name for name in contract.parameters if f'"{name}"' not in text] == [], contract.name
 
 
 def test_cores_are_read_and_the_one_with_the_fault_leads(bench: Bench) -> None:
@@ -206,6 +218,14 @@ def test_a_kernel_without_lines_is_found_in_a_library_that_has_them(bench: Bench
     promised("locate", done)
     assert str(done.results["source"]).startswith("/src/kernels/inline_chain.cu:3 in ")
     assert done.findings[0].chain[-1].line == 19
+    kernel = done.findings[0].kernel
+    named = bench.use("locate", cores=[core], kernel=kernel, binaries=[str(CUBINS / "inline_chain_sm90.cubin")])
+    assert named.results == done.results
+    other = bench.use("locate", cores=[core], kernel="void other()", binaries=[str(CUBINS / "inline_chain_sm90.cubin")])
+    assert (other.results, other.notes) == (
+        {},
+        ("no core with a fault inside a known kernel, or inside the one named, was given",),
+    )
 
 
 @pytest.mark.parametrize("name", ["no_lines_sm90", "inline_chain_sm80", "shared_leaf_sm90"])

@@ -20,7 +20,7 @@ from vdbg_env.engines.binary_files import BinaryFiles
 from vdbg_env.errors import BadInput
 from vdbg_env.image.run_settings import DumpVolume, Gpu, RunSettings
 from vdbg_env.image.step_container import Mount, StepContainer, StepImage
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.runbook.state import Facts
 
@@ -44,7 +44,7 @@ class NoPrograms:
         raise AssertionError("nothing is to be run")
 
 
-def no_runner(_run: Path, _sensitive: tuple[str, ...]) -> StepRunner:
+def no_runner(_run: Path, _sensitive: tuple[str, ...], _names: Pseudonyms | None) -> StepRunner:
     raise AssertionError("nothing is to be started")
 
 

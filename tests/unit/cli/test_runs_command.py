@@ -1,5 +1,7 @@
 """`vdbg-env runs` on real recorded runs: listed, shown, compared, reported anew, redacted again."""
 
+import gzip
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -125,6 +127,76 @@ def test_a_report_is_made_anew_from_the_record(here: Path, capsys: pytest.Captur
     assert main(["runs", "report", "good"]) == 0
     (here / "runbooks/tiny.yaml").write_text(RUNBOOK.replace("it booms", "it boomed"))
     assert main(["runs", "report", "bad"]) == 2
+
+
+LOUD = """\
+import os, socket, sys
+print('boom on 10.9.8.7 and on node-of-mine-17, asked of', sys.argv[1:], flush=True)
+open(os.environ['LOG'], 'w').write('node-of-mine-17 talks to 10.9.8.7\\n')
+open(os.environ['LOG'] + '.bin', 'wb').write(b'\\0 node-of-mine-17')
+raise SystemExit(1)
+"""
+KEEPING = RUNBOOK.replace("name: tiny", "name: keeping").replace(
+    "env: {MODE: loud}", 'env: {LOG: "${{ rank.dir }}/kept.%h.log"}\n      artifacts: {logs: {path: "kept.*"}}'
+)
+
+
+def test_with_pseudonyms_no_host_and_no_address_reaches_the_disk(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "head-node.example.org")
+    (here / "runbooks" / "keeping.yaml").write_text(KEEPING)
+    workload = ("--", sys.executable, "-c", LOUD, "--host", "10.1.2.3", "--master", "head-node.example.org")
+    assert main(["runbook", "keeping", "--batch", "--pseudonyms", "--run-dir", "vdbg-runs/shy", *workload]) == 3
+    run = here / "vdbg-runs/shy"
+    files = {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.suffix != ".bin"}
+    named = (b"node-of-mine-17", b"10.9.8.7", b"10.1.2.3", b"head-node")
+    assert [(p.name, name) for p, data in files.items() for name in named if name in data or name in bytes(p)] == []
+    report = json.loads((run / "report.json").read_text())
+    said = next(p for p in files if p.name == "stdout").read_text()
+    (log,) = [a for a in report["steps"][0]["artifacts"] if a["path"].endswith("kept.host.log")]
+    kept = run / log["path"]
+    host, address = kept.read_text().split(" talks to ")
+    assert f"boom on {address.strip()} and on {host}" in said  # one stand-in, wherever the same name stands
+    assert (log["size"], log["sha256"]) == (kept.stat().st_size, hashlib.sha256(kept.read_bytes()).hexdigest())
+    assert report["environment"]["host"] == host
+    assert (kept.parent / "kept.host.log.bin").read_bytes() == b"\0 node-of-mine-17"  # binary files keep their length
+
+
+PACKING = """\
+import gzip, os
+gzip.open(os.environ['LOG'] + '.gz', 'wb').write(b'it is ' + os.environ['SOME_API_KEY'].encode())
+open(os.environ['LOG'] + '.7z', 'wb').write(b"7z\\xbc\\xaf'\\x1c" + bytes(50))
+"""
+
+
+def test_a_secret_in_a_compressed_artifact_is_masked_and_an_unknown_archive_is_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "tell-nobody-77")
+    (here / "runbooks" / "keeping.yaml").write_text(KEEPING)
+    main(["runbook", "keeping", "--batch", "--run-dir", "packed", "--", sys.executable, "-c", PACKING])
+    (kept,) = (here / "packed").rglob("*.gz")
+    assert gzip.decompress(kept.read_bytes()) == b"it is " + b"*" * 14
+    (attempt,) = json.loads((here / "packed/report.json").read_text())["steps"][0]["attempts"]
+    assert any(note.startswith("1 secrets masked in kept.") for note in attempt["notes"])
+    assert any(
+        note.endswith(".7z: an archive of this kind is not looked into for secrets") for note in attempt["notes"]
+    )
+
+
+def test_a_resumed_run_asks_for_what_its_stand_ins_hide(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "runbooks" / "keeping.yaml").write_text(KEEPING)
+    workload = ("--", sys.executable, "-c", LOUD, "10.1.2.3")
+    assert main(["runbook", "keeping", "--batch", "--pseudonyms", "--run-dir", "shy", *workload]) == 3
+    events = here / "shy/events.jsonl"
+    events.write_bytes(b"".join(events.read_bytes().splitlines(keepends=True)[:1]))
+    capsys.readouterr()
+    assert main(["runbook", "keeping", "--resume", "shy"]) == 2
+    assert "holds no secret and no host" in capsys.readouterr().err
+    assert main(["runbook", "keeping", "--resume", "shy", *workload[:-1], "10.1.2.4"]) == 2
+    assert main(["runbook", "keeping", "--resume", "shy", *workload]) == 3
+    assert all(b"10.1.2.3" not in p.read_bytes() for p in (here / "shy").rglob("*") if p.is_file())
 
 
 def test_an_old_run_is_redacted_by_the_secrets_of_today(

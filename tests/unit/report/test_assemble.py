@@ -13,7 +13,6 @@ from vdbg_env.runbook.model import (
     Builtin,
     Command,
     End,
-    Placement,
     Repeat,
     Run,
     Runbook,
@@ -51,7 +50,7 @@ def observed(attempt: int, ended: Ended) -> Observation:
 INVOCATION = Invocation(
     step="baseline", attempt=1, argv=("prog", "-x"), env={"A": "1", "B": None, "D": "${{ rank.dir }}/x"}
 )
-DECISION = RunStep(invocation=INVOCATION, repeat=Repeat(), placement=Placement())
+DECISION = RunStep(invocation=INVOCATION, repeat=Repeat())
 STATE = RunState(runbook=BOOK, inputs={}, facts=Facts(), decision=DECISION)
 SEEN = Finish(verdict=Verdict.REPRODUCED, why="seen")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from vdbg_env.application.builtin_steps.context import BuiltinContext
 from vdbg_env.application.builtin_steps.disassembly import code_of
+from vdbg_env.application.installed import workload_libraries
 from vdbg_env.cuda.code_map import CodeMap, Function, Location
 from vdbg_env.cuda.device_code import find_device_code
 from vdbg_env.cuda.elf import Buffer
@@ -19,7 +19,6 @@ from vdbg_env.errors import BadInput, UnreadableBinary
 
 _INSTRUCTION = 16  # bytes, since sm_70
 _ALIKE = 0.9  # share of equal instructions: addresses of globals differ between a file and what the driver loaded
-_ASK_FOLDER = "import importlib.util as u; s = u.find_spec('vllm'); print(*(s.submodule_search_locations if s else []))"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +62,7 @@ def places_to_look(context: BuiltinContext) -> Sequence[str]:
     given = context.parameters.get("binaries")
     if isinstance(given, list) and given:
         return [str(target) for target in given]
-    program = context.programs.which(context.workload[0]) if context.workload else None
-    inside = context.facts.on == "docker"  # a program of an image cannot be opened here, and what is no ELF says so
-    targets = [program] if program and (inside or Path(program).read_bytes()[:4] == b"\x7fELF") else []
-    python = context.programs.which("python3")
-    if python:
-        told = context.programs.run([python, "-I", "-c", _ASK_FOLDER], timeout_s=30)
-        targets += told.stdout.split() if told.code == 0 else []
-    return targets
+    return workload_libraries(context.programs, context.workload, here=context.facts.on != "docker")
 
 
 def holders(

@@ -31,7 +31,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
 
 
 def _versions(context: BuiltinContext, notes: list[str]) -> dict[str, str]:
-    python = workload_python(context.programs, here=context.facts.on != "docker")
+    python = workload_python(context.programs, context.workload, here=context.facts.on != "docker")
     try:
         return installed_versions(context.programs, python, _PACKAGES) if python else {}
     except HostNotAble as error:

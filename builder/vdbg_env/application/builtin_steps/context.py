@@ -26,7 +26,7 @@ class BuiltinContext:
     `folder` is the step's own, for files it wants to keep; `began_s` is when the engine took the run up, in seconds
     since the machine's start; `observations` are those of the step that a reader reads,
     and empty for a step; `workload` is its unchanged command line, `environment` the one it inherits; `steps` are
-    those of the runbook; `report` makes the report of all so far.
+    those of the runbook; `report` makes the report of all so far, and `redact` takes secrets out of what is kept.
     """
 
     run_directory: Path
@@ -42,6 +42,7 @@ class BuiltinContext:
     cores: CoreFiles
     binaries: BinarySource
     report: Callable[[], Report]
+    redact: Callable[[str], str]
 
     def paths(self, parameter: str) -> tuple[Path, ...]:
         """Return the files a list parameter names, relative to the run directory, those that exist.
@@ -67,10 +68,10 @@ class BuiltinContext:
                 yield from (unwrap(text) for text in text_lines(self._inside(seen.directory) / stream, needle))
 
     def keep(self, name: str, text: str) -> str:
-        """Write a file into the step's folder and return the name records give it."""
+        """Write a text into the step's folder, redacted, and return the name records give it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / name
-        path.write_text(text, encoding="utf-8", errors="replace")
+        path.write_text(self.redact(text), encoding="utf-8", errors="replace")
         return self.relative(path)
 
     def _inside(self, path: str) -> Path:

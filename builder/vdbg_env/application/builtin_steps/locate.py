@@ -27,7 +27,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
     """Look through the binaries given, else through the workload's own, until one has the same code with lines."""
     wanted = _wanted(context)
     if wanted is None:
-        return BuiltinResult(notes=("no core with a fault inside a known kernel was given",))
+        return BuiltinResult(notes=("no core with a fault inside a known kernel, or inside the one named, was given",))
     targets = places_to_look(context)
     notes: list[str] = []
     found = next((h for h in holders(context, wanted, targets, notes) if _answers(h, notes)), None)
@@ -71,13 +71,16 @@ def _answers(holder: Holder, notes: list[str]) -> bool:
 
 
 def _wanted(context: BuiltinContext) -> FaultingCode | None:
+    """Return the code at the first fault, of the kernel that was named where one was."""
+    named = context.parameters.get("kernel")
     for path in context.paths("cores"):
         try:
             with context.cores.open(str(path)) as core:
                 read = reading.read(core.data)
-                wanted = next((w for fault in read.faults if (w := faulting_code(fault))), None)
+                codes = [code for fault in read.faults if (code := faulting_code(fault))]
         except BadInput:
             continue
+        wanted = next((code for code in codes if not named or named in {code.kernel, demangle(code.kernel)}), None)
         if wanted:
             return wanted
     return None

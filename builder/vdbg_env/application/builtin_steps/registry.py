@@ -57,7 +57,7 @@ READERS: Mapping[tuple[str, int], Work] = {
 class BuiltinSteps:
     """The tool's own steps and readers, given what they need of the outside; see `run_runbook.Builtins`.
 
-    `report` makes the report of all that was walked so far.
+    `report` makes the report of all that was walked so far; `redact` takes secrets out of what they keep.
     """
 
     programs: ProgramRunner
@@ -65,6 +65,7 @@ class BuiltinSteps:
     binaries: BinarySource
     environment: Mapping[str, str]
     report: Callable[[Standing], Report]
+    redact: Callable[[str], str]
 
     def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
         """Do a built-in step; raises VdbgError when it cannot do its work."""
@@ -97,6 +98,7 @@ class BuiltinSteps:
             cores=self.cores,
             binaries=self.binaries,
             report=lambda: self.report(standing),
+            redact=self.redact,
         )
 
 

@@ -1,0 +1,152 @@
+"""Secrets inside of compressed files: masked and packed again, withheld, or it is said that nobody looked."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import lz4.frame
+import pytest
+import zstandard
+
+from vdbg_env.record.compressed import mask_artifact
+
+HF = b"hf_" + b"AbCdEfGhIjKlMnOpQrStUvWxYz012345"
+TEXT = b"the token is " + HF + b" and the word is tell-nobody-77\n"
+CLEAN = b"nothing to hide, 512 tokens/s\n" * 1000
+LITERALS = (b"tell-nobody-77",)
+
+Pack = Callable[[bytes], bytes]
+Unpack = Callable[[bytes], bytes]
+FORMATS: dict[str, tuple[Pack, Unpack]] = {
+    "gz": (gzip.compress, gzip.decompress),
+    "bz2": (bz2.compress, bz2.decompress),
+    "xz": (lzma.compress, lzma.decompress),
+    "zst": (zstandard.compress, lambda data: zstandard.ZstdDecompressor().stream_reader(data).read()),
+    "lz4": (lz4.frame.compress, lz4.frame.decompress),
+}
+
+
+@pytest.fixture(params=FORMATS)
+def form(request: pytest.FixtureRequest) -> tuple[str, Pack, Unpack]:
+    return (request.param, *FORMATS[request.param])
+
+
+def left_over(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_secret_is_masked_and_the_file_is_packed_again(tmp_path: Path, form: tuple[str, Pack, Unpack]) -> None:
+    name, pack, unpack = form
+    path = tmp_path / "worker.log"  # the first bytes count, not the name
+    path.write_bytes(pack(CLEAN + TEXT + CLEAN))
+    os.utime(path, (1e9, 1e9))
+    assert mask_artifact(path, LITERALS) == (2, None)
+    masked = unpack(path.read_bytes())
+    assert masked == CLEAN + TEXT.replace(HF, b"*" * len(HF)).replace(LITERALS[0], b"*" * 14) + CLEAN, name
+    assert path.stat().st_mtime == 1e9
+    assert left_over(tmp_path) == ["worker.log"]
+    assert mask_artifact(path, LITERALS) == (0, None)
+
+
+def test_a_file_without_secrets_stays_byte_for_byte(tmp_path: Path, form: tuple[str, Pack, Unpack]) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(data := form[1](CLEAN))
+    assert mask_artifact(path, LITERALS) == (0, None)
+    assert path.read_bytes() == data
+
+
+def test_every_part_of_a_file_that_was_appended_to_is_looked_into(
+    tmp_path: Path, form: tuple[str, Pack, Unpack]
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(form[1](CLEAN) + form[1](TEXT))
+    assert mask_artifact(path, LITERALS).masked == 2
+
+
+def test_more_than_the_limit_is_not_expanded_and_that_is_said(tmp_path: Path, form: tuple[str, Pack, Unpack]) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(form[1](CLEAN))
+    looked = mask_artifact(path, LITERALS, limit=1000)
+    assert looked == (0, "not looked into for secrets to its end: only its first 1000 bytes were expanded")
+    assert mask_artifact(path, LITERALS, limit=len(CLEAN)) == (0, None)
+
+
+def test_a_secret_in_what_cannot_be_packed_again_is_withheld(tmp_path: Path, form: tuple[str, Pack, Unpack]) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(form[1](TEXT + CLEAN))
+    looked = mask_artifact(path, LITERALS, limit=1000)
+    assert looked.masked == 2
+    assert looked.note is not None and looked.note.startswith("withheld: ")
+    assert left_over(tmp_path) == []
+
+
+def test_a_file_that_breaks_off_is_looked_into_as_far_as_it_goes(tmp_path: Path) -> None:
+    random = os.urandom(200_000).hex().encode()
+    for text, masked in ((b"", 0), (TEXT, 2)):
+        path = tmp_path / "a"
+        path.write_bytes(gzip.compress(text + random)[:-5000])
+        looked = mask_artifact(path, LITERALS)
+        assert looked.masked == masked
+        assert looked.note is not None and "it breaks off" in looked.note
+        assert path.exists() is (masked == 0)
+    path.write_bytes(b"\x1f\x8b\x08 and no gzip at all")
+    assert (mask_artifact(path, LITERALS).note or "").startswith("not looked into for secrets to its end")
+
+
+def zipped(data: bytes, *, kind: int) -> bytes:
+    kept = io.BytesIO()
+    with zipfile.ZipFile(kept, "w", kind) as archive:
+        archive.writestr("data.pkl", data)
+        archive.writestr("other", CLEAN)
+    return kept.getvalue()
+
+
+def test_a_zip_is_looked_into_member_by_member(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    path.write_bytes(data := zipped(CLEAN, kind=zipfile.ZIP_DEFLATED))
+    assert mask_artifact(path, LITERALS) == (0, None)
+    assert path.read_bytes() == data
+    path.write_bytes(zipped(TEXT, kind=zipfile.ZIP_STORED))
+    assert mask_artifact(path, LITERALS) == (2, None)
+    path.write_bytes(zipped(TEXT, kind=zipfile.ZIP_DEFLATED))
+    assert "withheld" in (mask_artifact(path, LITERALS).note or "")
+    assert left_over(tmp_path) == []
+
+
+def test_a_bomb_costs_no_more_than_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "bomb"
+    for data in (gzip.compress(b"\0" * (64 << 20)), zipped(b"\0" * (64 << 20), kind=zipfile.ZIP_DEFLATED)):
+        path.write_bytes(data)
+        assert "first" in (mask_artifact(path, LITERALS, limit=1 << 20).note or "")
+
+
+def test_a_tar_that_is_compressed_stays_a_tar(tmp_path: Path) -> None:
+    path = tmp_path / "logs.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        entry = tarfile.TarInfo("server.log")
+        entry.size = len(TEXT)
+        archive.addfile(entry, io.BytesIO(TEXT))
+    assert mask_artifact(path, LITERALS).masked == 2
+    with tarfile.open(path) as archive:
+        member = archive.extractfile("server.log")
+        assert member is not None and LITERALS[0] not in member.read()
+
+
+@pytest.mark.parametrize("magic", [b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07\x01\x00"])
+def test_an_archive_of_another_kind_is_named_as_not_looked_into(tmp_path: Path, magic: bytes) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(magic + b"\0" * 40)
+    assert mask_artifact(path, LITERALS) == (0, "an archive of this kind is not looked into for secrets")
+
+
+def test_what_is_not_compressed_is_masked_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "core"
+    path.write_bytes(b"\x7fELF\0" + TEXT)
+    assert mask_artifact(path, LITERALS) == (2, None)
+    assert path.stat().st_size == 5 + len(TEXT)
