@@ -46,6 +46,8 @@ BUILTINS: tuple[BuiltinContract, ...] = (
             "mig": "bool",
             "ptrace": "bool",
             "free_disk": "int",
+            "memory_used": "int",
+            "memory_total": "int",
         },
     ),
     BuiltinContract(
@@ -87,7 +89,15 @@ BUILTINS: tuple[BuiltinContract, ...] = (
         role="step",
         does="Records the versions in play, the GPUs, and the variables that change behaviour.",
         by_hand=("vllm collect-env", "env | grep -E '^(CUDA|VLLM|NCCL|TORCH|PYTORCH|TRITON|FLASHINFER)_'"),
-        results={"vllm": "string", "torch": "string", "cuda": "string", "driver": "string", "stale_variables": "list"},
+        results={
+            "vllm": "string",
+            "torch": "string",
+            "cuda": "string",
+            "driver": "string",
+            "toolkit": "string",
+            "mismatches": "list",
+            "stale_variables": "list",
+        },
     ),
     BuiltinContract(
         name="core-sizes",

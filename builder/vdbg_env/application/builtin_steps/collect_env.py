@@ -1,20 +1,28 @@
-"""`builtin/collect-env@v1`: the versions in play, the variables that change behaviour, and those that are stale."""
+"""`builtin/collect-env@v1`: the versions in play and whether they fit, the variables that count, the stale ones."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
 
 from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.installed import installed_versions, workload_python
 from vdbg_env.application.stale_settings import Settings, settings_of, stale_settings
+from vdbg_env.application.version_match import RUNTIMES, Versions, mismatches, shipped_tables
 from vdbg_env.errors import HostNotAble
 from vdbg_env.runbook.state import ResultValue
 
-_PACKAGES = ("vllm", "torch", "triton", "flashinfer-python", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+_PACKAGES = (
+    "vllm", "torch", "triton", "flashinfer-python", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13", *RUNTIMES
+)  # fmt: skip
+_TOOLKIT = re.compile(r"release (\d+\.\d+)")
 
 
 def work(context: BuiltinContext) -> BuiltinResult:
     """Ask the workload's own interpreter what is installed; a program without Python has no versions to tell.
 
-    What the workload's command line, the environment and the runbook's steps set is held against that vLLM.
+    What the workload's command line, the environment and the runbook's steps set is held against that vLLM; driver,
+    toolkit, torch and vLLM are held against one another.
     """
     results: dict[str, ResultValue] = {}
     notes: list[str] = []
@@ -25,9 +33,13 @@ def work(context: BuiltinContext) -> BuiltinResult:
     given = Settings(argv=context.workload, environment=context.environment)
     stale = stale_settings(given, settings_of(context.steps), versions.get("vllm"))
     results |= {"stale_variables": [setting.name for setting in stale]} if stale else {}
-    notes += [f"{name} {version}" for name, version in versions.items()]
+    toolkit = _toolkit(context)
+    unfit = mismatches(_in_play(context, versions, toolkit), shipped_tables())
+    results |= {"toolkit": toolkit} if toolkit else {}
+    results |= {"mismatches": [finding.message for finding in unfit]} if unfit else {}
+    notes += [f"{name} {version}" for name, version in versions.items()] + ([f"nvcc {toolkit}"] if toolkit else [])
     notes += [f"{name}={value}" for name, value in sorted(context.environment.items()) if _changes_behaviour(name)]
-    return BuiltinResult(results=results, findings=tuple(s.finding for s in stale), notes=tuple(notes))
+    return BuiltinResult(results=results, findings=(*unfit, *(s.finding for s in stale)), notes=tuple(notes))
 
 
 def _versions(context: BuiltinContext, notes: list[str]) -> dict[str, str]:
@@ -37,6 +49,27 @@ def _versions(context: BuiltinContext, notes: list[str]) -> dict[str, str]:
     except HostNotAble as error:
         notes.append(error.what)
         return {}
+
+
+def _in_play(context: BuiltinContext, versions: Mapping[str, str], toolkit: str | None) -> Versions:
+    return Versions(
+        vllm=versions.get("vllm"),
+        torch=versions.get("torch"),
+        runtime=next((versions[name] for name in RUNTIMES if name in versions), None),
+        toolkit=toolkit,
+        driver=context.facts.driver,
+    )
+
+
+def _toolkit(context: BuiltinContext) -> str | None:
+    """Return the release of the nvcc that kernels would be compiled with at run time, None without one."""
+    nvcc = context.programs.which("nvcc")
+    try:
+        said = context.programs.run([nvcc, "--version"], timeout_s=20).stdout if nvcc else ""
+    except HostNotAble:
+        return None
+    found = _TOOLKIT.search(said)
+    return found[1] if found else None
 
 
 def _changes_behaviour(name: str) -> bool:

@@ -15,7 +15,10 @@ from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.kernel_log import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
 from vdbg_env.runbook.state import ResultValue
 
-_QUERY = "name,driver_version,ecc.errors.uncorrected.volatile.total,mig.mode.current"
+_QUERY = (
+    "name,driver_version,ecc.errors.uncorrected.volatile.total,mig.mode.current,compute_cap,memory.used,memory.total"
+)
+_ASKED = 4  # columns that every nvidia-smi tells; compute_cap came later
 _CUDA = re.compile(r"CUDA(?: UMD)? Version\s*:\s*([\d.]+)")
 _CAP_SYS_PTRACE = 19
 _SHOWN = 3  # the last of what went before
@@ -54,16 +57,33 @@ def _gpus(programs: ProgramRunner, notes: list[str]) -> dict[str, ResultValue]:
         notes.append(f"nvidia-smi: {(query.stdout + query.stderr).strip().splitlines()[-1:]}")
         return {"gpus": 0}
     rows = [[cell.strip() for cell in line.split(",")] for line in query.stdout.splitlines() if line.strip()]
-    whole = [row for row in rows if len(row) == 4]
+    whole = [row for row in rows if len(row) >= _ASKED]
     results: dict[str, ResultValue] = {
         "gpus": len(rows),
         "ecc_errors": sum(int(row[2]) for row in whole if row[2].isdecimal()),
         "mig": any(row[3].lower() == "enabled" for row in whole),
     }
-    notes += [f"GPU {number}: {row[0]}" for number, row in enumerate(whole)]
+    notes += [f"GPU {number}: {_told(row)}" for number, row in enumerate(whole)]
+    results |= _memory(whole)
     results |= {"driver": whole[0][1]} if whole else {}
     cuda = _CUDA.search(table.stdout)
     return results | ({"cuda": cuda[1]} if cuda else {})
+
+
+def _memory(rows: list[list[str]]) -> dict[str, ResultValue]:
+    """Return the bytes in use on the fullest GPU, and the bytes of the smallest, where nvidia-smi tells them."""
+    sizes = [(int(row[5]) << 20, int(row[6]) << 20) for row in rows if all(x.isdecimal() for x in row[5:7]) and row[6:]]
+    if not sizes:
+        return {}
+    return {"memory_used": max(used for used, _ in sizes), "memory_total": min(total for _, total in sizes)}
+
+
+def _told(row: list[str]) -> str:
+    """Say what a GPU is: its name, its architecture, and how much of its memory is in use already."""
+    if not row[6:] or not all(cell.isdecimal() for cell in row[5:7]):
+        return row[0]
+    used, total = (int(cell) / 1024 for cell in row[5:7])
+    return f"{row[0]} (sm_{row[4].replace('.', '')}), {used:.1f} of {total:.1f} GiB in use"
 
 
 def _kernel_log(
