@@ -11,6 +11,7 @@ import click
 
 from vdbg_env import console
 from vdbg_env.application.run_in_image import RunRequest, run_in_image
+from vdbg_env.application.stale_settings import Settings, stale_settings
 from vdbg_env.cli import wiring
 from vdbg_env.errors import BadInput
 from vdbg_env.image.reference import parse_reference
@@ -97,6 +98,8 @@ def run_options(function: Function) -> Function:
 def run_container(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[RunFlags]) -> int:
     """Start the container the flags describe and return its exit status."""
     request = read_request(argv, interactive=interactive, **flags)
+    for stale in stale_settings(Settings(argv=argv, environment=dict(request.settings.env)), {}, None):
+        console.note(f"stale: {stale.text}")
     containers = wiring.containers()
     watched = request.settings.dumps if request.dump_quota is not None else None
     dumps = wiring.dump_store(watched) if watched else None

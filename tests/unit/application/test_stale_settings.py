@@ -93,3 +93,9 @@ def test_triage_tells_what_replaced_a_name_that_the_log_calls_unknown() -> None:
     assert "note: set to no use: VLLM_ATTENTION_BACKEND: gone since vLLM 0.18.0" in ran.stdout
     assert "instead: --attention-backend" in ran.stdout
     assert "instead: --kv-offloading-size" in vdbg_env("triage", str(LOGS / "held-out" / "benign-bad-flag.log")).stdout
+
+
+def test_a_program_in_the_image_is_told_of_before_it_is_looked_for() -> None:
+    ran = vdbg_env("run", "--image", "not-here:1", "-e", "VLLM_USE_V1=1", "--", *SERVE)
+    assert "stale: the command: --swap-space" in ran.stderr
+    assert "stale: the environment: VLLM_USE_V1" in ran.stderr
