@@ -16,7 +16,11 @@ from vdbg_env.runbook.plan import Plan, PlannedStep
 _WIDTH = 120
 _MOST_SIGNS = 14
 _PLACE = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
-_PATH = re.compile(r"[\w.]+(?:\[\d+\])?")
+_NAMED = re.compile(
+    r"(?:matched|results|steps|artifacts|ended|inputs|rank|workload|host)\.[\w.]+(?:\[\d+\])?|\battempts\b"
+)
+_CONVERTED = re.compile(r"\b(?:double|int|string)\(([^()]*)\)")
+_OPEN, _CLOSE = "⟨", "⟩"  # brackets that are text, while those of a pattern or a conversion are taken out
 _SEEN = re.compile(r"has\(matched\.(\w+)\)")
 _FIRE = "dd if=/dev/zero bs=1M count=1 > PIPE        # once it is silent; the pipe is in: ls -l /proc/PID/fd"
 
@@ -176,23 +180,38 @@ def _sign(plan: Plan, step: Step, outcome: Outcome) -> str | None:
 
 
 def _plain(pattern: str) -> str:
-    """Return the first choice of a pattern with what varies as `…`; groups of choices keep their first."""
-    text = re.sub(r"\(\?:([^|()]*)[^()]*\)\??", r"\1", pattern)
-    text = re.sub(r"\(\?P<\w+>([^|()]*)[^()]*\)", r"\1", text)
-    text = text.split("|", 1)[0]
-    text = re.sub(r"\[[^\]]*\][*+?]?|\\[dSws][*+]?|\.\{[\d,]*\}|\.\*", "…", text)
-    return re.sub(r"…[…\s]*…", "…", re.sub(r"\\(.)", r"\1", text)).lstrip("^").rstrip("$")
+    """Return the first choice of a pattern with what varies as `…`; what may be left out is."""
+    text = pattern.replace(r"\(", _OPEN).replace(r"\)", _CLOSE)
+    text = re.sub(r"(?:\[[^\]]*\]|\\[dSws]|\.(?=[{*+]))(?:\{[\d,]*\}|[*+?])*", "…", text)
+    text = re.sub(r"\(\?:([^|()]*)[^()]*\)\??", r"\1", text)
+    while (simpler := re.sub(r"\(\?P<\w+>([^|()]*)[^()]*\)", r"\1", text)) != text:
+        text = simpler
+    text = re.sub(r"(?:\\.|[^\\…])\?", "", text.split("|", 1)[0])
+    text = re.sub(r"…[…\s]*…", "…", re.sub(r"\\(.)", r"\1", text)).lstrip("^").rstrip("$")
+    return text.replace(_OPEN, "(").replace(_CLOSE, ")")
 
 
 def _readable(text: str) -> str:
-    """Return a text with its expressions as `<name>`."""
-    return _PLACE.sub(lambda found: f"`<{_name_of(found[1])}>`", text)
+    """Return a text with its expressions as `<name>`, arithmetic as it stands."""
+    return _PLACE.sub(lambda found: f"`{_told(found[1])}`", text)
 
 
-def _name_of(expression: str) -> str:
-    if not _PATH.fullmatch(expression):
-        return "computed"
-    words = expression.split(".")
+def _told(expression: str) -> str:
+    """Return an expression for eyes: `has(x) ? x : y` is told as `x`, conversions between texts and numbers are not."""
+    chosen = re.sub(r"^has\([\w.]+\) \? (.*) : .*$", r"\1", expression)
+    chosen = re.sub(r"^string\((.*)\)$", r"\1", chosen)
+    named = _NAMED.sub(lambda found: f"<{_name_of(found[0])}>", chosen)
+    while (simpler := _CONVERTED.sub(_without_conversion, named)) != named:
+        named = simpler
+    return named.replace(_OPEN, "(").replace(_CLOSE, ")")
+
+
+def _without_conversion(found: re.Match[str]) -> str:
+    return f"{_OPEN}{found[1]}{_CLOSE}" if " " in found[1] else found[1]
+
+
+def _name_of(path: str) -> str:
+    words = path.split(".")
     return (
         "the line" if words[-1] == "text" and words[0] == "matched" else words[-1].partition("[")[0].replace("_", " ")
     )
