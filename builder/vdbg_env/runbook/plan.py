@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
+from vdbg_env.errors import BadInput
 from vdbg_env.runbook import decide, scope
 from vdbg_env.runbook.expression import ExpressionFailed, compile_condition
 from vdbg_env.runbook.invocation import Invocation
@@ -58,9 +59,7 @@ def _planned(state: RunState, step: Step) -> PlannedStep:
     common: Mapping[str, str | None] = {}
     if isinstance(step, Run):
         common = state.runbook.commands[step.command].env
-        decision = decide.decision(state, step)
-        assert isinstance(decision, RunStep)
-        invocation = decision.invocation
+        invocation = _invocation(state, step, runs)
     return PlannedStep(
         step=step,
         runs=runs,
@@ -69,6 +68,18 @@ def _planned(state: RunState, step: Step) -> PlannedStep:
         changes=_changes(step, invocation, common),
         leads_to=tuple(_leads_to(step)),
     )
+
+
+def _invocation(state: RunState, step: Run, runs: Whether) -> Invocation | None:
+    """Return the final command of a step; one that would not be run may lack what it needs, such as a workload."""
+    try:
+        decision = decide.decision(state, step)
+    except BadInput:
+        if runs == "no":
+            return None
+        raise
+    assert isinstance(decision, RunStep)
+    return decision.invocation
 
 
 def _whether(state: RunState, step: Step) -> tuple[Whether, str | None]:

@@ -124,3 +124,13 @@ def test_the_json_of_list_show_and_lint_have_their_schemas() -> None:
     for argv in (("list",), ("show", "illegal-memory-access"), ("lint",)):
         told = vdbg_env("runbooks", *argv, "--json")
         assert json.loads(told.stdout)["schema"] == f"vdbg-env/runbooks-{argv[0]}/v1"
+
+
+def test_a_step_that_would_not_run_needs_no_workload() -> None:
+    book = shipped("core-dump-too-large")
+    steps = {one.step.id: one for one in plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")).steps}
+    assert (steps["light"].runs, steps["light"].invocation) == ("no", None)
+    assert "light" in plan.as_text(plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")))
+    told = plan.as_json(plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")))["steps"]
+    assert isinstance(told, list)
+    assert len(told) == len(book.steps)

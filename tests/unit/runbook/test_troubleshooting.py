@@ -40,6 +40,8 @@ SPEEDS = (
     "read-speed: 60 s for one reader, 480 s if 8 rank(s) read all"
 )
 # Walked for every runbook that takes them; here only as far as they lead somewhere of their own.
+# Without a workload the step before it is skipped, and leads past it: its `if` is for the plan.
+NEVER_CAME_TO = {"packed:skipped"}
 BORROWED = {"preflight", "collect_env", "memcheck", "report"}
 
 
@@ -301,7 +303,7 @@ def test_no_outcome_is_without_a_story(name: str) -> None:
     runbook = shipped(name)
     own = [step for step in runbook.steps if step.id not in BORROWED]
     wanted = {f"{step.id}:{number}" for step in own for number, _ in enumerate(step.outcomes)}
-    wanted |= {f"{step.id}:skipped" for step in own if step.condition}
+    wanted |= {f"{step.id}:skipped" for step in own if step.condition} - NEVER_CAME_TO
     assert {story.takes for story in BOOKS[name]} == wanted
 
 
