@@ -13,6 +13,7 @@ _VALUES = {
     "name": GPU_NAME,
     "driver_version": "580.95.05",
     "compute_cap": "9.0",
+    "memory.used": "1024",
     "memory.total": "81559",
     "utilization.gpu": "100",
     "ecc.errors.uncorrected.volatile.total": "0",
