@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-slow accept-vllm golden bench fuzz oracle-gdb clean
+.PHONY: help demo test lint test-slow accept-vllm golden bench gpu fuzz oracle-gdb clean
 
 PYTHON ?= python3
 VENV   := .venv

@@ -42,6 +42,7 @@ def answers(folder: Path) -> tuple[Answer, ...]:
         _unknown_flag(folder, measured),
         _devices(measured),
         _names(measured),
+        _exceptions(measured),
     )
 
 
@@ -138,14 +139,18 @@ def _xml(folder: Path) -> Answer:
     return _answer("The sanitizer's XML", told, (f"text/{path.name}" for path in files))
 
 
-_BANNER = {"focus": "[Current focus", "exception": "CUDA Exception:", "pc": "The exception was triggered at PC"}
+_BANNER = {
+    "focus": re.compile(r"\[Current focus"),
+    "exception": re.compile(r"^(?:CUDA Exception:|Assertion failed\.)", re.MULTILINE),
+    "pc": re.compile("The exception was triggered at PC"),
+}
 
 
 def _banner(folder: Path) -> Answer:
     orders: dict[str, list[str]] = {}
     for path in sorted((folder / "text").glob("cuda-gdb-*.txt")):
         text = path.read_text(errors="replace")
-        found = sorted((text.index(words), name) for name, words in _BANNER.items() if words in text)
+        found = sorted((at.start(), name) for name, words in _BANNER.items() if (at := words.search(text)))
         if found:
             orders.setdefault(", then ".join(name for _, name in found), []).append(f"text/{path.name}")
     told = [f"{order} ({len(files)} transcript(s))" for order, files in orders.items()]
@@ -185,3 +190,13 @@ def _devices(measured: Measured) -> Answer:
 def _names(measured: Measured) -> Answer:
     told = [f"{kind} {name}" for kind, name in measured.get("default_names", {}).items() if name]
     return _answer("Names of pipe and file when none are given", told)
+
+
+def _exceptions(measured: Measured) -> Answer:
+    told = [
+        f"{sample}: {seen['name']}{'' if seen['expected'] else ', WHICH WAS NOT EXPECTED'}"
+        for sample, seen in measured.get("exceptions", {}).items()
+    ]
+    return _answer(
+        "Which exception each fault is", told, (f"runs/{name}.json" for name in measured.get("exceptions", {}))
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from vdbg_env.cuda.gpu_core.reader import read_core
 from vdbg_env.cuda.line_table import Place
 
 _LOUSER = 0x80000000
+_ENOUGH = 4096  # instructions of an image: PyTorch's are of millions
 _TABLES: dict[SectionType, Layout[Any]] = {
     SectionType.DEVICES: layout.DEVICE,
     SectionType.CONTEXTS: layout.CONTEXT,
@@ -94,16 +96,13 @@ def _later_fields(core: GpuCore) -> dict[str, list[str]]:
 
 
 def _image(code: CodeMap, relocated: bool) -> dict[str, Any]:
-    with_lines = total = 0
-    for section in code.code_sections:
-        for offset in range(0, min(section.size, 1 << 16), 16):
-            total += 1
-            with_lines += bool(code.locate(Place(section=section.number, offset=offset)).chain)
+    places = (Place(section=s.number, offset=offset) for s in code.code_sections for offset in range(0, s.size, 16))
+    looked_at = [bool(code.locate(place).chain) for place in islice(places, _ENOUGH)]
     return {
         "relocated": relocated,
         "identity": str(code.elf.identity),
         "kernels": [kernel.demangled for kernel in code.kernels][:5],
         "kept": [name for name in _OF_LINES if code.elf.section(name)],
-        "instructions": total,
-        "with_lines": with_lines,
+        "instructions": len(looked_at),
+        "with_lines": sum(looked_at),
     }

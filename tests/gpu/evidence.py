@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,9 @@ class Evidence:
         path.write_text(json.dumps({"where": self.heading, **document}, indent=1) + "\n")
 
     @contextmanager
-    def judging(self, sample: Sample, by: str) -> Iterator[None]:
+    def judging(self, sample: Sample) -> Iterator[None]:
         """Note whether what is asserted inside holds: that a sample's planted fault was found."""
+        by = sample.shown_by
         try:
             yield
         except pytest.skip.Exception as reason:
@@ -147,6 +149,13 @@ class Evidence:
         for core in (self.folder / "cores").rglob("*"):
             if core.is_file() and core.stat().st_size > LARGEST_KEPT:
                 core.unlink()
+
+
+def set_aside(folder: Path) -> None:
+    """Rename what an earlier run left, by when it was written: it must not pass for this run's."""
+    if folder.exists():
+        written = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+        folder.rename(folder.with_name(f"{folder.name}-{written:%Y%m%d-%H%M%S}"))
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:

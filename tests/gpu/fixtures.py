@@ -13,7 +13,7 @@ import pytest
 
 from tests.gpu import answers
 from tests.gpu.core_facts import core_facts
-from tests.gpu.evidence import Evidence
+from tests.gpu.evidence import Evidence, set_aside
 from tests.gpu.machine import MARK, Machine, look
 from tests.gpu.needs import missing_tools
 from tests.gpu.programs import Programs
@@ -24,7 +24,7 @@ from vdbg_env.errors import VdbgError
 __all__ = ["arch", "evidence", "machine", "programs", "pytest_terminal_summary", "timed"]
 
 _EVIDENCE = pytest.StashKey[Evidence]()
-_TOOLKIT = Path("/usr/local/cuda/bin")
+_TOOLKIT = Path("/usr/local/cuda")
 _FILTER = Path("/proc/self/coredump_filter")  # inherited by every program that is started
 
 
@@ -35,8 +35,9 @@ def machine() -> Iterator[Machine]:
     if isinstance(found, str):
         pytest.skip(found)
     before = os.environ["PATH"]
-    if shutil.which("nvcc") is None and _TOOLKIT.is_dir():
-        os.environ["PATH"] = f"{before}{os.pathsep}{_TOOLKIT}"
+    # vdbg-env looks for its tools on the PATH; a toolkit that is installed is often not on it.
+    toolkits = [Path(os.environ.get("CUDA_HOME", _TOOLKIT)), _TOOLKIT]
+    os.environ["PATH"] = os.pathsep.join([before, *(str(path / "bin") for path in dict.fromkeys(toolkits))])
     # The driver ends a program by abort() after a dump, and a host core of gigabytes each time is not wanted. Memory is
     # left out of it rather than the core itself: whether the driver looks at RLIMIT_CORE is written nowhere.
     filtered = _FILTER.read_text() if _FILTER.exists() else None
@@ -60,6 +61,7 @@ def evidence(machine: Machine, pytestconfig: pytest.Config) -> Iterator[Evidence
     folder = Path(os.environ.get("GPU_EVIDENCE", "gpu-evidence")).absolute()
     if machine.rehearsal and MARK not in folder.name:
         folder = folder.with_name(f"{folder.name}-{MARK}")
+    set_aside(folder)
     kept = Evidence(folder, machine)
     pytestconfig.stash[_EVIDENCE] = kept
     kept.measure("machine", "gpus", machine.gpus)
@@ -68,6 +70,7 @@ def evidence(machine: Machine, pytestconfig: pytest.Config) -> Iterator[Evidence
     for sentence in missing_tools():
         kept.tell("missing", sentence)
     yield kept
+    kept.tidy()
     for core in sorted(path for path in (folder / "cores").rglob("*") if path.is_file()):
         name = str(core.relative_to(folder / "cores"))
         try:
@@ -76,7 +79,6 @@ def evidence(machine: Machine, pytestconfig: pytest.Config) -> Iterator[Evidence
             kept.tell(f"core {name}", f"cannot be read: {error}")
     kept.keep("answers.md", answers.render(kept.heading, answers.answers(folder)))
     kept.write_tables()
-    kept.tidy()
 
 
 @pytest.fixture(scope="session")

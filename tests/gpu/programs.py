@@ -108,7 +108,8 @@ class Programs:
             self._compiler.close()
 
     def _order(self, sample: Sample, *, lineinfo: bool = True) -> Order:
-        foreign = "sm_100" if self.arch != "sm_100" else "sm_90"
+        # Of another generation than the GPU, and known to every compiler since CUDA 11.
+        foreign = "sm_80" if self.arch.startswith("sm_7") else "sm_75"
         return Order(sample=sample, arch=foreign if sample.foreign else self.arch, lineinfo=lineinfo)
 
     def _compile(self) -> Compiler:

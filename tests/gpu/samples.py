@@ -73,6 +73,17 @@ class Sample:
         return "sanitizer" if self.tool and self.kernel else "class"
 
     @property
+    def shown_by(self) -> str:
+        """`judged_by` in words for a table: what a verdict of "found" stands for."""
+        match self.judged_by:
+            case "GPU core":
+                return "GPU core: line" if self.has_lines and self.kernel else "GPU core: kernel, it has no lines"
+            case "sanitizer":
+                return f"{self.tool} in a runbook: line"
+            case "class":
+                return "class of what it prints"
+
+    @property
     def planted(self) -> int | None:
         """The 1-based line of the planted fault; None where nothing is planted."""
         marks = [f"# PLANTED {self.args[0]}"] if self.python else [MARK]

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from tests.gpu.evidence import SKIP_ALL, Evidence, end_session
 from tests.gpu.programs import Programs
 from tests.gpu.samples import samples
-from tests.gpu.walking import first_fault, vdbg_env
+from tests.gpu.walking import first_fault, vdbg_env, wait_for
 from vdbg_env.engines.core_completeness import is_complete
 
 pytestmark = pytest.mark.gpu
@@ -131,13 +130,3 @@ def write(pipe: Path, size: int) -> int:
         return os.write(descriptor, b"\0" * size)
     finally:
         os.close(descriptor)
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Return whether a condition came true in time."""
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False

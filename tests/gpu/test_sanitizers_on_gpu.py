@@ -29,7 +29,7 @@ def named(sample: Sample) -> str:
 def test_the_runbook_finds_the_planted_line(
     sample: Sample, programs: Programs, evidence: Evidence, tmp_path: Path
 ) -> None:
-    with evidence.judging(sample, f"{sample.tool} in a runbook"):
+    with evidence.judging(sample):
         cuda_tool("compute-sanitizer")
         report = walk(sample, programs.command(sample), tmp_path, runbook="wrong-output")
         evidence.keep_run(sample.name, report, tmp_path / "run")

@@ -30,7 +30,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
 def test_the_suite_passes_with_stand_ins(rehearsed: Rehearsed) -> None:
     assert rehearsed.status == 0, rehearsed.output
     assert f"{len(FEW)} passed" in rehearsed.output
-    for found in ("misaligned.cu:5 | GPU core | found", "hang_in_templates.cu:9 | GPU core | found"):
+    for found in ("misaligned.cu:5 | GPU core: line | found", "hang_in_templates.cu:9 | GPU core: line | found"):
         assert found in rehearsed.table
 
 

@@ -23,7 +23,7 @@ def facts(folder: Path, name: str, data: bytes) -> dict[str, Any]:
 def test_without_evidence_nothing_is_answered(tmp_path: Path) -> None:
     given = answers(tmp_path)
     assert all(each.answer is None and not each.files for each in given)
-    assert render("h", given).count("Not answered") == len(given) == 10
+    assert render("h", given).count("Not answered") == len(given) == 11
 
 
 def test_identity_and_row_sizes_are_those_of_the_cores(tmp_path: Path) -> None:
@@ -101,3 +101,13 @@ def test_a_drivers_refusal_of_a_flag_is_quoted_and_its_silence_told(tmp_path: Pa
     assert told == (
         "WARNING: Ignoring unknown coredump flag 'no_such_flag'; refused under `a flag nobody knows`: no_such_flag."
     )
+
+
+def test_an_exception_that_was_not_expected_stands_out(tmp_path: Path) -> None:
+    seen = {
+        "trap": {"name": "Warp Illegal Instruction", "expected": True},
+        "x": {"name": "Warp Arrive", "expected": False},
+    }
+    told = sheet(tmp_path, exceptions=seen)["Which exception each fault is"]
+    assert told.answer == "trap: Warp Illegal Instruction; x: Warp Arrive, WHICH WAS NOT EXPECTED."
+    assert told.files == ("runs/trap.json", "runs/x.json")
