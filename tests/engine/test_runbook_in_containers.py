@@ -314,30 +314,43 @@ def test_an_image_with_a_user_of_its_own_writes_into_its_step(
     assert (record / "steps/first/1/localhost-0/stdout").read_text() == "4711\n"
 
 
-def test_who_is_not_root_gets_what_root_wrote(folder: Path, image: str) -> None:
-    """The engine's user is in the group of the socket; the container's first process is root, as in most images."""
+@pytest.fixture
+def other_user(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A folder of a user who is in the group of the engine's socket and is not root; and how to be that user."""
     socket = Path("/var/run/docker.sock")
     if os.geteuid() != 0 or not shutil.which("setpriv") or not socket.exists():
         pytest.skip("needs root, setpriv and the engine's socket")
-    user, group = 4712, socket.stat().st_gid
+    prefix = ("setpriv", "--reuid=4712", "--regid=4712", f"--groups={socket.stat().st_gid}", "--")
+    if subprocess.run([*prefix, sys.executable, "-c", "import docker"], check=False, capture_output=True).returncode:
+        pytest.skip("this Python is not open to another user")
     home = Path("/var/tmp") / f"vdbg-test-{time.time_ns()}"
     home.mkdir()
-    try:
-        shutil.copy(folder / "two-steps.yaml", home)
-        os.chown(home, user, user)
-        prefix = ("setpriv", f"--reuid={user}", f"--regid={user}", f"--groups={group}", "--")
-        if subprocess.run(
-            [*prefix, sys.executable, "-c", "import docker"], check=False, capture_output=True
-        ).returncode:
-            pytest.skip("this Python is not open to another user")
-        begun = two_steps(
-            home, image, "print('written as root'); raise SystemExit(1)", prefix=prefix, env={"HOME": str(home)}
-        )
-        ended = begun.ended()
-        assert ended.stdout, ended.stderr
-        assert outcomes(report(ended)) == {"first": "reproduced", "second": "reproduced"}
-        written = [path for path in (home / "run").rglob("*") if path.is_file()]
-        assert {path.stat().st_uid for path in written} == {user}
-        assert any(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in written)
-    finally:
-        shutil.rmtree(home)
+    shutil.copy(folder / "two-steps.yaml", home)
+    os.chown(home, 4712, 4712)
+    yield home, {"prefix": prefix, "env": {"HOME": str(home)}}
+    shutil.rmtree(home)
+
+
+def test_who_is_not_root_gets_what_root_wrote(other_user: tuple[Path, dict[str, Any]], image: str) -> None:
+    """The container's first process is root, as in most images."""
+    home, as_user = other_user
+    ended = two_steps(home, image, "print('written as root'); raise SystemExit(1)", **as_user).ended()
+    assert ended.stdout, ended.stderr
+    assert outcomes(report(ended)) == {"first": "reproduced", "second": "reproduced"}
+    written = [path for path in (home / "run").rglob("*") if path.is_file()]
+    assert {path.stat().st_uid for path in written} == {4712}
+    assert any(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in written)
+
+
+def test_who_is_not_root_gets_what_a_killed_container_wrote(
+    other_user: tuple[Path, dict[str, Any]], image: str, docker_engine: Engine
+) -> None:
+    home, as_user = other_user
+    begun = two_steps(home, image, NAP.replace("sleep(2)", "sleep(3)"), **as_user)
+    begun.until(lambda: ledger(home) == ["first"])
+    (container,) = step_containers(docker_engine)
+    docker_engine.client.kill(container)
+    ended = begun.ended()
+    assert outcomes(report(ended)) == {"first": "error", "second": "reproduced"}, ended.stderr
+    assert (home / "run/steps/first/1/localhost-0/stdout").read_text() == "up\n"
+    assert {path.stat().st_uid for path in (home / "run").rglob("*")} == {4712}

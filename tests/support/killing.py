@@ -3,13 +3,13 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.support import small_run
 from tests.support.patience import patience
-from vdbg_env.application.ports import StartedStep
+from vdbg_env.application.ports import StartedStep, StepRunner
 from vdbg_env.application.run_runbook import Hands, RunEnd, run_runbook
-from vdbg_env.engines.local_processes import LocalProcesses
 from vdbg_env.engines.scribe.helpers import MARK
 from vdbg_env.engines.scribe.process_tree import environment
 from vdbg_env.evidence.observation import Observation
@@ -17,6 +17,8 @@ from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.walk import Walk
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.state import Verdict
+
+Made = Callable[[Path], StepRunner]
 
 STEPS = ["check", "baseline", "ask", "blocking", "again"]
 STARTS = ["baseline", "baseline", "blocking", "again"]
@@ -67,7 +69,7 @@ class Killing:
 class KillingRunner:
     """A real runner with places to die before and after each start, and before an end is written down."""
 
-    def __init__(self, real: LocalProcesses, killing: Killing) -> None:
+    def __init__(self, real: StepRunner, killing: Killing) -> None:
         self._real = real
         self._killing = killing
 
@@ -96,34 +98,35 @@ class KillingStep:
         self._real.cancel(firmly=firmly)
 
 
-def killing_hands(path: Path, killing: Killing) -> Hands:
-    return small_run.hands(path, runner=KillingRunner(small_run.local(path), killing), listener=killing.event)
+def killing_hands(path: Path, killing: Killing, made: Made = small_run.local) -> Hands:
+    return small_run.hands(path, runner=KillingRunner(made(path), killing), listener=killing.event)
 
 
 PLACES = len(EVENTS) + 3 * len(STARTS)
 
 
-def killed_at(path: Path, place: int) -> None:
+def killed_at(path: Path, place: int, made: Made = small_run.local) -> None:
     """Run in a process of its own that dies at `place`."""
     pid = os.fork()
     if pid == 0:
         try:
-            run(path, killing_hands(path, Killing(place)))
+            run(path, killing_hands(path, Killing(place), made))
         finally:
             os._exit(0)
     assert os.waitpid(pid, 0)[1] == signal.SIGKILL
 
 
-def check_killed_and_resumed(path: Path, place: int) -> None:
-    killed_at(path, place)
+def check_killed_and_resumed(path: Path, place: int, made: Made = small_run.local, *, within_s: float = 5.0) -> None:
+    """Kill an engine at a place, resume its run, and hold the end to be right; `made` makes the runner of each."""
+    killed_at(path, place, made)
     began = time.monotonic()
-    end = run(path)
+    end = run(path, small_run.hands(path, runner=made(path)))
     assert [step for step, _ in outcome(end)] == STEPS, place
     assert [word for _, word in outcome(end)] == ["pass", "reproduced", "yes", "reproduced", "reproduced"], place
     assert end.finish.verdict is Verdict.REPRODUCED
     assert ledger(path) == STARTS, f"place {place}: a step was run twice, or not at all"
     assert left_running(path) == []
-    assert time.monotonic() - began < patience(5)
+    assert time.monotonic() - began < patience(within_s)
     events = read_events(path / "events.jsonl")
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
     assert [e.kind for e in events if e.kind != "run_resumed"] == EVENTS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -76,7 +75,7 @@ def small_runbook(name: str = "small") -> Runbook:
         title=name,
         steps=steps,
         matchers={"ima": Matcher(name="ima", pattern="illegal memory access")},
-        commands={"work": Command(name="work", argv=(sys.executable, "-c", WORKLOAD))},
+        commands={"work": Command(name="work", argv=("python3", "-c", WORKLOAD))},
     )
 
 

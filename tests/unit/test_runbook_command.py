@@ -3,13 +3,17 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import Ran, vdbg_env
-from vdbg_env.cli import main
+from vdbg_env.application.ports import StartedStep
+from vdbg_env.cli import main, wiring
+from vdbg_env.errors import EngineFailed
 from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.runbook.invocation import Invocation
 
 RUNBOOK = """\
 apiVersion: vdbg-env/v1
@@ -240,3 +244,26 @@ def test_a_link_planted_among_the_artifacts_is_not_followed_into_the_recording(h
     _run("--record", "kept", "--run-dir", "run", "--", sys.executable, str(script))
     assert (here / "kept" / "recording.json").is_file()
     assert not [p for p in (here / "kept").rglob("*") if p.name in {"leak", "pipe"}]
+
+
+class EngineAway:
+    """A runner whose engine went away before its first step."""
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedStep:
+        raise EngineFailed("the engine is away")
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedStep | None:
+        return None
+
+
+def test_a_run_whose_engine_went_away_says_how_to_go_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local = wiring.local_place
+    with monkeypatch.context() as patch:
+        patch.setattr(wiring, "local_place", lambda env: replace(local(env), runner=lambda *_: EngineAway()))
+        assert run("--run-dir", "r") == 1
+    told = capsys.readouterr().err
+    assert "error: the engine is away" in told
+    assert f"go on with: vdbg-env runbook tiny --resume {here / 'r'}" in told
+    assert run("--resume", "r", workload=()) == 3

@@ -17,7 +17,7 @@ from vdbg_env.record.redaction import Pseudonyms, Redactor
 from vdbg_env.runbook.state import Facts
 
 if TYPE_CHECKING:
-    from vdbg_env.application.ports import BinarySource, ProgramRunner, StepRunner
+    from vdbg_env.application.ports import BinarySource, ProgramRunner, SourceText, StepRunner
     from vdbg_env.record.run_directory import RunHead
 
 _LABEL_CUDA = "dev.vdbg-env.cuda"
@@ -42,9 +42,10 @@ class StepPlace:
     """Where a run's steps are started; `image` and `container` are None for this machine.
 
     `programs` and `binaries` are those at hand there, and `reading` gives programs that may also read the folder of a
-    run; `environment` is what a workload inherits there, `data_dir` the shipped runbooks as it sees them. `runner`
-    makes what starts the steps of a run, given the run's folder, the values that must not be kept and the stand-ins
-    where there are any; `close` takes away what a helper program that was cut short has left.
+    run; `sources` finds the text of source lines there; `environment` is what a workload inherits there, `data_dir` the
+    shipped runbooks as it sees them. `runner` makes what starts the steps of a run, given the run's folder, the values
+    that must not be kept and the stand-ins where there are any; `close` takes away what a helper program that was cut
+    short has left.
     """
 
     programs: ProgramRunner
@@ -52,6 +53,7 @@ class StepPlace:
     binaries: BinarySource
     environment: Mapping[str, str]
     data_dir: str
+    sources: SourceText
     runner: Callable[[Path, tuple[str, ...], Pseudonyms | None], StepRunner]
     close: Callable[[], None]
     container: StepContainer | None = None

@@ -29,12 +29,11 @@ from vdbg_env.cli import wiring
 from vdbg_env.cli.person import AtTerminal, Nobody
 from vdbg_env.cli.run_progress import RunProgress
 from vdbg_env.console import note
-from vdbg_env.errors import HostNotAble
+from vdbg_env.errors import EngineFailed, HostNotAble
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.record.walk import Walk
 from vdbg_env.report import run_json, run_terminal
 from vdbg_env.report.model import Report
-from vdbg_env.resources import data_dir
 from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.verdict import bisect_status
 
@@ -72,8 +71,12 @@ def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) 
             redactor=begun.redactor,
             listener=RunProgress(begun.order.directory.path),
         )
-        end = run_runbook(begun.order, hands)
-        report = _report(begun, end.walk, end)
+        try:
+            end = run_runbook(begun.order, hands)
+        except (HostNotAble, EngineFailed):
+            note(_going_on(request, begun))
+            raise
+        report = _report(begun, place, end.walk, end)
         files = _kept(report, begun.order.directory)
         if request.record and end.signal is None:
             wiring.write_recording(begun, request.record, datetime.now(UTC))
@@ -136,16 +139,20 @@ def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, fi
     if files:
         note(f"kept in {path}: {', '.join(files)}")
     if end.signal is not None:
-        note(f"go on with: vdbg-env runbook {request.runbook} --resume {path}")
+        note(_going_on(request, begun))
         return 128 + end.signal
     if request.bisect:
         return bisect_status(report.verdict, handed_over=bool(end.walk.state.came_from))
     return report.exit_status
 
 
+def _going_on(request: RunbookRequest, begun: Begun) -> str:
+    return f"go on with: vdbg-env runbook {request.runbook} --resume {begun.order.directory.path}"
+
+
 def _builtins(begun: Begun, place: StepPlace) -> BuiltinSteps:
     def so_far(standing: Standing) -> Report:
-        return _report(begun, Walk(state=standing.state, walked=standing.walked))
+        return _report(begun, place, Walk(state=standing.state, walked=standing.walked))
 
     return BuiltinSteps(
         programs=place.reading(begun.order.directory.path),
@@ -157,13 +164,13 @@ def _builtins(begun: Begun, place: StepPlace) -> BuiltinSteps:
     )
 
 
-def _report(begun: Begun, walk: Walk, end: RunEnd | None = None) -> Report:
+def _report(begun: Begun, place: StepPlace, walk: Walk, end: RunEnd | None = None) -> Report:
     return run_report(
         begun.order.head,
         redacted(walk, begun.redactor),
         begun.order.directory.path,
         cores=wiring.core_files(),
-        sources=wiring.source_text((str(Path.cwd()), str(data_dir("images") / "samples")), ()),
+        sources=place.sources,
         elapsed_s=end.elapsed_s if end else None,
         finish=end.finish if end else None,
     )

@@ -217,9 +217,14 @@ def local_place(environment: Mapping[str, str]) -> StepPlace:
         binaries=binary_source(),
         environment=environment,
         data_dir=str(data_dir("runbooks")),
+        sources=_sources_here(),
         runner=runner,
         close=lambda: None,
     )
+
+
+def _sources_here() -> SourceText:
+    return source_text((str(Path.cwd()), str(data_dir("images") / "samples")), ())
 
 
 def step_container(request: ContainerRequest, tell: Callable[[str], None]) -> StepContainer:
@@ -248,6 +253,7 @@ def container_place(container: StepContainer, *, name: str | None, tell: Callabl
     """
     from vdbg_env.application.step_place import StepPlace
     from vdbg_env.engines.container_programs import ContainerBinaries, ContainerPrograms
+    from vdbg_env.engines.container_sources import ContainerSources
     from vdbg_env.engines.container_steps import ContainerSteps
     from vdbg_env.engines.docker_client import connect
     from vdbg_env.engines.hang_tools import gpu_probe, hang_tools
@@ -286,6 +292,7 @@ def container_place(container: StepContainer, *, name: str | None, tell: Callabl
         binaries=ContainerBinaries(steps, image, binary_source()),
         environment=own,
         data_dir=DATA,
+        sources=ContainerSources(steps, image, _sources_here()),
         runner=runner,
         close=steps.close,
         container=container,

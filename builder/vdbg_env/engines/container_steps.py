@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +39,7 @@ class ContainerSteps:
         self._image = image
         self._settings = settings
         self._here = here
+        containers.run_mark = settings.mark
         self._check_the_way(Path(settings.mark))
 
     def start(self, invocation: Invocation, directory: Path) -> ContainerStep:
@@ -124,11 +124,10 @@ class ContainerStep(SupervisedStep):
         self._left: str | None = None
 
     def cancel(self, *, firmly: bool = False) -> None:
-        """Ask the supervisor to end the tree; a second asking is firm."""
+        """Ask the supervisor to end the tree; firmly by two signals at once, for two of a kind may be taken for one."""
         self._asked = True
-        for _ in range(2 if firmly else 1):
-            self._containers.signal(self.mark, signal.SIGTERM)
-            time.sleep(0.02 if firmly else 0)  # two signals at once would be seen as one
+        for number in (signal.SIGTERM, signal.SIGINT) if firmly else (signal.SIGTERM,):
+            self._containers.signal(self.mark, number)
 
     def _lost(self) -> None:
         """End the container, if the engine still has one, and have what root wrote in it given to us."""
@@ -158,6 +157,12 @@ class ContainerStep(SupervisedStep):
         with suppress(FileNotFoundError):
             end = ContainerEnd(**json.loads((self._directory / CONTAINER).read_text()))
         memory = self._containers.container.memory
+        if self._left and seen.ended.by is EndedBy.CANCEL and not self._asked:
+            raise HostNotAble(
+                "the container engine was stopped under a step",
+                cause="it ended the step's container, and answers no more",
+                next_step="systemctl start docker (as root), then go on with --resume: the step is repeated",
+            )
         seen = replace(seen, notes=(*seen.notes, self._left)) if self._left else seen
         return told_by_engine(seen, end, memory=memory, unasked=self.started_here and not self._asked)
 

@@ -54,6 +54,19 @@ class DockerImages:
                 if stream is not None:
                     yield from spilled(posixpath.join(parent, member.name), stream)
 
+    def read(self, image_id: str, path: str, *, largest: int) -> bytes | None:
+        """Return what a file of the image holds; None when there is no such file, or it is larger than that."""
+        with (
+            self._container(image_id, ["true"]) as container,
+            engine_errors(self.engine.endpoint),
+            suppress(errors.NotFound),
+            container_archive(self.engine.client, container, path) as (archive, _),
+        ):
+            member = next(iter(archive), None)
+            stream = archive.extractfile(member) if member and member.isfile() and member.size <= largest else None
+            return stream.read() if stream else None
+        return None
+
     def execute(
         self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
     ) -> Completed:

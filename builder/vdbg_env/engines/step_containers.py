@@ -33,6 +33,7 @@ from vdbg_env.image.step_container import DATA, PACKAGES, Mount, StepContainer
 Tell = Callable[[str], None]
 
 PURPOSE = f"{OUR_LABEL}.purpose"
+RUN = f"{OUR_LABEL}.run"
 LOOK = f"{OUR_LABEL}.look"
 ATTEMPT = f"{OUR_LABEL}.attempt"  # which run, step, attempt and rank a container is of
 _START_LIMIT_S = 60.0
@@ -64,6 +65,7 @@ class StepContainers:
         self._connect = connect
         self._engines: dict[int, Engine] = {}
         self._looks = uuid.uuid4().hex  # names the containers of helper programs, for `close`
+        self.run_mark = ""  # names the run, once there is one
         self.container = container
         self.image_id: str | None = None  # what the image's name meant when the run began
         self._runbooks = runbooks
@@ -79,9 +81,14 @@ class StepContainers:
         return self._engines[me]
 
     def close(self) -> None:
-        """Remove the containers of helper programs whose process was ended while they ran."""
+        """Remove what was left: by helper programs that were ended while they ran, by an engine that was away."""
         with suppress(VdbgError):
             for container in self._labelled(f"{PURPOSE}=look", f"{LOOK}={self._looks}"):
+                self._remove(container)
+            ended = (
+                self._labelled(f"{PURPOSE}=step", f"{RUN}={self.run_mark}", only_ended=True) if self.run_mark else ()
+            )
+            for container in ended:
                 self._remove(container)
 
     def supervise(
@@ -93,7 +100,7 @@ class StepContainers:
         HostNotAble or EngineFailed.
         """
         self.remove(mark)
-        labels = {PURPOSE: "step", ATTEMPT: mark}
+        labels = {PURPOSE: "step", RUN: self.run_mark, ATTEMPT: mark}
         mounts = (Mount(source=str(directory), target=str(directory)), *mounts)
         with self._begun(argv, labels=labels, mounts=mounts, attached=True, kept=True) as (_, stream):
             self._hand_over(stream, json.dumps(str(directory)).encode() + b"\n", order)
@@ -139,9 +146,10 @@ class StepContainers:
     def _marked(self, mark: str) -> tuple[str, ...]:
         return self._labelled(f"{PURPOSE}=step", f"{ATTEMPT}={mark}")
 
-    def _labelled(self, *labels: str) -> tuple[str, ...]:
+    def _labelled(self, *labels: str, only_ended: bool = False) -> tuple[str, ...]:
+        filters: dict[str, Any] = {"label": list(labels), **({"status": "exited"} if only_ended else {})}
         with engine_errors(self.engine.endpoint):
-            found = self.engine.client.containers(all=True, filters={"label": list(labels)})
+            found = self.engine.client.containers(all=True, filters=filters)
         return tuple(str(container["Id"]) for container in found)
 
     def _remove(self, container: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.application.ports import BinarySource, Completed, StepRunner
+from vdbg_env.application.ports import BinarySource, Completed, SourceText, StepRunner
 from vdbg_env.application.run_in_image import RunRequest
 from vdbg_env.application.step_place import (
     ContainerRequest,
@@ -17,6 +17,7 @@ from vdbg_env.application.step_place import (
     with_image_facts,
 )
 from vdbg_env.engines.binary_files import BinaryFiles
+from vdbg_env.engines.source_text import SourceFiles
 from vdbg_env.errors import BadInput
 from vdbg_env.image.run_settings import DumpVolume, Gpu, RunSettings
 from vdbg_env.image.step_container import Mount, StepContainer, StepImage
@@ -50,9 +51,10 @@ def no_runner(_run: Path, _sensitive: tuple[str, ...], _names: Pseudonyms | None
 
 def place(**fields: Any) -> StepPlace:
     binaries: BinarySource = BinaryFiles()
+    sources: SourceText = SourceFiles()
     return StepPlace(
-        programs=NoPrograms(), reading=lambda _: NoPrograms(), binaries=binaries, environment={}, data_dir="/d",
-        runner=no_runner, close=lambda: None, **fields,
+        programs=NoPrograms(), reading=lambda _: NoPrograms(), binaries=binaries, sources=sources, environment={},
+        data_dir="/d", runner=no_runner, close=lambda: None, **fields,
     )  # fmt: skip
 
 

@@ -17,6 +17,9 @@ _CHUNK = 256 << 10
 _KERNEL_LOG = "kernel.log"
 
 
+CANCELS = (signal.SIGTERM, signal.SIGINT)
+
+
 class Streams:
     """The files of an attempt's output, each fed as its stream is read; `printed` is told of everything printed."""
 
@@ -40,9 +43,10 @@ class Streams:
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in CANCELS:
             signal.signal(number, lambda *_: cancelled())
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, CANCELS)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
 
     def open(self, stdout: int | None = None, stderr: int | None = None) -> None:

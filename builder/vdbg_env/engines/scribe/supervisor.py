@@ -18,7 +18,7 @@ from vdbg_env.engines.scribe.orders import Orders, from_json, settled
 from vdbg_env.engines.scribe.ownership import give_back
 from vdbg_env.engines.scribe.phase import Phase, Verdict
 from vdbg_env.engines.scribe.process_tree import Process, become_subreaper, descendants, process, send
-from vdbg_env.engines.scribe.streams import Streams
+from vdbg_env.engines.scribe.streams import CANCELS, Streams
 from vdbg_env.engines.scribe.watches import GrowingFiles, HangWatch, WorkerCensus
 from vdbg_env.record.redaction import Pseudonyms, Redactor
 
@@ -295,6 +295,8 @@ def main() -> int:
         return 1  # the engine went before it had a step for us
     os.chdir(json.loads(named))
     lock = lock_file.take(".")
+    # A cancel that comes before anybody listens must wait: it would end us, and as a container's first process miss us.
+    signal.pthread_sigmask(signal.SIG_BLOCK, CANCELS)
     os.write(1, b"ready\n")
     orders = from_json(sys.stdin.buffer.readline())
     if orders is None:

@@ -1,0 +1,50 @@
+"""The engine is killed at every single place of a full run where it can be, while its steps run in containers."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine.step_images import python_image, step_containers
+from tests.support.killing import PLACES, check_killed_and_resumed
+from vdbg_env.application.ports import StepRunner
+from vdbg_env.engines.container_steps import ContainerSteps
+from vdbg_env.engines.docker_client import Engine, connect
+from vdbg_env.engines.step_containers import StepContainers
+from vdbg_env.engines.step_image import look
+from vdbg_env.engines.step_orders import StepSettings
+from vdbg_env.image.run_settings import Gpu, RunSettings
+from vdbg_env.image.step_container import PACKAGES, Mount, StepContainer
+from vdbg_env.resources import data_dir
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("place", range(1, PLACES + 1))
+def test_an_engine_killed_at_every_place_is_resumed_to_the_same_end(
+    tmp_path: Path, place: int, docker_engine: Engine
+) -> None:
+    image = python_image(docker_engine)
+    folder = str(tmp_path)
+    container = StepContainer(
+        settings=RunSettings(image=image, gpu=Gpu(by="none"), dumps=None, ulimits=()),
+        mounts=(Mount(source=folder, target=folder),),
+    )
+
+    def made(path: Path) -> StepRunner:
+        profile = (data_dir("templates") / "seccomp-ptrace.json").read_text()
+        containers = StepContainers(
+            connect, container, seccomp_profile=profile, runbooks=data_dir("runbooks"), tell=lambda _: None
+        )
+        seen = look(containers, ())
+        settings = StepSettings(
+            env={"LEDGER": f"{folder}/ledger"},
+            cwd=Path(seen.folder),
+            mark=str(path),
+            inherits=True,
+            python=seen.python,
+            packages=Path(PACKAGES),
+        )
+        return ContainerSteps(containers, seen, settings, here=tmp_path)
+
+    check_killed_and_resumed(tmp_path / "run", place, made, within_s=30.0)
+    assert step_containers(docker_engine) == []
