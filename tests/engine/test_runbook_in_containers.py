@@ -255,6 +255,30 @@ def test_a_container_that_runs_out_of_memory_says_so(folder: Path, image: str) -
     assert told["out_of_memory"] is True
 
 
+def test_without_a_command_the_bundled_sample_is_built_and_run_in_the_image(folder: Path, image: str) -> None:
+    """The compiler and nvidia-smi are scripts here: what is shown is that both are the image's, and see the same."""
+    programs = {
+        "nvidia-smi": "#!/bin/sh\n[ \"$1\" = -L ] && echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'\n",
+        "nvcc": (
+            '#!/bin/sh\nfor word; do last=$word; [ "$out" = next ] && out=$word; [ "$word" = -o ] && out=next; done\n'
+            'grep -q PLANTED "$last" || exit 1\n'
+            'printf "#!/bin/sh\\necho CUDA error: an illegal memory access was encountered; exit 1\\n" > "$out"\n'
+            'chmod +x "$out"\n'
+        ),
+    }
+    mounts: list[str] = []
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+        mounts += ["--mount", f"{folder / name}:/usr/local/bin/{name}:ro"]
+    flags = ("--image", image, *mounts, *NO_GPU, "-i", "quick=true", "--json")
+    ended = runbook(folder, "illegal-memory-access", *flags)
+    walked = report(ended)
+    assert "was built in the image" in ended.stderr
+    assert walked["provenance"] == "real"
+    assert outcomes(walked)["baseline"] == "reproduced"
+
+
 @pytest.mark.parametrize(("how", "words"), [("kill", "its container was killed"), ("stop", "told to end from outside")])
 def test_a_container_ended_by_somebody_else_is_a_lost_step(
     folder: Path, image: str, docker_engine: Engine, how: str, words: str

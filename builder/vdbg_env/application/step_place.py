@@ -68,7 +68,7 @@ class StepPlace:
 
 
 def with_image_facts(facts: Facts, image: StepImage | None) -> Facts:
-    """Return the facts with what the labels that `vdbg-env build` wrote say of an image."""
+    """Return the facts with what the labels that `vdbg-env build` wrote say of an image that could not be asked."""
     if image is None:
         return facts
     labels = dict(image.labels)
@@ -77,8 +77,8 @@ def with_image_facts(facts: Facts, image: StepImage | None) -> Facts:
     return replace(
         facts,
         on="docker",
-        cuda=labels.get(_LABEL_CUDA, facts.cuda),
-        vllm=source.removeprefix(_VLLM) if source.startswith(_VLLM) else facts.vllm,
+        cuda=facts.cuda or labels.get(_LABEL_CUDA),
+        vllm=facts.vllm or (source.removeprefix(_VLLM) if source.startswith(_VLLM) else None),
         lineinfo=facts.lineinfo if proof is None else proof.startswith("full"),
     )
 

@@ -95,8 +95,8 @@ def command(
     """Walk a failure step by step, from the workload as given to kernel, source line and report.
 
     Steps run where this is typed, or, with --image or --on docker, each in a container of an image that holds Python
-    3.11; the record stays here. Without COMMAND the workload of ./vdbg.yaml is taken, and without that, on this
-    machine, the bundled sample, replayed where no GPU answers.
+    3.11; the record stays here. Without COMMAND the workload of ./vdbg.yaml is taken, and without that the
+    bundled sample, replayed where no GPU answers.
 
     \b
     Example:

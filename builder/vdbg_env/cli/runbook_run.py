@@ -15,14 +15,14 @@ import click
 
 from vdbg_env.application.begin_run import Begun, begin, find_run, runs_home
 from vdbg_env.application.builtin_steps.registry import BuiltinSteps
-from vdbg_env.application.bundled_sample import with_bundled_sample
+from vdbg_env.application.bundled_sample import with_bundled_sample, with_sample_in_sight
 from vdbg_env.application.installed import installed_vllm
 from vdbg_env.application.ports import StepRunner
 from vdbg_env.application.report_files import write_report
 from vdbg_env.application.run_report import run_report
 from vdbg_env.application.run_runbook import Hands, RunEnd, Standing, redacted, run_runbook
 from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.application.runbook_request import RunbookRequest, prepare
+from vdbg_env.application.runbook_request import RunbookRequest
 from vdbg_env.application.stale_settings import Settings, told_before_start
 from vdbg_env.application.step_place import StepPlace, resumed_container
 from vdbg_env.cli import wiring
@@ -42,13 +42,15 @@ def run(request: RunbookRequest) -> int:
     """Run the request to its end, write the report beside the record, and return the exit status of its verdict."""
     if request.record:
         wiring.check_recording_place(request.record)
-    bundled = with_bundled_sample(request, wiring.programs(), runs_home(os.environ) / "sample")
-    request = bundled.request
-    if bundled.said:
-        note(bundled.said)
     library = RunbookLibrary(request.files)
+    sample = runs_home(os.environ) / "sample"
+    request = with_sample_in_sight(request, sample)
     with closing(_place(request, library)) as place:
-        return _run_in(place, request, library)
+        bundled = with_bundled_sample(request, place.programs, sample)
+        if bundled.said:
+            note(bundled.said)
+        where = wiring.local_place(os.environ) if bundled.request.replay else place
+        return _run_in(where, bundled.request, library)
 
 
 def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) -> int:
@@ -92,7 +94,7 @@ def _place(request: RunbookRequest, library: RunbookLibrary) -> StepPlace:
         return wiring.container_place(recorded, name=name, tell=note) if recorded else wiring.local_place(os.environ)
     if request.container is None:
         return wiring.local_place(os.environ)
-    prepare(request, library, os.environ)  # so that no container is started for a runbook that cannot be run
+    library.load(request.runbook)  # so that no container is started for a runbook that cannot be run
     return wiring.container_place(wiring.step_container(request.container, note), name=None, tell=note)
 
 

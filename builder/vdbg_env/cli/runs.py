@@ -165,6 +165,8 @@ def _text(run: RecordedRun) -> str:
         f"  workload {' '.join(head.workload)}",
         f"  started  {head.started} on {head.host}, {duration(run.elapsed_s)}",
     ]
+    if image := head.image.get("name"):
+        lines.append(f"  steps in containers of {image} ({head.image.get('digest') or head.image.get('id')})")
     if head.recorded_on:
         lines.append(f"  replayed from a recording of {head.recorded_on}")
     if run.found:
@@ -199,6 +201,7 @@ def _document(run: RecordedRun) -> dict[str, Any]:
         "started": run.head.started,
         "host": run.head.host,
         "recorded_on": run.head.recorded_on or None,
+        "image": dict(run.head.image) or None,
         "condition": run.condition,
         "verdict": run.verdict,
         "why": run.why,

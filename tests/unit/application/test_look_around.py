@@ -13,6 +13,7 @@ from vdbg_env.application.runbook_request import RunbookRequest
 from vdbg_env.application.step_place import StepPlace
 from vdbg_env.engines.binary_files import BinaryFiles
 from vdbg_env.engines.programs import Programs as RealPrograms
+from vdbg_env.engines.source_text import SourceFiles
 from vdbg_env.errors import HostNotAble
 from vdbg_env.record.redaction import Pseudonyms
 from vdbg_env.runbook.model import Requires, Runbook
@@ -27,7 +28,7 @@ def place(programs: ProgramRunner, binaries: BinarySource) -> StepPlace:
 
     return StepPlace(
         programs=programs, reading=lambda _: programs, binaries=binaries, environment={}, data_dir="/d",
-        runner=runner, close=lambda: None,
+        sources=SourceFiles(), runner=runner, close=lambda: None,
     )  # fmt: skip
 
 

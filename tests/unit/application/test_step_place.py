@@ -129,3 +129,8 @@ def test_a_proof_that_is_not_full_is_no_line_info_and_without_a_label_nothing_is
     assert with_image_facts(Facts(), partial).lineinfo is False
     assert with_image_facts(Facts(), StepImage(name="x", image_id="y")).lineinfo is None
     assert with_image_facts(Facts(), None) == Facts()
+
+
+def test_what_was_asked_in_the_image_counts_more_than_its_labels() -> None:
+    image = StepImage(name="x", image_id="y", labels=(("dev.vdbg-env.cuda", "13.0"),))
+    assert with_image_facts(Facts(cuda="12.9"), image).cuda == "12.9"

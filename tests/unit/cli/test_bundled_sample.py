@@ -3,14 +3,18 @@
 import json
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.unit.application.test_builtin_steps import Answer, Programs
-from vdbg_env.application.bundled_sample import SAMPLE, with_bundled_sample
+from vdbg_env.application.bundled_sample import SAMPLE, with_bundled_sample, with_sample_in_sight
+from vdbg_env.application.run_in_image import RunRequest
 from vdbg_env.application.runbook_request import RunbookRequest
+from vdbg_env.application.step_place import ContainerRequest
 from vdbg_env.errors import HostNotAble
+from vdbg_env.image.run_settings import RunSettings
 from vdbg_env.resources import data_dir
 
 IMA = RunbookRequest(runbook="illegal-memory-access")
@@ -79,6 +83,35 @@ def test_on_a_gpu_the_program_itself_is_built_and_run(tmp_path: Path) -> None:
     assert bundled.request.argv == (str(tmp_path / SAMPLE),) and bundled.request.replay is None
     assert bundled.said and "was built here" in bundled.said
     assert "-lineinfo" in programs.asked[-1]
+
+
+def in_image(runbook: str = "illegal-memory-access", **fields: Any) -> RunbookRequest:
+    container = ContainerRequest(run=RunRequest(settings=RunSettings(image="debug:1"), image="debug:1"))
+    return RunbookRequest(runbook=runbook, container=container, **fields)
+
+
+def test_in_an_image_the_sample_is_built_by_the_images_compiler_where_containers_see_it(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "sample"
+    request = with_sample_in_sight(in_image(), folder)
+    assert request.container is not None
+    mounts = [(mount.source, mount.read_only) for mount in request.container.mounts]
+    assert mounts == [(str(folder), False), (str(data_dir("images") / "samples"), True)]
+    assert folder.is_dir(), "what is not there cannot be mounted"
+    bundled = with_bundled_sample(request, with_gpu(nvcc=""), folder)
+    assert bundled.request.argv == (str(folder / SAMPLE),) and bundled.request.container
+    assert bundled.said and "was built in the image" in bundled.said
+
+
+def test_an_image_without_a_gpu_gives_the_replay_which_runs_in_no_container(tmp_path: Path) -> None:
+    bundled = with_bundled_sample(in_image(), Programs(), tmp_path)
+    assert bundled.request.replay and bundled.request.container is None
+    assert bundled.said and "no GPU answers in the image" in bundled.said
+
+
+@pytest.mark.parametrize("request_", [in_image(argv=("prog",)), in_image(runbook="no-recording-of-this-one"), IMA])
+def test_containers_that_need_no_sample_see_none(request_: RunbookRequest, tmp_path: Path) -> None:
+    assert with_sample_in_sight(request_, tmp_path / "sample") is request_
+    assert not (tmp_path / "sample").exists()
 
 
 def test_a_gpu_without_a_compiler_gives_the_replay_and_says_why(tmp_path: Path) -> None:

@@ -75,6 +75,19 @@ def test_runs_are_listed_and_shown(here: Path, capsys: pytest.CaptureFixture[str
     assert "did you mean 'bad'" in capsys.readouterr().err
 
 
+def test_a_run_in_containers_names_their_image(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = here / "vdbg-runs" / "bad" / "run.json"
+    image = {"name": "debug:1", "id": "sha256:aa", "digest": None}
+    head.write_text(json.dumps(json.loads(head.read_text()) | {"image": image}))
+    capsys.readouterr()
+    assert main(["runs", "show", "bad"]) == 0
+    assert "  steps in containers of debug:1 (sha256:aa)" in capsys.readouterr().out.splitlines()
+    main(["runs", "list", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    jsonschema.validate(printed, schema("runs-v1"))
+    assert {run["run"]: run["image"] for run in printed["runs"]} == {"bad": image, "good": None}
+
+
 def test_the_head_of_a_run_follows_its_own_schema(here: Path) -> None:
     head, report = (json.loads((here / "vdbg-runs/bad" / name).read_text()) for name in ("run.json", "report.json"))
     jsonschema.validate(head, schema("run-head-v1"))
