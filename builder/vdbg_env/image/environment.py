@@ -60,7 +60,6 @@ def _line_info(debug: DebugInfo, arch: tuple[str, ...]) -> tuple[Variable, ...]:
         # optimiser off, and with it many a bug.
         "FLASHINFER_JIT_LINEINFO": "1",
         "CUTE_DSL_LINEINFO": "1",
-        "DG_JIT_WITH_LINEINFO": "1",
         "TRITON_DISABLE_LINE_INFO": "0",
     }
     return tuple(Variable(name=name, value=value) for name, value in values.items())

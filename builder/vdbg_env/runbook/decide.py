@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from vdbg_env.errors import BadInput
+from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook import engine_args, scope, template, workload
 from vdbg_env.runbook.expression import ExpressionFailed, Names, Value, compile_condition
 from vdbg_env.runbook.invocation import Invocation, ServerDriver
@@ -19,6 +20,8 @@ def why_skipped(state: RunState, step: Step) -> str | None:
     """Return the reason a step is not run, or None when it is: a missing tool, or an `if` that does not hold."""
     if isinstance(step, Run) and step.engine_args and _workload(state).kind == "program":
         return "the workload is no Python program, so it has no vLLM engine to change"
+    if isinstance(step, Run) and (refused := _could_not_start(state, step.command)):
+        return f"its program could not be started in step {refused!r} either"
     missing = [tool for tool in step.tools if state.facts.tools is not None and tool not in state.facts.tools]
     if missing:
         return f"{', '.join(missing)} is not at hand"
@@ -30,6 +33,16 @@ def why_skipped(state: RunState, step: Step) -> str | None:
     except ExpressionFailed as error:
         return f"its condition could not be decided: {error}"
     return None if held else f"its condition does not hold: {step.condition}"
+
+
+def _could_not_start(state: RunState, command: str) -> str | None:
+    """Return the step in which a command could not be started as it was given, not inside a tool that was not there."""
+    for record in state.trail:
+        step = state.runbook.step(record.step)
+        plain = isinstance(step, Run) and step.command == command and not step.argv.wrap
+        if plain and record.ended is not None and record.ended.by is EndedBy.NOT_STARTED:
+            return record.step
+    return None
 
 
 def decision(state: RunState, step: Step) -> Decision:

@@ -11,6 +11,7 @@ from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.errors import BadInput
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.memory_kill import memory_kill_findings
+from vdbg_env.evidence.not_started import not_started_findings
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook import engine_args, scope, template
 from vdbg_env.runbook.expression import ExpressionFailed, Names, Value, compile_condition
@@ -61,10 +62,10 @@ class _Judge:
         outcome = self._error_outcome() if failure else self._first_that_holds()
         message = failure or self._text(outcome.message)
         observations = self.result.observations
-        killed = tuple(replace(finding, step=self.step.id) for finding in memory_kill_findings(observations))
         # Of a step that tried nothing only an `error` outcome can speak: the others judge what was not seen.
         told = self._finding(outcome, message) if not failure or outcome.status is Status.ERROR else ()
-        findings = (*self.result.findings, *killed, *told)
+        ends = (*memory_kill_findings(observations), *(() if told else not_started_findings(observations)))
+        findings = (*self.result.findings, *(replace(finding, step=self.step.id) for finding in ends), *told)
         artifacts = self.values.get("artifacts")
         return StepRecord(
             step=self.step.id,

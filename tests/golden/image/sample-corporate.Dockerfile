@@ -13,7 +13,6 @@ ENV VDBG_ROOT="/opt/vdbg" \
     TORCH_CUDA_ARCH_LIST="9.0" \
     FLASHINFER_JIT_LINEINFO="1" \
     CUTE_DSL_LINEINFO="1" \
-    DG_JIT_WITH_LINEINFO="1" \
     TRITON_DISABLE_LINE_INFO="0"
 
 # The site's certificate authority
@@ -121,4 +120,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:e4c2e789cead12269f4b975833e91dcb1fd99e08fb1a7a72c0dc6fc857e6e0d1"
+    dev.vdbg-env.plan.digest="sha256:8a7e196bb7f7897d6f7f279118a0b3f2d64d2f3eb94a520a3ba9f76e2c164e94"

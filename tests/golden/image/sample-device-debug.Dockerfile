@@ -13,7 +13,6 @@ ENV VDBG_ROOT="/opt/vdbg" \
     TORCH_CUDA_ARCH_LIST="9.0" \
     FLASHINFER_JIT_LINEINFO="1" \
     CUTE_DSL_LINEINFO="1" \
-    DG_JIT_WITH_LINEINFO="1" \
     TRITON_DISABLE_LINE_INFO="0"
 WORKDIR /opt/vdbg
 
@@ -103,4 +102,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:122bcf9c03f50373c419a4256a810ca462b82c97ac80cd56e4e0b99dfc79e84f"
+    dev.vdbg-env.plan.digest="sha256:9b83bf5c3e9afb5a7d82b75f0dca46fcf8cac83c89f7a0f142de59119b2b1065"

@@ -15,7 +15,6 @@ ENV VDBG_ROOT="/opt/vdbg" \
     TORCH_CUDA_ARCH_LIST="9.0" \
     FLASHINFER_JIT_LINEINFO="1" \
     CUTE_DSL_LINEINFO="1" \
-    DG_JIT_WITH_LINEINFO="1" \
     TRITON_DISABLE_LINE_INFO="0"
 WORKDIR /opt/vdbg
 
@@ -105,4 +104,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:7b0575c49a0c59be688f4d4031655b5a1d160598f4816d4771ae9e448294eb5b"
+    dev.vdbg-env.plan.digest="sha256:09c19de6c06a2d2d5c5914ce5b756fe0fe51d628683834c0a8c9e597c71b95e6"

@@ -13,7 +13,6 @@ ENV VDBG_ROOT="/opt/vdbg" \
     TORCH_CUDA_ARCH_LIST="9.0" \
     FLASHINFER_JIT_LINEINFO="1" \
     CUTE_DSL_LINEINFO="1" \
-    DG_JIT_WITH_LINEINFO="1" \
     TRITON_DISABLE_LINE_INFO="0"
 WORKDIR /opt/vdbg
 
@@ -116,4 +115,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:f526b5fc95bfca52fd03ea19a1b224b772aed05bd1569bb08fbaa4d950062faa"
+    dev.vdbg-env.plan.digest="sha256:738c0fe763159b824aa7ed9222cff18834bca3ebbe80e652bd838153906958d3"

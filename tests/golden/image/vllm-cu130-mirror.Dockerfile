@@ -13,7 +13,6 @@ ENV VDBG_ROOT="/opt/vdbg" \
     TORCH_CUDA_ARCH_LIST="9.0" \
     FLASHINFER_JIT_LINEINFO="1" \
     CUTE_DSL_LINEINFO="1" \
-    DG_JIT_WITH_LINEINFO="1" \
     TRITON_DISABLE_LINE_INFO="0"
 WORKDIR /opt/vdbg
 
@@ -122,4 +121,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:646a2933a77a10bde585c951bdeedaf439f509d9a07eb5f751a1f83a3ce7ad23"
+    dev.vdbg-env.plan.digest="sha256:cada0f07522f1befda6511f41e07a26219cfe83b7d2e05d2703a6dc90fa86d1f"

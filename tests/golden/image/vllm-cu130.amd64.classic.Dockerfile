@@ -13,7 +13,6 @@ ENV VDBG_ROOT="/opt/vdbg" \
     TORCH_CUDA_ARCH_LIST="9.0" \
     FLASHINFER_JIT_LINEINFO="1" \
     CUTE_DSL_LINEINFO="1" \
-    DG_JIT_WITH_LINEINFO="1" \
     TRITON_DISABLE_LINE_INFO="0"
 WORKDIR /opt/vdbg
 
@@ -116,4 +115,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:9b2d5bb11ae503a2c0e8bfbbe1d2bd3f8fe6ccb21c5ca649a0207f7e18bc7d91"
+    dev.vdbg-env.plan.digest="sha256:bf3b97419d64b43a027c1500cb72d16489c5492dabab25ea0e632b3b34f09123"

@@ -15,7 +15,6 @@ ENV VDBG_ROOT="/opt/vdbg" \
     TORCH_CUDA_ARCH_LIST="9.0" \
     FLASHINFER_JIT_LINEINFO="1" \
     CUTE_DSL_LINEINFO="1" \
-    DG_JIT_WITH_LINEINFO="1" \
     TRITON_DISABLE_LINE_INFO="0"
 WORKDIR /opt/vdbg
 
@@ -121,4 +120,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:196755052dbe5180c5609d8f24224daff1f3be6dfc800a90f3e31547e2bc83b8"
+    dev.vdbg-env.plan.digest="sha256:8a7ef89241686880edd8f06b8ee1ae6adcd3c1fb4fb541b00535dddec1ea0cda"

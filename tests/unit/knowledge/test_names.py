@@ -59,6 +59,14 @@ def test_a_users_command_is_told_what_replaced_what() -> None:
     assert all(j.replaced_by for j in judged)
 
 
+def test_a_variable_at_its_harmless_value_is_met_with_silence() -> None:
+    def said(value: str) -> list[str]:
+        judged = shipped_knowledge().judge_command([], {"TRITON_DISABLE_LINE_INFO": value})
+        return [j.name for j in judged]
+
+    assert (said("1"), said("0")) == (["TRITON_DISABLE_LINE_INFO"], [])
+
+
 def test_a_scripts_own_flags_are_its_authors() -> None:
     assert shipped_knowledge().judge_command(["python", "train.py", "--swap-space", "4"], {}) == ()
 

@@ -202,6 +202,37 @@ def test_what_cannot_be_started_at_all_is_not_tried_again() -> None:
     assert not engine.again(state, [refused])
 
 
+def test_a_command_that_could_not_be_started_is_not_tried_with_another_setting_either() -> None:
+    refused = Ended(by=EndedBy.NOT_STARTED, message="nope: No such file or directory")
+    first, second = replace(BLOCKING, id="first"), replace(BLOCKING, id="second")
+    leads_on = tuple(replace(outcome, next=ToStep(step="second")) for outcome in BLOCKING.outcomes)
+    state, _ = begin(replace(RUNBOOK, steps=(replace(first, outcomes=leads_on), second)))
+    state, decision = engine.advance(state, result("first", observation("first", ended=refused)))
+    assert isinstance(decision, Finish)
+    assert decision.why == "the workload was never run: nope: No such file or directory"
+    assert [record.skipped_because for record in state.trail] == [
+        None,
+        "its program could not be started in step 'first' either",
+    ]
+    assert [(f.rule, f.message, f.next_step) for f in state.findings] == [
+        (
+            "not-started",
+            "the command could not be started: nope: No such file or directory",
+            "give the program's whole path, or --image where only an image has it",
+        )
+    ]
+
+
+def test_a_tool_that_could_not_be_started_says_nothing_of_the_command_inside_it() -> None:
+    refused = Ended(by=EndedBy.NOT_STARTED, message="tool: No such file or directory")
+    leads_on = tuple(replace(outcome, next=ToStep(step="second")) for outcome in BLOCKING.outcomes)
+    wrapped = replace(BLOCKING, id="first", argv=ArgvOverlay(wrap=("tool",)), outcomes=leads_on)
+    state, _ = begin(replace(RUNBOOK, steps=(wrapped, replace(BLOCKING, id="second"))))
+    state, decision = engine.advance(state, result("first", observation("first", ended=refused)))
+    assert isinstance(decision, RunStep)
+    assert decision.invocation.step == "second"
+
+
 def test_a_missing_tool_skips_a_step_and_says_so() -> None:
     sanitizer = replace(BLOCKING, tools=("compute-sanitizer",), skipped=Skipped(next=ToStep(step="ask")))
     runbook = replace(RUNBOOK, steps=(sanitizer, *RUNBOOK.steps[2:]))

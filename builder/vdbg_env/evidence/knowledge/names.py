@@ -33,7 +33,10 @@ class _Strict(BaseModel):
 
 
 class NameRow(_Strict):
-    """One name. `until` is the first release without it, `never` that none had it, `build` that it is for building."""
+    """One name. `until` is the first release without it, `never` that none had it, `build` that it is for building.
+
+    `off` is the value of a variable with which its caution has no object.
+    """
 
     name: str = Field(pattern=r"^(--?[A-Za-z][\w.-]*|[A-Z][A-Z0-9_]*)$")
     kind: Kind
@@ -44,6 +47,7 @@ class NameRow(_Strict):
     until: str | None = None
     replaced_by: str | None = None
     caution: str | None = None
+    off: str | None = None
     never: bool = False
     build: bool = False
 
@@ -138,11 +142,12 @@ class Knowledge:
         self, argv: Sequence[str], env: Mapping[str, str | None], vllm: str | None = None
     ) -> tuple[Judgement, ...]:
         """Return what is worth saying of a command and its environment, most grave first; nothing for a sound one."""
-        names = [(n, _is_vllm(argv)) for n in _flags_of(argv)] + [
-            (n, True) for n, value in env.items() if value is not None
+        flags = _flags_of(argv) if _is_vllm(argv) else []
+        given = {name: value for name, value in env.items() if value is not None}
+        judged = [
+            self.judge_name(name, vllm) for name in (*flags, *(n for n in given if not self._is_off(n, given[n])))
         ]
-        judged = [self.judge_name(name, vllm) for name, ours in names if ours]
-        settings = [f"{name}={value}" for name, value in env.items() if value is not None]
+        settings = [f"{name}={value}" for name, value in given.items()]
         judged += [j for text in (" ".join(argv), *settings) for j in self.judge_text(text)]
         worth = {(j.name, j.status): j for j in judged if j.level in {"error", "warning"}}
         return tuple(sorted(worth.values(), key=lambda j: j.level != "error"))
@@ -163,6 +168,10 @@ class Knowledge:
                         )
                     )  # fmt: skip
         return tuple(found)
+
+    def _is_off(self, name: str, value: str) -> bool:
+        row = self.rows.get(name)
+        return row is not None and row.caution is not None and row.off == value
 
     def _unknown(self, name: str, base: str) -> Judgement:
         ours = base.startswith(("VLLM_", "--"))

@@ -1,0 +1,25 @@
+"""Says that the command of a step could not be started: nothing of what was looked for can have been seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.observation import EndedBy, Observation
+
+
+def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
+    """Return one finding with the system's own words when an attempt could not be started, else none."""
+    refused = next((seen for seen in observations if seen.ended.by is EndedBy.NOT_STARTED), None)
+    if refused is None:
+        return ()
+    return (
+        Finding(
+            rule="not-started",
+            level=Level.WARNING,
+            message=f"the command could not be started: {refused.ended.message or 'no reason was given'}",
+            how_known=HowKnown.HOST_CHECK,
+            confidence=1.0,
+            next_step="give the program's whole path, or --image where only an image has it",
+        ),
+    )
