@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,20 @@ def walk(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VDBG_ENV_RUNS", raising=False)
 
-    def run(fault: str, *flags: str, core: str = "ima.core", python: bool = False, **env: str) -> dict[str, Any]:
+    def run(
+        fault: str,
+        *flags: str,
+        core: str = "ima.core",
+        python: bool = False,
+        command: Sequence[str] = ("bench", "throughput", "-tp", "2"),
+        **env: str,
+    ) -> dict[str, Any]:
         monkeypatch.setenv("FAKE_VLLM", fault)
         monkeypatch.setenv("FAKE_VLLM_CORE", str(tmp_path / core))
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        workload = [sys.executable, str(WORKLOADS / "fake_vllm.py")] if python else ["vllm", "bench", "throughput"]
-        main(["runbook", RUNBOOK, "--batch", "--json", *flags, "--", *workload, "-tp", "2"])
+        workload = [sys.executable, str(WORKLOADS / "fake_vllm.py"), "-tp", "2"] if python else ["vllm", *command]
+        main(["runbook", RUNBOOK, "--batch", "--json", *flags, "--", *workload])
         report: dict[str, Any] = json.loads(capsys.readouterr().out)
         assert left_running(Path(tmp_path / "vdbg-runs" / report["run"])) == []
         return report

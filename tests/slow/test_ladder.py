@@ -3,14 +3,16 @@
 import html
 import json
 import os
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.ladder import outcomes, program, step
+from tests.support.ladder import ROOT, RUNBOOK, outcomes, program, step
 from tests.support.toolchain import cuda_gdb, cuda_tool
 from vdbg_env.cli import main
 
@@ -216,3 +218,91 @@ def test_a_hang_of_two_ranks_is_looked_at_in_depth(walk: Walk) -> None:
     assert "not all ranks are at collective number 8 (AllReduce)" in told["nccl-ranks-apart"]
     page = (Path("vdbg-runs") / report["run"] / "report.md").read_text()
     assert "all_reduce" in page and "not all ranks are at collective" in page
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(("fault", "verdict"), [("graphs", "reproduced"), ("well", "not_reproduced")])
+def test_a_server_gets_its_recorded_requests_in_every_step(walk: Walk, fault: str, verdict: str) -> None:
+    """The server says that it is ready, the requests are replayed, and what lives on then is stopped."""
+    port = free_port()
+    request = {"method": "POST", "url": "/v1/completions", "body": {"model": "M", "prompt": "x"}}
+    Path("requests.jsonl").write_text(json.dumps(request) + "\n")
+    report = walk(
+        fault,
+        *("-i", "request=requests.jsonl", "-i", f"url=http://127.0.0.1:{port}"),
+        command=("serve", "M", "--port", str(port)),
+    )
+    assert report["verdict"] == verdict
+    assert step(report, "traffic")["status"] == "skipped"
+    if fault == "well":
+        assert step(report, "baseline")["ended"]["by"] == "stopped"
+        return
+    seen = outcomes(report)
+    assert [seen[s] for s in ("baseline", "blocking", "graphs_piecewise", "graphs_off")] == [
+        *["reproduced"] * 3,
+        "not_reproduced",
+    ]
+    assert step(report, "graphs_off")["ended"]["by"] == "stopped"
+    assert report["findings"][0]["location"]["line"] > 0
+
+
+def test_the_pipe_of_every_process_of_a_hung_tree_is_fired(walk: Walk) -> None:
+    report = walk("two-hang", core="hang.core")
+    watched = step(report, "watched")
+    assert (watched["outcome"], len(watched["artifacts"])) == ("hang", 2)
+    assert [h["total"] for h in report["hangs"]] == [17, 17]
+
+
+def test_a_walk_is_recorded_and_replayed_elsewhere_to_the_same_line(
+    walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = walk("graphs", "--record", "kept")
+    (tmp_path / "bin" / "vllm").unlink()  # nothing of the workload is at hand
+    again = walk("graphs", "--replay", str(tmp_path / "kept"))
+    ran = [s for s in outcomes(first) if s not in {"preflight", "collect_env"}]
+    assert {s: outcomes(again)[s] for s in ran} == {s: outcomes(first)[s] for s in ran}
+    leads = [next(f for f in r["findings"] if f["id"] == r["lead"]) for r in (first, again)]
+    assert leads[0]["location"] == leads[1]["location"]
+    assert leads[0]["chain"] == leads[1]["chain"]
+    assert (first["provenance"], again["provenance"]) == ("real", "replay")
+
+
+@pytest.mark.parametrize("place", ["baseline #1", "graphs_off #2", "coredump #1", "analyse -> pass"])
+def test_a_walk_whose_engine_is_killed_goes_on_to_the_same_line(walk: Walk, tmp_path: Path, place: str) -> None:
+    """The engine is killed as soon as it says where it is; no step that had ended is run again."""
+    argv = [sys.executable, "-m", "vdbg_env", "runbook", RUNBOOK, "--batch", "--run-dir", "cut"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "builder"),
+        "FAKE_VLLM": "graphs",
+        "FAKE_VLLM_CORE": str(tmp_path / "ima.core"),
+    }
+    engine = subprocess.Popen(
+        [*argv, "--", "vllm", "bench", "throughput", "-tp", "2"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with engine:
+        assert engine.stderr is not None
+        assert any(place in line for line in engine.stderr)
+        engine.kill()
+    report = walk("graphs", "--resume", "cut")
+    seen = outcomes(report)
+    assert [seen[s] for s in ("baseline", "graphs_off", "coredump", "analyse")] == [
+        "reproduced",
+        "not_reproduced",
+        "reproduced",
+        "pass",
+    ]
+    assert all(len(list(folder.iterdir())) <= 2 for folder in Path("cut/steps").iterdir())
+    events = [json.loads(line) for line in Path("cut/events.jsonl").read_text().splitlines()]
+    finished = [e["step"] for e in events if e["kind"] == "step_finished"]
+    assert len(finished) == len(set(finished))
+    assert next(f for f in report["findings"] if f["id"] == report["lead"])["location"]["line"] > 0

@@ -6,7 +6,7 @@ What is wrong is told in FAKE_VLLM, one word: `ima` (always an illegal access), 
 `no-core` (the driver writes none), `oom`, `other` (a misaligned address), `hang`, `well`, or `host` (no CUDA error).
 With two workers: `one-rank` (one dies, the other spins in a collective for ever, and the engine gives up), `stuck-rank`
 (the same, and the engine waits for both), `slow-core` (both die, and the second's core is still being written when all
-others are gone).
+others are gone), `two-hang` (both spin). `vllm serve` listens at --port; its engine does all that at the first request.
 
     FAKE_VLLM_CORE   the GPU core dump that "the driver" writes; a test builds it
     FAKE_VLLM_NOISE  bytes of ordinary log before the fault, or `binary` for bytes that are no text
@@ -16,6 +16,7 @@ The texts are those of vLLM 0.33 and torch 2.14. The front end starts an EngineC
 CUDA_DEVICE_WAITS_ON_EXCEPTION it is held at the exception until SIGUSR1, which stands for a debugger that detaches.
 """
 
+import http.server
 import json
 import os
 import random
@@ -84,14 +85,44 @@ def main(argv: list[str]) -> int:
     noise(os.environ.get("FAKE_VLLM_NOISE", ""))
     if os.environ.get("FAKE_VLLM_NASTY"):
         outlive()
-    engine = subprocess.Popen([sys.executable, __file__, "EngineCore", *argv])
-    code = engine.wait()
+    if argv[:1] == ["serve"]:
+        code = serve(argv)
+    else:
+        code = subprocess.run([sys.executable, __file__, "EngineCore", *argv]).returncode
     if code == 0:
         print("Processed 16 requests, throughput 41.2 requests/s", flush=True)
         return 0
     say_front("EngineCore encountered an issue. See stack trace (above) for the root cause.")
     print("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.", file=sys.stderr, flush=True)
     return 1
+
+
+def serve(argv: list[str]) -> int:
+    """Be the server: say that all is well, hand a request to the engine, and end when that is dead."""
+    died: list[int] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(200)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            code = subprocess.run([sys.executable, __file__, "EngineCore", *argv]).returncode
+            self.answer(500 if code else 200)
+            if code:
+                died.append(code)
+                threading.Thread(target=server.shutdown).start()
+
+        def answer(self, status: int) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", int(argv[argv.index("--port") + 1])), Handler)
+    server.serve_forever()
+    server.server_close()
+    return died[0]
 
 
 def engine_core(argv: list[str]) -> int:
@@ -106,8 +137,8 @@ def engine_core(argv: list[str]) -> int:
     match fault:
         case "hang":
             return hang(settings)
-        case "one-rank" | "stuck-rank" | "slow-core":
-            return two_workers(argv, gives_up=fault != "stuck-rank")
+        case "one-rank" | "stuck-rank" | "slow-core" | "two-hang":
+            return two_workers(argv, gives_up=fault not in {"stuck-rank", "two-hang"})
         case "oom":
             return traceback("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", settings)
         case "host":
@@ -143,7 +174,8 @@ def two_workers(argv: list[str], *, gives_up: bool) -> int:
 def worker(rank: int, argv: list[str]) -> int:
     """Be one rank."""
     settings = Settings(argv)
-    if rank == 0 or os.environ["FAKE_VLLM"] == "slow-core":
+    fault = os.environ["FAKE_VLLM"]
+    if fault == "slow-core" or (rank == 0 and fault != "two-hang"):
         return illegal_access(settings, dumps=settings.dumps, slow_s=3.0 if rank else 0.2)
     return hang(settings)
 

@@ -27,6 +27,9 @@ class EndedBy(StrEnum):
     NOT_STARTED = "not_started"  # the program could not be started at all
 
 
+_POLITE = frozenset({2, 15})  # SIGINT, SIGTERM
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """How a process ended; `code` is the exit status (0-255), `signal` a signal number, each None when it has none."""
@@ -39,8 +42,14 @@ class Ended:
 
     @property
     def clean(self) -> bool:
-        """Whether the process returned by itself, or was stopped by us, with status 0."""
-        return self.by in {EndedBy.EXIT, EndedBy.STOPPED} and self.code in {0, None} and self.signal is None
+        """Whether the process returned by itself with status 0, or ended as we asked it to when its work was done.
+
+        A server that is stopped may well die of the polite signal (uvicorn raises it once more when it has shut down),
+        or return the status a shell makes of that; one that had to be killed was not in order.
+        """
+        if self.by is EndedBy.STOPPED:
+            return self.code in {0, None, *(128 + number for number in _POLITE)} and self.signal in {None, *_POLITE}
+        return self.by is EndedBy.EXIT and self.code in {0, None} and self.signal is None
 
 
 @dataclass(frozen=True, kw_only=True)
