@@ -359,7 +359,7 @@ def hang_core(*, branch: str = "r590", lines: bool = True, kernel: str = "kern",
 
 def idle_core() -> bytes:
     """Nothing runs and nothing is wrong: no launch, no block, no exception."""
-    return build_core(CoreSpec(devices=[DeviceSpec(modules=[sample_module()], sms={6: SmSpec()})], branch="r590"))
+    return build_core(CoreSpec(devices=[DeviceSpec(modules=[sample_module()])]))
 
 
 def exited_warps_core(*, branch: str = "r580", exception: int = 14, words: str | None = None) -> bytes:

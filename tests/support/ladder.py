@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.builders.core_builder import CoreSpec, DeviceSpec, build_core, hang_core, illegal_address_core, sample_module
+from tests.builders.core_builder import hang_core, idle_core, illegal_address_core
 from tests.support.killing import left_running
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def lay_out(folder: Path, shorter: Sequence[tuple[str, str]] = ()) -> dict[str, 
     (folder / "ima.core").write_bytes(illegal_address_core())
     (folder / "nolines.core").write_bytes(illegal_address_core(lines=False))
     (folder / "hang.core").write_bytes(hang_core())
-    (folder / "idle.core").write_bytes(build_core(CoreSpec(devices=[DeviceSpec(modules=[sample_module()])])))
+    (folder / "idle.core").write_bytes(idle_core())
     return {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "FAKE_VLLM_CORE": str(folder / "ima.core")}
 
 

@@ -46,7 +46,7 @@ def _scenario(
 ) -> Scenario:
     unknown = given.keys() - {
         *("name", "argv", "inputs", "host", "environment", "lacks", "interactive"),
-        *("sees", "choices", "begins", "walks", "ends"),
+        *("sees", "choices", "came_from", "begins", "walks", "ends"),
     }
     assert not unknown, f"{runbook}: {given['name']}: unknown {unknown}"
     began = given.get("begins", own.get("begins", "preflight pass, collect_env pass"))
@@ -65,6 +65,7 @@ def _scenario(
         sees={step: words.sights(sight) for step, sight in given.get("sees", {}).items()},
         usual=usual,
         choices={step: tuple(answers) for step, answers in given.get("choices", {}).items()},
+        came_from=tuple(str(given.get("came_from", "")).split()),
         walks=tuple(part.strip() for part in path.split(",")),
         ends=ends,
     )

@@ -60,6 +60,7 @@ class Scenario:
     sees: Mapping[str, tuple[Sight, ...]]
     usual: Mapping[str, tuple[Sight, ...]]
     choices: Mapping[str, Sequence[str]]
+    came_from: tuple[str, ...]
     walks: tuple[str, ...]
     ends: str
 
@@ -171,7 +172,7 @@ class _Walker:
         facts = Facts(
             tools=wanted.tools, interactive=wanted.interactive, data_dir=str(RUNBOOKS), driver="580.82.07", gpus=1
         )
-        return engine.start(self.runbook, inputs, facts)[0]
+        return engine.start(self.runbook, inputs, facts, came_from=wanted.came_from)[0]
 
     def _branch(self, branch: BranchTo) -> RunState:
         self.handed_to = branch.runbook

@@ -94,11 +94,23 @@ class _Judge:
         return results
 
     def _first_that_holds(self) -> Outcome:
-        """Return the first outcome whose `when` holds; one that cannot be decided does not hold, and that is noted."""
+        """Return the first outcome whose `when` holds; one that cannot be decided does not hold, and that is noted.
+
+        One that hands over to a runbook which has had its say is passed over: going round would tell nothing new.
+        """
         for outcome in self.step.outcomes:
-            if outcome.when is None or self._holds(outcome, self.values, noted=True):
+            if outcome.when is None:
+                return outcome
+            if self._holds(outcome, self.values, noted=True) and not self._goes_round(outcome):
                 return outcome
         return self.step.outcomes[-1]
+
+    def _goes_round(self, outcome: Outcome) -> bool:
+        target = self._next(outcome.next)
+        if not isinstance(target, ToRunbook) or target.runbook not in {*self.state.came_from, self.state.runbook.name}:
+            return False
+        self.notes.append(f"runbook {target.runbook!r} was walked already")
+        return True
 
     def _holds(self, outcome: Outcome, values: Mapping[str, Value], *, noted: bool = False) -> bool:
         assert outcome.when is not None

@@ -155,8 +155,19 @@ def test_an_outcome_may_name_the_runbook_by_what_was_seen(seen: dict[str, str], 
     assert decision == expected
 
 
-def test_a_runbook_that_was_walked_is_not_walked_again() -> None:
+def test_an_outcome_that_leads_back_to_a_walked_runbook_is_passed_over() -> None:
     state, _ = engine.start(RUNBOOK, INPUTS, Facts(), came_from=("out-of-memory",))  # type: ignore[arg-type]
+    state, _ = engine.advance(state, result("baseline", crashed("baseline", "oom")))
+    assert state.trail[0].outcome is Status.UNRESOLVED
+    assert state.trail[0].notes == ("runbook 'out-of-memory' was walked already",)
+
+
+def test_a_runbook_that_was_walked_is_not_walked_again() -> None:
+    baseline = RUNBOOK.steps[0]
+    assert isinstance(baseline, Run)
+    back = replace(baseline, outcomes=(Outcome(status=Status.FAIL, next=ToRunbook(runbook="out-of-memory")),))
+    small = replace(RUNBOOK, steps=(back, *RUNBOOK.steps[1:]))
+    state, _ = engine.start(small, INPUTS, Facts(), came_from=("out-of-memory",))  # type: ignore[arg-type]
     _, decision = engine.advance(state, result("baseline", crashed("baseline", "oom")))
     assert isinstance(decision, Finish)
     assert decision.why == "runbook 'out-of-memory' was already walked"

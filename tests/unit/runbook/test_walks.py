@@ -1,17 +1,28 @@
 """Every outcome of every step of the shipped runbooks is taken by some scenario of tests/data/walks."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.golden import assert_golden
 from tests.support.shipped import shipped
+from tests.support.triage import Labelled, corpus
 from tests.support.walk_files import runbooks_with_walks, scenarios
 from tests.support.walk_text import report_of, walk_text
 from tests.support.walks import Scenario, Told, branch_text, declared, walk_scenario
+from vdbg_env.application.triage_log import rule_book
 
 NAMES = runbooks_with_walks()
+# No words of a workload's own: the kernel's log, a debugger's or the sanitizer's report, docker itself, lines that were
+# folded on their way, and silence.
+OTHERWISE_SEEN = {
+    "dev/ima-xid-only.log", "dev/hang-xid-109.log", "dev/ima-cuda-gdb-transcript.log", "dev/ima-memcheck-new.log",
+    "held-out/ima-sanitizer-report.log", "dev/wrong-initcheck.log", "held-out/wrong-racecheck.log",
+    "dev/ima-folded-at-100.log", "dev/ima-folded-at-80-prefixless.log",
+    "dev/hang-throughput-zero-v1.log", "held-out/hang-zero-throughput.log",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +36,21 @@ def told(runbook: str, folder: Path) -> list[tuple[Scenario, Told]]:
     """Walk all scenarios of a runbook."""
     every = scenarios(runbook)
     return [(one, walk_scenario(one, shipped(runbook), folder / str(n))) for n, one in enumerate(every)]
+
+
+def test_every_class_of_failure_has_scenarios() -> None:
+    runbooks = {failure.runbook for failure in rule_book().classes.values() if failure.runbook}
+    assert sorted(runbooks - set(NAMES)) == []
+
+
+@pytest.mark.parametrize("log", [log for log in corpus() if log.file not in OTHERWISE_SEEN], ids=lambda log: log.file)
+def test_a_runbook_recognises_every_log_of_its_failure(log: Labelled) -> None:
+    """What `triage` sends to a runbook, its own pattern must see, or the walk would say that nothing failed."""
+    runbook = rule_book().classes[log.failure].runbook
+    if runbook is None:
+        return
+    pattern = shipped(runbook).matchers["failure"].pattern
+    assert any(re.search(pattern, line) for line in log.read().decode("utf-8", "replace").splitlines())
 
 
 @pytest.mark.parametrize("runbook", NAMES)

@@ -16,6 +16,8 @@ MATCHES_KEPT = 200  # of one matcher that takes all
 TEXT_KEPT = 2000  # bytes of a matched line
 LINE_KEPT = 8192  # bytes of an endless line that are looked at again with what follows them
 
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
+
 
 class Found(NamedTuple):
     """One match: `offset` in bytes of the redacted stream, `line` 1-based."""
@@ -44,6 +46,8 @@ class LineMatcher:
 
     def look(self, line: bytes, stream: str, number: int, offset: int) -> bool:
         """Search one line, the `number`-th of its stream; returns whether it matched."""
+        if b"\x1b" in line:
+            line = _COLOURS.sub(b"", line)  # a pattern's anchors and a finding's words mean the text
         found = self._pattern.search(line)
         if not found:
             return False
