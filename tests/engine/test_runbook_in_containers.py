@@ -255,6 +255,31 @@ def test_a_container_that_runs_out_of_memory_says_so(folder: Path, image: str) -
     assert told["out_of_memory"] is True
 
 
+def test_a_server_is_driven_inside_its_container(folder: Path, image: str) -> None:
+    """Its port is the container's own, and the recorded requests are read there without being mounted by the user."""
+    server = (
+        "import http.server\n"
+        "class H(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(s): s.send_response(200); s.end_headers()\n"
+        "    def do_POST(s):\n"
+        "        print('got', s.rfile.read(int(s.headers['Content-Length'])).decode(), flush=True)\n"
+        "        s.send_response(200); s.end_headers()\n"
+        "    def log_message(s, *a): pass\n"
+        "http.server.ThreadingHTTPServer(('127.0.0.1', 8000), H).serve_forever()\n"
+    )
+    driven = 'argv: "${{ inputs.argv }}", driver: {replay: requests.jsonl, ready: {http: "http://127.0.0.1:8000/"}}'
+    (folder / "two-steps.yaml").write_text(TWO_STEPS.replace('argv: "${{ inputs.argv }}"', driven))
+    requests = [{"method": "POST", "url": "/v1/completions", "body": {"prompt": number}} for number in range(3)]
+    (folder / "requests.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+    flags = ("-f", "two-steps.yaml", "--image", image, *NO_GPU, "--json", "--run-dir", "run")
+    walked = report(runbook(folder, "two-steps", *flags, "--", "python3", "-c", server))
+    first = walked["steps"][0]["ended"]
+    assert (first["by"], first["message"]) == (
+        "stopped", "3 of 3 requests sent, 0 answered with an error, 0 not at all",
+    )  # fmt: skip
+    assert (folder / "run/steps/first/1/localhost-0/stdout").read_text().count("got") == 3
+
+
 def test_without_a_command_the_bundled_sample_is_built_and_run_in_the_image(folder: Path, image: str) -> None:
     """The compiler and nvidia-smi are scripts here: what is shown is that both are the image's, and see the same."""
     programs = {

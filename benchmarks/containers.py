@@ -1,0 +1,48 @@
+"""Measures what a step costs in a container of its own, against a bare `docker run` of the same child, in turn.
+
+PYTHONPATH=builder:. python benchmarks/containers.py IMAGE        IMAGE holds a python3
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.execution import show, spread
+from vdbg_env.cli import wiring
+from vdbg_env.image.run_settings import Gpu, RunSettings
+from vdbg_env.image.step_container import StepContainer
+from vdbg_env.runbook.invocation import Invocation
+
+RUNS = 15
+CHILD = ("true",)
+
+
+def main(image: str) -> None:
+    """Print the time of a step and of a bare container."""
+    settings = RunSettings(image=image, gpu=Gpu(by="none"), dumps=None)
+    place = wiring.container_place(StepContainer(settings=settings), name=None, tell=print)
+    ours, bare = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        runner = place.runner(Path(folder) / "run", (), None)
+        for number in range(RUNS):
+            directory = Path(folder) / "run" / "steps" / "step" / str(number) / "localhost-0"
+            directory.mkdir(parents=True)
+            began = time.perf_counter()
+            seen = runner.start(Invocation(step="step", attempt=number, argv=CHILD), directory).wait(60)
+            assert seen and seen.ended.clean, seen
+            ours.append(1000 * (time.perf_counter() - began))
+            began = time.perf_counter()
+            subprocess.run(["docker", "run", "--rm", image, *CHILD], check=True)
+            bare.append(1000 * (time.perf_counter() - began))
+    place.close()
+    show("a step in a container of its own", f"{statistics.median(ours):.0f} ms", spread(ours, "ms"))
+    show("docker run --rm of the same child", f"{statistics.median(bare):.0f} ms", spread(bare, "ms"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
