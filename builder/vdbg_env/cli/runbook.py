@@ -110,6 +110,8 @@ def command(
     """
     if record and replay:
         raise click.UsageError("--record and --replay exclude one another")
+    if pseudonyms and replay:
+        raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
     request = RunbookRequest(
         runbook=name,
         files=files,

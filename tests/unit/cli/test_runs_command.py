@@ -183,6 +183,13 @@ open(os.environ['LOG'] + '.7z', 'wb').write(b"7z\\xbc\\xaf'\\x1c" + bytes(50))
 """
 
 
+def test_a_recording_is_not_given_stand_ins_that_it_was_not_made_with(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runbook", "tiny", "--replay", "kept", "--pseudonyms", "--", "true"]) == 2
+    assert "give --pseudonyms when it is made" in capsys.readouterr().err
+
+
 def test_a_secret_in_a_compressed_artifact_is_masked_and_an_unknown_archive_is_named(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
