@@ -103,3 +103,20 @@ def test_without_a_debugger_or_a_person_nobody_is_held(tmp_path: Path) -> None:
         "skipped",
         "cuda-gdb is not at hand",
     )
+
+
+def test_a_question_that_is_interrupted_is_asked_again_when_the_run_goes_on(tmp_path: Path) -> None:
+    environment = faulty(tmp_path, "well")
+    ran = attended(tmp_path, environment, (*QUICK, *BENCH), [("It did not fail in three tries", "\x03")])
+    assert ran.status == 130
+    assert "go on with: vdbg-env runbook" in ran.screen
+    assert not any(s["id"] == "ask" and s["outcome"] for s in ran.report["steps"])
+    again = attended(tmp_path, environment, ("--resume", "attended"), [("It did not fail in three tries", "stop")])
+    assert step(again.report, "ask")["message"] == "answered 'stop'"
+    assert sum(s["id"] == "baseline" for s in again.report["steps"]) == 1
+    assert again.status == 4
+
+
+def test_a_question_lasts_no_longer_than_the_whole_run_may(tmp_path: Path) -> None:
+    ran = attended(tmp_path, faulty(tmp_path, "well"), ("--total-time", "6s", *QUICK, *BENCH), [])
+    assert (ran.status, ran.report["verdict"]) == (124, "out_of_time")

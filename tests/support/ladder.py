@@ -1,5 +1,6 @@
 """The shipped illegal-memory-access walked over the scripted vLLM: by a batch job, or by a person at a terminal."""
 
+import fcntl
 import json
 import os
 import pty
@@ -8,6 +9,7 @@ import select
 import shutil
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,7 +86,8 @@ def attended(
     A reply is typed, or done: then it is called with the run's folder.
     """
     run, report = folder / "attended", folder / "attended.json"
-    argv = ["runbook", RUNBOOK, "--run-dir", str(run), "--json", *flags]
+    where = () if "--resume" in flags else ("--run-dir", str(run))
+    argv = ["runbook", RUNBOOK, *where, "--json", *flags]
     ours, theirs = pty.openpty()
     with report.open("wb") as stdout:
         process = subprocess.Popen(
@@ -94,6 +97,8 @@ def attended(
             stdin=theirs,
             stdout=stdout,
             stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal, as at a desk
         )
     os.close(theirs)
     try:

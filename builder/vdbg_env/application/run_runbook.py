@@ -159,8 +159,7 @@ class _Run:
                     case UseBuiltin():
                         self._finish_step(self._use_builtin(decision))
                     case AskPerson():
-                        choice = self._hands.person.ask(decision)
-                        self._finish_step(StepResult(step=decision.step, choice=choice))
+                        self._finish_step(self._asked(decision))
                     case BranchTo(runbook=name):
                         self._tell("branched", runbook=name)
                     case _:
@@ -251,6 +250,16 @@ class _Run:
         return StepResult(
             step=step, observations=observations, results=results, findings=tuple(findings), notes=tuple(notes)
         )
+
+    def _asked(self, question: AskPerson) -> StepResult:
+        """Ask, for no longer than the whole run may last; a question that was interrupted is asked again later."""
+        total = self._order.total_s
+        if total is not None:
+            left = max(0.0, total - self._log.elapsed_s())
+            question = replace(question, timeout_s=min(question.timeout_s, left))
+        choice = self._hands.person.ask(question)
+        self._check_limits()
+        return StepResult(step=question.step, choice=choice)
 
     def _use_builtin(self, decision: UseBuiltin) -> StepResult:
         """Have a built-in do its work within its time limit; what it cannot do is the step's error."""

@@ -67,7 +67,7 @@ def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) 
             runner=_runner(request, begun, place),
             builtins=_builtins(begun, place),
             apart=wiring.apart(),
-            person=AtTerminal() if interactive else Nobody(),
+            person=AtTerminal(lambda: bool(interrupts.pending())) if interactive else Nobody(),
             clock=wiring.clock(),
             interrupts=interrupts,
             redactor=begun.redactor,
