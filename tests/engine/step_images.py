@@ -16,7 +16,7 @@ from docker.errors import ImageNotFound
 
 from tests.support.build_orders import BASE
 from vdbg_env.engines.docker_client import Engine
-from vdbg_env.engines.step_containers import PURPOSE
+from vdbg_env.engines.step_containers import PURPOSE, RUN
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "tests" / "workloads"
@@ -46,9 +46,10 @@ def _built(engine: Engine, name: str, dockerfile: str) -> None:
         assert not any("error" in message for message in said), said[-1]
 
 
-def step_containers(engine: Engine) -> list[str]:
-    """Return the containers of steps that the engine holds, running or not."""
-    return [c["Id"] for c in engine.client.containers(all=True, filters={"label": f"{PURPOSE}=step"})]
+def step_containers(engine: Engine, folder: Path) -> list[str]:
+    """Return the containers, running or not, of the runs kept below a folder: an engine may be shared with others."""
+    found = engine.client.containers(all=True, filters={"label": f"{PURPOSE}=step"})
+    return [c["Id"] for c in found if c["Labels"].get(RUN, "").startswith(f"{folder}/")]
 
 
 @dataclass(frozen=True)

@@ -47,4 +47,4 @@ def test_an_engine_killed_at_every_place_is_resumed_to_the_same_end(
         return ContainerSteps(containers, seen, settings, here=tmp_path)
 
     check_killed_and_resumed(tmp_path / "run", place, made, within_s=30.0)
-    assert step_containers(docker_engine) == []
+    assert step_containers(docker_engine, tmp_path) == []

@@ -81,7 +81,7 @@ def test_a_program_that_outlasts_its_time_is_ended_and_its_container_is_gone(
 ) -> None:
     with pytest.raises(HostNotAble, match="did not end within 1 seconds"):
         place.programs.run(("sleep", "60"), timeout_s=1)
-    assert not docker_engine.client.containers(all=True, filters={"label": LOOK})
+    assert not docker_engine.client.containers(all=True, filters={"label": f"{LOOK}={place.containers.looks}"})
 
 
 def test_sources_are_found_in_the_image_in_what_is_mounted_and_here(place: Place, tmp_path: Path) -> None:

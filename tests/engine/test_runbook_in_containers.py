@@ -76,12 +76,11 @@ def image(docker_engine: Engine) -> str:
 def folder(tmp_path: Path, docker_engine: Engine) -> Iterator[Path]:
     """A user's folder with a runbook of two steps; no container of a step is left at the end."""
     (tmp_path / "two-steps.yaml").write_text(TWO_STEPS)
-    before = set(step_containers(docker_engine))
     yield tmp_path
     for begun in BEGUN:
         begun.dismiss()
     BEGUN.clear()
-    assert set(step_containers(docker_engine)) <= before
+    assert step_containers(docker_engine, tmp_path) == []
 
 
 def two_steps(folder: Path, image: str, code: str, *flags: str, **options: Any) -> CommandLine:
@@ -167,7 +166,7 @@ def test_an_engine_killed_in_a_step_is_resumed_and_starts_nothing_twice(
     first = two_steps(folder, image, NAP)
     first.until(lambda: ledger(folder) == ["first"])
     first.killed()
-    (container,) = step_containers(docker_engine)
+    (container,) = step_containers(docker_engine, folder)
     assert docker_engine.client.inspect_container(container)["State"]["Running"]
     again = report(runbook(folder, "two-steps", "-f", "two-steps.yaml", "--resume", "run", "--json"))
     assert outcomes(again) == {"first": "reproduced", "second": "reproduced"}
@@ -209,7 +208,7 @@ def test_ctrl_c_ends_the_step_politely_and_leaves_no_container(folder: Path, ima
     assert ended.status == 130
     assert "--resume" in ended.stderr
     assert (folder / "run/steps/first/1/localhost-0/stdout").read_text() == "bye\n"
-    assert step_containers(docker_engine) == []
+    assert step_containers(docker_engine, folder) == []
 
 
 def test_an_image_without_python_is_told_before_anything_runs(folder: Path) -> None:
@@ -310,7 +309,7 @@ def test_a_container_ended_by_somebody_else_is_a_lost_step(
 ) -> None:
     begun = two_steps(folder, image, NAP.replace("sleep(2)", "sleep(20)"))
     begun.until(lambda: ledger(folder) == ["first"])
-    (container,) = step_containers(docker_engine)
+    (container,) = step_containers(docker_engine, folder)
     getattr(docker_engine.client, how)(container)
     begun.until(lambda: ledger(folder) == ["first", "second"])
     begun.process.send_signal(signal.SIGINT)
@@ -331,7 +330,7 @@ def test_a_variable_is_handed_on_and_stands_neither_with_the_engine_nor_on_disk(
     code = "import os, time; print('token', os.environ['MY_TOKEN']); open('ledger', 'a').write('up\\n'); time.sleep(1)"
     begun = two_steps(folder, image, code, "-e", "MY_TOKEN", env={"MY_TOKEN": secret})
     begun.until(lambda: ledger(folder) == ["up"])
-    (container,) = step_containers(docker_engine)
+    (container,) = step_containers(docker_engine, folder)
     assert secret not in json.dumps(docker_engine.client.inspect_container(container))
     begun.killed()
     refused = runbook(folder, "two-steps", "-f", "two-steps.yaml", "--resume", "run", "--json")
@@ -397,7 +396,7 @@ def test_who_is_not_root_gets_what_a_killed_container_wrote(
     home, as_user = other_user
     begun = two_steps(home, image, NAP.replace("sleep(2)", "sleep(3)"), **as_user)
     begun.until(lambda: ledger(home) == ["first"])
-    (container,) = step_containers(docker_engine)
+    (container,) = step_containers(docker_engine, home)
     docker_engine.client.kill(container)
     ended = begun.ended()
     assert outcomes(report(ended)) == {"first": "error", "second": "reproduced"}, ended.stderr

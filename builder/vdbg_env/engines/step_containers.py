@@ -64,7 +64,7 @@ class StepContainers:
     ) -> None:
         self._connect = connect
         self._engines: dict[int, Engine] = {}
-        self._looks = uuid.uuid4().hex  # names the containers of helper programs, for `close`
+        self.looks = uuid.uuid4().hex  # names the containers of helper programs, for `close`
         self.run_mark = ""  # names the run, once there is one
         self.container = container
         self.image_id: str | None = None  # what the image's name meant when the run began
@@ -83,7 +83,7 @@ class StepContainers:
     def close(self) -> None:
         """Remove what was left: by helper programs that were ended while they ran, by an engine that was away."""
         with suppress(VdbgError):
-            for container in self._labelled(f"{PURPOSE}=look", f"{LOOK}={self._looks}"):
+            for container in self._labelled(f"{PURPOSE}=look", f"{LOOK}={self.looks}"):
                 self._remove(container)
             ended = (
                 self._labelled(f"{PURPOSE}=step", f"{RUN}={self.run_mark}", only_ended=True) if self.run_mark else ()
@@ -109,7 +109,7 @@ class StepContainers:
         self, argv: Sequence[str], *, timeout_s: float = 60.0, mounts: Sequence[Mount] = (), user: str | None = None
     ) -> Completed:
         """Run a short program in a container of its own; raises HostNotAble when it outlasts `timeout_s`."""
-        client, labels = self.engine.client, {PURPOSE: "look", LOOK: self._looks}
+        client, labels = self.engine.client, {PURPOSE: "look", LOOK: self.looks}
         with self._begun(argv, labels=labels, mounts=mounts, user=user) as (container, _):
             try:
                 code = int(client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"])
