@@ -1,7 +1,7 @@
 """On a GPU: every planted fault is found by the way a user would take, and what was seen is kept as evidence.
 
-`make gpu` runs this and the two files beside it; it takes under ten minutes on one GPU and needs the tools of a CUDA
-devel image. Without a GPU each test skips with the reason.
+`make gpu` runs this and the two files beside it; it is meant to take under ten minutes on one GPU, with the tools of a
+CUDA devel image. Without a GPU each test skips with the reason.
 """
 
 from __future__ import annotations

@@ -45,14 +45,14 @@ def walk(sample: Sample, program: Sequence[str], folder: Path, *options: str, ru
     """Run the ladder that fits a sample and return its report; everything of the run stays in `folder`.
 
     Another runbook may be named; without one, a hang gets the shipped step with a test's patience, and all else the
-    short way of `illegal-memory-access`, straight to the core. All of PyTorch's samples but the first get the two steps
-    that matter alone: it takes seconds to start, and minutes under the sanitizer.
+    short way of `illegal-memory-access`, straight to the core. PyTorch's samples get the two steps that matter alone:
+    it takes seconds to start, and minutes under the sanitizer, which a core without lines would lead to.
     """
     if runbook:
         chosen = [runbook]
     elif sample.ends == "hang":
         chosen = ["quick-hang", "-f", str(HERE / "quick-hang.yaml")]
-    elif sample.python and sample.name != "torch-fill":
+    elif sample.python:
         chosen = ["quick-core", "-f", str(HERE / "quick-core.yaml")]
     else:
         chosen = ["illegal-memory-access", "-i", "quick=true"]
