@@ -1,6 +1,8 @@
 """What stands in the way of a dump, run for real on this machine, and the probe on a driver of our own."""
 
 import os
+import shutil
+import subprocess
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -117,3 +119,38 @@ def test_a_host_without_a_gpu_starts_no_kernel(capsys: pytest.CaptureFixture[str
 @pytest.mark.skipif(find_library("cuda") is not None, reason="a driver is here: the probe would start its kernel")
 def test_the_probe_says_so_where_no_driver_is() -> None:
     assert "probe_none" in seen_by(NONE, run_check("dump_probe", status=2))
+
+
+# As much of a driver as the probe calls; it answers by number only, and dumps as a driver does where it is armed.
+DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGet(int *device, int number) { *device = 0; return 0; }
+int cuCtxCreate_v2(void **context, unsigned flags, int device) { *context = (void *)1; return 0; }
+int cuModuleLoadData(void **module, const char *text) {
+  *module = (void *)2; return strstr(text, ".visible .entry vdbg_probe") ? 0 : 218; }
+int cuModuleGetFunction(void **kernel, void *module, const char *name) {
+  *kernel = (void *)3; return module == (void *)2 && !strcmp(name, "vdbg_probe") ? 0 : 500; }
+int cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void *stream, void **parameters, void **extra) {
+  return kernel == (void *)3 && gx * gy * gz * bx * by * bz == 1 ? 0 : 400; }
+int cuCtxSynchronize(void) {
+  FILE *core = getenv("CUDA_COREDUMP_FILE") ? fopen(getenv("CUDA_COREDUMP_FILE"), "w") : NULL;
+  if (!core) return 700;
+  fputs("core", core); fclose(core); abort(); }
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler here")
+@pytest.mark.parametrize(("armed", "status"), [(True, -6), (False, 1)])
+def test_the_probe_calls_a_driver_as_a_driver_wants_it(tmp_path: Path, armed: bool, status: int) -> None:
+    (tmp_path / "driver.c").write_text(DRIVER)
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True, timeout=60)
+    environment = {"LD_LIBRARY_PATH": str(tmp_path)} | ({"CUDA_COREDUMP_FILE": f"{tmp_path}/core"} if armed else {})
+    seen = seen_by(NONE, run_check("dump_probe", environment=environment, status=status))
+    assert "probe_starts" in seen
+    assert ("probe_alive" in seen) is not armed
+    assert (tmp_path / "core").exists() is armed
