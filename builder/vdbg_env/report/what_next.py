@@ -13,7 +13,7 @@ _READ_CORE = "vdbg-env core "
 
 
 def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
-    """Return what the findings say to try next, each once: errors first, then surest first."""
+    """Return what the findings say to try next, each text and each command once: errors first, then surest first."""
     levels = list(Level)
     texts: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda f: levels.index(f.level)):
@@ -21,7 +21,12 @@ def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
             texts.setdefault(finding.next_step, finding)
     steps = [next_step(text, finding) for text, finding in texts.items()]
     named = any((step.command or "").startswith(_READ_CORE) and step.command != f"{_READ_CORE}FILE" for step in steps)
-    return tuple(step for step in steps if not (named and step.command == f"{_READ_CORE}FILE"))
+    first = {step.command: step for step in reversed(steps)}
+    return tuple(
+        step
+        for step in steps
+        if step.command is None or (first[step.command] is step and not (named and step.command == f"{_READ_CORE}FILE"))
+    )
 
 
 def next_step(text: str, finding: Finding) -> NextStep:

@@ -409,6 +409,10 @@ def test_what_the_driver_said_of_its_dump_is_read_out_of_binary_noise(bench: Ben
         "files": ["core.cuda.n1.7"],
         "done": True,
     }
+    assert done.findings[0].next_step == "read the dump: vdbg-env core FILE"  # where it lies is not known yet
+    bench.leave("cores", "core.cuda.n1.7", b"a dump")
+    (found,) = bench.read("coredump-progress").findings
+    assert found.next_step == "read the dump: vdbg-env core steps/s/1/localhost-0/core.cuda.n1.7"
 
 
 def test_nccls_own_files_and_the_output_are_read_alike(bench: Bench) -> None:

@@ -128,3 +128,9 @@ def test_errors_come_before_warnings_and_a_named_core_before_any_core() -> None:
     steps = [step.command for step in next_steps((sure, FAULT, vague))]
     assert steps == [FAULT.next_step, "vdbg-env doctor"]
     assert [step.command for step in next_steps((vague,))] == ["vdbg-env core FILE"]
+
+
+def test_a_command_is_told_once_by_the_finding_that_leads() -> None:
+    texts = ["see every thread of it: vdbg-env core x", "read the dump: vdbg-env core x", "ask", "mend"]
+    findings = [dataclasses.replace(FAULT, next_step=text) for text in texts]
+    assert [step.text for step in next_steps(findings)] == ["see every thread of it", "ask", "mend"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.driver_progress import driver_findings, read_driver_progress
+from vdbg_env.evidence.finding import Finding
 
 
 def work(context: BuiltinContext) -> BuiltinResult:
@@ -17,5 +20,13 @@ def work(context: BuiltinContext) -> BuiltinResult:
             "files": list(progress.files),
             "done": not progress.cut_short,
         },
-        findings=driver_findings(progress),
+        findings=tuple(_with_file(finding, context) for finding in driver_findings(progress)),
     )
+
+
+def _with_file(finding: Finding, context: BuiltinContext) -> Finding:
+    """Put the dump that was found into a next step that speaks of one."""
+    dump = next((context.relative(path) for path in context.artifact_paths("cores")), None)
+    if dump is None or finding.next_step is None or not finding.next_step.endswith(" FILE"):
+        return finding
+    return replace(finding, next_step=finding.next_step.removesuffix("FILE") + dump)
