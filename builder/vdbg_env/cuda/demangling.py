@@ -21,13 +21,15 @@ LONGEST: Final = 1 << 16
 CUT: Final = "… (name cut)"
 """What stands at the end of a name that was cut, with question marks where it would have repeated itself."""
 
+_KEPT = 2_048  # names: at LONGEST characters each they are a few hundred megabytes at most
+
 # Nor does pydemumble limit what it prints, so before it may print it is told how much that can be.
 _MOST_PRINTED = 1 << 22
 _MOST_ASKED = 100  # times for one name: those of CUTLASS, with 200 back references, take some twenty
 _WIDEST = 40  # characters that one of a mangled name stands for: `Ss` is a basic_string with all its arguments
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=_KEPT)
 def demangle(name: str) -> str:
     """Return the C++ name of a mangled one; a name that is not mangled, or too deeply nested, comes back as it is.
 
@@ -42,7 +44,7 @@ def demangle(name: str) -> str:
     return _within_bounds(take_apart(inner)) or inner
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=_KEPT)
 def short_name(demangled: str) -> str:
     """Return a demangled name without return type and parameters, long template arguments as `<...>`."""
     name = _without_parameters(demangled)
