@@ -250,7 +250,7 @@ def test_a_container_that_runs_out_of_memory_says_so(folder: Path, image: str) -
     first = report(ended)["steps"][0]
     assert (first["ended"]["by"], first["ended"]["signal"]) == ("signal", 9)
     assert "out of memory" in first["ended"]["message"] and "64 MiB of --memory" in first["ended"]["message"]
-    told = json.loads((folder / "run/steps/first/1/localhost-0/container.json").read_text())
+    told = json.loads((folder / "run/steps/first/1/localhost-0.container.json").read_text())
     assert told["out_of_memory"] is True
 
 
@@ -402,3 +402,26 @@ def test_who_is_not_root_gets_what_a_killed_container_wrote(
     assert outcomes(report(ended)) == {"first": "error", "second": "reproduced"}, ended.stderr
     assert (home / "run/steps/first/1/localhost-0/stdout").read_text() == "up\n"
     assert {path.stat().st_uid for path in (home / "run").rglob("*")} == {4712}
+
+
+def test_a_workload_has_nothing_written_or_read_outside_of_its_folder(folder: Path, image: str) -> None:
+    """The links, pipes and nonsense it leaves lead this program nowhere: root in a container is not root outside."""
+    outside = folder / "outside"
+    outside.write_text("untouched")
+    code = (
+        "import gzip, os\n"
+        "os.chdir(os.environ['PLACE'])\n"
+        f"for name in ('container.json', 'container.new', '.dump.gz.new'): os.symlink({str(outside)!r}, name)\n"
+        "open('dump.gz', 'wb').write(gzip.compress(b'hf_' + b'a1' * 16))\n"
+        "os.unlink('stdout'); os.mkfifo('stdout')\n"
+        "raise SystemExit(1)"
+    )
+    placed = TWO_STEPS.replace("env: {STEP: first}", 'env: {STEP: first, PLACE: "${{ rank.dir }}"}').replace(
+        "env: {STEP: second}", 'env: {STEP: second, PLACE: "${{ rank.dir }}"}'
+    )
+    (folder / "two-steps.yaml").write_text(placed)
+    ended = two_steps(folder, image, code).ended()
+    assert [step["outcome"] for step in report(ended)["steps"]] == ["reproduced", "reproduced"]
+    assert outside.read_text() == "untouched"
+    place = folder / "run/steps/first/1/localhost-0"
+    assert not (place / "stdout").exists() and not (place / "dump.gz").is_symlink()

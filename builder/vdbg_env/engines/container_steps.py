@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.engines.left_behind import CONTAINER, LOST
+from vdbg_env.engines.left_behind import LOST
 from vdbg_env.engines.scribe import lock_file, orders
 from vdbg_env.engines.step_containers import ContainerEnd, StepContainers
 from vdbg_env.engines.step_orders import StepSettings, mark_of, orders_for
@@ -123,6 +123,11 @@ class ContainerStep(SupervisedStep):
         self._asked = False
         self._left: str | None = None
 
+    @property
+    def _end_file(self) -> Path:
+        """How the engine says that the container ended: beside the folder that the container could write, not in it."""
+        return self._directory.with_name(f"{self._directory.name}.container.json")
+
     def cancel(self, *, firmly: bool = False) -> None:
         """Ask the supervisor to end the tree; firmly by two signals at once, for two of a kind may be taken for one."""
         self._asked = True
@@ -139,7 +144,7 @@ class ContainerStep(SupervisedStep):
 
     def _over(self) -> None:
         """Write down how the container ended, and remove it; where the engine is gone, it stays, and that is noted."""
-        path = self._directory / CONTAINER
+        path = self._end_file
         try:
             end = self._containers.end(self.mark)
             if end.known or not path.exists():
@@ -155,7 +160,7 @@ class ContainerStep(SupervisedStep):
     def _completed(self, seen: Observation) -> Observation:
         end = ContainerEnd()
         with suppress(FileNotFoundError):
-            end = ContainerEnd(**json.loads((self._directory / CONTAINER).read_text()))
+            end = ContainerEnd(**json.loads(self._end_file.read_text()))
         memory = self._containers.container.memory
         if self._left and seen.ended.by is EndedBy.CANCEL and not self._asked:
             raise HostNotAble(

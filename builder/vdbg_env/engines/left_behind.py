@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vdbg_env.engines.scribe import ending, lock_file
-from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, MemoryKills, Observation, WorkerEnvironment
+from vdbg_env.evidence.observation import Artifact, Observation
+from vdbg_env.record.codec import from_document
 from vdbg_env.record.compressed import mask_artifact
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation
 
-CONTAINER = "container.json"  # how the engine says that the container of an attempt ended, where it ran in one
 LOST = "the supervisor was killed; what it had written is kept"
+_DAMAGED = f"its {ending.NAME} is not the supervisor's: the workload, or somebody else, wrote there"
+_ENDED = ("by", "code", "signal", "core", "message")
+_LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
 OWN_FILES = {
-    CONTAINER,
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json"),
     *(ending.NAME, f"{ending.NAME}.tmp", lock_file.NAME),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
@@ -28,8 +33,9 @@ def observation(invocation: Invocation, directory: Path, literals: tuple[bytes, 
 
     Without `ended.json` the end was not seen: `engine_lost`, with whatever was written until then.
     """
-    document = _ending(directory)
-    notes = list(_notes(document))
+    notes = list(_cleared(directory))
+    seen = _told(invocation, directory)
+    notes += seen.notes
     for path in _foreign_files(directory):
         looked = mask_artifact(path, literals)
         if looked.masked and path.exists():
@@ -37,33 +43,62 @@ def observation(invocation: Invocation, directory: Path, literals: tuple[bytes, 
         if looked.note:
             notes.append(f"{path.relative_to(directory)}: {looked.note}")
     artifacts = {rule.name: tuple(_artifacts(rule, directory, notes)) for rule in invocation.artifacts}
+    return replace(seen, artifacts={name: found for name, found in artifacts.items() if found}, notes=tuple(notes))
+
+
+def _cleared(directory: Path) -> Iterator[str]:
+    """Take away what stands under a name of ours and is no file: no reader is to follow a link or wait at a pipe."""
+    for name in sorted(OWN_FILES):
+        path = directory / name
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        if stat.S_ISDIR(mode):
+            shutil.rmtree(path)
+        elif not stat.S_ISREG(mode):
+            path.unlink()
+        else:
+            continue
+        yield f"{name} was no file any more, for the workload had put something else there; that is removed"
+
+
+def _told(invocation: Invocation, directory: Path) -> Observation:
+    """Return what the supervisor told of the end; where that was overwritten, the end was not seen."""
+    try:
+        return _observation(invocation, directory, _ending(directory))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _observation(invocation, directory, {"by": "engine_lost", "message": _DAMAGED})
+
+
+def _observation(invocation: Invocation, directory: Path, document: dict[str, Any]) -> Observation:
+    """Make an observation of what a supervisor wrote; raises one of many errors where it is not a supervisor's."""
     rank, host = _place(directory)
-    return Observation(
-        step=invocation.step,
-        attempt=int(directory.parent.name) if directory.parent.name.isdigit() else invocation.attempt,
-        rank=rank,
-        host=host,
-        ended=Ended(
-            by=EndedBy(document["by"]),
-            code=document.get("code"),
-            signal=document.get("signal"),
-            core=bool(document.get("core")),
-            message=document.get("message"),
-        ),
-        duration_s=float(document.get("duration_s", 0.0)),
-        matched={name: tuple(Match(**match) for match in found) for name, found in document.get("matched", {}).items()},
-        artifacts={name: found for name, found in artifacts.items() if found},
-        workers=tuple(WorkerEnvironment(**worker) for worker in document.get("workers", [])),
-        output_bytes=sum(s["bytes"] for n, s in document.get("output", {}).items() if n != "kernel.log"),
-        memory_kills=MemoryKills(**document.get("memory_kills", {})),
-        directory=str(directory.relative_to(directory.parents[3])),
-        notes=tuple(notes),
+    return from_document(
+        Observation,
+        {
+            "step": invocation.step,
+            "attempt": int(directory.parent.name) if directory.parent.name.isdigit() else invocation.attempt,
+            "rank": rank,
+            "host": host,
+            "ended": {name: document[name] for name in _ENDED if document.get(name) is not None},
+            "duration_s": document.get("duration_s", 0.0),
+            "matched": document.get("matched", {}),
+            "workers": document.get("workers", []),
+            "output_bytes": sum(s["bytes"] for n, s in document.get("output", {}).items() if n != "kernel.log"),
+            "memory_kills": document.get("memory_kills", {}),
+            "directory": str(directory.relative_to(directory.parents[3])),
+            "notes": list(_notes(document)),
+        },
     )
 
 
 def _ending(directory: Path) -> dict[str, Any]:
+    path = directory / ending.NAME
     try:
-        document: dict[str, Any] = json.loads((directory / ending.NAME).read_bytes())
+        if path.stat().st_size > _LARGEST_ENDING:
+            raise ValueError(f"{path} is too large to be a supervisor's")
+        document: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {"by": "engine_lost", "message": LOST}
     return document

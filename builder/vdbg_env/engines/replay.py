@@ -118,7 +118,7 @@ class Replay:
         home = self._folder / "steps" / invocation.step
         attempts = sorted(int(p.name) for p in home.iterdir() if p.name.isdigit()) if home.is_dir() else []
         fitting = [n for n in attempts if n <= invocation.attempt] or attempts[:1]
-        ranks = sorted((home / str(fitting[-1])).iterdir()) if fitting else []
+        ranks = sorted(p for p in (home / str(fitting[-1])).iterdir() if p.is_dir()) if fitting else []
         return ranks[0] if ranks else None
 
 

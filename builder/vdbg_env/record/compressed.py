@@ -24,6 +24,7 @@ import lz4.frame
 import zstandard
 
 from vdbg_env.record.masking import mask_file
+from vdbg_env.record.replacement import replacement
 
 LIMIT = 256 << 20  # bytes of one file that are expanded: a core without device memory is far smaller
 _CHUNK = 1 << 20
@@ -99,10 +100,8 @@ def _compressed(path: Path, opener: Opener, literals: tuple[bytes, ...], limit: 
             return _not_whole(path, found, rest)
         if found:
             expanded.seek(0)
-            new = path.with_name(f".{path.name}.new")
-            with opener(new, "wb") as target:
+            with replacement(path) as new, opener(new, "wb") as target:
                 shutil.copyfileobj(expanded, target, _CHUNK)
-            new.replace(path)
     return Looked(found)
 
 

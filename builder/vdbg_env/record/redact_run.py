@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from vdbg_env.record.compressed import mask_artifact
 from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.replacement import replacement
 
+_CHUNK = 1 << 18
 _LOCKS = {"run.lock", "supervisor.json"}
 _TEXTS = {"stdout", "stderr", "kernel.log", "hang.txt", "report.html", "report.md", "report.sarif"}
 
@@ -78,40 +81,33 @@ def _json_line(line: bytes, redactor: Redactor) -> bytes:
 def _replace(path: Path, data: bytes) -> bool:
     if data == path.read_bytes():
         return False
-    with _new(path).open("wb") as file:
+    with replacement(path) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    _new(path).replace(path)
     return True
 
 
 def redact_text(path: Path, redactor: Redactor) -> bool:
     """Redact a text that may be too large to hold, and say whether that changed it."""
-    stream = redactor.stream()
-    with path.open("rb") as source, _new(path).open("wb") as target:
-        while data := source.read(1 << 18):
-            target.write(stream.feed(data))
-        target.write(stream.finish())
-        target.flush()
-        os.fsync(target.fileno())
-    changed = not _same(path, _new(path))
-    if changed:
-        _new(path).replace(path)
-    else:
-        _new(path).unlink()
-    return changed
+    with tempfile.TemporaryFile(dir=path.parent) as redacted:
+        stream = redactor.stream()
+        with path.open("rb") as source:
+            while data := source.read(_CHUNK):
+                redacted.write(stream.feed(data))
+        redacted.write(stream.finish())
+        if _same(path, redacted):
+            return False
+        redacted.seek(0)
+        with replacement(path) as target:
+            shutil.copyfileobj(redacted, target, _CHUNK)
+    return True
 
 
-def _same(one: Path, other: Path) -> bool:
-    with one.open("rb") as a, other.open("rb") as b:
+def _same(path: Path, other: IO[bytes]) -> bool:
+    other.seek(0)
+    with path.open("rb") as file:
         while True:
-            left, right = a.read(1 << 18), b.read(1 << 18)
+            left, right = file.read(_CHUNK), other.read(_CHUNK)
             if left != right:
                 return False
             if not left:
                 return True
-
-
-def _new(path: Path) -> Path:
-    return path.with_name(f".{path.name}.new")

@@ -183,7 +183,7 @@ def _ticks(whole: float) -> Iterator[tuple[float, str]]:
 
 def _href(path: str) -> str:
     """Return a link to a file beside the page; never a scheme, whatever the name."""
-    return "./" + quote(path.lstrip("/"))
+    return "./" + quote(path.lstrip("/"), errors="surrogateescape")
 
 
 def _clip(text: str) -> str:

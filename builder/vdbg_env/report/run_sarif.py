@@ -156,7 +156,7 @@ def _invocation(step: StepReport, attempt: Attempt) -> dict[str, Json]:
 def _uri(path: str) -> str:
     """Return a path as a URI reference: absolute paths become file URIs, relative ones stay relative."""
     plain = path.replace("\\", "/")
-    quoted = quote(plain, safe="/~")
+    quoted = quote(plain, safe="/~", errors="surrogateescape")  # names need not be UTF-8
     if plain.startswith("//"):
         return f"file:/{quoted.lstrip('/')}"
     return f"file://{quoted}" if plain.startswith("/") else quoted

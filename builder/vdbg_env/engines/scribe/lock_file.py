@@ -5,9 +5,11 @@ The lock is the kernel's and dies with its holder, so that no pid can be mistake
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from typing import Any
 
@@ -15,6 +17,8 @@ from vdbg_env.engines.scribe.ownership import give_back
 from vdbg_env.engines.scribe.process_tree import process
 
 NAME = "supervisor.json"
+_MOST_SAID = 64 << 10  # bytes; a supervisor writes a few short lines
+_NO_FILE = {errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV}
 
 
 def take(directory: str) -> int:
@@ -40,9 +44,8 @@ def say(lock: int, state: dict[str, Any], *, durably: bool = False) -> None:
 
 def is_held(directory: str) -> bool:
     """Whether a supervisor lives: it alone holds the lock, and a lock dies with its holder."""
-    try:
-        lock = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    lock = _opened(directory)
+    if lock is None:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,9 +79,25 @@ def was_started(directory: str) -> bool:
 
 def _said(directory: str) -> list[dict[str, str | int]]:
     """Return the lines a supervisor wrote of itself; none when there never was one."""
-    try:
-        with open(f"{directory}/{NAME}", encoding="utf-8") as file:  # noqa: PTH123 - pathlib would cost the scribe's start
-            text = file.read()
-    except FileNotFoundError:
+    lock = _opened(directory)
+    if lock is None:
         return []
+    try:
+        text = os.read(lock, _MOST_SAID).decode("utf-8", "replace")
+    finally:
+        os.close(lock)
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def _opened(directory: str) -> int | None:
+    """Open the file where it is one: a workload may have put a link, a pipe or a folder in its place, or nothing."""
+    try:
+        lock = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(lock).st_mode):
+        return lock
+    os.close(lock)
+    return None

@@ -1,0 +1,93 @@
+"""What is read of an attempt whose workload could write into its folder: nothing outside of it, and never for ever."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from vdbg_env.engines.left_behind import observation
+from vdbg_env.engines.scribe import lock_file
+from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.runbook.invocation import Invocation
+
+INVOCATION = Invocation(step="step", attempt=1, argv=("true",))
+OURS = {"by": "exit", "code": 3, "output": {"stdout": {"bytes": 5, "dropped": 0}}}
+MATCH = {"matcher": "m", "stream": "stdout", "line": 1, "offset": 0, "text": "it failed", "groups": {"x": "y"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "run" / "steps" / "step" / "1" / "localhost-0"
+    place.mkdir(parents=True)
+    return place
+
+
+def test_what_the_supervisor_wrote_is_what_was_seen(folder: Path) -> None:
+    (folder / "ended.json").write_text(json.dumps({**OURS, "matched": {"m": [MATCH]}, "duration_s": 2}))
+    seen = observation(INVOCATION, folder, ())
+    assert (seen.ended.by, seen.ended.code, seen.output_bytes, seen.duration_s) == (EndedBy.EXIT, 3, 5, 2.0)
+    assert (seen.matched["m"][0].text, seen.matched["m"][0].groups) == ("it failed", {"x": "y"})
+    assert (seen.directory, seen.notes) == ("steps/step/1/localhost-0", ())
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'{"by": "banana"}',
+        b"[]",
+        b"null",
+        b"[" * 200_000,
+        b"\xff\xfe\x00",
+        b"{}",
+        b'{"by": "exit", "code": "three"}',
+        b'{"by": "exit", "output": {"a": {}}}',
+        b'{"by": "exit", "matched": {"m": [{"x": 1}]}}',
+        b'{"by": "exit", "workers": [{}]}',
+    ],
+)
+def test_an_end_that_no_supervisor_wrote_was_not_seen(folder: Path, written: bytes) -> None:
+    (folder / "ended.json").write_bytes(written)
+    ended = observation(INVOCATION, folder, ()).ended
+    assert ended.by is EndedBy.ENGINE_LOST
+    assert "not the supervisor's" in str(ended.message)
+
+
+def test_an_end_without_measure_is_not_read_at_all(folder: Path) -> None:
+    with (folder / "ended.json").open("wb") as file:
+        file.truncate(1 << 40)
+    assert observation(INVOCATION, folder, ()).ended.by is EndedBy.ENGINE_LOST
+
+
+@pytest.mark.parametrize("name", ["stdout", "ended.json", "kernel.log"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_stands_under_our_names_and_is_no_file_is_taken_away(folder: Path, name: str, kind: str) -> None:
+    outside = folder.parents[4] / "outside"
+    outside.write_text("not the step's")
+    (folder / "ended.json").write_text(json.dumps(OURS))
+    (folder / name).unlink(missing_ok=True)
+    match kind:
+        case "link":
+            (folder / name).symlink_to(outside)
+        case "pipe":
+            os.mkfifo(folder / name)
+        case _:
+            (folder / name / "below").mkdir(parents=True)
+    seen = observation(INVOCATION, folder, ())
+    assert not os.path.lexists(folder / name)
+    assert outside.read_text() == "not the step's"
+    assert [note for note in seen.notes if note.startswith(name)]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_lock_that_is_no_file_is_held_by_nobody(folder: Path, kind: str) -> None:
+    path = folder / lock_file.NAME
+    match kind:
+        case "link":
+            path.symlink_to(folder.parent)
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.mkdir()
+    assert not lock_file.is_held(str(folder))
+    assert not lock_file.was_started(str(folder))

@@ -1,0 +1,34 @@
+"""A file that a workload left may have any name: no report fails for it, and none shows it as markup."""
+
+import dataclasses
+import json
+
+import pytest
+
+from tests.support import reports
+from vdbg_env.evidence.observation import Artifact
+from vdbg_env.report import run_html, run_json, run_markdown, run_sarif
+from vdbg_env.report.model import Report
+from vdbg_env.resources import data_dir
+
+NAMES = [b"\xff\xfe.art", b"a\nb\x1b[31m.art", b"<img src=x onerror=alert(1)>.art"]
+
+
+def leaving(name: bytes) -> Report:
+    left = Artifact(name="files", path="steps/s/1/h-0/" + name.decode("utf-8", "surrogateescape"), size=1)
+    return dataclasses.replace(reports.FULL, steps=(dataclasses.replace(reports.STEPS[4], artifacts=(left,)),))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_report_can_be_written(name: bytes) -> None:
+    report = leaving(name)
+    for text in (run_json.render(report), run_sarif.render(report)):
+        json.loads(text.encode("utf-8", "replace"))
+    template = (data_dir("templates") / "report.html.j2").read_text()
+    page, notes = run_html.render(report, template=template, style=""), run_markdown.render(report)
+    assert "<img" not in page and "`steps/s/1/h-0/" in notes
+    assert "\x1b" not in page + notes
+
+
+def test_a_link_leads_to_the_bytes_of_the_name() -> None:
+    assert "steps/s/1/h-0/%FF%FE.art" in run_sarif.render(leaving(NAMES[0]))
