@@ -113,8 +113,17 @@ def _found(run: RunDirectory) -> str | None:
     return str(lead["message"]) + ("" if at and at.rsplit(" ", 1)[-1] in lead["message"] else at)
 
 
-def report_anew(run: RunDirectory, library: RunbookLibrary, *, cores: CoreFiles, sources: SourceText) -> Report:
+def report_anew(
+    run: RunDirectory,
+    library: RunbookLibrary,
+    environment: Mapping[str, str],
+    *,
+    cores: CoreFiles,
+    sources: SourceText,
+) -> Report:
     """Return the report of a run as far as it came, made from its record by this release.
+
+    The record holds no secret, but source lines are read anew: those of `environment` are taken out of them too.
 
     Raises BadInput when its runbook has changed since: its steps would be judged by other rules.
     """
@@ -136,7 +145,8 @@ def report_anew(run: RunDirectory, library: RunbookLibrary, *, cores: CoreFiles,
     events = read_events(run.events)
     came_to = walk(begin(state), events, start_branch)
     elapsed = events[-1].elapsed_s if events else None
-    return run_report(head, came_to, run.path, cores=cores, sources=sources, elapsed_s=elapsed)
+    redactor = Redactor(secret_values(environment), pseudonyms({}, (head.host,)) if head.pseudonyms else None)
+    return run_report(head, came_to, run.path, cores=cores, sources=sources, redact=redactor.text, elapsed_s=elapsed)
 
 
 def redact_again(

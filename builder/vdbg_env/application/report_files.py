@@ -36,20 +36,23 @@ def write_report(report: Report, directory: Path, formats: Iterable[str] = FORMA
     return tuple(names)
 
 
-def complete(report: Report, directory: Path, *, cores: CoreFiles, sources: SourceText) -> Report:
+def complete(
+    report: Report, directory: Path, *, cores: CoreFiles, sources: SourceText, redact: Callable[[str], str]
+) -> Report:
     """Return the report with the text of every source line it names, and where the warps of each core stood.
 
-    A core that cannot be read is left out: the step that read it has told why.
+    A token may stand in a program beside the line that failed: `redact` takes it out of what is shown. A core that
+    cannot be read is left out: the step that read it has told why.
     """
     histograms = tuple(_histograms(report, directory, cores))
     frames = [frame for finding in report.findings for frame in (*finding.chain, finding.location) if frame]
     frames += [frame for histogram in histograms for group in histogram.groups for frame in group.chain]
-    excerpts = (excerpt(frame, sources) for frame in dict.fromkeys(frames))
+    excerpts = (excerpt(frame, sources, redact) for frame in dict.fromkeys(frames))
     return replace(report, histograms=histograms, excerpts=tuple(e for e in excerpts if e))
 
 
-def excerpt(frame: SourceFrame, sources: SourceText) -> SourceExcerpt | None:
-    """Return the lines around a place, or None when its source is not on this machine."""
+def excerpt(frame: SourceFrame, sources: SourceText, redact: Callable[[str], str]) -> SourceExcerpt | None:
+    """Return the lines around a place, each redacted, or None when its source is not on this machine."""
     if sources.line(frame.file, frame.line) is None:
         return None
     first = frame.line
@@ -60,7 +63,7 @@ def excerpt(frame: SourceFrame, sources: SourceText) -> SourceExcerpt | None:
         text = sources.line(frame.file, number)
         if text is None:
             break
-        lines.append(text)
+        lines.append(redact(text))
     return SourceExcerpt(file=frame.file, first=first, marked=frame.line, lines=tuple(lines))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vdbg_env.application.ports import CoreFiles, SourceText
@@ -26,6 +26,7 @@ def run_report(
     *,
     cores: CoreFiles,
     sources: SourceText,
+    redact: Callable[[str], str],
     elapsed_s: float | None = None,
     finish: Finish | None = None,
 ) -> Report:
@@ -41,7 +42,7 @@ def run_report(
         tool_version=head.tool_version or None,
     )
     report = assemble(walk, finish or walk.finish or conclude(walk.state.trail), facts)
-    return complete(report, directory, cores=cores, sources=sources)
+    return complete(report, directory, cores=cores, sources=sources, redact=redact)
 
 
 def _provenance(head: RunHead) -> Provenance:

@@ -173,6 +173,7 @@ def _report(begun: Begun, place: StepPlace, walk: Walk, end: RunEnd | None = Non
         begun.order.directory.path,
         cores=wiring.core_files(),
         sources=place.sources,
+        redact=begun.redactor.text,
         elapsed_s=end.elapsed_s if end else None,
         finish=end.finish if end else None,
     )

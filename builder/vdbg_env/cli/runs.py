@@ -118,7 +118,7 @@ def report_command(run: str, form: str, write: bool) -> int:
     """
     directory = find_run(run, os.environ)
     sources = wiring.source_text((), ())
-    report = report_anew(directory, RunbookLibrary(), cores=wiring.core_files(), sources=sources)
+    report = report_anew(directory, RunbookLibrary(), os.environ, cores=wiring.core_files(), sources=sources)
     match form:
         case "markdown":
             click.echo(run_markdown.render(report), nl=False)

@@ -26,6 +26,8 @@ OWN_FILES = {
     *(ending.NAME, f"{ending.NAME}.tmp", lock_file.NAME),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
 }
+# These two are not written in every step: where the supervisor had no use for the name, the workload may have had.
+_ALWAYS_OURS = OWN_FILES - {"kernel.log", "hang.txt"}
 
 
 def observation(invocation: Invocation, directory: Path, literals: tuple[bytes, ...]) -> Observation:
@@ -116,9 +118,9 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _foreign_files(directory: Path) -> Iterator[Path]:
-    """Yield the regular files below the step's directory that the workload wrote."""
+    """Yield the regular files below the step's directory that the workload wrote, or may have written."""
     for path in sorted(directory.rglob("*")):
-        if path.is_file() and not path.is_symlink() and str(path.relative_to(directory)) not in OWN_FILES:
+        if path.is_file() and not path.is_symlink() and str(path.relative_to(directory)) not in _ALWAYS_OURS:
             yield path
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 _LARGEST: Final = 32 << 20  # bytes; what is larger is no source file
+_SOURCES: Final = frozenset(
+    f".{ending}"
+    for ending in (
+        *("c", "cc", "cpp", "cxx", "cu", "cuh", "cuf", "h", "hh", "hpp", "hxx", "inc", "inl", "ipp", "tpp"),
+        *("py", "pyi", "pyx", "ptx", "jit", "f", "f90", "rs", "s"),
+    )
+)
 
 
 class SourceFiles:
     """SourceText over folders.
 
     A path is first rewritten by `mappings` (old prefix, new prefix), then looked for below each of `roots` with its
-    leading folders dropped one by one, then taken as it is.
+    leading folders dropped one by one, then taken as it is. Only what is named as a source file is read: a workload
+    says which files these are, and is to have no other one of this machine shown in a report.
     """
 
     def __init__(self, roots: Sequence[str] = (), mappings: Sequence[tuple[str, str]] = ()) -> None:
@@ -43,10 +52,15 @@ class SourceFiles:
             yield Path(file)
 
 
+def _is_source(path: Path) -> bool:
+    """Whether a path names source text; headers of the standard library, and of CUDA's, have no suffix."""
+    return path.suffix.lower() in _SOURCES or (not path.suffix and "include" in path.parts[:-1])
+
+
 @lru_cache(maxsize=64)
 def _lines(path: Path) -> tuple[str, ...] | None:
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST:
+        if not _is_source(Path(os.path.realpath(path))) or not path.is_file() or path.stat().st_size > _LARGEST:
             return None
         return tuple(path.read_text(encoding="utf-8", errors="replace").splitlines())
     except OSError:

@@ -13,6 +13,7 @@ from vdbg_env.cuda.source_frame import SourceFrame
 from vdbg_env.engines.core_files import CoreFilesOnDisk
 from vdbg_env.engines.source_text import SourceFiles
 from vdbg_env.evidence.observation import Artifact
+from vdbg_env.record.redaction import Redactor
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.record.walk import Walk
 from vdbg_env.report.model import Provenance, Report
@@ -29,7 +30,9 @@ def with_core(folder: Path, core: bytes) -> Report:
 
 
 def completed(folder: Path, core: bytes) -> Report:
-    return complete(with_core(folder, core), folder, cores=CoreFilesOnDisk(), sources=SourceFiles([str(CUBINS)]))
+    return complete(
+        with_core(folder, core), folder, cores=CoreFilesOnDisk(), sources=SourceFiles([str(CUBINS)]), redact=str
+    )
 
 
 def test_the_warps_of_a_hang_and_their_source_lines_are_added(tmp_path: Path) -> None:
@@ -49,10 +52,33 @@ def test_a_core_with_a_fault_needs_no_histogram_and_rubbish_is_passed_over(tmp_p
 def test_an_excerpt_ends_where_the_file_does(tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text("one\ntwo\nthree\n")
     sources = SourceFiles([str(tmp_path)])
-    found = excerpt(SourceFrame(function=None, file="/elsewhere/k.cu", line=2), sources)
+    found = excerpt(SourceFrame(function=None, file="/elsewhere/k.cu", line=2), sources, str)
     assert found and (found.first, found.marked, found.lines) == (1, 2, ("one", "two", "three"))
-    assert excerpt(SourceFrame(function=None, file="/elsewhere/k.cu", line=9), sources) is None
-    assert excerpt(SourceFrame(function=None, file="absent.cu", line=1), sources) is None
+    assert excerpt(SourceFrame(function=None, file="/elsewhere/k.cu", line=9), sources, str) is None
+    assert excerpt(SourceFrame(function=None, file="absent.cu", line=1), sources, str) is None
+
+
+def test_a_token_beside_the_line_that_failed_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(f'TOKEN = "hf_{"Q" * 24}"\nlaunch()\n')
+    frame = SourceFrame(function=None, file="/app/app.py", line=2)
+    found = excerpt(frame, SourceFiles([str(tmp_path)]), Redactor().text)
+    assert found and found.lines == ('TOKEN = "[redacted hf-token]"', "launch()")
+
+
+@pytest.mark.parametrize("name", ["shadow", ".netrc", "id_ed25519", "config.json", "key.pem", "app.py/../.env"])
+def test_what_is_no_source_file_is_not_shown_whatever_a_workload_calls_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "app.py").mkdir()
+    (tmp_path / name).write_text("one\ntwo\n")
+    assert SourceFiles().line(str(tmp_path / name), 1) is None
+    (tmp_path / "named.py").symlink_to(tmp_path / name)
+    assert SourceFiles().line(str(tmp_path / "named.py"), 1) is None
+
+
+@pytest.mark.parametrize("name", ["k.cu", "K.CUH", "include/cuda/std/atomic", "app.py"])
+def test_sources_and_headers_without_a_suffix_are_shown(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("one\ntwo\n")
+    assert SourceFiles().line(str(tmp_path / name), 2) == "two"
 
 
 def test_every_format_is_written_and_nothing_half_made_is_left(tmp_path: Path) -> None:
@@ -82,6 +108,6 @@ def test_a_runs_head_says_where_it_comes_from(tmp_path: Path, head: RunHead, pro
     state = RunState(
         runbook=Runbook(name="b", title="B", steps=()), inputs={}, facts=Facts(), decision=finish, trail=(record,)
     )
-    report = run_report(head, Walk(state=state), tmp_path, cores=CoreFilesOnDisk(), sources=SourceFiles())
+    report = run_report(head, Walk(state=state), tmp_path, cores=CoreFilesOnDisk(), sources=SourceFiles(), redact=str)
     assert report.provenance is provenance
     assert dict(report.environment) == {"driver": "580.82", "GPUs": "8"}

@@ -79,6 +79,14 @@ def test_what_stands_under_our_names_and_is_no_file_is_taken_away(folder: Path, 
     assert [note for note in seen.notes if note.startswith(name)]
 
 
+@pytest.mark.parametrize("name", ["kernel.log", "hang.txt", "notes.txt"])
+def test_a_secret_is_masked_also_under_a_name_that_might_be_ours(folder: Path, name: str) -> None:
+    (folder / name).write_text("it is tell-nobody-77\n")
+    seen = observation(INVOCATION, folder, (b"tell-nobody-77",))
+    assert "tell-nobody" not in (folder / name).read_text()
+    assert f"1 secrets masked in {name}" in seen.notes
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_a_lock_that_is_no_file_is_held_by_nobody(folder: Path, kind: str) -> None:
     path = folder / lock_file.NAME
