@@ -16,7 +16,7 @@ from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.cuda.demangling import short_name
 from vdbg_env.errors import BadInput
 from vdbg_env.record.codec import from_document
-from vdbg_env.record.event_log import Event, read_events
+from vdbg_env.record.event_log import Event, damaged, read_events
 from vdbg_env.record.redact_run import Redacted, redact_run
 from vdbg_env.record.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead, runs_under
@@ -72,6 +72,13 @@ def recorded(run: RunDirectory) -> RecordedRun:
     """Return what the record of a run tells; raises BadInput for a folder or a log that cannot be read."""
     head = run.read_head()
     events = read_events(run.events) if run.events.is_file() else ()
+    try:
+        return _recorded(run, head, events)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise damaged(f"an event of {run.events}") from error
+
+
+def _recorded(run: RunDirectory, head: RunHead, events: tuple[Event, ...]) -> RecordedRun:
     finish: Mapping[str, Any] = next((e.data["finish"] for e in reversed(events) if e.kind == "run_finished"), {})
     return RecordedRun(
         directory=run.path,

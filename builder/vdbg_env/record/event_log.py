@@ -38,6 +38,15 @@ def read_events(path: Path) -> tuple[Event, ...]:
     return _parse(path, path.read_bytes())[0]
 
 
+def damaged(what: str) -> BadInput:
+    """Return the error for a log that can be read, line by line, and makes no sense."""
+    return BadInput(
+        f"the record is damaged: {what} does not say what such an event says",
+        cause="the log was edited, or its disk lost data",
+        next_step="begin a new run without --resume; report.md, where there is one, says what was found until then",
+    )
+
+
 class EventLog:
     """Appends events to a log and makes each durable before it returns; one writer at a time, by the run's lock."""
 

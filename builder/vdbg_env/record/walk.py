@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.codec import from_document
-from vdbg_env.record.event_log import Event
+from vdbg_env.record.event_log import Event, damaged
 from vdbg_env.runbook import engine
 from vdbg_env.runbook.model import Step
 from vdbg_env.runbook.state import BranchTo, Decision, Finish, RunState, StepRecord, StepResult
@@ -68,9 +68,12 @@ def begin(state: RunState) -> Walk:
 
 
 def walk(start: Walk, events: Iterable[Event], start_branch: StartBranch) -> Walk:
-    """Return where a run stands after these events."""
+    """Return where a run stands after these events; raises BadInput at one that lacks what its kind has."""
     for event in events:
-        start = take(start, event, start_branch)
+        try:
+            start = take(start, event, start_branch)
+        except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+            raise damaged(f"event {event.seq} ({event.kind})") from error
     return start
 
 

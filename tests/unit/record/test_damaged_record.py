@@ -1,0 +1,45 @@
+"""A record whose lines are JSON and yet no events is told as damaged: by the walk, and by what lists runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vdbg_env.application.recorded_runs import recorded
+from vdbg_env.errors import BadInput
+from vdbg_env.record.event_log import Event
+from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.walk import begin, walk
+from vdbg_env.runbook.model import Runbook
+from vdbg_env.runbook.state import BranchTo, Facts, Finish, RunState, Verdict
+
+DAMAGED: list[tuple[str, dict[str, Any]]] = [
+    ("attempt_started", {"step": "s"}),
+    ("attempt_ended", {"observation": None}),
+    ("step_finished", {}),
+    ("branched", {"runbook": "x"}),
+    ("run_finished", {"finish": {}}),
+    ("run_finished", {"finish": "x"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "data"), DAMAGED)
+def test_an_event_that_lacks_what_its_kind_has_is_named(kind: str, data: dict[str, Any]) -> None:
+    finish = Finish(verdict=Verdict.PASSED, why="well")
+    state = RunState(runbook=Runbook(name="b", title="B", steps=()), inputs={}, facts=Facts(), decision=finish)
+
+    def no_branch(branch: BranchTo) -> RunState:
+        raise AssertionError(branch)
+
+    with pytest.raises(BadInput, match=f"event 1 .{kind}. does not say"):
+        walk(begin(state), [Event(seq=1, kind=kind, at="", elapsed_s=0.0, data=data)], no_branch)
+
+
+@pytest.mark.parametrize(("kind", "data"), [DAMAGED[2], DAMAGED[5]])
+def test_a_run_with_such_an_event_is_not_listed_as_one(tmp_path: Path, kind: str, data: dict[str, Any]) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_head(RunHead(run="r", runbook="b"))
+    run.events.write_text(json.dumps({"seq": 1, "at": "", "elapsed_s": 0.0, "kind": kind, **data}) + "\n")
+    with pytest.raises(BadInput, match="damaged"):
+        recorded(run)
