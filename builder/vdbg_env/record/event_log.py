@@ -131,7 +131,7 @@ def _parse(path: Path, data: bytes) -> tuple[tuple[Event, ...], int]:
                 elapsed_s=document.pop("elapsed_s"),
                 data=document,
             )
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, RecursionError):
             event = None
         if event is None or not line.endswith(b"\n"):
             if whole + len(line) < len(data):

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from vdbg_env.errors import BadInput, HostNotAble
 
 SCHEMA = "vdbg-env/run-head/v1"
@@ -131,7 +133,7 @@ class RunDirectory:
         """Return what the run was started with; raises BadInput for a folder that is no run's."""
         try:
             document = json.loads((self.path / "run.json").read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BadInput(
                 f"{self.path} is not a run: its run.json cannot be read",
                 cause="the folder is another one, or the run never began",
@@ -140,7 +142,14 @@ class RunDirectory:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise BadInput(f"{self.path / 'run.json'} does not follow {SCHEMA}")
         known = {name: document[name] for name in RunHead.__dataclass_fields__ if name in document}
-        return RunHead(**{**known, "workload": tuple(known.get("workload", ()))})
+        try:
+            return TypeAdapter(RunHead).validate_python(known)
+        except ValidationError as error:
+            what = error.errors()[0]
+            raise BadInput(
+                f"{self.path / 'run.json'} is damaged: {'.'.join(map(str, what['loc']))}: {what['msg']}",
+                cause="it was edited, or its disk lost data",
+            ) from error
 
     def attempt(self, step: str, attempt: int, host: str, rank: int) -> Path:
         """Return the folder of one attempt on one rank."""

@@ -43,3 +43,25 @@ def test_a_run_with_such_an_event_is_not_listed_as_one(tmp_path: Path, kind: str
     run.events.write_text(json.dumps({"seq": 1, "at": "", "elapsed_s": 0.0, "kind": kind, **data}) + "\n")
     with pytest.raises(BadInput, match="damaged"):
         recorded(run)
+
+
+@pytest.mark.parametrize("name", ["run", "runbook_file", "workload", "inputs", "facts", "pseudonyms"])
+def test_a_head_with_a_value_of_another_kind_is_named(tmp_path: Path, name: str) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_head(RunHead(run="r", runbook="b"))
+    head = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**head, name: 5}))
+    with pytest.raises(BadInput, match=f"damaged: {name}: "):
+        run.read_head()
+
+
+def test_what_is_nested_without_end_is_no_record(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    (tmp_path / "run.json").write_text("[" * 200_000)
+    with pytest.raises(BadInput, match="is not a run"):
+        run.read_head()
+    run.write_head(RunHead(run="r", runbook="b", workload=("a", "b")))
+    assert run.read_head() == RunHead(run="r", runbook="b", workload=("a", "b"))
+    run.events.write_text("[" * 200_000 + "\n{}\n")
+    with pytest.raises(BadInput, match="line 1 is damaged"):
+        recorded(run)
