@@ -235,7 +235,10 @@ def _model_complaints(error: ValidationError, source: YamlSource, model: type[Ba
                 key = str(problem["loc"][-1])
                 where = path if path and path[-1] == key else (*path, key)
                 known = _fields_at(model, where[:-1])
-                yield source.complaint(where, f"unknown key {key!r}", key=True, suggestion=nearest(key, known))
+                if key in known:  # of another kind of the same thing: pydantic's tag before the key says which this is
+                    yield source.complaint(where, f"a {problem['loc'][-2]} has no key {key!r}", key=True)
+                else:
+                    yield source.complaint(where, f"unknown key {key!r}", key=True, suggestion=nearest(key, known))
             case "missing":
                 yield source.complaint(path, f"the key {str(problem['loc'][-1])!r} is missing")
             case "literal_error" | "enum":

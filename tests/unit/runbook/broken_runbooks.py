@@ -54,6 +54,10 @@ BROKEN: dict[str, tuple[str, str]] = {
     "no title": (", title: A runbook that is right", ""),
     "name with blanks": ("name: right", "name: Not Right"),
     "misspelt section": ("  matchers:", "  machers:"),
+    "a key of another kind of step": (
+        "      uses: builtin/gpu-health@v1\n",
+        "      uses: builtin/gpu-health@v1\n      repeat: {count: 2}\n",
+    ),
     "misspelt step key": ("      repeat: {count", "      repaet: {count"),
     "runbook of an expression that names nothing": (
         "- hang: {when: \"ended.by == 'watch'\", next: end}",
