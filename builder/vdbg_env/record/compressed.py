@@ -73,6 +73,8 @@ def mask_artifact(path: Path, literals: tuple[bytes, ...], *, limit: int = LIMIT
     with path.open("rb") as file:
         head = file.read(8)
     before = path.stat()
+    if before.st_nlink > 1:
+        _make_own(path)
     opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
     if opener:
         looked = _compressed(path, opener, literals, limit)
@@ -85,6 +87,12 @@ def mask_artifact(path: Path, literals: tuple[bytes, ...], *, limit: int = LIMIT
     if looked.masked and path.exists():
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # the earliest core is told by its time
     return looked
+
+
+def _make_own(path: Path) -> None:
+    """Make a file of several names one of its own: what is masked in place would be masked under the others too."""
+    with path.open("rb") as shared, replacement(path) as own:
+        shutil.copyfileobj(shared, own, _CHUNK)
 
 
 def _compressed(path: Path, opener: Opener, literals: tuple[bytes, ...], limit: int) -> Looked:

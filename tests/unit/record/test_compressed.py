@@ -150,3 +150,11 @@ def test_what_is_not_compressed_is_masked_in_place(tmp_path: Path) -> None:
     path.write_bytes(b"\x7fELF\0" + TEXT)
     assert mask_artifact(path, LITERALS) == (2, None)
     assert path.stat().st_size == 5 + len(TEXT)
+
+
+def test_a_file_that_has_another_name_elsewhere_is_left_as_it_is_there(tmp_path: Path) -> None:
+    elsewhere, path = tmp_path / "config.yaml", tmp_path / "artifact"
+    elsewhere.write_bytes(TEXT)
+    path.hardlink_to(elsewhere)
+    assert mask_artifact(path, LITERALS) == (2, None)
+    assert elsewhere.read_bytes() == TEXT and HF not in path.read_bytes()
