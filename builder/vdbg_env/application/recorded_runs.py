@@ -152,8 +152,14 @@ def report_anew(
     events = read_events(run.events)
     came_to = walk(begin(state), events, start_branch)
     elapsed = events[-1].elapsed_s if events else None
+    condition = _condition(run, events)
+    finish = came_to.finish
+    if finish is None and condition in {"interrupted", "cut off"}:
+        finish = engine.cut_short(came_to.state, condition)[1]
     redactor = Redactor(secret_values(environment), pseudonyms({}, (head.host,)) if head.pseudonyms else None)
-    return run_report(head, came_to, run.path, cores=cores, sources=sources, redact=redactor.text, elapsed_s=elapsed)
+    return run_report(
+        head, came_to, run.path, cores=cores, sources=sources, redact=redactor.text, elapsed_s=elapsed, finish=finish
+    )
 
 
 def redact_again(

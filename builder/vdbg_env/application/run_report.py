@@ -30,7 +30,7 @@ def run_report(
     elapsed_s: float | None = None,
     finish: Finish | None = None,
 ) -> Report:
-    """Return the whole report; of a run that is not at its end, `finish` is what its trail says so far."""
+    """Return the whole report; of a run that is not at its end, `finish` says how it was cut short."""
     facts = RunFacts(
         run=head.run,
         workload=head.workload,
@@ -40,6 +40,7 @@ def run_report(
         origin=head.recorded_on or None,
         environment={**head.environment, **_host(walk.state.trail), **({"host": head.host} if head.host else {})},
         tool_version=head.tool_version or None,
+        resume=str(directory) if finish and walk.finish is None else None,
     )
     report = assemble(walk, finish or walk.finish or conclude(walk.state.trail), facts)
     return complete(report, directory, cores=cores, sources=sources, redact=redact)

@@ -34,6 +34,7 @@ from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.record.walk import Walk
 from vdbg_env.report import run_json, run_terminal
 from vdbg_env.report.model import Report
+from vdbg_env.report.what_next import typed_outside
 from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.verdict import bisect_status
 
@@ -137,7 +138,7 @@ def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, fi
     else:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         width = min(shutil.get_terminal_size((100, 40)).columns, 120)
-        click.echo(run_terminal.render(report, colour=colour, width=width), nl=False)
+        click.echo(run_terminal.render(typed_outside(report, str(path)), colour=colour, width=width), nl=False)
     if files:
         note(f"kept in {path}: {', '.join(files)}")
     if end.signal is not None:

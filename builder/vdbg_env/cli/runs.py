@@ -26,6 +26,7 @@ from vdbg_env.console import note
 from vdbg_env.record.diff import diff
 from vdbg_env.report import run_json, run_markdown, run_terminal
 from vdbg_env.report.plain_text import duration, printable
+from vdbg_env.report.what_next import typed_outside
 
 SCHEMA = "vdbg-env/runs/v1"
 
@@ -125,7 +126,7 @@ def report_command(run: str, form: str, write: bool) -> int:
         case "json":
             click.echo(run_json.render(report), nl=False)
         case _:
-            click.echo(run_terminal.render(report), nl=False)
+            click.echo(run_terminal.render(typed_outside(report, str(directory.path))), nl=False)
     if write:
         note(f"written: {', '.join(write_report(report, directory.path))}")
     return report.exit_status

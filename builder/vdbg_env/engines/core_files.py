@@ -16,10 +16,11 @@ from typing import IO, Final
 
 from vdbg_env.application.ports import CoreFile
 from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.record.dumps import HEAD_BYTES, kind_of
 
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 20
-_PATTERNS: Final = ("*.nvcudmp", "*.nvcudmp.gz")
+_SUFFIXES: Final = (".nvcudmp", ".nvcudmp.gz")
 _KEEP_FREE: Final = 256 << 20  # bytes left free on the disk that holds the expanded file
 
 
@@ -27,14 +28,14 @@ class CoreFilesOnDisk:
     """CoreFiles over the local file system. A dump is as large as GPU memory, so it is mapped, never read whole."""
 
     def find(self, target: str) -> tuple[str, ...]:
-        """Return the file itself, or the dumps below a folder by name; raises BadInput when there is none."""
+        """Return the file itself, or the dumps below a folder by name or contents; raises BadInput when none is."""
         path = Path(target)
         if os.path.isdir(path):  # noqa: PTH112 - Path raises where a name is too long
-            found = sorted({str(p) for pattern in _PATTERNS for p in path.rglob(pattern) if p.is_file()})
+            found = sorted(str(p) for p in path.rglob("*") if p.is_file() and _is_dump(p))
             if not found:
                 raise BadInput(
                     f"no GPU core dump below {target}",
-                    cause="dumps end in .nvcudmp or .nvcudmp.gz; with a name of another kind, name the files",
+                    cause="none was written, or it is compressed and its name ends in something else than .nvcudmp.gz",
                     next_step=f"ls -R {target}",
                 )
             return tuple(found)
@@ -67,6 +68,17 @@ class CoreFilesOnDisk:
                     yield CoreFile(name=path, data=_mapped(plain), modified=modified, notes=notes)
         except OSError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _is_dump(path: Path) -> bool:
+    """Tell a dump by its name, so that a damaged one is told of, or by its first bytes: runbooks name theirs freely."""
+    if path.name.endswith(_SUFFIXES):
+        return True
+    try:
+        with path.open("rb") as file:
+            return kind_of(path.name, file.read(HEAD_BYTES)) == "gpu-core"
+    except OSError:  # nothing says that it is a dump
+        return False
 
 
 def _refuse_what_cannot_be_mapped(path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import EndedBy, Observation
+
+NOT_STARTED: Final = "not-started"
 
 
 def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
@@ -15,11 +18,20 @@ def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, 
         return ()
     return (
         Finding(
-            rule="not-started",
+            rule=NOT_STARTED,
             level=Level.WARNING,
             message=f"the command could not be started: {refused.ended.message or 'no reason was given'}",
             how_known=HowKnown.HOST_CHECK,
             confidence=1.0,
-            next_step="give the program's whole path, or --image where only an image has it",
+            next_step=_next_step(refused.ended.message or ""),
         ),
+    )
+
+
+def _next_step(why: str) -> str:
+    if "Permission denied" in why:
+        return "make the program executable (chmod +x), or start it by its interpreter: python3 FILE"
+    return (
+        "give the program's whole path, or --image where only an image has it; "
+        "a container sees its image and what --mount names"
     )

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from vdbg_env.cuda.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.not_started import NOT_STARTED
 from vdbg_env.evidence.xid import xid_meaning
 
 MOST_SURE = 0.99  # nothing read from a crashed machine is certain
@@ -45,8 +46,12 @@ def judge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def is_backdrop(finding: Finding) -> bool:
-    """Whether a finding warns of the machine alone: sure as it is, it explains no failure that was seen."""
-    return finding.how_known is HowKnown.HOST_CHECK and finding.level is not Level.ERROR
+    """Whether a finding warns of the machine alone: sure as it is, it explains no failure that was seen.
+
+    A command that could not be started is no such warning: nothing else of the run counts before it is.
+    """
+    warns = finding.how_known is HowKnown.HOST_CHECK and finding.level is not Level.ERROR
+    return warns and finding.rule != NOT_STARTED
 
 
 def one_of_each(findings: Sequence[Finding]) -> Sequence[Finding]:

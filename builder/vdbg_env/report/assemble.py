@@ -13,7 +13,7 @@ from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.verdict import judge
 from vdbg_env.record.walk import Walk, Walked
 from vdbg_env.report.model import Attempt, Provenance, Report, StepReport, StepStatus
-from vdbg_env.report.what_next import by_verdict, next_steps
+from vdbg_env.report.what_next import by_verdict, going_on, next_steps
 from vdbg_env.runbook import engine_args
 from vdbg_env.runbook.invocation import Invocation, placed
 from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
@@ -24,7 +24,10 @@ _LINES_OF_EVIDENCE = 20
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What is known of a run besides its steps; see `Report` for the meaning of each."""
+    """What is known of a run besides its steps; see `Report` for the meaning of each.
+
+    `resume` is how a run that was cut short is named to go on with it.
+    """
 
     run: str
     workload: tuple[str, ...] = ()
@@ -35,11 +38,13 @@ class RunFacts:
     environment: Mapping[str, str]
     tool_version: str | None = None
     notes: tuple[str, ...] = ()
+    resume: str | None = None
 
 
 def assemble(walk: Walk, finish: Finish, facts: RunFacts) -> Report:
     """Return the report of a run, finished or cut short; source lines and warps are added by who can read them."""
     runbook = walk.state.runbook
+    going = (going_on(runbook.name, facts.resume),) if facts.resume else ()
     findings = judge(finding for visit in walk.walked for finding in visit.record.findings)
     seen = {visit.step.id for visit in walk.walked}
     cut = _cut_short(walk) if walk.observations or walk.open else ()
@@ -61,7 +66,8 @@ def assemble(walk: Walk, finish: Finish, facts: RunFacts) -> Report:
         steps=(*(step_report(visit) for visit in walk.walked), *cut, *missed),
         findings=findings,
         environment=facts.environment,
-        next_steps=next_steps(findings) or (by_verdict(finish.verdict, runbook=runbook.name, run=facts.run),),
+        next_steps=(*going, *next_steps(findings))
+        or (by_verdict(finish.verdict, runbook=runbook.name, run=facts.run),),
         tool_version=facts.tool_version,
         notes=facts.notes,
     )

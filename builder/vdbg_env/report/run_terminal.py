@@ -105,7 +105,7 @@ def _tried(report: Report, paint: Paint, width: int) -> Iterator[str]:
         yield from _step(step, trials.get(step.id), names, paint, width)
     skipped = [_skipped(step) for step in report.walked if step.status is StepStatus.SKIPPED]
     missed = [step.id for step in report.steps if step.status is StepStatus.NOT_REACHED]
-    for word, steps in (("skipped", skipped), ("not needed", missed)):
+    for word, steps in (("skipped", skipped), ("not reached", missed)):
         if steps:
             yield from (paint.dim(line) for line in _wrap(f"{word}: {', '.join(steps)}", width, first="  ", rest="  "))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from vdbg_env.evidence.finding import Finding, Level
-from vdbg_env.report.model import NextStep
+from vdbg_env.report.model import NextStep, Report
 from vdbg_env.runbook.state import Verdict
 
 _READ_CORE = "vdbg-env core "
@@ -39,6 +41,13 @@ def next_step(text: str, finding: Finding) -> NextStep:
     return NextStep(text=text)
 
 
+def going_on(runbook: str, run: str) -> NextStep:
+    """Return how to go on with a run that was cut short."""
+    return NextStep(
+        text="go on where it stopped", command=shlex.join(["vdbg-env", "runbook", runbook, "--resume", run])
+    )
+
+
 def by_verdict(verdict: Verdict, *, runbook: str, run: str) -> NextStep:
     """Return what to try where no finding says: no run ends without a way on."""
     match verdict:
@@ -53,5 +62,21 @@ def by_verdict(verdict: Verdict, *, runbook: str, run: str) -> NextStep:
         case Verdict.INCONCLUSIVE:
             return NextStep(text="see what each step printed", command=f"vdbg-env runs show {run}")
         case Verdict.OUT_OF_TIME:
-            return NextStep(text="go on where it stopped", command=f"vdbg-env runbook {runbook} --resume {run}")
+            return going_on(runbook, run)
     assert_never(verdict)
+
+
+def typed_outside(report: Report, folder: str) -> Report:
+    """Return the report with the files its commands name given below `folder`, the run's own: beside the record, a
+    report names them from there, and on a terminal a command is typed wherever the reader stands.
+    """
+    inside = {artifact.path for step in report.steps for artifact in step.artifacts}
+
+    def word(text: str) -> str:
+        return shlex.quote(f"{folder}/{text}") if text in inside else text
+
+    steps = (
+        replace(step, command=" ".join(map(word, step.command.split(" "))) if step.command else None)
+        for step in report.next_steps
+    )
+    return replace(report, next_steps=tuple(steps))

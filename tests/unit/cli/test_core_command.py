@@ -85,6 +85,16 @@ def test_a_folder_stands_for_the_dumps_in_it(tmp_path: Path) -> None:
     assert len(json.loads(ran.stdout)["cores"]) == len(CORES)
 
 
+def test_a_dump_of_any_name_is_found_in_a_folder_by_its_first_bytes(tmp_path: Path) -> None:
+    rank = tmp_path / "run" / "steps" / "coredump" / "1" / "localhost-0"
+    rank.mkdir(parents=True)
+    (rank / "core.cuda.node7.4711.1763696100").write_bytes(CORES["fault"])
+    (rank / "core.4712").write_bytes(CORES["fault"][:18] + b"\x3e\x00")  # of the host
+    (rank / "stderr").write_text("CUDA error: an illegal memory access was encountered")
+    document = json.loads(vdbg_env("core", "--json", "run").stdout)
+    assert Path(document["file"]).name == "core.cuda.node7.4711.1763696100"
+
+
 def test_a_gzipped_core_is_read() -> None:
     Path("a.nvcudmp.gz").write_bytes(gzip.compress(CORES["fault"]))
     assert "Warp Illegal Address" in vdbg_env("core", "a.nvcudmp.gz").stdout

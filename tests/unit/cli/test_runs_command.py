@@ -75,6 +75,20 @@ def test_runs_are_listed_and_shown(here: Path, capsys: pytest.CaptureFixture[str
     assert "did you mean 'bad'" in capsys.readouterr().err
 
 
+def test_a_run_that_was_cut_off_says_so_in_its_report_and_how_to_go_on(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = here / "vdbg-runs" / "bad"
+    events = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in events if json.loads(line)["kind"] in {"run_started", "attempt_started"}]
+    (run / "events.jsonl").write_text("".join(kept))
+    capsys.readouterr()
+    assert main(["runs", "report", "bad"]) == 125
+    shown = capsys.readouterr().out
+    assert "INCONCLUSIVE" in shown and "cut off" in shown
+    assert f"$ vdbg-env runbook tiny --resume {run}" in shown
+
+
 def test_a_run_in_containers_names_their_image(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = here / "vdbg-runs" / "bad" / "run.json"
     image = {"name": "debug:1", "id": "sha256:aa", "digest": None}

@@ -1,13 +1,16 @@
 """A run's record becomes a Report: nothing that was seen is lost, and what was never seen is not made up."""
 
 import dataclasses
+import shlex
 
 from tests.support.reports import FAULT, GRAPHS, IMA
+from vdbg_env.evidence.finding import HowKnown
+from vdbg_env.evidence.not_started import not_started_findings
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.record.walk import Walk, Walked
 from vdbg_env.report.assemble import RunFacts, assemble
 from vdbg_env.report.model import Report, StepStatus
-from vdbg_env.report.what_next import next_steps
+from vdbg_env.report.what_next import next_steps, typed_outside
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import (
     Builtin,
@@ -134,3 +137,26 @@ def test_a_command_is_told_once_by_the_finding_that_leads() -> None:
     texts = ["see every thread of it: vdbg-env core x", "read the dump: vdbg-env core x", "ask", "mend"]
     findings = [dataclasses.replace(FAULT, next_step=text) for text in texts]
     assert [step.text for step in next_steps(findings)] == ["see every thread of it", "ask", "mend"]
+
+
+def test_a_command_on_a_terminal_names_its_core_from_where_the_reader_stands() -> None:
+    finding = dataclasses.replace(FAULT, next_step="read it: vdbg-env core a1")
+    record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,))
+    report = run(record, observed(1, CRASH))
+    assert [step.command for step in report.next_steps] == ["vdbg-env core a1"]
+    shown = typed_outside(report, "/runs of mine/r").next_steps[0].command
+    assert shown and shlex.split(shown) == ["vdbg-env", "core", "/runs of mine/r/a1"]
+
+
+def test_a_command_that_could_not_be_started_goes_before_warnings_of_the_machine() -> None:
+    refused = Ended(by=EndedBy.NOT_STARTED, message="./serve: Permission denied")
+    warning = dataclasses.replace(
+        GRAPHS, rule="gpu-none", how_known=HowKnown.HOST_CHECK, confidence=1.0, next_step="vdbg-env doctor"
+    )
+    findings = (warning, *not_started_findings([observed(1, refused)]))
+    record = StepRecord(step="baseline", outcome=Status.ERROR, next=End(), findings=findings)
+    report = run(record, observed(1, refused))
+    assert [finding.rule for finding in report.findings] == ["not-started", "gpu-none"]
+    assert "chmod +x" in report.next_steps[0].text
+    elsewhere = not_started_findings([observed(1, Ended(by=EndedBy.NOT_STARTED, message="./serve: No such file"))])
+    assert "--mount" in (elsewhere[0].next_step or "")

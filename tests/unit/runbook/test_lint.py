@@ -1,5 +1,6 @@
 """Lint tells everything that is wrong with a runbook, at its line and column, with the nearest known word."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,12 @@ def refusal(text: str, steps: Library | None = None) -> str:
 
 def test_the_runbook_the_broken_ones_are_made_of_is_right() -> None:
     assert parse.load(yaml_source.read(RIGHT, "right.yaml"), library().steps, runbooks=KNOWN).name == "right"
+
+
+def test_the_runbook_the_docs_begin_with_is_right() -> None:
+    page = (RUNBOOKS.parent / "docs" / "07-runbook-format.md").read_text()
+    example = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
+    assert parse.load(yaml_source.read(example, "my-crash.yaml"), library().steps, runbooks=KNOWN).name == "my-crash"
 
 
 def test_each_way_to_be_wrong_is_told_as_its_golden() -> None:
