@@ -37,6 +37,7 @@ from vdbg_env.runbook.state import (
 
 POLL_S = 0.25  # how long a signal or the total time limit may wait to be seen
 HOST = "localhost"
+_ENDING = "ending the step: its processes are asked to end, and killed when their grace is over"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,7 @@ class Hands:
     interrupts: Interrupts
     redactor: Redactor
     listener: Callable[[Event, Walk], None] = lambda _event, _walk: None
+    notice: Callable[[str], None] = lambda _text: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +230,9 @@ class _Run:
                 except _CutShort as reason:
                     cut = reason
                     step.cancel()
+                    self._hands.notice(
+                        _ENDING if reason.signal is None else f"{_ENDING}; Ctrl-C again kills them at once"
+                    )
             elif seen is None and len(self._hands.interrupts.pending()) > 1:
                 step.cancel(firmly=True)
         self._tell("attempt_ended", observation=to_document(seen))

@@ -37,7 +37,7 @@ def triage_logs(request: TriageRequest, source: LogSource) -> Triage:
     evidence = [_read(log, book) for log in source.open(request.targets)]
     _refuse_if_nothing_was_read(evidence)
     verdict = judge(evidence, book.classes)
-    problems = tuple(note for log in evidence for note in log.notes)
+    problems = tuple(note for log in evidence for note in log.notes or _empty(log))
     return replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
 
 
@@ -71,12 +71,20 @@ def _read(log: LogFile, book: RuleBook) -> LogEvidence:
     """Read one log to its end. A log that breaks off (a damaged archive) still counts as far as it went."""
     classifier = LogClassifier(book, log.name)
     problem: tuple[str, ...] = ()
+    read = 0
     try:
         for chunk in log.chunks:
+            read += len(chunk)
             classifier.feed(chunk)
     except BadInput as error:
         problem = (f"{error.what}; only what could be read was looked at",)
-    return replace(classifier.finish(), notes=problem)
+    found = replace(classifier.finish(), notes=problem)
+    return found if read else replace(found, lines=0)
+
+
+def _empty(log: LogEvidence) -> tuple[str, ...]:
+    """Say of a log that it is empty: that it names no failure is then no word for the run."""
+    return () if log.lines else (f"{log.file} is empty: nothing can be told from it",)
 
 
 def _refuse_if_nothing_was_read(evidence: Sequence[LogEvidence]) -> None:

@@ -73,6 +73,7 @@ def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) 
             interrupts=interrupts,
             redactor=begun.redactor,
             listener=RunProgress(begun.order.directory.path),
+            notice=note,
         )
         try:
             end = run_runbook(begun.order, hands)

@@ -49,7 +49,7 @@ def parse_place(text: str, kernel: str | None = None) -> PlaceQuery:
     if named is None:
         raise BadInput(
             f"{text!r} is neither an address, an offset, nor a function with an offset",
-            cause="a blank or bracket that the shell took: quote the whole of it",
+            cause="a blank or bracket that the shell took (quote the whole of it), or FILE and PLACE changed about",
             next_step="vdbg-env locate 'void kern<float>(float*, int)+0x140' FILE",
         )
     name, file = _split_file(named[1])

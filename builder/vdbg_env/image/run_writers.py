@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 from vdbg_env.errors import BadInput
@@ -102,7 +103,7 @@ def kubernetes(settings: RunSettings) -> str:
             "volumes": _volumes(settings),
         },
     }
-    notes = [n for n in _notes(settings) if "seccomp" not in n]
+    notes = [n for n in _notes(replace(settings, ulimits=())) if "seccomp" not in n]
     notes.append("Kubernetes sets no ulimits: the image's entrypoint raises the core limit as far as the node lets it.")
     documents = [_yaml(pod, tuple(notes))]
     if settings.dumps and settings.dumps.kind == "volume":

@@ -12,6 +12,7 @@ _COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")
 _MISSING_SHOWN: Final = 10
 _MISSING_SHOWN_OF_NONE: Final = 3  # where nothing has lines, which ones lack them is no news
 _KERNELS_SHOWN: Final = 3
+_APART: Final = "verify what you built apart from what others did, as IMAGE:/opt/vdbg/out; or "
 _REBUILD: Final = "NVCC_PREPEND_FLAGS=-lineinfo CCACHE_DISABLE=1, in an empty build folder"
 
 
@@ -98,7 +99,14 @@ def _summary(report: LineinfoReport) -> Iterator[str]:
     if report.without_device_code:
         yield f"  {_number(report.without_device_code, 'other file holds', 'other files hold')} no device code"
     if report.verdict in (Verdict.NONE, Verdict.PARTIAL):
-        yield f"  try: build again with {_REBUILD}"
+        again = f"build again with {_REBUILD}"
+        apart = report.verdict is Verdict.PARTIAL and not _mixed(report)
+        yield f"  try: {_APART if apart else ''}{again}"
+
+
+def _mixed(report: LineinfoReport) -> bool:
+    """Whether a single file has cubins with and without lines: one build made them, so something went wrong in it."""
+    return any(file.verdict is Verdict.PARTIAL for file in report.files)
 
 
 def _said(report: LineinfoReport, counts: Counts) -> str:
@@ -106,8 +114,12 @@ def _said(report: LineinfoReport, counts: Counts) -> str:
         case Verdict.FULL:
             return f"{_number(counts.with_code, 'cubin', 'cubins')} with code, each with line info"
         case Verdict.PARTIAL:
-            lacking = counts.with_code - counts.with_debug_line
-            return f"{lacking:,} of {counts.with_code:,} cubins with code lack line info, as after a compiler cache hit"
+            lacking = f"{counts.with_code - counts.with_debug_line:,} of {counts.with_code:,} cubins with code lack"
+            bare = sum(file.verdict is Verdict.NONE for file in report.files)
+            why = (
+                "as after a compiler cache hit" if _mixed(report) else f"those of {_number(bare, 'file', 'files')} all"
+            )
+            return f"{lacking} line info, {why}"
         case Verdict.NONE:
             return f"none of {_number(counts.with_code, 'cubin', 'cubins')} with code carries line info"
         case Verdict.NO_DEVICE_CODE:

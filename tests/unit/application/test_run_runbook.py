@@ -88,8 +88,11 @@ def test_an_interrupted_run_ends_its_step_keeps_its_record_and_goes_on_later(
     tmp_path: Path, signals: tuple[int, ...]
 ) -> None:
     path = tmp_path / "run"
-    end = run(path, small_run.hands(path, interrupts=Pressed(path, *signals), env={"NAP": "60"}))
+    told: list[str] = []
+    hands = small_run.hands(path, interrupts=Pressed(path, *signals), env={"NAP": "60"})
+    end = run(path, replace(hands, notice=told.append))
     assert end.signal == signals[0]
+    assert len(told) == 1 and told[0].endswith("Ctrl-C again kills them at once")
     assert left_running(path) == []
     kinds = [e.kind for e in read_events(path / "events.jsonl")]
     assert kinds[-2:] == ["attempt_ended", "run_interrupted"]

@@ -62,6 +62,7 @@ MANY = FileReport(
 REPORTS = {
     "full": LineinfoReport(files=(GOOD,), without_device_code=12),
     "partial": LineinfoReport(files=(GOOD, PARTIAL)),
+    "built_by_others": LineinfoReport(files=(GOOD, NONE)),
     "none": LineinfoReport(files=(NONE,)),
     "unreadable": LineinfoReport(files=(GOOD, DAMAGED, TEXT_FILE)),
     "ptx_only": LineinfoReport(files=(PTX_ONLY,)),

@@ -170,6 +170,15 @@ def test_a_benign_log_ends_well(tmp_path: Path) -> None:
     assert vdbg_env("triage", str(log)).status == 0
 
 
+def test_an_empty_log_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "rank_0.log").write_text("")
+    (tmp_path / "rank_1.log").write_text(IMA)
+    notes = json.loads(vdbg_env("triage", "--json", str(tmp_path)).stdout)["notes"]
+    assert [note for note in notes if "empty" in note] == [
+        f"{tmp_path / 'rank_0.log'} is empty: nothing can be told from it"
+    ]
+
+
 def test_a_log_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
     ran = vdbg_env("triage", str(tmp_path / "nothing.log"))
     assert (ran.status, "does not exist" in ran.stderr) == (2, True)
