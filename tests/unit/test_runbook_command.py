@@ -135,6 +135,13 @@ def test_a_finished_run_is_resumed_to_the_same_report(here: Path, capsys: pytest
     assert steps(capsys.readouterr().out) == steps(first)
 
 
+def test_a_resumed_run_needs_no_name_its_record_has_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--run-dir", "r") == 3
+    assert main(["runbook", "--resume", "r"]) == 3
+    assert main(["runbook"]) == 2
+    assert "Missing argument 'NAME'" in capsys.readouterr().err
+
+
 def test_a_resumed_run_must_be_the_same_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("--run-dir", "r")
     assert run("--run-dir", "r") == 2

@@ -9,6 +9,7 @@ from typing import Unpack
 
 import click
 
+from vdbg_env.application.begin_run import find_run
 from vdbg_env.application.runbook_library import RunbookLibrary
 from vdbg_env.application.runbook_request import RunbookRequest, prepare
 from vdbg_env.cli import wiring
@@ -42,7 +43,7 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 
 
 @click.command("runbook", context_settings={"ignore_unknown_options": False})
-@click.argument("name", shell_complete=_names)
+@click.argument("name", required=False, metavar="NAME", shell_complete=_names)
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option(
     "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."
@@ -55,7 +56,7 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 @click.option(
     "--replay", type=click.Path(path_type=Path), help="Run nothing: take what each step gave from a recording."
 )
-@click.option("--resume", metavar="RUN", help="Go on with a run that was cut short.")
+@click.option("--resume", metavar="RUN", help="Go on with a run that was cut short; it knows NAME and COMMAND.")
 @click.option(
     "--total-time",
     "total_s",
@@ -76,7 +77,7 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 @click.pass_context
 def command(
     context: click.Context,
-    name: str,
+    name: str | None,
     argv: tuple[str, ...],
     files: tuple[Path, ...],
     inputs: dict[str, str],
@@ -112,8 +113,10 @@ def command(
         raise click.UsageError("--record and --replay exclude one another")
     if pseudonyms and replay:
         raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
+    if name is None and resume is None:
+        raise click.UsageError("Missing argument 'NAME': vdbg-env runbooks list")
     request = RunbookRequest(
-        runbook=name,
+        runbook=name or find_run(resume or "", os.environ).read_head().runbook,
         files=files,
         argv=argv,
         inputs=inputs,

@@ -78,7 +78,7 @@ def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) 
         try:
             end = run_runbook(begun.order, hands)
         except (HostNotAble, EngineFailed):
-            note(_going_on(request, begun))
+            note(_going_on(begun))
             raise
         report = _report(begun, place, end.walk, end)
         files = _kept(report, begun.order.directory)
@@ -143,15 +143,15 @@ def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, fi
     if files:
         note(f"kept in {path}: {', '.join(files)}")
     if end.signal is not None:
-        note(_going_on(request, begun))
+        note(_going_on(begun))
         return 128 + end.signal
     if request.bisect:
         return bisect_status(report.verdict, handed_over=bool(end.walk.state.came_from))
     return report.exit_status
 
 
-def _going_on(request: RunbookRequest, begun: Begun) -> str:
-    return f"go on with: vdbg-env runbook {request.runbook} --resume {begun.order.directory.path}"
+def _going_on(begun: Begun) -> str:
+    return f"go on with: vdbg-env runbook {begun.order.head.runbook} --resume {begun.order.directory.path}"
 
 
 def _builtins(begun: Begun, place: StepPlace) -> BuiltinSteps:

@@ -5,11 +5,13 @@ Works on the runs' report documents (`report.json`, schema vdbg-env/run/v1), so 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 Document = Mapping[str, Any]
+_FOLDER_OF_ATTEMPT = re.compile(r"(steps/\w+/)\d+(?=/)")
 Kind = Literal["verdict", "step", "outcome", "ended", "reproduced", "finding", "command", "variable", "environment"]
 
 
@@ -64,7 +66,7 @@ def _steps(before: Document, after: Document) -> Iterator[Difference]:
         yield from _pair("outcome", name, a.get("outcome") or a.get("status"), b.get("outcome") or b.get("status"))
         yield from _pair("ended", name, _ended(a), _ended(b))
         yield from _pair("reproduced", name, _reproduced(a), _reproduced(b))
-        yield from _pair("command", name, " ".join(a.get("argv") or ()), " ".join(b.get("argv") or ()))
+        yield from _pair("command", name, _command(a), _command(b))
         yield from _tables("variable", a.get("env") or {}, b.get("env") or {}, prefix=f"{name} ")
 
 
@@ -99,7 +101,16 @@ def _tables(
 def _text(table: Mapping[str, Any], name: str) -> str | None:
     if name not in table:
         return None
-    return "(unset)" if table[name] is None else str(table[name])
+    return "(unset)" if table[name] is None else _any_attempt(str(table[name]))
+
+
+def _command(step: Mapping[str, Any]) -> str:
+    return _any_attempt(" ".join(step.get("argv") or ()))
+
+
+def _any_attempt(text: str) -> str:
+    """Take the number of the attempt out of its folder: it is a path, and says only how often a step was started."""
+    return _FOLDER_OF_ATTEMPT.sub(r"\1N", text)
 
 
 def _pair(kind: Kind, where: str, before: str | None, after: str | None) -> Iterator[Difference]:

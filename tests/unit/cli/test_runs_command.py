@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from vdbg_env.cli import main
+from vdbg_env.record.diff import diff
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
@@ -138,6 +139,15 @@ def test_a_diff_tells_what_changed_in_meaning(here: Path, capsys: pytest.Capture
     document = json.loads(capsys.readouterr().out)
     jsonschema.validate(document, schema("runs-diff-v1"))
     assert document["differences"][0]["kind"] == "verdict"
+
+
+def test_how_often_a_step_was_started_is_no_difference_of_its_variables() -> None:
+    def document(attempt: int) -> dict[str, Any]:
+        folder = f"steps/coredump/{attempt}/localhost-0"
+        step = {"id": "coredump", "argv": ["prog", f"--log={folder}/log"], "env": {"CUDA_COREDUMP_FILE": f"{folder}/x"}}
+        return {"steps": [step]}
+
+    assert diff(document(1), document(3)) == ()
 
 
 def test_a_report_is_made_anew_from_the_record(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
