@@ -16,7 +16,6 @@ from typing import IO, Final
 
 from vdbg_env.application.ports import CoreFile
 from vdbg_env.errors import BadInput, HostNotAble
-from vdbg_env.record.dumps import HEAD_BYTES, kind_of
 
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 20
@@ -72,6 +71,8 @@ class CoreFilesOnDisk:
 
 def _is_dump(path: Path) -> bool:
     """Tell a dump by its name, so that a damaged one is told of, or by its first bytes: runbooks name theirs freely."""
+    from vdbg_env.record.dumps import HEAD_BYTES, kind_of  # loaded for a folder alone: a named file needs no record
+
     if path.name.endswith(_SUFFIXES):
         return True
     try:
