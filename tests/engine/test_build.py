@@ -18,6 +18,8 @@ from vdbg_env.errors import HostNotAble
 
 pytestmark = pytest.mark.engine
 
+NAP = f"300.{os.getpid()}"  # seconds that no other program of this machine sleeps
+
 
 def unique(name: str) -> str:
     return f"echo {name}-{time.time_ns()}"
@@ -76,27 +78,27 @@ def test_closing_the_stream_cancels_the_build_and_leaves_nothing(
     image_engine: ImageEngine, docker_engine: Engine, tmp_path: Path
 ) -> None:
     before = unnamed_images(docker_engine)
-    stream = image_engine.build(small_order(unique("begin"), "echo waiting && sleep 300"))
+    stream = image_engine.build(small_order(unique("begin"), f"echo waiting && sleep {NAP}"))
     for event in stream:
         if isinstance(event, OutputLine) and event.text == "waiting":
             break
     since = time.monotonic()
     stream.close()
     assert time.monotonic() - since < 15
-    wait_until(lambda: not sleeping_300(), "the cancelled step still runs")
+    wait_until(lambda: not napping(), "the cancelled step still runs")
     assert unnamed_images(docker_engine) == before
     assert not list((tmp_path / "host").glob("*/")), "the host engine keeps its folder after a cancel"
 
 
 def test_ctrl_c_while_nothing_is_printed_cancels_too(image_engine: ImageEngine, docker_engine: Engine) -> None:
-    stream = image_engine.build(small_order(unique("begin"), "echo waiting && sleep 300"))
+    stream = image_engine.build(small_order(unique("begin"), f"echo waiting && sleep {NAP}"))
     events: list[BuildEvent] = []
     with pytest.raises(KeyboardInterrupt):
         for event in stream:
             events.append(event)
             if isinstance(event, OutputLine) and event.text == "waiting":
                 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    wait_until(lambda: not sleeping_300(), "the cancelled step still runs")
+    wait_until(lambda: not napping(), "the cancelled step still runs")
 
 
 def test_a_base_image_nobody_has_is_named(container_engine: ImageEngine) -> None:
@@ -158,10 +160,10 @@ def test_the_host_engine_names_the_programs_it_would_need(tmp_path: Path) -> Non
     assert not list(tmp_path.glob("*/"))
 
 
-def sleeping_300() -> bool:
+def napping() -> bool:
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if entry.read_bytes() == b"sleep\x00300\x00":
+            if entry.read_bytes() == f"sleep\0{NAP}\0".encode():
                 return True
         except OSError:
             continue
