@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 # What `make test` installs by itself. A skip of such a test is a hole in the proof, so where CI runs it is a failure;
 # only a GPU may be missing there.
 PROVIDED = ("engine", "nvcc", "browser")
+
+# A shell that starts the tests in the background has them ignore SIGINT, and Python then leaves Ctrl-C without effect:
+# a test that presses it would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A machine that is busy with something else makes an example slow, which is no fault of the code under test.
 # Where a red run blocks others, the same examples each time; everywhere else new ones, which is how they find things.

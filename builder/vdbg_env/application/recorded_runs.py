@@ -63,9 +63,15 @@ class RecordedRun:
     steps: tuple[RecordedStep, ...]
 
 
-def list_runs(environment: Mapping[str, str]) -> tuple[RecordedRun, ...]:
-    """Return every run of the runs' folder, the oldest first."""
-    return tuple(recorded(run) for run in runs_under(runs_home(environment)))
+def list_runs(environment: Mapping[str, str]) -> tuple[tuple[RecordedRun, ...], tuple[BadInput, ...]]:
+    """Return every run of the runs' folder, the oldest first, and why the records of others cannot be read."""
+    found, unreadable = [], []
+    for run in runs_under(runs_home(environment)):
+        try:
+            found.append(recorded(run))
+        except BadInput as error:
+            unreadable.append(error)
+    return tuple(found), tuple(unreadable)
 
 
 def recorded(run: RunDirectory) -> RecordedRun:

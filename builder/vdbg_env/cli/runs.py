@@ -53,9 +53,12 @@ def list_command(as_json: bool) -> int:
     Example:
       vdbg-env runs list
     """
-    runs = list_runs(os.environ)
+    runs, unreadable = list_runs(os.environ)
+    for error in unreadable:
+        note(printable(f"left out: {error}"))
     if as_json:
-        click.echo(_json({"runs": [_document(run) for run in runs]}))
+        document = {"runs": [_document(run) for run in runs], "unreadable": [str(error) for error in unreadable]}
+        click.echo(_json(document))
         return 0
     for run in runs:
         click.echo(printable(_line(run)))

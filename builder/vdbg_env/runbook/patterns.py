@@ -2,7 +2,8 @@
 
 Python's `re` backtracks. A pattern is refused when RE2 (linear time, and at hand inside CEL) does not take it, so no
 back-references and no look-around; when a repeat stands inside a repeated group, as in `(a+)+`; when a repeated group
-holds a choice whose branches may begin alike, as in `(a|ab)*`; and when more than three `.*` stand in one pattern.
+holds a choice whose branches may begin alike, as in `(a|ab)*`; when more than three `.*` stand in one pattern; and when
+more than two repeats in a row may take the same character, as in `\\w*\\d*\\w*`.
 Matching runs line by line on lines of bounded length, so that what remains is a small power of that length.
 """
 
@@ -16,12 +17,16 @@ from vdbg_env.runbook.expression import BadExpression, ExpressionFailed, compile
 MAX_LENGTH = 2000
 MAX_ANYTHING = 3  # `.*` and the like in one pattern: each may multiply the time by the length of a line
 
+MAX_IN_A_ROW = 2  # repeats side by side that may take the same character: each multiplies likewise
+
 _TOKEN = re.compile(
     r"(?P<escape>\\(?:x[0-9a-fA-F]{2}|.))|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])"
     r"|(?P<open>\((?:\?(?:P?<\w+>|[a-zA-Z-]*:|[a-zA-Z-]+(?=\))))?)|(?P<close>\))|(?P<or>\|)"
     r"|(?P<repeat>[*+?]\??|\{\d*,?\d*\}\??)|(?P<one>.)",
     re.DOTALL,
 )
+_PLACES = {"^", "$", r"\A", r"\b", r"\B", r"\z", r"\Z"}  # take no character
+_BYTES = [bytes([number]) for number in range(256)]
 
 
 class BadPattern(Exception):
@@ -47,6 +52,7 @@ def check(pattern: str) -> None:
         raise BadPattern("matches the empty text, so every line: say what must be there")
     _check_linear(pattern)
     _check_shape(pattern)
+    _check_rows(pattern)
 
 
 def _check_linear(pattern: str) -> None:
@@ -109,6 +115,35 @@ def _check_shape(pattern: str) -> None:
             case kind:
                 stack[-1].begin(token[0] if kind == "one" and token[0] != "." else None)
         last, previous = None, token[0]
+
+
+def _check_rows(pattern: str) -> None:
+    """Refuse repeats in a row that share a character: `a*a*a*` tries every way to part one line among them."""
+    row: list[str] = []  # what is repeated, side by side, each sharing a character with the one before
+    single = ""  # the last thing that stands once, when a repeat may follow it
+    for token in _TOKEN.finditer(pattern):
+        match token.lastgroup:
+            case "repeat" if single and _unbounded(token[0]):
+                shared = sum(_share(one, single) for one in row)
+                if shared >= MAX_IN_A_ROW:
+                    what = f"more than {MAX_IN_A_ROW} repeats in a row may take the same character: say what ends each"
+                    raise BadPattern(what, offset=token.start())
+                ends_the_row = not shared and token[0].startswith("+")  # at least once something that no other takes
+                row = [single] if ends_the_row else [*row, single]
+                single = ""
+            case "repeat":
+                single = ""  # it may be missing, or comes a few times: what stands beside it stays side by side
+            case "escape" | "set" | "one" if token[0] not in _PLACES:
+                row = [] if single else row
+                single = token[0]
+            case "or":
+                row, single = [], ""
+
+
+def _share(one: str, other: str) -> bool:
+    """Say whether two of a pattern's characters or sets have a character in common."""
+    first, second = (re.compile(text.encode(), re.DOTALL) for text in (one, other))
+    return any(first.fullmatch(byte) and second.fullmatch(byte) for byte in _BYTES)
 
 
 def _may_begin_alike(group: _Group) -> bool:

@@ -76,6 +76,18 @@ def test_runs_are_listed_and_shown(here: Path, capsys: pytest.CaptureFixture[str
     assert "did you mean 'bad'" in capsys.readouterr().err
 
 
+def test_a_record_that_is_damaged_keeps_no_other_from_the_list(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "vdbg-runs" / "bad" / "run.json").write_text("{")
+    capsys.readouterr()
+    assert main(["runs", "list", "--json"]) == 0
+    told = capsys.readouterr()
+    printed = json.loads(told.out)
+    jsonschema.validate(printed, schema("runs-v1"))
+    assert [run["run"] for run in printed["runs"]] == ["good"]
+    assert len(printed["unreadable"]) == 1
+    assert "left out: " in told.err and "run.json" in told.err
+
+
 def test_a_run_that_was_cut_off_says_so_in_its_report_and_how_to_go_on(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

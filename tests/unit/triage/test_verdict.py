@@ -179,6 +179,12 @@ def test_an_empty_log_is_told_as_such(tmp_path: Path) -> None:
     ]
 
 
+def test_where_every_log_is_empty_nothing_is_sure(tmp_path: Path) -> None:
+    (tmp_path / "rank_0.log").write_text("")
+    document = json.loads(vdbg_env("triage", "--json", str(tmp_path)).stdout)
+    assert (document["class"], document["confidence"]) == ("not-a-gpu-failure", 0.0)
+
+
 def test_a_log_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
     ran = vdbg_env("triage", str(tmp_path / "nothing.log"))
     assert (ran.status, "does not exist" in ran.stderr) == (2, True)

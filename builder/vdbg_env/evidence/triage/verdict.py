@@ -199,9 +199,10 @@ def _without_suspect(
             f"{cascades[0].file}:{cascades[0].line} says that the engine died, and no line of a known form why"
         )
         notes.append("give the whole log, with the output of every worker")
+    read = any(log.lines for log in logs)  # logs that are empty say nothing of the run
     return Triage(
         failure=classes[NO_FAILURE],
-        confidence=0.8 if at_exit else 0.5 if cascades else 0.9,
+        confidence=0.8 if at_exit else 0.5 if cascades else 0.9 if read else 0.0,
         alternatives=alternatives,
         notes=tuple(notes),
         logs=tuple(logs),
