@@ -25,11 +25,12 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 test: lint       ## Everything CI runs
 	scripts/prepare-tests
 	$(BIN)/pytest -q -n auto tests/unit
-	$(BIN)/pytest --ignore tests/unit --ignore tests/slow
+	$(BIN)/pytest -m "not long" --ignore tests/unit --ignore tests/slow
 
 test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of output, an engine killed at every place
 	scripts/prepare-tests
 	$(BIN)/pytest tests/slow
+	$(BIN)/pytest -m long tests/engine
 
 accept-vllm: $(READY) ## One extension of the newest vLLM, compiled without network and proven (20 to 50 minutes)
 	scripts/accept-vllm

@@ -16,7 +16,7 @@ from vdbg_env.image.run_settings import Gpu, RunSettings
 from vdbg_env.image.step_container import PACKAGES, Mount, StepContainer
 from vdbg_env.resources import data_dir
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.parametrize("place", range(1, PLACES + 1))

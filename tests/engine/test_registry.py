@@ -49,6 +49,7 @@ def test_a_proven_image_is_pushed_and_the_digest_told_is_the_registrys(
     forget(docker_engine, by_digest)
 
 
+@pytest.mark.long
 def test_a_base_is_pulled_by_its_digest(docker_engine: Engine, registry: Registry) -> None:
     name = f"{registry.host}/base/debian"
     docker_engine.client.tag(BASE, name, "trixie")
