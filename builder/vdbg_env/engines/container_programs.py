@@ -70,8 +70,8 @@ class ContainerBinaries:
         """Yield every candidate at or below a path of the container; one that is not there yields nothing."""
         with ExitStack() as stack:
             for mount in self._containers.container.mounts:
-                if target == mount.target or target.startswith(mount.target + "/"):
-                    yield stack.enter_context(self._machine.open(mount.source + target[len(mount.target) :]))
+                if path := mount.outside(target):
+                    yield stack.enter_context(self._machine.open(path))
                     return
             images = DockerImages(self._containers.engine)
             yield stack.enter_context(images.files(self._image.image_id, [target]))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from vdbg_env.application.ports import SourceText
 from vdbg_env.engines.docker_images import DockerImages
+from vdbg_env.engines.source_text import LARGEST
 from vdbg_env.engines.step_containers import StepContainers
 from vdbg_env.errors import VdbgError
 from vdbg_env.image.step_container import StepImage
-
-_LARGEST: Final = 32 << 20  # bytes; what is larger is no source file
 
 
 class ContainerSources:
@@ -25,8 +22,8 @@ class ContainerSources:
     def line(self, file: str, number: int) -> str | None:
         """Return the text of a line, without its end; None when the file is not found or is shorter."""
         for mount in self._containers.container.mounts:
-            if file.startswith(mount.target + "/"):
-                return self._machine.line(mount.source + file[len(mount.target) :], number)
+            if path := mount.outside(file):
+                return self._machine.line(path, number)
         if file not in self._known:
             self._known[file] = self._lines(file)
         lines = self._known[file]
@@ -39,7 +36,7 @@ class ContainerSources:
         if not file.startswith("/") or "\0" in file:
             return ()
         try:
-            data = DockerImages(self._containers.engine).read(self._image.image_id, file, largest=_LARGEST)
+            data = DockerImages(self._containers.engine).read(self._image.image_id, file, largest=LARGEST)
         except VdbgError:
             return ()
         return tuple((data or b"").decode("utf-8", "replace").splitlines())

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-_LARGEST: Final = 32 << 20  # bytes; what is larger is no source file
+LARGEST: Final = 32 << 20  # bytes; what is larger is no source file
 _SOURCES: Final = frozenset(
     f".{ending}"
     for ending in (
@@ -60,7 +60,7 @@ def _is_source(path: Path) -> bool:
 @lru_cache(maxsize=64)
 def _lines(path: Path) -> tuple[str, ...] | None:
     try:
-        if not _is_source(Path(os.path.realpath(path))) or not path.is_file() or path.stat().st_size > _LARGEST:
+        if not _is_source(Path(os.path.realpath(path))) or not path.is_file() or path.stat().st_size > LARGEST:
             return None
         return tuple(path.read_text(encoding="utf-8", errors="replace").splitlines())
     except OSError:

@@ -24,6 +24,14 @@ class Mount:
     target: str
     read_only: bool = False
 
+    def inside(self, path: str) -> str | None:
+        """Return where a container sees a path of the machine, None where this mount does not show it."""
+        return _moved(path, self.source, self.target)
+
+    def outside(self, path: str) -> str | None:
+        """Return the path of the machine that a path of the container is, None where it is not of this mount."""
+        return _moved(path, self.target, self.source)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepContainer:
@@ -82,7 +90,12 @@ def parse_mount(text: str, here: str) -> Mount:
 
 def start_folder(mounts: tuple[Mount, ...], here: str) -> str | None:
     """Return where commands start: the current folder where containers see it, else None for the image's own."""
-    for mount in mounts:
-        if here == mount.source or here.startswith(mount.source.rstrip("/") + "/"):
-            return mount.target + here[len(mount.source) :]
-    return None
+    return next((folder for mount in mounts if (folder := mount.inside(here))), None)
+
+
+def _moved(path: str, old: str, new: str) -> str | None:
+    """Return a path at or below `old` as it is called below `new`; both may be the root."""
+    above = old.rstrip("/")
+    if path != old and not path.startswith(f"{above}/"):
+        return None
+    return (new.rstrip("/") + path[len(above) :].rstrip("/")) or "/"

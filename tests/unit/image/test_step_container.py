@@ -51,3 +51,18 @@ def test_a_mount_is_of_absolute_paths_or_refused(text: str) -> None:
 )
 def test_commands_start_where_the_current_folder_is_seen(here: str, folder: str | None) -> None:
     assert start_folder((Mount(source="/work", target="/code"),), here) == folder
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "outside", "inside"),
+    [
+        ("/src", "/code", "/src/a.cu", "/code/a.cu"),
+        ("/src", "/code", "/src", "/code"),
+        ("/", "/host", "/src/a.cu", "/host/src/a.cu"),
+        ("/", "/host", "/", "/host"),
+    ],
+)
+def test_a_mount_leads_both_ways(source: str, target: str, outside: str, inside: str) -> None:
+    mount = Mount(source=source, target=target)
+    assert (mount.inside(outside), mount.outside(inside)) == (inside, outside)
+    assert (mount.outside("/codes/a.cu"), mount.outside("/hosts")) == (None, None)
