@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from benchmarks.execution import show, spread
-from vdbg_env.cli import wiring
-from vdbg_env.image.run_settings import Gpu, RunSettings
-from vdbg_env.image.step_container import StepContainer
+from vdbg_env.cli import composition
+from vdbg_env.image.container.run_settings import Gpu, RunSettings
+from vdbg_env.image.container.step_container import StepContainer
 from vdbg_env.runbook.invocation import Invocation
 
 RUNS = 15
@@ -25,7 +25,7 @@ CHILD = ("true",)
 def main(image: str) -> None:
     """Print the time of a step and of a bare container."""
     settings = RunSettings(image=image, gpu=Gpu(by="none"), dumps=None)
-    place = wiring.container_place(StepContainer(settings=settings), name=None, tell=print)
+    place = composition.container_place(StepContainer(settings=settings), name=None, tell=print)
     ours, bare = [], []
     with tempfile.TemporaryDirectory() as folder:
         runner = place.runner(Path(folder) / "run", (), None)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.paired import run_once
 from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchSpec, WarpSpec, build_core, sample_module
-from vdbg_env.cuda.elf import Elf
+from vdbg_env.cuda.binary.elf import Elf
 
 SMS, WARPS = 132, 32
 KEPT = Path(__file__).parents[1] / ".cache" / "bench" / "full-h200.nvcudmp"

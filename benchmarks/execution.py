@@ -21,23 +21,23 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from vdbg_env.application.run_runbook import Hands, Reading, RunOrder, Standing, run_runbook
-from vdbg_env.engines.clock import SystemClock
-from vdbg_env.engines.forked import Forked
-from vdbg_env.engines.local_processes import LocalProcesses
-from vdbg_env.engines.needles import needles
-from vdbg_env.engines.scribe.orders import MatcherOrder
-from vdbg_env.engines.scribe.output import LineMatcher, Matchers
-from vdbg_env.engines.step_orders import StepSettings
+from vdbg_env.adapters.execution.forked_worker import Forked
+from vdbg_env.adapters.execution.job_builder import StepSettings
+from vdbg_env.adapters.execution.local import LocalProcesses
+from vdbg_env.adapters.execution.required_literals import needles
+from vdbg_env.adapters.host.clock import SystemClock
+from vdbg_env.application.run.execute import Hands, Reading, RunOrder, Standing, run_runbook
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.progress import Walk
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.walk import Walk
-from vdbg_env.runbook import engine
 from vdbg_env.runbook.invocation import Invocation, KillPolicy, Matcher, OutputPolicy, Watch
+from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import Builtin, Command, End, Outcome, Run, Runbook, Status, ToStep
 from vdbg_env.runbook.state import AskPerson, Facts, StepResult, UseBuiltin
+from vdbg_env.supervisor.job import MatcherOrder
+from vdbg_env.supervisor.output.capture import LineMatcher, Matchers
 
 PATTERNS = (
     "an illegal memory access was encountered|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -114,8 +114,8 @@ def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float
     order = RunOrder(
         directory=directory,
         head=RunHead(run="steps", runbook="steps"),
-        state=engine.start(runbook, {}, Facts())[0],
-        start_branch=lambda _: engine.start(runbook, {}, Facts())[0],
+        state=transitions.start(runbook, {}, Facts())[0],
+        start_branch=lambda _: transitions.start(runbook, {}, Facts())[0],
     )
     hands = Hands(
         runner=runner(home),

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from benchmarks.paired import compare
-from vdbg_env.cuda.code_map import CodeMap
-from vdbg_env.cuda.line_table import Place
+from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.cuda.lines.line_table import Place
 
 KERNELS = 96
 KEPT = Path(__file__).parents[1] / ".cache" / "bench" / "large.cubin"

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.paired import run_once
-from vdbg_env import yaml_source
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.runbook import engine, parse, plan
-from vdbg_env.runbook.inputs import final_inputs
-from vdbg_env.runbook.library import Library
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.common import yaml_source
+from vdbg_env.runbook import parse
+from vdbg_env.runbook.machine import plan, transitions
+from vdbg_env.runbook.machine.inputs import final_inputs
+from vdbg_env.runbook.parsing.library import Library
 from vdbg_env.runbook.state import Facts, Finish, RunStep, StepResult
 
 LIMIT_S = 0.3  # what a person at a terminal does not notice as waiting
@@ -104,11 +105,11 @@ def main(arguments: Sequence[str]) -> int:
 def _walk(steps: int, text: str) -> None:
     runbook = parse.load(yaml_source.read(text, "long.yaml"), Library({}))
     inputs = final_inputs(runbook, {}, ["vllm", "serve", "M"], {})
-    state, decision = engine.start(runbook, inputs, Facts())
+    state, decision = transitions.start(runbook, inputs, Facts())
     done = 0
     while not isinstance(decision, Finish):
         assert isinstance(decision, RunStep)
-        state, decision = engine.advance(state, StepResult(step=decision.invocation.step, error="not run"))
+        state, decision = transitions.advance(state, StepResult(step=decision.invocation.step, error="not run"))
         done += 1
     assert done == steps
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.paired import run_once
-from vdbg_env.application.triage_log import rule_book
+from vdbg_env.application.analysis.triage import rule_book
 
 FAILURE = (
     "(EngineCore pid=154) ERROR 11-03 23:14:03 [core.py:1357] "

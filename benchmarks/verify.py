@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.paired import run_once
-from vdbg_env.cuda.cubin import read_cubin
-from vdbg_env.engines.programs import Programs
+from vdbg_env.adapters.host.programs import Programs
+from vdbg_env.cuda.binary.cubin import read_cubin
 
 RUNS = 3
 COLD_RUNS = 5
@@ -32,9 +32,9 @@ VERIFY = [sys.executable, "-m", "vdbg_env", "verify", "--witness", "none", "-q"]
 WHOLE = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
-from vdbg_env.cuda.cubin import read_cubin
-from vdbg_env.cuda.device_code import find_device_code
-from vdbg_env.engines.binary_files import BinaryFiles
+from vdbg_env.cuda.binary.cubin import read_cubin
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.adapters.files.binaries import BinaryFiles
 def read(code):
     return read_cubin(code.entry.payload()) if code.entry.kind == 2 else None
 with BinaryFiles().open(sys.argv[1]) as files, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tests.builders.core_elf import CoreElf
 from tests.builders.relocate import relocate
-from vdbg_env.cuda.code_map import CodeMap, Function
-from vdbg_env.cuda.elf import CUDA_12, Identity
-from vdbg_env.cuda.line_table import Place
+from vdbg_env.cuda.binary.elf import CUDA_12, Identity
+from vdbg_env.cuda.lines.code_map import CodeMap, Function
+from vdbg_env.cuda.lines.line_table import Place
 
 CUBINS = Path(__file__).parents[1] / "data" / "cubins"
 BRANCHES = ("r352", "r400", "r525", "r550", "r555", "r565", "r570", "r575", "r580", "r590", "r615")

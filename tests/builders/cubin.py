@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 
 from tests.builders.elf import SHT_PROGBITS, SHT_STRTAB, STO_ENTRY, string_table
-from vdbg_env.cuda.elf import CUDA_13, EM_CUDA, SHT_SYMTAB, STT_FUNC
+from vdbg_env.cuda.binary.elf import CUDA_13, EM_CUDA, SHT_SYMTAB, STT_FUNC
 
 LINE_SECTIONS = (".debug_line", ".nv_debug_line_sass", ".nv_debug_ptx_txt")
 DEBUG_SECTIONS = (*LINE_SECTIONS, ".debug_info", ".debug_abbrev")

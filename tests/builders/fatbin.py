@@ -10,8 +10,8 @@ import lz4.block
 import zstandard
 
 from tests.builders.elf import ElfSpec, SectionSpec, build_elf
-from vdbg_env.cuda.decompression import Compression
-from vdbg_env.cuda.fatbin import EntryFlag, EntryKind
+from vdbg_env.cuda.binary.decompression import Compression
+from vdbg_env.cuda.binary.fatbin import EntryFlag, EntryKind
 
 EM_X86_64 = 62
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from vdbg_env.adapters.builders.buildkit import BuildKitEngine
+from vdbg_env.adapters.builders.buildx import BuildxEngine, find_buildx
+from vdbg_env.adapters.builders.classic import ClassicEngine
+from vdbg_env.adapters.builders.host import HostEngine
+from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.application.ports import ImageEngine
-from vdbg_env.engines.buildkit import BuildKitEngine
-from vdbg_env.engines.buildx import BuildxEngine, find_buildx
-from vdbg_env.engines.classic import ClassicEngine
-from vdbg_env.engines.docker_client import Engine, connect
-from vdbg_env.engines.host import HostEngine
 
 REPOSITORY = Path(__file__).parents[2]
 

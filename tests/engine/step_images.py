@@ -15,8 +15,8 @@ from typing import Any
 from docker.errors import ImageNotFound
 
 from tests.support.build_orders import BASE
-from vdbg_env.engines.docker_client import Engine
-from vdbg_env.engines.step_containers import PURPOSE, RUN
+from vdbg_env.adapters.docker.client import Engine
+from vdbg_env.adapters.execution.container.containers import PURPOSE, RUN
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "tests" / "workloads"

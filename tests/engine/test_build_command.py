@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import Ran, vdbg_env
-from vdbg_env.engines.docker_client import Engine
+from vdbg_env.adapters.docker.client import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

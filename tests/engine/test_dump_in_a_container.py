@@ -17,9 +17,9 @@ from tests.builders.core_builder import hang_core
 from tests.support import armed_program
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
+from vdbg_env.adapters.docker.client import Engine
+from vdbg_env.adapters.host import procfs
 from vdbg_env.cuda.arming import arming
-from vdbg_env.engines import proc
-from vdbg_env.engines.docker_client import Engine
 
 # What the driver does; the base image has no Python, but a small Perl is essential to Debian.
 DRIVER = r"""
@@ -41,7 +41,7 @@ def test_a_dump_inside_a_container_is_fired_and_read_from_the_host(docker_engine
         client.put_archive(made["Id"], "/", _tar("core", hang_core()))
         client.start(made["Id"])
         pid = client.inspect_container(made["Id"])["State"]["Pid"]
-        if not proc.exists(pid):
+        if not procfs.exists(pid):
             pytest.skip("the engine runs in another PID namespace than this test")
         deadline = time.monotonic() + 10
         while b"armed" not in client.logs(made["Id"]):
@@ -94,7 +94,7 @@ def test_a_dump_inside_other_namespaces_is_reached(tmp_path: Path) -> None:
         assert inner["reachable"] == f"/proc/{inner['pid']}/root{hidden}/dump.1.nvcudmp"
         assert vdbg_env("core", inner["reachable"]).status == 0
         assert not list(hidden.iterdir()), "it is not to be seen from outside"
-        assert proc.namespace_pid(inner["pid"]) == 1
+        assert procfs.namespace_pid(inner["pid"]) == 1
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -15,11 +15,11 @@ import pytest
 
 from tests.engine.conftest import make_builder
 from tests.support.build_orders import failed, small_order
-from vdbg_env.application.build_events import OutputLine
+from vdbg_env.adapters.builders.buildkit import BuildKitEngine
+from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.application.ports import ImageEngine
-from vdbg_env.engines.buildkit import BuildKitEngine
-from vdbg_env.engines.docker_client import Engine, connect
-from vdbg_env.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.application.ports.build_events import OutputLine
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 
 pytestmark = [
     pytest.mark.engine,

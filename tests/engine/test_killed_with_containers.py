@@ -6,15 +6,15 @@ import pytest
 
 from tests.engine.step_images import python_image, step_containers
 from tests.support.killing import PLACES, check_killed_and_resumed
+from vdbg_env.adapters.docker.client import Engine, connect
+from vdbg_env.adapters.execution.container.containers import StepContainers
+from vdbg_env.adapters.execution.container.image_probe import look
+from vdbg_env.adapters.execution.container.runner import ContainerSteps
+from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.application.ports import StepRunner
-from vdbg_env.engines.container_steps import ContainerSteps
-from vdbg_env.engines.docker_client import Engine, connect
-from vdbg_env.engines.step_containers import StepContainers
-from vdbg_env.engines.step_image import look
-from vdbg_env.engines.step_orders import StepSettings
-from vdbg_env.image.run_settings import Gpu, RunSettings
-from vdbg_env.image.step_container import PACKAGES, Mount, StepContainer
-from vdbg_env.resources import data_dir
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.run_settings import Gpu, RunSettings
+from vdbg_env.image.container.step_container import PACKAGES, Mount, StepContainer
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.long]
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from tests.engine.step_images import python_image
-from vdbg_env.engines.container_programs import ContainerBinaries, ContainerPrograms
-from vdbg_env.engines.container_sources import ContainerSources
-from vdbg_env.engines.docker_client import Engine, connect
-from vdbg_env.engines.programs import Programs
-from vdbg_env.engines.source_text import SourceFiles
-from vdbg_env.engines.step_containers import LOOK, StepContainers
-from vdbg_env.engines.step_image import look
-from vdbg_env.engines.targets import Targets
-from vdbg_env.errors import HostNotAble
-from vdbg_env.image.run_settings import Gpu, RunSettings
-from vdbg_env.image.step_container import DATA, Mount, StepContainer, StepImage
-from vdbg_env.resources import data_dir
+from vdbg_env.adapters.docker.binary_targets import Targets
+from vdbg_env.adapters.docker.client import Engine, connect
+from vdbg_env.adapters.execution.container.containers import LOOK, StepContainers
+from vdbg_env.adapters.execution.container.image_probe import look
+from vdbg_env.adapters.execution.container.programs import ContainerBinaries, ContainerPrograms
+from vdbg_env.adapters.execution.container.sources import ContainerSources
+from vdbg_env.adapters.files.source_lines import SourceFiles
+from vdbg_env.adapters.host.programs import Programs
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.run_settings import Gpu, RunSettings
+from vdbg_env.image.container.step_container import DATA, Mount, StepContainer, StepImage
 
 pytestmark = pytest.mark.engine
 

@@ -9,10 +9,10 @@ from tests.builders.core_builder import CUBINS
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.build_orders import built, small_order
 from tests.support.toolchain import cuda_tool
+from vdbg_env.application.image.prove import prove_image, require_proven
 from vdbg_env.application.ports import ImageEngine
-from vdbg_env.application.prove_image import prove_image, require_proven
-from vdbg_env.cuda.lineinfo import FileReport, Verdict
-from vdbg_env.errors import NotProven
+from vdbg_env.common.errors import NotProven
+from vdbg_env.cuda.lines.lineinfo import FileReport, Verdict
 
 pytestmark = pytest.mark.engine
 

@@ -9,7 +9,7 @@ import pytest
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.command_line import vdbg_env
-from vdbg_env.engines.docker_client import Engine
+from vdbg_env.adapters.docker.client import Engine
 
 pytestmark = pytest.mark.engine
 

@@ -7,8 +7,8 @@ UnreadableBinary is a finding.
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env.cuda"]):
+    from vdbg_env.common.errors import UnreadableBinary
     from vdbg_env.cuda.gpu_core import CoreSections, find_faults, find_standing, read_core, read_registers
-    from vdbg_env.errors import UnreadableBinary
 
 from tests.fuzz.harness import fuzz
 from tests.fuzz.seeds import core_seeds

@@ -5,9 +5,9 @@ import contextlib
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env"]):
-    from vdbg_env.cuda.cubin import read_cubin, read_cubin_start
-    from vdbg_env.cuda.elf import Elf
-    from vdbg_env.errors import UnreadableBinary
+    from vdbg_env.common.errors import UnreadableBinary
+    from vdbg_env.cuda.binary.cubin import read_cubin, read_cubin_start
+    from vdbg_env.cuda.binary.elf import Elf
 
 from tests.builders.cubin import cubin
 from tests.builders.elf import ElfSpec, SectionSpec, SymbolSpec, build_elf

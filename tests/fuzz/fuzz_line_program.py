@@ -7,10 +7,10 @@ section or a cubin; a damaged real one of each is the seed. Any error but Unread
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env.cuda"]):
-    from vdbg_env.cuda.code_map import CodeMap
-    from vdbg_env.cuda.line_program import decode, read_units
-    from vdbg_env.cuda.line_table import Place
-    from vdbg_env.errors import UnreadableBinary
+    from vdbg_env.common.errors import UnreadableBinary
+    from vdbg_env.cuda.lines.code_map import CodeMap
+    from vdbg_env.cuda.lines.line_program import decode, read_units
+    from vdbg_env.cuda.lines.line_table import Place
 
 from tests.fuzz.harness import fuzz
 from tests.fuzz.seeds import cubin_seeds

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.builders import core_builder as cores
-from vdbg_env.cuda.elf import Elf
+from vdbg_env.cuda.binary.elf import Elf
 
 _DATA = Path(__file__).parents[1] / "data"
 

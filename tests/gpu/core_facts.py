@@ -8,14 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.cuda.code_map import CodeMap
-from vdbg_env.cuda.elf import Elf
+from vdbg_env.cuda.binary.elf import Elf
 from vdbg_env.cuda.gpu_core import layout
 from vdbg_env.cuda.gpu_core.layout import Layout, SectionType
 from vdbg_env.cuda.gpu_core.model import GpuCore
 from vdbg_env.cuda.gpu_core.names import barrier_scope, generation_flags, thread_state
 from vdbg_env.cuda.gpu_core.reader import read_core
-from vdbg_env.cuda.line_table import Place
+from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.cuda.lines.line_table import Place
 
 _LOUSER = 0x80000000
 _ENOUGH = 4096  # instructions of an image: PyTorch's are of millions

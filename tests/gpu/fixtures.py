@@ -19,7 +19,7 @@ from tests.gpu.needs import missing_tools
 from tests.gpu.programs import Programs
 from tests.gpu.samples import Sample
 from tests.gpu.table import summary
-from vdbg_env.errors import VdbgError
+from vdbg_env.common.errors import VdbgError
 
 __all__ = ["arch", "evidence", "machine", "programs", "pytest_terminal_summary", "timed"]
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from vdbg_env.resources import data_dir
-from vdbg_env.yaml_source import read, validate
+from vdbg_env.common.resources import data_dir
+from vdbg_env.common.yaml_source import read, validate
 
 FOLDER = data_dir("images") / "samples"
 MARK = "// PLANTED"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.samples import Sample
-from vdbg_env.cuda.demangling import short_name
+from vdbg_env.cuda.symbols.demangling import short_name
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

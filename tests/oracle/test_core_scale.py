@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.core import core_file, read_in_a_process
-from vdbg_env.cuda.elf import Elf
+from vdbg_env.cuda.binary.elf import Elf
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ import pytest
 from tests.oracle.nvdisasm_listing import Instruction, Lines, as_nvdisasm_prints, instructions
 from tests.support.cubins import DATA, cubin, place
 from tests.support.toolchain import cuda_tool
-from vdbg_env.cuda.code_map import CodeMap
-from vdbg_env.cuda.device_code import find_device_code
-from vdbg_env.cuda.fatbin import EntryKind
-from vdbg_env.cuda.line_table import Place
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.binary.fatbin import EntryKind
+from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.cuda.lines.line_table import Place
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
 ARCHS = ("sm_80", "sm_90", "sm_100")

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.toolchain import cuda_tool
-from vdbg_env.application.verify_binaries import VerifyRequest, verify_binaries
-from vdbg_env.cuda.cubin import read_cubin, read_cubin_start
-from vdbg_env.cuda.device_code import find_device_code
-from vdbg_env.cuda.elf import Elf
-from vdbg_env.cuda.fatbin import EntryKind
-from vdbg_env.cuda.lineinfo import Counts, FileReport, Verdict
-from vdbg_env.engines.binary_files import BinaryFiles
-from vdbg_env.engines.programs import Programs
-from vdbg_env.engines.scratch import Scratch
+from vdbg_env.adapters.files.binaries import BinaryFiles
+from vdbg_env.adapters.files.temp_files import Scratch
+from vdbg_env.adapters.host.programs import Programs
+from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
+from vdbg_env.cuda.binary.cubin import read_cubin, read_cubin_start
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.binary.elf import Elf
+from vdbg_env.cuda.binary.fatbin import EntryKind
+from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, Verdict
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 

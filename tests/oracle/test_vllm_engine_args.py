@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 
 from tests.support.shipped import RUNBOOKS, shipped
-from vdbg_env.runbook import engine_args
 from vdbg_env.runbook.model import Data, Run
+from vdbg_env.runbook.workload import engine_args
 
 pytestmark = pytest.mark.slow
 

@@ -21,10 +21,10 @@ from tests.builders.core_builder import (
 )
 from tests.gpu.machine import MARK
 from tests.gpu.samples import Sample
-from vdbg_env.cuda.code_map import CodeMap, Function
-from vdbg_env.cuda.demangling import short_name
 from vdbg_env.cuda.gpu_core.names import GpuException
-from vdbg_env.cuda.line_table import Place
+from vdbg_env.cuda.lines.code_map import CodeMap, Function
+from vdbg_env.cuda.lines.line_table import Place
+from vdbg_env.cuda.symbols.demangling import short_name
 
 GPU_NAME = f"{MARK} (no GPU)"
 GENERATOR = f"{MARK}: vdbg-env core builder (synthetic)"

@@ -11,7 +11,7 @@ import pytest
 from tests.support.killing import left_running
 from tests.support.ladder import WORKLOADS, lay_out, program
 from tests.support.triage import LOGS
-from vdbg_env.application.triage_log import rule_book
+from vdbg_env.application.analysis.triage import rule_book
 from vdbg_env.cli import main
 
 pytestmark = pytest.mark.slow

@@ -19,16 +19,16 @@ from tests.support import small_run
 from tests.support.command_line import vdbg_env
 from tests.support.killing import left_running
 from tests.support.patience import patience
-from vdbg_env.application.run_runbook import run_runbook
-from vdbg_env.engines.local_processes import LocalProcesses
-from vdbg_env.engines.step_orders import StepSettings
-from vdbg_env.errors import HostNotAble
-from vdbg_env.evidence.memory_kill import memory_kill_findings
+from vdbg_env.adapters.execution.job_builder import StepSettings
+from vdbg_env.adapters.execution.local import LocalProcesses
+from vdbg_env.application.run.execute import run_runbook
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.system.memory_kill import memory_kill_findings
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, read_events
+from vdbg_env.record.progress import Walk
 from vdbg_env.record.run_directory import RunDirectory
-from vdbg_env.record.walk import Walk
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation, KillPolicy, Matcher, OutputPolicy
 
 pytestmark = pytest.mark.slow

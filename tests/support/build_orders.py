@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built, OutputLine
 from vdbg_env.application.ports import BuildOrder
+from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, OutputLine
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep
-from vdbg_env.image.request import Network
+from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep
+from vdbg_env.image.profile.request import Network
 
 BASE = "vdbg/debian-trixie:local"
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from vdbg_env.cuda.code_map import CodeMap, Function
-from vdbg_env.cuda.line_table import Place
+from vdbg_env.cuda.lines.code_map import CodeMap, Function
+from vdbg_env.cuda.lines.line_table import Place
 
 DATA = Path(__file__).parents[1] / "data" / "cubins"
 

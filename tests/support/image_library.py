@@ -2,11 +2,11 @@
 
 from functools import cache
 
-from vdbg_env.application.image_library import read_image_library
-from vdbg_env.image.library import ImageLibrary
-from vdbg_env.image.plan import BuildPlan
-from vdbg_env.image.planner import plan
-from vdbg_env.image.request import BuildRequest
+from vdbg_env.application.image.library import read_image_library
+from vdbg_env.image.plan.plan import BuildPlan
+from vdbg_env.image.plan.planner import plan
+from vdbg_env.image.profile.library import ImageLibrary
+from vdbg_env.image.profile.request import BuildRequest
 
 
 @cache

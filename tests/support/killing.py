@@ -9,14 +9,14 @@ from pathlib import Path
 from tests.support import small_run
 from tests.support.patience import patience
 from vdbg_env.application.ports import StartedStep, StepRunner
-from vdbg_env.application.run_runbook import Hands, RunEnd, run_runbook
-from vdbg_env.engines.scribe.helpers import MARK
-from vdbg_env.engines.scribe.process_tree import environment
+from vdbg_env.application.run.execute import Hands, RunEnd, run_runbook
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event, read_events
-from vdbg_env.record.walk import Walk
+from vdbg_env.record.progress import Walk
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.state import Verdict
+from vdbg_env.supervisor.process_tree import environment
+from vdbg_env.supervisor.watch.helpers import MARK
 
 Made = Callable[[Path], StepRunner]
 

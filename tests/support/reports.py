@@ -1,9 +1,9 @@
 """Reports that tests show to the writers: a full one, a hang, a bare one, and one whose every text is hostile."""
 
-from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, WorkerEnvironment
-from vdbg_env.report.model import (
+from vdbg_env.report.run.model import (
     Attempt,
     NextStep,
     Provenance,

@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from vdbg_env.application.runbook_library import Folder, RunbookLibrary
+from vdbg_env.application.run.library import Folder, RunbookLibrary
 from vdbg_env.runbook.model import Runbook
 
 RUNBOOKS = Path(__file__).parents[2] / "runbooks"

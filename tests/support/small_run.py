@@ -6,19 +6,19 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from vdbg_env.adapters.execution.forked_worker import Forked
+from vdbg_env.adapters.execution.job_builder import StepSettings
+from vdbg_env.adapters.execution.local import LocalProcesses
+from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.application.ports import Clock, Interrupts, StepRunner
-from vdbg_env.application.run_runbook import Hands, Reading, RunOrder, Standing
-from vdbg_env.engines.clock import SystemClock
-from vdbg_env.engines.forked import Forked
-from vdbg_env.engines.local_processes import LocalProcesses
-from vdbg_env.engines.step_orders import StepSettings
+from vdbg_env.application.run.execute import Hands, Reading, RunOrder, Standing
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.progress import Walk
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.walk import Walk
-from vdbg_env.runbook import engine
 from vdbg_env.runbook.invocation import KillPolicy, Matcher
+from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import (
     Builtin,
     Command,
@@ -120,7 +120,7 @@ class NoInterrupts:
 def order(path: Path, *, total_s: float | None = None) -> RunOrder:
     directory = RunDirectory(path)
     directory.create()
-    state, _ = engine.start(small_runbook(), {}, Facts())
+    state, _ = transitions.start(small_runbook(), {}, Facts())
     return RunOrder(
         directory=directory,
         head=RunHead(run=path.name, runbook="small"),
@@ -131,7 +131,7 @@ def order(path: Path, *, total_s: float | None = None) -> RunOrder:
 
 
 def start_branch(branch: BranchTo) -> RunState:
-    return engine.start(small_runbook(branch.runbook), {}, Facts(), came_from=branch.came_from)[0]
+    return transitions.start(small_runbook(branch.runbook), {}, Facts(), came_from=branch.came_from)[0]
 
 
 def hands(

@@ -15,25 +15,26 @@ from pathlib import Path
 
 from tests.support.shipped import RUNBOOKS
 from tests.support.sights import Sight
-from vdbg_env.application.builtin_steps.registry import BuiltinSteps
+from vdbg_env.adapters.execution.replay import ReplayedStep
+from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
+from vdbg_env.adapters.host.clock import SystemClock
+from vdbg_env.application.builtins.registry import BuiltinSteps
 from vdbg_env.application.ports import BinaryFile, Completed
-from vdbg_env.application.run_runbook import Hands, Reading, RunOrder, Standing, run_runbook
-from vdbg_env.engines.clock import SystemClock
-from vdbg_env.engines.core_files import CoreFilesOnDisk
-from vdbg_env.engines.replay import ReplayedStep
-from vdbg_env.errors import HostNotAble
+from vdbg_env.application.run.execute import Hands, Reading, RunOrder, Standing, run_runbook
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.progress import Walk, Walked
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.walk import Walk, Walked
-from vdbg_env.report.model import Report
-from vdbg_env.runbook import catalogue, engine
-from vdbg_env.runbook.engine_args import VARIABLE
-from vdbg_env.runbook.inputs import final_inputs
+from vdbg_env.report.run.model import Report
+from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Builtin, End, Manual, Next, Outcome, Runbook, Status, Step, ToRunbook, ToStep
 from vdbg_env.runbook.state import AskPerson, BranchTo, Facts, Finish, RunState, StepResult, UseBuiltin
+from vdbg_env.runbook.workload.engine_args import VARIABLE
 
 CUBINS = Path(__file__).parents[1] / "data" / "cubins"
 WITNESS = 'vdbg-env: engine arguments applied: {"set": "by the plug-in"}\n'
@@ -172,7 +173,7 @@ class _Walker:
         facts = Facts(
             tools=wanted.tools, interactive=wanted.interactive, data_dir=str(RUNBOOKS), driver="580.82.07", gpus=1
         )
-        return engine.start(self.runbook, inputs, facts, came_from=wanted.came_from)[0]
+        return transitions.start(self.runbook, inputs, facts, came_from=wanted.came_from)[0]
 
     def _branch(self, branch: BranchTo) -> RunState:
         self.handed_to = branch.runbook

@@ -1,4 +1,4 @@
-"""The house stands as drawn: imports run one way, and the pure rooms know nothing of the outside."""
+"""Imports run one way: between rooms, and between the folders inside a room; pure rooms do not know the outside."""
 
 import ast
 from collections.abc import Iterator
@@ -8,76 +8,100 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "builder" / "vdbg_env"
 
-# Room -> the rooms it may import, from the ground up. A module beside the rooms (errors.py) is a room of its own.
-ARROWS: dict[str, set[str]] = {
-    "errors": set(),
-    "resources": set(),
-    "yaml_source": {"errors"},
-    "console": {"errors"},
-    "cuda": {"errors"},
-    "image": {"errors", "yaml_source"},
-    "evidence": {"cuda", "errors", "yaml_source"},
-    "runbook": {"evidence", "cuda", "errors", "yaml_source"},
-    "record": {"runbook", "evidence", "cuda", "errors"},
-    "report": {"record", "runbook", "evidence", "image", "cuda", "errors"},
-    "application": {"report", "record", "runbook", "evidence", "image", "cuda", "errors", "resources", "yaml_source"},
-    "engines": {"application", "record", "runbook", "evidence", "image", "cuda", "errors"},
-    "cli": {
-        "application", "engines", "report", "record", "runbook", "evidence", "image", "cuda",
-        "errors", "resources", "console", "yaml_source",
+# Room -> the rooms that it may import, from the ground up. `room.folder` allows that folder alone.
+ROOMS: dict[str, set[str]] = {
+    "common": set(),
+    "cuda": {"common"},
+    "image": {"common"},
+    "evidence": {"cuda", "common"},
+    "runbook": {"evidence", "cuda", "common"},
+    "record": {"runbook", "evidence", "cuda", "common"},
+    "report": {"record", "runbook", "evidence", "image", "cuda", "common"},
+    "application": {"report", "record", "runbook", "evidence", "image", "cuda", "common"},
+    "supervisor": {"record.redaction"},
+    "adapters": {
+        "application.ports", "application.host", "supervisor", "record", "runbook", "evidence", "image", "cuda",
+        "common",
     },
+    "cli": {"application", "adapters", "report", "record", "runbook", "evidence", "image", "cuda", "common"},
 }  # fmt: skip
-# __init__.py holds the version, __main__.py starts the command line, fire_pipes.py is a small program of its own.
-ENTRANCE = {"", "__main__", "fire_pipes"}
 
-PURE = {"cuda", "image", "evidence", "runbook", "yaml_source"}
-PORTS = {"ports", "build_events", "host_facts"}  # what of the application its engines may know
+# Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
+INSIDE: dict[str, tuple[str, ...]] = {
+    "common": ("errors", "resources", "yaml_source", "console"),
+    "cuda": ("symbols", "binary", "lines", "arming", "gpu_core"),
+    "image": ("text", "context", "container", "profile", "plan", "render"),
+    "evidence": (
+        "finding", "observation", "logs", "system", "tools", "gpu_core_findings", "kernel_makers", "weigh_findings",
+        "triage", "knowledge",
+    ),
+    "runbook": (
+        "quantities", "invocation", "model", "state", "verdict", "catalogue", "workload", "expressions", "parsing",
+        "lint", "parse", "machine",
+    ),
+    "record": ("atomic_write", "redaction", "codec", "event_log", "run_directory", "progress", "diff", "dumps"),
+    "report": ("plain_text", "core", "lineinfo", "run"),
+    "application": ("ports", "knowledge", "analysis", "image", "run", "host", "builtins", "failure_pages"),
+    "supervisor": (
+        "job", "phase", "process_tree", "launch", "state", "output", "watch", "loop", "request_driver", "__main__",
+    ),
+    "adapters": ("files", "docker", "builders", "host", "execution"),
+    "cli": ("composition", "options", "display", "image", "runbook", "crash", "container"),
+}  # fmt: skip
+
+# __init__.py holds the version and __main__.py starts the command line.
+ENTRANCE = {"", "__main__"}
+PURE = {"cuda", "image", "evidence", "runbook"}
 OUTSIDE = {"click", "docker", "subprocess", "socket", "os", "shutil", "rich", "signal", "threading", "multiprocessing"}
 
 
-def room(module: Path) -> str:
+def parts_of(module: Path) -> tuple[str, ...]:
     parts = module.relative_to(PACKAGE).with_suffix("").parts
-    return "" if parts == ("__init__",) else parts[0]
+    return parts[:-1] if parts[-1] == "__init__" else parts
 
 
-def imports(module: Path) -> Iterator[tuple[int, str]]:
+def imports(module: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the line and the parts of each module that `module` imports, a submodule named by `from` included."""
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            yield from ((node.lineno, tuple(alias.name.split("."))) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}:{node.lineno}: relative imports hide the arrow"
-            names = [f"{node.module}.{a.name}" for a in node.names] if node.module == "vdbg_env" else [node.module]
-            yield from ((node.lineno, name or "") for name in names)
-
-
-MODULES = sorted(PACKAGE.rglob("*.py"))
+            base = tuple((node.module or "").split("."))
+            folder = PACKAGE.joinpath(*base[1:])
+            for alias in node.names:
+                is_module = (folder / alias.name).is_dir() or (folder / f"{alias.name}.py").is_file()
+                yield node.lineno, (*base, alias.name) if base[0] == "vdbg_env" and is_module else base
 
 
 def wrong_arrows(module: Path) -> list[str]:
-    here = room(module)
-    if here in ENTRANCE:
+    here = parts_of(module)
+    room = here[0] if here else ""
+    if room in ENTRANCE:
         return []
     wrong = []
     for line, name in imports(module):
-        parts = name.split(".")
-        where = f"{module.relative_to(PACKAGE)}:{line}: {name}"
-        if parts[0] == "vdbg_env":
-            target = parts[1] if len(parts) > 1 else ""
-            if target in ENTRANCE or target == "__version__":
-                continue
-            if target != here and target not in ARROWS[here]:
-                wrong.append(f"{where}: {here} may not import {target}")
-            if target == "engines" and here == "cli" and module.name != "wiring.py":
-                wrong.append(f"{where}: engines are made in cli/wiring.py only")
-            if (
-                here == "engines"
-                and target == "application"
-                and parts[2:3] not in (["ports"], ["build_events"], ["host_facts"])
-            ):
-                wrong.append(f"{where}: of the application, engines know the ports only")
-        elif here in PURE and parts[0] in OUTSIDE:
-            wrong.append(f"{where}: {here} is pure")
+        where = f"{module.relative_to(PACKAGE)}:{line}: {'.'.join(name)}"
+        if name[0] != "vdbg_env":
+            if room in PURE and name[0] in OUTSIDE:
+                wrong.append(f"{where}: {room} is pure")
+            continue
+        target = name[1:]
+        if not target or target[0] in ENTRANCE:
+            continue
+        if target[0] != room:
+            if not ({target[0], ".".join(target[:2])} & ROOMS[room]):
+                wrong.append(f"{where}: {room} may not import {'.'.join(target[:2])}")
+            if target[0] == "adapters" and module.relative_to(PACKAGE) != Path("cli/composition.py"):
+                wrong.append(f"{where}: adapters are made in cli/composition.py only")
+        elif len(here) > 1 and len(target) > 1 and here[1] != target[1] and target[1] in INSIDE[room]:
+            order = INSIDE[room]
+            if here[1] in order and order.index(target[1]) > order.index(here[1]):
+                wrong.append(f"{where}: {room}/{here[1]} is below {room}/{target[1]}")
     return wrong
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
@@ -86,17 +110,36 @@ def test_imports_follow_the_arrows(module: Path) -> None:
 
 
 def test_every_room_is_drawn() -> None:
-    assert {room(m) for m in MODULES} - ENTRANCE == set(ARROWS)
+    assert {(*parts_of(m), "")[0] for m in MODULES} - ENTRANCE == set(ROOMS) == set(INSIDE)
+
+
+@pytest.mark.parametrize("room", INSIDE)
+def test_every_folder_of_a_room_is_drawn(room: str) -> None:
+    found = {p.name for p in (PACKAGE / room).iterdir() if p.is_dir() and any(p.rglob("*.py"))}
+    assert found - {"__pycache__"} <= set(INSIDE[room])
+
+
+@pytest.mark.parametrize("folder", sorted({m.parent for m in MODULES}), ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_no_folder_has_more_than_twelve_entries(folder: Path) -> None:
+    entries = [p for p in folder.iterdir() if not p.name.startswith("__") and (p.suffix == ".py" or p.is_dir())]
+    assert len(entries) <= 12, "group what belongs together in a folder that says so"
 
 
 def test_a_wrong_arrow_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.unit.test_arrows.PACKAGE", tmp_path)
-    planted = tmp_path / "cuda" / "bad.py"
-    planted.parent.mkdir()
-    planted.write_text("import subprocess\nfrom vdbg_env.cli import main\nfrom vdbg_env import application\n")
-    assert len(wrong_arrows(planted)) == 3
+    planted = tmp_path / "cuda" / "binary" / "bad.py"
+    planted.parent.mkdir(parents=True)
+    (tmp_path / "cuda" / "lines").mkdir()
+    (tmp_path / "application").mkdir()
+    planted.write_text(
+        "import subprocess\nfrom vdbg_env.cli import main\nfrom vdbg_env import application\n"
+        "import vdbg_env.cuda.lines.x\n"
+    )
+    assert len(wrong_arrows(planted)) == 4
 
 
 def test_no_arrow_runs_back() -> None:
-    order = list(ARROWS)
-    assert all(order.index(target) < order.index(here) for here, targets in ARROWS.items() for target in targets)
+    order = list(ROOMS)
+    assert all(
+        order.index(target.split(".")[0]) < order.index(here) for here, targets in ROOMS.items() for target in targets
+    )

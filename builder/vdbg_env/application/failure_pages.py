@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from vdbg_env.application.knowledge import shipped_knowledge
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.application.triage_log import rule_book
+from vdbg_env.application.analysis.triage import rule_book
+from vdbg_env.application.knowledge.load import shipped_knowledge
+from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.evidence.knowledge.names import NameRow
 from vdbg_env.evidence.triage.rules import Rule
 from vdbg_env.report.failure_page import FailurePage, Sign, render_index, render_page
+from vdbg_env.runbook.machine.plan import Plan, plan
 from vdbg_env.runbook.model import Data, Manual, Run, Runbook
-from vdbg_env.runbook.plan import Plan, plan
 from vdbg_env.runbook.state import Facts
 
 INDEX = "README.md"

@@ -14,34 +14,35 @@ from types import FrameType
 
 import click
 
-from vdbg_env import __version__, console
-from vdbg_env.errors import Interrupted, VdbgError, nearest
+from vdbg_env import __version__
+from vdbg_env.common import console
+from vdbg_env.common.errors import Interrupted, VdbgError, nearest
 
-# Command -> the line `--help` shows. A command's module is imported only when the command is called, so that
-# `vdbg-env --version` and shell completion stay fast however much the others need.
-COMMANDS: dict[str, str] = {
-    "build": "Build a debug image, prove its line info, and only then tag it.",
-    "runbook": "Walk a failure step by step, to kernel, source line and report.",
-    "runbooks": "List, show, check and explain runbooks.",
-    "runs": "List, show, compare, report and redact recorded runs.",
-    "render": "Write a debug image's Dockerfile and context, or manifests, into a folder.",
-    "images": "List, show and check the build profiles.",
-    "shell": "Open a shell in the debug image.",
-    "run": "Run a program in the debug image.",
-    "doctor": "Check whether this machine is able, and say what to type where it is not.",
-    "dumps": "List, remove and carry away what crashes left.",
-    "verify": "Prove that every cubin with code carries line info.",
-    "triage": "Name the failure a log tells of, and the line that says so.",
-    "core": "Read GPU core dumps: exception, kernel, thread, source line, inline chain.",
-    "locate": "Find the source line and inline chain of an address.",
-    "dump": "Make the processes of a hung program write GPU core dumps.",
+# Command -> its folder and the line that `--help` shows. A command's module is imported only when the command is
+# called: `vdbg-env --version` and shell completion stay fast, whatever the other commands need.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "build": ("image", "Build a debug image, prove its line info, and only then tag it."),
+    "runbook": ("runbook", "Walk a failure step by step, to kernel, source line and report."),
+    "runbooks": ("runbook", "List, show, check and explain runbooks."),
+    "runs": ("runbook", "List, show, compare, report and redact recorded runs."),
+    "render": ("image", "Write a debug image's Dockerfile and context, or manifests, into a folder."),
+    "images": ("image", "List, show and check the build profiles."),
+    "shell": ("container", "Open a shell in the debug image."),
+    "run": ("container", "Run a program in the debug image."),
+    "doctor": ("container", "Check whether this machine is able, and say what to type where it is not."),
+    "dumps": ("crash", "List, remove and carry away what crashes left."),
+    "verify": ("image", "Prove that every cubin with code carries line info."),
+    "triage": ("runbook", "Name the failure a log tells of, and the line that says so."),
+    "core": ("crash", "Read GPU core dumps: exception, kernel, thread, source line, inline chain."),
+    "locate": ("crash", "Find the source line and inline chain of an address."),
+    "dump": ("crash", "Make the processes of a hung program write GPU core dumps."),
 }
 
 _OF_OUR_OWN = 128  # the least status that makes `git bisect run` stop
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live one to a module of this package and are imported on first use."""
+    """A group whose commands are one module each, imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -49,13 +50,14 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"vdbg_env.cli.{cmd_name.replace('-', '_')}")
+        folder, _ = COMMANDS[cmd_name]
+        module = importlib.import_module(f"vdbg_env.cli.{folder}.{cmd_name}")
         command: click.Command = module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

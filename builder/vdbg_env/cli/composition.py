@@ -8,11 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vdbg_env.resources import data_dir
+from vdbg_env.common.resources import data_dir
 
 if TYPE_CHECKING:  # every engine is imported by the function that makes it, so that a command loads its own alone
-    from vdbg_env.application.begin_run import Begun
-    from vdbg_env.application.host_facts import HostInspector
+    from vdbg_env.adapters.execution.replay import RecordingHead
+    from vdbg_env.adapters.host.clock import SignalInterrupts
     from vdbg_env.application.ports import (
         Apart,
         BinarySource,
@@ -30,101 +30,101 @@ if TYPE_CHECKING:  # every engine is imported by the function that makes it, so 
         SourceTrees,
         StepRunner,
     )
-    from vdbg_env.application.step_place import ContainerRequest, StepPlace
-    from vdbg_env.engines.clock import SignalInterrupts
-    from vdbg_env.engines.replay import RecordingHead
+    from vdbg_env.application.ports.host_facts import HostInspector
+    from vdbg_env.application.run.begin import Begun
+    from vdbg_env.application.run.target import ContainerRequest, StepPlace
+    from vdbg_env.image.container.run_settings import DumpVolume
+    from vdbg_env.image.container.step_container import StepContainer
     from vdbg_env.image.context import BuildContext
-    from vdbg_env.image.parallelism import Machine
-    from vdbg_env.image.request import HostGpu
-    from vdbg_env.image.run_settings import DumpVolume
-    from vdbg_env.image.step_container import StepContainer
-    from vdbg_env.record.redaction import Pseudonyms, Redactor
+    from vdbg_env.image.plan.parallelism import Machine
+    from vdbg_env.image.profile.request import HostGpu
+    from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 
 DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record can still be written
 
 
 def binary_source() -> BinarySource:
     """Return the source of binaries: files, folders and wheels, then images."""
-    from vdbg_env.engines.targets import Targets
+    from vdbg_env.adapters.docker.binary_targets import Targets
 
     return Targets()
 
 
 def programs() -> ProgramRunner:
     """Return the runner of this machine's helper programs."""
-    from vdbg_env.engines.programs import Programs
+    from vdbg_env.adapters.host.programs import Programs
 
     return Programs()
 
 
 def log_source() -> LogSource:
     """Return what finds and reads logs."""
-    from vdbg_env.engines.log_files import LogFiles
+    from vdbg_env.adapters.files.log_files import LogFiles
 
     return LogFiles()
 
 
 def core_files() -> CoreFiles:
     """Return the opener of GPU core dumps."""
-    from vdbg_env.engines.core_files import CoreFilesOnDisk
+    from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 
     return CoreFilesOnDisk()
 
 
 def source_text(roots: Sequence[str], mappings: Sequence[tuple[str, str]]) -> SourceText:
     """Return the finder of source lines below `roots`, with path prefixes rewritten by `mappings`."""
-    from vdbg_env.engines.source_text import SourceFiles
+    from vdbg_env.adapters.files.source_lines import SourceFiles
 
     return SourceFiles(roots, mappings)
 
 
 def source_trees() -> SourceTrees:
     """Return what looks into source trees of this machine."""
-    from vdbg_env.engines.source_trees import SourceTreesOnDisk
+    from vdbg_env.adapters.files.source_trees import SourceTreesOnDisk
 
     return SourceTreesOnDisk(programs())
 
 
 def core_pipes() -> CorePipes:
     """Return what finds and fires core-dump pipes on this machine."""
-    from vdbg_env.engines.core_pipes import CorePipesOfLinux
+    from vdbg_env.adapters.host.dump_pipes import CorePipesOfLinux
 
     return CorePipesOfLinux()
 
 
 def clock() -> Clock:
     """Return this machine's clocks."""
-    from vdbg_env.engines.clock import SystemClock
+    from vdbg_env.adapters.host.clock import SystemClock
 
     return SystemClock()
 
 
 def lay_out_context(context: BuildContext, folder: Path) -> None:
     """Write a build context as files below a folder that does not exist yet."""
-    from vdbg_env.engines.context_tar import extract
+    from vdbg_env.adapters.files.context_tar import extract
 
     extract(context, folder)
 
 
 def image_engine(wanted: EngineName) -> ImageEngine:
     """Return what builds images: the best there is for `auto`, else the engine named."""
-    from vdbg_env.engines.choose import choose_engine
+    from vdbg_env.adapters.builders.select import choose_engine
 
     return choose_engine(wanted)
 
 
 def containers() -> ContainerRunner:
     """Return what starts debug containers; raises HostNotAble when no engine answers."""
-    from vdbg_env.engines.docker_client import connect
-    from vdbg_env.engines.docker_containers import DockerContainers
+    from vdbg_env.adapters.docker.client import connect
+    from vdbg_env.adapters.docker.containers import DockerContainers
 
     return DockerContainers(connect(), seccomp_profile=(data_dir("templates") / "seccomp-ptrace.json").read_text())
 
 
 def dump_store(place: DumpVolume) -> DumpStore:
     """Return the dumps of a folder, which needs no engine, or of a named volume."""
-    from vdbg_env.engines.docker_client import connect
-    from vdbg_env.engines.dump_stores import FolderDumps, open_dumps
+    from vdbg_env.adapters.docker.client import connect
+    from vdbg_env.adapters.docker.dump_volumes import FolderDumps, open_dumps
 
     if place.kind == "bind":
         return FolderDumps(Path(place.source))
@@ -137,15 +137,15 @@ def machine() -> Machine:
 
     import psutil
 
-    from vdbg_env.image.parallelism import Machine
+    from vdbg_env.image.plan.parallelism import Machine
 
     return Machine(cores=len(os.sched_getaffinity(0)), free_memory=psutil.virtual_memory().available)
 
 
 def gpu() -> HostGpu | None:
     """Return this machine's first GPU, None where there is none."""
-    from vdbg_env.errors import HostNotAble
-    from vdbg_env.image.request import HostGpu
+    from vdbg_env.common.errors import HostNotAble
+    from vdbg_env.image.profile.request import HostGpu
 
     runner = programs()
     if runner.which("nvidia-smi") is None:
@@ -162,38 +162,38 @@ def gpu() -> HostGpu | None:
 
 def apart() -> Apart:
     """Return what does built-in steps in a process that can be ended."""
-    from vdbg_env.engines.forked import Forked
+    from vdbg_env.adapters.execution.forked_worker import Forked
 
     return Forked()
 
 
 def interrupts() -> SignalInterrupts:
     """Return what takes note of Ctrl-C and SIGTERM while it is entered."""
-    from vdbg_env.engines.clock import SignalInterrupts
+    from vdbg_env.adapters.host.clock import SignalInterrupts
 
     return SignalInterrupts()
 
 
 def replay(folder: Path) -> StepRunner:
     """Return what plays a recording in place of running steps."""
-    from vdbg_env.engines.replay import Replay
+    from vdbg_env.adapters.execution.replay import Replay
 
     return Replay(folder.absolute())
 
 
 def with_stand_ins(runner: StepRunner, redactor: Redactor) -> StepRunner:
     """Return a runner whose text artifacts have stand-ins for hosts and addresses."""
-    from vdbg_env.engines.pseudonymous_steps import PseudonymousSteps
+    from vdbg_env.adapters.execution.pseudonymized import PseudonymousSteps
 
     return PseudonymousSteps(runner, redactor)
 
 
 def local_place(environment: Mapping[str, str]) -> StepPlace:
     """Return this machine as the place where steps are started."""
-    from vdbg_env.application.step_place import StepPlace
-    from vdbg_env.engines.hang_tools import gpu_probe, hang_tools
-    from vdbg_env.engines.local_processes import LocalProcesses
-    from vdbg_env.engines.step_orders import StepSettings
+    from vdbg_env.adapters.execution.hang_tools import gpu_probe, hang_tools
+    from vdbg_env.adapters.execution.job_builder import StepSettings
+    from vdbg_env.adapters.execution.local import LocalProcesses
+    from vdbg_env.application.run.target import StepPlace
 
     here = programs()
 
@@ -232,8 +232,8 @@ def step_container(request: ContainerRequest, tell: Callable[[str], None]) -> St
 
     Raises BadInput where there is no image, HostNotAble where no engine answers or the dump volume is too full.
     """
-    from vdbg_env.application.run_in_image import settled
-    from vdbg_env.image.step_container import StepContainer
+    from vdbg_env.application.image.run import settled
+    from vdbg_env.image.container.step_container import StepContainer
 
     watched = request.run.settings.dumps if request.run.dump_quota is not None else None
     return StepContainer(
@@ -251,16 +251,16 @@ def container_place(container: StepContainer, *, name: str | None, tell: Callabl
     `name` is what the user calls the image, where `container` names it by its id. Raises BadInput, HostNotAble and
     EngineFailed when steps could not be started there.
     """
-    from vdbg_env.application.step_place import StepPlace
-    from vdbg_env.engines.container_programs import ContainerBinaries, ContainerPrograms
-    from vdbg_env.engines.container_sources import ContainerSources
-    from vdbg_env.engines.container_steps import ContainerSteps
-    from vdbg_env.engines.docker_client import connect
-    from vdbg_env.engines.hang_tools import gpu_probe, hang_tools
-    from vdbg_env.engines.step_containers import StepContainers
-    from vdbg_env.engines.step_image import look
-    from vdbg_env.engines.step_orders import StepSettings
-    from vdbg_env.image.step_container import DATA, PACKAGES
+    from vdbg_env.adapters.docker.client import connect
+    from vdbg_env.adapters.execution.container.containers import StepContainers
+    from vdbg_env.adapters.execution.container.image_probe import look
+    from vdbg_env.adapters.execution.container.programs import ContainerBinaries, ContainerPrograms
+    from vdbg_env.adapters.execution.container.runner import ContainerSteps
+    from vdbg_env.adapters.execution.container.sources import ContainerSources
+    from vdbg_env.adapters.execution.hang_tools import gpu_probe, hang_tools
+    from vdbg_env.adapters.execution.job_builder import StepSettings
+    from vdbg_env.application.run.target import StepPlace
+    from vdbg_env.image.container.step_container import DATA, PACKAGES
     from vdbg_env.runbook.catalogue import TOOLS
 
     profile = (data_dir("templates") / "seccomp-ptrace.json").read_text()
@@ -302,21 +302,21 @@ def container_place(container: StepContainer, *, name: str | None, tell: Callabl
 
 def read_recording(folder: Path) -> RecordingHead:
     """Return what a recording says of itself; raises BadInput for a folder that is none."""
-    from vdbg_env.engines.replay import read_recording as read
+    from vdbg_env.adapters.execution.replay import read_recording as read
 
     return read(folder)
 
 
 def check_recording_place(target: Path) -> None:
     """Raise BadInput unless a recording can be written there."""
-    from vdbg_env.engines.replay import check_recording_place
+    from vdbg_env.adapters.execution.replay import check_recording_place
 
     check_recording_place(target)
 
 
 def write_recording(begun: Begun, target: Path, at: datetime) -> None:
     """Write a run's recording; raises BadInput when the folder is there already."""
-    from vdbg_env.engines.replay import RecordingHead, write_recording
+    from vdbg_env.adapters.execution.replay import RecordingHead, write_recording
 
     head = begun.order.head
     write_recording(
@@ -333,13 +333,13 @@ def write_recording(begun: Begun, target: Path, at: datetime) -> None:
 
 def host_inspector(tools: tuple[str, ...]) -> HostInspector:
     """Return what looks at this machine for `doctor`."""
-    from vdbg_env.engines.host_inspector import LocalHost
+    from vdbg_env.adapters.host.inspector import LocalHost
 
     return LocalHost(programs(), tools)
 
 
 def scratch_files() -> ScratchFiles:
     """Return the lender of scratch files."""
-    from vdbg_env.engines.scratch import Scratch
+    from vdbg_env.adapters.files.temp_files import Scratch
 
     return Scratch()

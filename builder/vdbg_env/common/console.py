@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from vdbg_env.errors import VdbgError
+from vdbg_env.common.errors import VdbgError
 
 
 def show_error(error: VdbgError) -> None:

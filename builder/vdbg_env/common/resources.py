@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _SHIPPED = _PACKAGE / "_data"  # stands only in an installed wheel
 _CHECKOUT = _PACKAGE.parent.parent
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from vdbg_env.errors import BadDocument, BadInput, Complaint, nearest
+from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 
 _LONGEST = 1023
 _LIGHT = (

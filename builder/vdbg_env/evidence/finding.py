@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vdbg_env.cuda.source_frame import Chain, SourceFrame
+from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
 
 
 class Level(StrEnum):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vdbg_env.cuda.demangling import demangle, short_name
 from vdbg_env.cuda.gpu_core import Fault, Standing
-from vdbg_env.cuda.source_frame import Chain, SourceFrame
+from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 
 _REBUILD = "build with line info, and run this again in that image: vdbg-env build --lineinfo"

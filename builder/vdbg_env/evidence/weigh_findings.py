@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from vdbg_env.cuda.demangling import demangle, short_name
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.not_started import NOT_STARTED
-from vdbg_env.evidence.xid import xid_meaning
+from vdbg_env.evidence.system.not_started import NOT_STARTED
+from vdbg_env.evidence.system.xid import xid_meaning
 
 MOST_SURE = 0.99  # nothing read from a crashed machine is certain
 _BROKEN_HARDWARE = 0.5  # how much of its confidence a software finding keeps on a GPU that reports hardware faults

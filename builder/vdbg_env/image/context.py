@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import BinaryIO, Literal
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 
 BLOCK = 512
 CHUNK = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 
 
 def one_line(value: str, what: str) -> str:

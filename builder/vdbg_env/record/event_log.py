@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.errors import BadInput, HostNotAble
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.record.redaction.redaction import Redactor
 
 RESERVED = 64 << 10  # bytes: on a full disk some 90 events still fit
 

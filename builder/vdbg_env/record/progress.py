@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, damaged
-from vdbg_env.runbook import engine
+from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import Step
 from vdbg_env.runbook.state import BranchTo, Decision, Finish, RunState, StepRecord, StepResult
 
@@ -106,7 +106,7 @@ def take(walk: Walk, event: Event, start_branch: StartBranch) -> Walk:
 def _finish_step(walk: Walk, result: StepResult, now: float) -> Walk:
     decision = walk.state.decision
     before = len(walk.state.trail)
-    state, _ = engine.advance(walk.state, result)
+    state, _ = transitions.advance(walk.state, result)
     done = Walked(
         step=state.runbook.step(result.step),
         decision=decision,

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble
 
 SCHEMA = "vdbg-env/run-head/v1"
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")

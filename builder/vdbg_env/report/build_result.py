@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vdbg_env.cuda.lineinfo import FileReport, LineinfoReport
-from vdbg_env.image.plan import BuildPlan
-from vdbg_env.report import lineinfo_json
+from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport
+from vdbg_env.image.plan.plan import BuildPlan
+from vdbg_env.report.lineinfo import as_json as lineinfo_json
 
 SCHEMA = "vdbg-env/build/v1"
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from vdbg_env.evidence.knowledge.names import NameRow
 from vdbg_env.runbook import catalogue
+from vdbg_env.runbook.machine.plan import Plan, PlannedStep
 from vdbg_env.runbook.model import Manual, Outcome, Run, Step, Uses
-from vdbg_env.runbook.plan import Plan, PlannedStep
 
 _WIDTH = 120
 _MOST_SIGNS = 14

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from vdbg_env.runbook import catalogue
-from vdbg_env.runbook.library import Library
+from vdbg_env.runbook.machine.plan import next_text
 from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Runbook, Step, Uses
-from vdbg_env.runbook.plan import next_text
+from vdbg_env.runbook.parsing.library import Library
 from vdbg_env.runbook.quantities import duration_text, size_text
 
 _WIDTH = 96

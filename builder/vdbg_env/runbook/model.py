@@ -1,7 +1,7 @@
 """The frozen value of a linted runbook: its inputs, commands and steps, and where each step leads.
 
 Texts that hold expressions (`when`, `condition`, everything with `${{ }}`) stay text here: they are compiled by
-`vdbg_env.runbook.expression` in lint and evaluated by `vdbg_env.runbook.engine`.
+`vdbg_env.runbook.expressions.cel` in lint and evaluated by `vdbg_env.runbook.machine.transitions`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class StepBase:
 class Run(StepBase):
     """Start a command of the runbook with a delta; `readers` turn what it left behind into results and findings.
 
-    `engine_args` are arguments of vLLM's engine by their Python names; `vdbg_env.runbook.engine_args` says how they
+    `engine_args` are arguments of vLLM's engine by their Python names; `workload.engine_args` says how they
     reach a command line of vLLM's own and a script that builds its engine itself.
     """
 

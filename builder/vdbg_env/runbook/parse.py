@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict, assert_never
 
-from vdbg_env.errors import BadDocument, Complaint
+from vdbg_env.common.errors import BadDocument, Complaint
+from vdbg_env.common.yaml_source import Path, YamlSource, validate
 from vdbg_env.evidence.finding import HowKnown, Level
-from vdbg_env.runbook import lint, model, schema, schema_step
+from vdbg_env.runbook import model
 from vdbg_env.runbook.invocation import ArtifactRule, KillPolicy, Matcher, OutputPolicy, ServerDriver, Watch
-from vdbg_env.runbook.library import FullStep, Library
-from vdbg_env.runbook.places import Places
-from vdbg_env.yaml_source import Path, YamlSource, validate
+from vdbg_env.runbook.lint import checks as lint
+from vdbg_env.runbook.parsing import schema, schema_step
+from vdbg_env.runbook.parsing.library import FullStep, Library
+from vdbg_env.runbook.parsing.locations import Places
 
 _BUILTIN = re.compile(r"builtin/([a-z][a-z0-9-]*)@v([0-9]{1,3})")
 _ADVICE = "vdbg-env runbooks schema shows every key; docs/07-runbook-format.md explains them"

@@ -1,7 +1,7 @@
 """The values that pass between the engine and who runs its steps: facts, decisions, step results and the trail.
 
 A state is a pure function of (runbook, inputs, facts, the step results so far): to resume a run is to replay its
-recorded results through `vdbg_env.runbook.engine.advance`.
+recorded results through `vdbg_env.runbook.machine.transitions.advance`.
 """
 
 from __future__ import annotations

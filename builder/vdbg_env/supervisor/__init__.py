@@ -1,5 +1,6 @@
 """One supervisor process per step: it starts the workload, takes its output, ends its tree, and writes how it ended.
 
-It is a program of its own (`python -I -S .../scribe`), uses the standard library only, and needs the engine for nothing
-once it has its orders. So the engine's death loses no byte and kills no workload; see docs/08-execution.md.
+It is a separate program (`python -I -S .../supervisor`) that uses the standard library only and does not depend on the
+tool that started it once it has its job: the death of the tool loses no byte and kills no
+workload (docs/08-execution.md).
 """

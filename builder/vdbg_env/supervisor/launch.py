@@ -8,7 +8,7 @@ import os
 import signal
 from typing import NamedTuple
 
-from vdbg_env.engines.scribe.process_tree import die_with_parent
+from vdbg_env.supervisor.process_tree import die_with_parent
 
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20

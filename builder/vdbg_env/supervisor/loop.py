@@ -9,18 +9,18 @@ import sys
 import time
 from typing import Any
 
-from vdbg_env.engines.scribe import lock_file
-from vdbg_env.engines.scribe.ending import Ending
-from vdbg_env.engines.scribe.helpers import HangActions, Helpers
-from vdbg_env.engines.scribe.launch import NotStarted, launch
-from vdbg_env.engines.scribe.memory_kills import MemoryKills
-from vdbg_env.engines.scribe.orders import Orders, from_json, settled
-from vdbg_env.engines.scribe.ownership import give_back
-from vdbg_env.engines.scribe.phase import Phase, Verdict
-from vdbg_env.engines.scribe.process_tree import Process, become_subreaper, descendants, process, send
-from vdbg_env.engines.scribe.streams import CANCELS, Streams
-from vdbg_env.engines.scribe.watches import GrowingFiles, HangWatch, WorkerCensus
-from vdbg_env.record.redaction import Pseudonyms, Redactor
+from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.supervisor.job import Orders, from_json, settled
+from vdbg_env.supervisor.launch import NotStarted, launch
+from vdbg_env.supervisor.output.streams import CANCELS, Streams
+from vdbg_env.supervisor.phase import Phase, Verdict
+from vdbg_env.supervisor.process_tree import Process, become_subreaper, descendants, process, send
+from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor.state.ownership import give_back
+from vdbg_env.supervisor.state.result_file import Ending
+from vdbg_env.supervisor.watch.helpers import HangActions, Helpers
+from vdbg_env.supervisor.watch.oom_kills import MemoryKills
+from vdbg_env.supervisor.watch.watchdogs import GrowingFiles, HangWatch, WorkerCensus
 
 TICK_S = 0.05  # how often an ending tree is looked at
 AFTER_MATCH_S = 1.0  # so that the lines that follow the one that ends the step are kept too

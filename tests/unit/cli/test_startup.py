@@ -42,7 +42,7 @@ def core(tmp_path: Path) -> Path:
 def test_locate_in_a_library_loads_no_reader_of_cores() -> None:
     kernel = CodeMap(SAMPLE.read_bytes()).kernels[0].name
     loaded = loaded_by("locate", "0x80", "--kernel", kernel, SAMPLE)
-    assert "vdbg_env.cuda.code_map" in loaded
+    assert "vdbg_env.cuda.lines.code_map" in loaded
     assert not loaded & (HEAVY | OTHER_ROOMS | {"vdbg_env.cuda.gpu_core"})
 
 
@@ -54,5 +54,5 @@ def test_core_loads_neither_engines_nor_runbooks(core: Path) -> None:
 
 def test_verify_of_a_file_loads_no_engine() -> None:
     loaded = loaded_by("verify", "-q", "--witness", "none", SAMPLE)
-    assert "vdbg_env.cuda.lineinfo" in loaded
+    assert "vdbg_env.cuda.lines.lineinfo" in loaded
     assert not loaded & (HEAVY | OTHER_ROOMS)

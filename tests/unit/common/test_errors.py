@@ -1,7 +1,7 @@
 """Errors say what happened, the usual cause and the next thing to type, on lines nobody can forge."""
 
-from vdbg_env import console
-from vdbg_env.errors import BadInput, Complaint
+from vdbg_env.common import console
+from vdbg_env.common.errors import BadInput, Complaint
 
 
 def test_an_error_reads_as_advice() -> None:

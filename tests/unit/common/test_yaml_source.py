@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
-from vdbg_env import yaml_source
-from vdbg_env.errors import BadDocument, VdbgError
+from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import BadDocument, VdbgError
 
 
 class Inner(BaseModel):

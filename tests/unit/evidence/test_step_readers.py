@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.cuda.source_frame import SourceFrame
-from vdbg_env.evidence.function_trace import parse_function_trace
-from vdbg_env.evidence.host_stacks import parse_host_stacks
-from vdbg_env.evidence.log_line import unwrap
-from vdbg_env.evidence.nccl_log import nccl_findings, parse_nccl_log
-from vdbg_env.evidence.python_traceback import Traceback, read_tracebacks, telling
+from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.evidence.logs.function_trace import parse_function_trace
+from vdbg_env.evidence.logs.host_stacks import parse_host_stacks
+from vdbg_env.evidence.logs.log_line import unwrap
+from vdbg_env.evidence.logs.nccl_log import nccl_findings, parse_nccl_log
+from vdbg_env.evidence.logs.python_traceback import Traceback, read_tracebacks, telling
 
 CRASH = """\
 <core> Traceback (most recent call last):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.verdict import MOST_SURE, judge
+from vdbg_env.evidence.weigh_findings import MOST_SURE, judge
 
 LINE = SourceFrame(function="store<float>", file="/src/rope.cu", line=5)
 CORE = Finding(

@@ -7,7 +7,7 @@ from typing import Any
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
 from tests.gpu.answers import Answer, answers, render
 from tests.gpu.core_facts import core_facts
-from vdbg_env.cuda.elf import CUDA_13
+from vdbg_env.cuda.binary.elf import CUDA_13
 
 
 def sheet(folder: Path, **measured: Any) -> dict[str, Answer]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import BuildContext, FileBytes, FileOnDisk, TreeEntry, TreeOnDisk, tar_chunks
 
 

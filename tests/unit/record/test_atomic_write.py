@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.record.compressed import mask_artifact
-from vdbg_env.record.redact_run import redact_run
-from vdbg_env.record.redaction import Redactor
-from vdbg_env.record.replacement import replacement
+from vdbg_env.record.atomic_write import replacement
+from vdbg_env.record.redaction.compressed import mask_artifact
+from vdbg_env.record.redaction.redact_run import redact_run
+from vdbg_env.record.redaction.redaction import Redactor
 
 SECRET = b"the token is hf_" + b"AbCdEfGhIjKlMnOpQrStUvWxYz012345\n"
 

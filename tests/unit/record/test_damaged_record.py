@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.application.recorded_runs import recorded
-from vdbg_env.errors import BadInput
+from vdbg_env.application.run.history import recorded
+from vdbg_env.common.errors import BadInput
 from vdbg_env.record.event_log import Event
+from vdbg_env.record.progress import begin, walk
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.walk import begin, walk
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import BranchTo, Facts, Finish, RunState, Verdict
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.event_log import EventLog, read_events
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction.redaction import Redactor
 
 
 def log_at(path: Path, monotonic: float = 0.0, wall: float = 0.0) -> EventLog:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.run_directory import RunDirectory, RunHead, runs_under
 
 

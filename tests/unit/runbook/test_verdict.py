@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.application.runbook_library import RunbookLibrary
+from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.runbook.model import End, Status
 from vdbg_env.runbook.state import StepRecord, Verdict

@@ -10,16 +10,16 @@ from typing import Any
 
 from docker import errors
 
-from vdbg_env.application.build_events import BuildEvent, Built
+from vdbg_env.adapters.builders.cleanup import removing_leftovers
+from vdbg_env.adapters.builders.progress.buildkit_proto import read_status_response
+from vdbg_env.adapters.builders.progress.events import ProgressReader
+from vdbg_env.adapters.docker.build_api import BUILDKIT, order_parameters, post_build
+from vdbg_env.adapters.docker.client import GONE, Engine
+from vdbg_env.adapters.docker.images import DockerImages, image_id_of
+from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import BuildOrder, EngineDescription
-from vdbg_env.engines.build_progress import ProgressReader
-from vdbg_env.engines.buildkit_trace import read_status_response
-from vdbg_env.engines.context_tar import upload
-from vdbg_env.engines.docker_client import GONE, Engine
-from vdbg_env.engines.docker_images import DockerImages, image_id_of
-from vdbg_env.engines.engine_build import BUILDKIT, order_parameters, post_build
-from vdbg_env.engines.leftovers import removing_leftovers
-from vdbg_env.errors import EngineFailed
+from vdbg_env.application.ports.build_events import BuildEvent, Built
+from vdbg_env.common.errors import EngineFailed
 
 _TRACE = "moby.buildkit.trace"
 

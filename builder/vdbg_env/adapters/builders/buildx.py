@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built
+from vdbg_env.adapters.builders.cleanup import removing_leftovers
+from vdbg_env.adapters.builders.progress.events import Progress, ProgressReader
+from vdbg_env.adapters.builders.progress.rawjson import RawJsonReader
+from vdbg_env.adapters.docker.client import Endpoint, Engine
+from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import BuildOrder, EngineDescription
-from vdbg_env.engines.build_progress import Progress, ProgressReader
-from vdbg_env.engines.context_tar import upload
-from vdbg_env.engines.docker_client import Endpoint, Engine
-from vdbg_env.engines.docker_images import DockerImages
-from vdbg_env.engines.leftovers import removing_leftovers
-from vdbg_env.engines.rawjson import RawJsonReader
-from vdbg_env.errors import BadInput, EngineFailed
+from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built
+from vdbg_env.common.errors import BadInput, EngineFailed
 
 _GRACE_S = 10.0  # what buildx gets to tell the engine to cancel
 

@@ -9,16 +9,16 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any
 
-from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built, OutputLine, StepEnded, StepStarted
+from vdbg_env.adapters.builders.cleanup import removing_leftovers
+from vdbg_env.adapters.builders.progress.events import TAIL_LINES, LineSplitter
+from vdbg_env.adapters.builders.progress.failure_causes import engine_gone, explain_failure
+from vdbg_env.adapters.docker.build_api import CLASSIC, order_parameters, post_build
+from vdbg_env.adapters.docker.client import GONE, Engine
+from vdbg_env.adapters.docker.images import DockerImages, image_id_of
+from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import BuildOrder, EngineDescription
-from vdbg_env.engines.build_progress import TAIL_LINES, LineSplitter
-from vdbg_env.engines.context_tar import upload
-from vdbg_env.engines.docker_client import GONE, Engine
-from vdbg_env.engines.docker_images import DockerImages, image_id_of
-from vdbg_env.engines.engine_build import CLASSIC, order_parameters, post_build
-from vdbg_env.engines.failure_causes import engine_gone, explain_failure
-from vdbg_env.engines.leftovers import removing_leftovers
-from vdbg_env.errors import EngineFailed
+from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, OutputLine, StepEnded, StepStarted
+from vdbg_env.common.errors import EngineFailed
 
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
 _CODE = re.compile(r"returned a non-zero code: (\d+)")

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 
 from docker import errors
 
-from vdbg_env.engines.docker_client import GONE, engine_errors
-from vdbg_env.engines.docker_images import DockerImages
-from vdbg_env.image.plan import LABEL_DIGEST, BuildPlan
+from vdbg_env.adapters.docker.client import GONE, engine_errors
+from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.image.plan.plan import LABEL_DIGEST, BuildPlan
 
 _PATIENCE_S = 10.0
 

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import platformdirs
 
-from vdbg_env.application.build_events import BuildEvent, BuildWarning, Built
+from vdbg_env.adapters.builders.host_steps import HostSteps, StepFailed
+from vdbg_env.adapters.files.binaries import BinaryFiles
+from vdbg_env.adapters.files.context_tar import extract
 from vdbg_env.application.ports import (
     NOTHING_LENT,
     BinaryFile,
@@ -29,11 +31,9 @@ from vdbg_env.application.ports import (
     EngineDescription,
     PushProgress,
 )
-from vdbg_env.engines.binary_files import BinaryFiles
-from vdbg_env.engines.context_tar import extract
-from vdbg_env.engines.host_steps import HostSteps, StepFailed
-from vdbg_env.errors import BadInput, EngineFailed, HostNotAble
-from vdbg_env.image.plan import ROOT, BuildPlan, RunStep
+from vdbg_env.application.ports.build_events import BuildEvent, BuildWarning, Built
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.image.plan.plan import ROOT, BuildPlan, RunStep
 
 _PREFIX = "host:"
 _RECORD = "vdbg-env.json"

@@ -14,7 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
-from vdbg_env.application.build_events import (
+from vdbg_env.adapters.builders.progress.events import TAIL_LINES, LineSplitter, Stream
+from vdbg_env.adapters.builders.progress.failure_causes import explain_failure
+from vdbg_env.application.ports import BuildOrder
+from vdbg_env.application.ports.build_events import (
     BuildEvent,
     BuildFailed,
     BuildWarning,
@@ -22,11 +25,8 @@ from vdbg_env.application.build_events import (
     StepEnded,
     StepStarted,
 )
-from vdbg_env.application.ports import BuildOrder
-from vdbg_env.engines.build_progress import TAIL_LINES, LineSplitter, Stream
-from vdbg_env.engines.failure_causes import explain_failure
-from vdbg_env.errors import HostNotAble
-from vdbg_env.image.plan import CopyStep, RunStep, Step
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.image.plan.plan import CopyStep, RunStep, Step
 
 _GRACE_S = 5.0
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vdbg_env.adapters.builders.buildkit import BuildKitEngine
+from vdbg_env.adapters.builders.buildx import Buildx, BuildxEngine, find_buildx
+from vdbg_env.adapters.builders.classic import ClassicEngine
+from vdbg_env.adapters.builders.host import HostEngine
+from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.application.ports import EngineName, ImageEngine
-from vdbg_env.engines.buildkit import BuildKitEngine
-from vdbg_env.engines.buildx import Buildx, BuildxEngine, find_buildx
-from vdbg_env.engines.classic import ClassicEngine
-from vdbg_env.engines.docker_client import Engine, connect
-from vdbg_env.engines.host import HostEngine
-from vdbg_env.errors import HostNotAble
+from vdbg_env.common.errors import HostNotAble
 
 
 def choose_engine(

@@ -9,7 +9,7 @@ from tarfile import TarFile
 from docker import APIClient
 from docker.utils import decode_json_header
 
-from vdbg_env.engines.context_tar import tar_stream
+from vdbg_env.adapters.files.context_tar import tar_stream
 
 
 @contextmanager

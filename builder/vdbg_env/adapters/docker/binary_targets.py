@@ -6,9 +6,9 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 
+from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.application.ports import BinaryFile
-from vdbg_env.engines.binary_files import BinaryFiles
-from vdbg_env.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 
 
 class Targets:
@@ -22,7 +22,7 @@ class Targets:
                 yield stack.enter_context(BinaryFiles().open(target))
                 return
             # The Docker SDK takes longer to import than most libraries take to verify.
-            from vdbg_env.engines.image_files import ImageFiles
+            from vdbg_env.adapters.docker.image_binaries import ImageFiles
 
             try:
                 files = stack.enter_context(ImageFiles().open(target))

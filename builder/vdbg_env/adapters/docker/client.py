@@ -21,7 +21,7 @@ import requests
 import urllib3
 from docker import errors, tls, utils
 
-from vdbg_env.errors import EngineFailed, HostNotAble, VdbgError
+from vdbg_env.common.errors import EngineFailed, HostNotAble, VdbgError
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 OUR_LABEL = "dev.vdbg-env"  # every label this program writes begins so; what lacks it is never listed or removed

@@ -11,13 +11,13 @@ from typing import Any
 import requests
 from docker import errors
 
+from vdbg_env.adapters.docker.attach import copy_streams, open_streams
+from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
+from vdbg_env.adapters.docker.host_config import HostOptions, refused_limit, start_error
 from vdbg_env.application.ports import Completed, GpuAccess, StoredImage
-from vdbg_env.engines.container_options import HostOptions, refused_limit, start_error
-from vdbg_env.engines.container_terminal import copy_streams, open_streams
-from vdbg_env.engines.docker_client import GONE, OUR_LABEL, Engine, engine_errors, explain
-from vdbg_env.errors import BadInput, Interrupted
-from vdbg_env.image.plan import LABEL_DIGEST
-from vdbg_env.image.run_settings import RunSettings, Ulimit
+from vdbg_env.common.errors import BadInput, Interrupted
+from vdbg_env.image.container.run_settings import RunSettings, Ulimit
+from vdbg_env.image.plan.plan import LABEL_DIGEST
 
 Tell = Callable[[str], None]
 

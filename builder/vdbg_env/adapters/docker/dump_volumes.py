@@ -10,11 +10,11 @@ from typing import IO
 
 from docker import errors, types
 
+from vdbg_env.adapters.docker.archive import container_archive
+from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors
 from vdbg_env.application.ports import ContainerRunner, DumpStore
-from vdbg_env.engines.container_archive import container_archive
-from vdbg_env.engines.docker_client import GONE, OUR_LABEL, Engine, engine_errors
-from vdbg_env.errors import BadInput, EngineFailed
-from vdbg_env.image.run_settings import DUMPS
+from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.image.container.run_settings import DUMPS
 from vdbg_env.record.dumps import HEAD_BYTES, Dump, kind_of
 
 _CHUNK = 1 << 20

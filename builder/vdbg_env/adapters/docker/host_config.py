@@ -11,9 +11,9 @@ from typing import Any
 
 from docker import errors, types
 
-from vdbg_env.engines.docker_client import OUR_LABEL, Engine
-from vdbg_env.errors import BadInput, EngineFailed
-from vdbg_env.image.run_settings import DUMPS, Gpu, RunSettings, Ulimit
+from vdbg_env.adapters.docker.client import OUR_LABEL, Engine
+from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.image.container.run_settings import DUMPS, Gpu, RunSettings, Ulimit
 
 # setrlimit(2)'s numbers, by which runc names a limit it could not set.
 _RLIMITS = {"3": "stack", "4": "core", "8": "memlock"}

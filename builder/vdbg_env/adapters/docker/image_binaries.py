@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from docker.errors import ImageNotFound
 
+from vdbg_env.adapters.docker.client import connect, engine_errors
+from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.application.ports import BinaryFile
-from vdbg_env.engines.docker_client import connect, engine_errors
-from vdbg_env.engines.docker_images import DockerImages
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 
 
 class ImageFiles:

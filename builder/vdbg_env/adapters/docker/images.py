@@ -14,15 +14,15 @@ from typing import Any
 import requests
 from docker import errors
 
+from vdbg_env.adapters.docker.archive import container_archive
+from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, label_parameters, post_build
+from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
+from vdbg_env.adapters.files.candidates import spilled
+from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import NOTHING_LENT, BinaryFile, Buffer, Completed, PushProgress
-from vdbg_env.engines.candidates import spilled
-from vdbg_env.engines.container_archive import container_archive
-from vdbg_env.engines.context_tar import upload
-from vdbg_env.engines.docker_client import GONE, OUR_LABEL, Engine, engine_errors, explain
-from vdbg_env.engines.engine_build import BUILDKIT, CLASSIC, label_parameters, post_build
-from vdbg_env.errors import BadInput, EngineFailed
+from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.reference import Reference, parse_reference
+from vdbg_env.image.profile.reference import Reference, parse_reference
 
 _CANDIDATE_REPOSITORY = "vdbg-env-candidate"
 

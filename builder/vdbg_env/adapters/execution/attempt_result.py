@@ -11,19 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.engines.scribe import ending, lock_file
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
-from vdbg_env.record.compressed import mask_artifact
+from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation
+from vdbg_env.supervisor.state import lock_file, result_file
 
 LOST = "the supervisor was killed; what it had written is kept"
-_DAMAGED = f"its {ending.NAME} is not the supervisor's: the workload, or somebody else, wrote there"
+_DAMAGED = f"its {result_file.NAME} is not the supervisor's: the workload, or somebody else, wrote there"
 _ENDED = ("by", "code", "signal", "core", "message")
 _LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
 OWN_FILES = {
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json"),
-    *(ending.NAME, f"{ending.NAME}.tmp", lock_file.NAME),
+    *(result_file.NAME, f"{result_file.NAME}.tmp", lock_file.NAME),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
 }
 # These two are not written in every step: where the supervisor had no use for the name, the workload may have had.
@@ -96,7 +96,7 @@ def _observation(invocation: Invocation, directory: Path, document: dict[str, An
 
 
 def _ending(directory: Path) -> dict[str, Any]:
-    path = directory / ending.NAME
+    path = directory / result_file.NAME
     try:
         if path.stat().st_size > _LARGEST_ENDING:
             raise ValueError(f"{path} is too large to be a supervisor's")

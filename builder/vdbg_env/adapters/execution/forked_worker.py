@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from vdbg_env.engines.scribe.process_tree import descendants, die_with_parent, send
-from vdbg_env.errors import HostNotAble
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.supervisor.process_tree import descendants, die_with_parent, send
 
 _CHECK_S = 0.25  # how long a signal to this program may wait to be seen
 _FAILED = 1

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from vdbg_env.adapters.execution.job_builder import PACKAGES
 from vdbg_env.application.ports import ProgramRunner
-from vdbg_env.engines.scribe.orders import HangCommand
-from vdbg_env.engines.step_orders import PACKAGES
 from vdbg_env.runbook.invocation import HangAction
+from vdbg_env.supervisor.job import HangCommand
 
 _DUMP_LIMIT_S = 600.0
 PROBE_PERIOD_S = 2
@@ -23,7 +23,7 @@ def hang_tools(
     The core-dump pipes are fired by a process of their own, because a supervisor outlives the engine that could.
     """
     place = f"import sys; sys.path.insert(0, {str(packages)!r})"
-    fire = f"{place}; from vdbg_env.fire_pipes import main; sys.exit(main(int(sys.argv[1])))"
+    fire = f"{place}; from vdbg_env.adapters.host.fire_pipes import main; sys.exit(main(int(sys.argv[1])))"
     tools: dict[HangAction, HangCommand] = {
         "gpu-coredump": HangCommand(
             name="gpu-coredump", argv=(python, "-I", "-S", "-c", fire, "{pid}"), timeout_s=_DUMP_LIMIT_S

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import vdbg_env
-from vdbg_env.engines.needles import needles
-from vdbg_env.engines.scribe import helpers, orders
-from vdbg_env.record.redaction import Pseudonyms
-from vdbg_env.record.secrets import as_literals, secret_values
+from vdbg_env.adapters.execution.required_literals import needles
+from vdbg_env.record.redaction.redaction import Pseudonyms
+from vdbg_env.record.redaction.secrets import as_literals, secret_values
 from vdbg_env.runbook.invocation import HangAction, Invocation, Matcher, ServerDriver
+from vdbg_env.supervisor import job as orders
+from vdbg_env.supervisor.watch import helpers
 
 PACKAGES = Path(vdbg_env.__file__).parents[1]
-SCRIBE = Path("vdbg_env") / "engines" / "scribe"  # below the folder that holds the package
+SUPERVISOR = Path("vdbg_env") / "supervisor"  # below the folder that holds the package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class StepSettings:
     @property
     def supervisor(self) -> tuple[str, ...]:
         """The command of a supervisor, which is told its attempt on its standard input."""
-        return (*self.interpreter, str(self.packages / SCRIBE / "__main__.py"))
+        return (*self.interpreter, str(self.packages / SUPERVISOR / "__main__.py"))
 
 
 def mark_of(settings: StepSettings, invocation: Invocation, directory: Path) -> str:
@@ -120,7 +121,7 @@ def _driver(driver: ServerDriver, settings: StepSettings) -> tuple[str, ...]:
         "ready_timeout_s": driver.ready_timeout_s,
         "replay": str(settings.cwd / driver.replay) if driver.replay else None,
     }
-    return (*settings.interpreter, str(settings.packages / SCRIBE / "driver.py"), json.dumps(document))
+    return (*settings.interpreter, str(settings.packages / SUPERVISOR / "request_driver.py"), json.dumps(document))
 
 
 def _signal_number(name: str) -> int:

@@ -13,11 +13,14 @@ import subprocess
 import time
 from pathlib import Path
 
-from vdbg_env.engines.scribe import helpers, lock_file, orders, process_tree
-from vdbg_env.engines.step_orders import StepSettings, orders_for
-from vdbg_env.engines.supervision import SupervisedStep, has_ended
-from vdbg_env.engines.supervisors import Supervisors
+from vdbg_env.adapters.execution.job_builder import StepSettings, orders_for
+from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
+from vdbg_env.adapters.execution.supervisor_pool import Supervisors
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.supervisor import job as orders
+from vdbg_env.supervisor import process_tree
+from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor.watch import helpers
 
 
 class LocalProcesses:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from vdbg_env.application.ports import StartedStep, StepRunner
 from vdbg_env.evidence.observation import Artifact, Observation
-from vdbg_env.record.redact_run import redact_text
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction.redact_run import redact_text
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
 
 _HEAD = 8192  # a NUL in the first bytes is the mark of a binary file

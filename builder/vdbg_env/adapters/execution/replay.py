@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.engines.left_behind import observation
-from vdbg_env.engines.needles import needles
-from vdbg_env.engines.scribe.ending import NAME as ENDED
-from vdbg_env.engines.scribe.orders import MatcherOrder
-from vdbg_env.engines.scribe.output import LineMatcher, Matchers
-from vdbg_env.errors import BadInput
+from vdbg_env.adapters.execution.attempt_result import observation
+from vdbg_env.adapters.execution.required_literals import needles
+from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.observation import Match, Observation
 from vdbg_env.runbook.invocation import Invocation, Matcher
+from vdbg_env.supervisor.job import MatcherOrder
+from vdbg_env.supervisor.output.capture import LineMatcher, Matchers
+from vdbg_env.supervisor.state.result_file import NAME as ENDED
 
 SCHEMA = "vdbg-env/recording/v1"
 HEAD = "recording.json"

@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
-from vdbg_env.engines.left_behind import observation
-from vdbg_env.engines.scribe import ending, lock_file
-from vdbg_env.engines.scribe.orders import Orders
-from vdbg_env.errors import HostNotAble
+from vdbg_env.adapters.execution.attempt_result import observation
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.supervisor.job import Orders
+from vdbg_env.supervisor.state import lock_file, result_file
 
 POLL_S = 0.05
 
@@ -83,4 +83,4 @@ class SupervisedStep(ABC):
 
 def has_ended(directory: Path) -> bool:
     """Whether the supervisor has written the end."""
-    return (directory / ending.NAME).exists()
+    return (directory / result_file.NAME).exists()

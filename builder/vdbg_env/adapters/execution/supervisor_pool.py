@@ -9,7 +9,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from vdbg_env.errors import HostNotAble
+from vdbg_env.common.errors import HostNotAble
 
 _START_LIMIT_S = 30.0
 

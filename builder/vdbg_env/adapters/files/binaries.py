@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from vdbg_env.adapters.files.candidates import HEAD, is_candidate, mapped, spilled
 from vdbg_env.application.ports import BinaryFile
-from vdbg_env.engines.candidates import HEAD, is_candidate, mapped, spilled
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 
 _WHEELS: Final = (".whl", ".zip")
 

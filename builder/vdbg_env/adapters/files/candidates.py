@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from vdbg_env.application.ports import BinaryFile
-from vdbg_env.cuda.device_code import may_hold_device_code
+from vdbg_env.cuda.binary.device_code import may_hold_device_code
 
 HEAD: Final = 8  # bytes of a file that tell whether it is a candidate
 

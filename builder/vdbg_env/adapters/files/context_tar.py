@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import BuildContext, TreeEntry, tar_chunks
 
 

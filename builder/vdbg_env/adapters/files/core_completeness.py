@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from vdbg_env.cuda.elf import Elf
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.elf import Elf
 
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 20

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from vdbg_env.application.ports import CoreFile
-from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble
 
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 20

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import zstandard
 
 from vdbg_env.application.ports import LogFile
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 
 CHUNK = 1 << 20
 MAX_FILES = 4096

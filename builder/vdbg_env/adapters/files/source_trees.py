@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from vdbg_env.adapters.files.context_tar import walk
 from vdbg_env.application.ports import ProgramRunner
-from vdbg_env.engines.context_tar import walk
-from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.context import TreeOnDisk
 
 _GIT_TIMEOUT_S = 60.0

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from vdbg_env.adapters.files.core_completeness import is_complete
+from vdbg_env.adapters.host import procfs
 from vdbg_env.application.ports import DumpFile, DumpTarget, PipeState
-from vdbg_env.engines import proc
-from vdbg_env.engines.core_completeness import is_complete
-from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble
 
 ENABLE: Final = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"
 PIPE: Final = "CUDA_COREDUMP_PIPE"
@@ -38,13 +38,13 @@ class CorePipesOfLinux:
 
     def tree(self, pid: int) -> tuple[DumpTarget, ...]:
         """Return the process and all below it, each with what is known of its pipe; raises BadInput without one."""
-        if not proc.exists(pid):
+        if not procfs.exists(pid):
             raise BadInput(
                 f"no process {pid} here",
                 cause="it has ended, or the number is one of inside a container",
                 next_step="ps -ef, on the host; in the container its numbers are others",
             )
-        return tuple(_target(each) for each in proc.descendants(pid))
+        return tuple(_target(each) for each in procfs.descendants(pid))
 
     def fire(self, target: DumpTarget) -> Fired:
         """Write until the pipe is full; raises HostNotAble when it has no reader or may not be opened."""
@@ -73,7 +73,7 @@ class Fired:
         looked_at = -1  # the size when the file was last read through, which takes long for a large one
         seen: DumpFile | None = None
         while True:
-            alive = proc.exists(self.target.pid)
+            alive = procfs.exists(self.target.pid)
             name = self._new_file()
             if name and self.folder:
                 path = self.folder.reach(name)
@@ -107,7 +107,7 @@ class Fired:
 
     def _is_open(self, name: str) -> bool:
         try:
-            return any(Path(link).name == name for link in proc.open_files(self.target.pid).values())
+            return any(Path(link).name == name for link in procfs.open_files(self.target.pid).values())
         except OSError:
             return False
 
@@ -117,7 +117,7 @@ class _Folder:
 
     def __init__(self, pid: int, seen: str) -> None:
         self.seen: Final = seen
-        self._by_name: Final = proc.inside(pid, seen)
+        self._by_name: Final = procfs.inside(pid, seen)
         self._descriptor: int | None = os.open(self._by_name, os.O_RDONLY | os.O_DIRECTORY)
 
     def files(self) -> list[Path]:
@@ -140,11 +140,11 @@ class _Folder:
 
 
 def _target(pid: int) -> DumpTarget:
-    inner, name = proc.namespace_pid(pid), proc.name(pid)
+    inner, name = procfs.namespace_pid(pid), procfs.name(pid)
     try:
-        environment, files = proc.environment(pid), proc.open_files(pid)
+        environment, files = procfs.environment(pid), procfs.open_files(pid)
     except OSError:
-        state = PipeState.FORBIDDEN if proc.exists(pid) else PipeState.NOT_ARMED
+        state = PipeState.FORBIDDEN if procfs.exists(pid) else PipeState.NOT_ARMED
         return DumpTarget(pid=pid, name=name, namespace_pid=inner, state=state)
     templates = (environment[PIPE],) if environment.get(PIPE) else _DEFAULT_PIPES
     descriptor = _reading_end(pid, files, _names(templates, inner))
@@ -185,7 +185,7 @@ def _reading_end(pid: int, files: Mapping[int, str], names: re.Pattern[str]) -> 
     """Return the descriptor of a named pipe that the process reads and whose name fits."""
     for descriptor, link in sorted(files.items()):
         name = link.removesuffix(" (deleted)").rpartition("/")[2]
-        if link.startswith("/") and names.fullmatch(name) and proc.opened_for_reading(pid, descriptor):
+        if link.startswith("/") and names.fullmatch(name) and procfs.opened_for_reading(pid, descriptor):
             try:
                 if stat.S_ISFIFO(Path(f"/proc/{pid}/fd/{descriptor}").stat().st_mode):
                     return descriptor
@@ -199,7 +199,7 @@ def _left_behind(pid: int, templates: Sequence[str], inner: int) -> str | None:
     for template in templates:
         folder, names = template.rpartition("/")[0], _names((template,), inner)
         try:
-            for path in sorted(proc.inside(pid, folder or ".").iterdir()):
+            for path in sorted(procfs.inside(pid, folder or ".").iterdir()):
                 if names.fullmatch(path.name) and path.is_fifo():
                     return f"{folder}/{path.name}" if folder else path.name
         except OSError:
@@ -258,7 +258,7 @@ def _cannot_fire(target: DumpTarget, error: OSError) -> HostNotAble:
     match error.errno:
         case errno.EACCES | errno.EPERM:
             cause = "the process belongs to another user, or tracing is restricted"
-        case errno.ENXIO | errno.ENOENT | errno.ESRCH if proc.exists(target.pid):
+        case errno.ENXIO | errno.ENOENT | errno.ESRCH if procfs.exists(target.pid):
             cause = "nobody reads it any more: the driver has ended its CUDA context"
         case errno.ENXIO | errno.ENOENT | errno.ESRCH:
             cause = "the process has ended meanwhile"

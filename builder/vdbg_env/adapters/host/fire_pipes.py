@@ -1,6 +1,6 @@
 """Fires the core-dump pipes of a process tree: a program of its own, of the standard library only.
 
-`python -I -S -c "...; from vdbg_env.fire_pipes import main; ..." PID`, so that it can be started by a
+`python -I -S -c "...; from vdbg_env.adapters.host.fire_pipes import main; ..." PID`, so that it can be started by a
 supervisor, which outlives the engine, and in an image that holds a Python and nothing of ours.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 
-from vdbg_env.application.dump import DumpRequest, dump, line
-from vdbg_env.engines.clock import SystemClock
-from vdbg_env.engines.core_pipes import CorePipesOfLinux
-from vdbg_env.errors import VdbgError
+from vdbg_env.adapters.host.clock import SystemClock
+from vdbg_env.adapters.host.dump_pipes import CorePipesOfLinux
+from vdbg_env.application.host.trigger_dumps import DumpRequest, dump, line
+from vdbg_env.common.errors import VdbgError
 
 
 def main(pid: int) -> int:

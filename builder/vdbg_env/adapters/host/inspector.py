@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from vdbg_env.application.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
+from vdbg_env.adapters.builders.buildx import find_buildx
+from vdbg_env.adapters.docker.client import Engine, connect, engine_errors
+from vdbg_env.adapters.docker.containers import gpu_access, has_gpu
 from vdbg_env.application.ports import ProgramRunner
-from vdbg_env.engines.buildx import find_buildx
-from vdbg_env.engines.docker_client import Engine, connect, engine_errors
-from vdbg_env.engines.docker_containers import gpu_access, has_gpu
-from vdbg_env.errors import HostNotAble, VdbgError
-from vdbg_env.evidence.tool_version import tool_version
+from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
+from vdbg_env.common.errors import HostNotAble, VdbgError
+from vdbg_env.evidence.tools.tool_version import tool_version
 
 _PROC = Path("/proc")
 _CAP_SYS_RESOURCE = 1 << 24

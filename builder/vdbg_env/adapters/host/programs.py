@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vdbg_env.application.ports import Completed
-from vdbg_env.errors import HostNotAble
+from vdbg_env.common.errors import HostNotAble
 
 
 class Programs:

@@ -8,11 +8,11 @@ from enum import Enum, auto
 from typing import Final
 
 from vdbg_env.application.ports import Buffer, ProgramRunner, ScratchFiles
-from vdbg_env.cuda.device_code import find_device_code
-from vdbg_env.cuda.elf import Elf
-from vdbg_env.cuda.fatbin import Entry, EntryKind
-from vdbg_env.cuda.lineinfo import Witness
-from vdbg_env.evidence import cuobjdump
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.binary.elf import Elf
+from vdbg_env.cuda.binary.fatbin import Entry, EntryKind
+from vdbg_env.cuda.lines.lineinfo import Witness
+from vdbg_env.evidence.tools import cuobjdump
 
 _ASKED: Final = 8
 _LARGEST: Final = 4 << 20  # bytes: `cuobjdump -elf` prints each cubin as text of several times its size

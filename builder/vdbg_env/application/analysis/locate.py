@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vdbg_env import cuda
+from vdbg_env.application.analysis.source_lines import find_lines
 from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, SourceText
-from vdbg_env.application.source_lines import find_lines
-from vdbg_env.cuda.code_map import CodeMap, Function
-from vdbg_env.cuda.demangling import demangle, short_name
-from vdbg_env.cuda.device_code import find_device_code
-from vdbg_env.cuda.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
-from vdbg_env.cuda.fatbin import EntryKind
-from vdbg_env.cuda.line_table import Place
-from vdbg_env.cuda.place_query import PlaceQuery, identifier_in, matching
-from vdbg_env.errors import BadInput, UnreadableBinary, nearest
-from vdbg_env.report.location import Located, LocateReport
+from vdbg_env.common.errors import BadInput, UnreadableBinary, nearest
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
+from vdbg_env.cuda.binary.fatbin import EntryKind
+from vdbg_env.cuda.lines.code_map import CodeMap, Function
+from vdbg_env.cuda.lines.line_table import Place
+from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, matching
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.report.core.location import Located, LocateReport
 
 _MOST_NAMES = 50_000
 

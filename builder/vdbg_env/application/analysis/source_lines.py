@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vdbg_env.application.ports import SourceText
-from vdbg_env.cuda.source_frame import Chain
-from vdbg_env.report.source_chain import SourceLines, leaves
+from vdbg_env.cuda.lines.source_frame import Chain
+from vdbg_env.report.core.source_chain import SourceLines, leaves
 
 
 def find_lines(chains: Iterable[Chain], source_text: SourceText) -> SourceLines:

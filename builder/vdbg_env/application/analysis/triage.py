@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vdbg_env.application.knowledge import shipped_knowledge
+from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.application.ports import LogFile, LogSource
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
 from vdbg_env.evidence.triage.sighting import LogEvidence
 from vdbg_env.evidence.triage.verdict import Triage, judge
-from vdbg_env.resources import data_dir
 
 _NAME = re.compile(r"(?<!\S)(?:--[a-z][\w.-]*|-[a-z]{2,3}\b|[A-Z][A-Z0-9_]{3,})")
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Literal
 
-from vdbg_env.application.cross_examine import cross_examine
+from vdbg_env.application.analysis.cuobjdump_check import cross_examine
 from vdbg_env.application.ports import BinaryFile, BinarySource, ProgramRunner, ScratchFiles
-from vdbg_env.cuda.device_code import DeviceCode, find_device_code
-from vdbg_env.cuda.lineinfo import FileReport, Judgement, LineinfoReport, Witness, file_report, judge
-from vdbg_env.errors import HostNotAble, UnreadableBinary
-from vdbg_env.evidence import cuobjdump
+from vdbg_env.common.errors import HostNotAble, UnreadableBinary
+from vdbg_env.cuda.binary.device_code import DeviceCode, find_device_code
+from vdbg_env.cuda.lines.lineinfo import FileReport, Judgement, LineinfoReport, Witness, file_report, judge
+from vdbg_env.evidence.tools import cuobjdump
 
 WITNESS_TIMEOUT_S: Final = 600.0
 _BATCH: Final = 8  # entries a thread takes at once: a task of its own for each would cost more than a small cubin

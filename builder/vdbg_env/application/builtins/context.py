@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.log_line import LogLine, decode, unwrap
+from vdbg_env.evidence.logs.log_line import LogLine, decode, unwrap
 from vdbg_env.evidence.observation import Observation
-from vdbg_env.report.model import Report
+from vdbg_env.report.run.model import Report
 from vdbg_env.runbook.model import Data, Step
 from vdbg_env.runbook.state import Facts, ResultValue
 

@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vdbg_env.application.builtin_steps import (
-    collect_env,
-    core_lines,
-    core_sizes,
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.builtins.readers import (
     coredump_progress,
-    decode_gpu_core,
     function_trace,
-    gpu_health,
     hang_stacks,
-    locate,
     nccl_log,
     python_traceback,
     sanitizer_report,
     triage,
+)
+from vdbg_env.application.builtins.steps import (
+    collect_env,
+    core_lines,
+    core_sizes,
+    decode_gpu_core,
+    gpu_health,
+    locate,
     write_report,
 )
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
-from vdbg_env.application.run_runbook import Reading, Standing
-from vdbg_env.errors import HostNotAble
+from vdbg_env.application.run.execute import Reading, Standing
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
-from vdbg_env.report.model import Report
+from vdbg_env.report.run.model import Report
 from vdbg_env.runbook.model import Builtin, Data
 from vdbg_env.runbook.state import StepResult, UseBuiltin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from vdbg_env.application.host_facts import UNLIMITED, HostFacts, HostInspector
+from vdbg_env.application.ports.host_facts import UNLIMITED, HostFacts, HostInspector
 from vdbg_env.record.dumps import size_text
 from vdbg_env.report.doctor import Check, DoctorReport, Status
 

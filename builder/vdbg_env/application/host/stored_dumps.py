@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from vdbg_env.application.ports import DumpStore
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.record.dumps import Dump, Exported, Retention, retire
 from vdbg_env.report.dumps import DumpList, Export, Prune
 

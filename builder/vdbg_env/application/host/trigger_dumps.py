@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from vdbg_env.application.ports import Clock, CorePipes, DumpFile, DumpTarget, FiredDump, PipeState
-from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.dumps import size_text
 
 

@@ -7,14 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built, StepStarted
+from vdbg_env.application.image.prove import prove_image, require_proven
 from vdbg_env.application.ports import BuildOrder, EngineDescription, ImageEngine
-from vdbg_env.application.prove_image import prove_image, require_proven
-from vdbg_env.cuda.lineinfo import LineinfoReport
-from vdbg_env.errors import EngineFailed
-from vdbg_env.image.dockerfile import build_context, step_titles
-from vdbg_env.image.plan import LABEL_PROOF, BuildPlan
-from vdbg_env.image.request import Dialect
+from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepStarted
+from vdbg_env.common.errors import EngineFailed
+from vdbg_env.cuda.lines.lineinfo import LineinfoReport
+from vdbg_env.image.plan.plan import LABEL_PROOF, BuildPlan
+from vdbg_env.image.profile.request import Dialect
+from vdbg_env.image.render.dockerfile import build_context, step_titles
 from vdbg_env.report.build_result import BuildResult
 
 PREPARED = "vdbg/prepared"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vdbg_env import yaml_source
-from vdbg_env.errors import BadInput
+from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import data_dir
 from vdbg_env.image.context import FileBytes
-from vdbg_env.image.knowledge import read_knowledge
-from vdbg_env.image.library import ImageLibrary, ProfileFile
-from vdbg_env.resources import data_dir
+from vdbg_env.image.profile.knowledge import read_knowledge
+from vdbg_env.image.profile.library import ImageLibrary, ProfileFile
 
 
 def read_image_library(user_folder: Path | None = None, extra: Path | None = None) -> ImageLibrary:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from vdbg_env.application.analysis.verify_binaries import Tell, VerifyRequest, verify_binaries
 from vdbg_env.application.ports import BinaryFile, Buffer, Completed, ImageEngine
-from vdbg_env.application.verify_binaries import Tell, VerifyRequest, verify_binaries
-from vdbg_env.cuda.lineinfo import FileReport, LineinfoReport, Verdict
-from vdbg_env.errors import EngineFailed, HostNotAble, NotProven
-from vdbg_env.image.plan import ROOT, BuildPlan
+from vdbg_env.common.errors import EngineFailed, HostNotAble, NotProven
+from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Verdict
+from vdbg_env.image.plan.plan import ROOT, BuildPlan
 
 
 def prove_image(

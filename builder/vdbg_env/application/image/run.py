@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vdbg_env.application.ports import ContainerRunner, DumpStore, StoredImage
-from vdbg_env.errors import BadInput, HostNotAble
-from vdbg_env.image.run_settings import Gpu, RunSettings, warnings
+from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.image.container.run_settings import Gpu, RunSettings, warnings
 from vdbg_env.record.dumps import size_text
 
 Tell = Callable[[str], None]

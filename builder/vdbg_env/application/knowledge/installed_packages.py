@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vdbg_env.application.ports import ProgramRunner
-from vdbg_env.errors import HostNotAble
-from vdbg_env.runbook.workload import recognise
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.runbook.workload.recognise import recognise
 
 # Metadata only: importing torch takes half a minute, opens the GPU, and fails where the driver is broken. The folder
 # one happens to stand in is left out: a json.py that lies there must not be taken for Python's own.

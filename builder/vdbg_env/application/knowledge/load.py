@@ -6,11 +6,11 @@ import re
 from functools import cache
 from pathlib import Path
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import data_dir
+from vdbg_env.common.yaml_source import read
 from vdbg_env.evidence.knowledge.names import Judgement, Knowledge, read_knowledge
 from vdbg_env.evidence.knowledge.surface_table import read_release_table
-from vdbg_env.resources import data_dir
-from vdbg_env.yaml_source import read
 
 _ADVICE, _SURFACE = "advice.yaml", "vllm-surface.yaml"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vdbg_env import yaml_source
-from vdbg_env.application.knowledge import shipped_knowledge
-from vdbg_env.errors import Complaint
-from vdbg_env.resources import data_dir
-from vdbg_env.yaml_source import Value, YamlSource
+from vdbg_env.application.knowledge.load import shipped_knowledge
+from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import Complaint
+from vdbg_env.common.resources import data_dir
+from vdbg_env.common.yaml_source import Value, YamlSource
 
 _Place = tuple[str | int, ...]
 

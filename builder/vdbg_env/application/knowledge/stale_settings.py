@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from vdbg_env.application.knowledge import shipped_knowledge
+from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.knowledge.names import Judgement
-from vdbg_env.runbook.engine_args import as_flags
 from vdbg_env.runbook.model import Run, Runbook, Step
+from vdbg_env.runbook.workload.engine_args import as_flags
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@
 | `dumps` | where dumps are kept, and how one is asked for |
 | `steps` | running the steps of a runbook; clocks and signals |
 
-Engines implement these and are made only in `vdbg_env.cli.wiring`; tests give typed fakes for decisions only. All of
-them are imported from here. What they only name in a signature is imported for type checkers alone: `locate` must not
-load the planner of images because another command does.
+Adapters implement these and are made only in `vdbg_env.cli.composition`; tests give typed fakes for decisions only.
+All of them are imported from here. What they only name in a signature is imported for type checkers alone: `locate`
+must not load the planner of images because another command does.
 """
 
 from vdbg_env.application.ports.containers import ContainerRunner, GpuAccess, StoredImage

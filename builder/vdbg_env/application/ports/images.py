@@ -13,9 +13,9 @@ from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.programs import Completed
 
 if TYPE_CHECKING:
-    from vdbg_env.application.build_events import BuildEvent
+    from vdbg_env.application.ports.build_events import BuildEvent
     from vdbg_env.image.context import BuildContext, TreeOnDisk
-    from vdbg_env.image.plan import BuildPlan
+    from vdbg_env.image.plan.plan import BuildPlan
 
 
 EngineName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]

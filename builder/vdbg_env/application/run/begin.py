@@ -12,21 +12,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vdbg_env import __version__
-from vdbg_env.application.look_around import look_around
-from vdbg_env.application.pseudonyms import holds_stand_in, pseudonyms
-from vdbg_env.application.run_runbook import RunOrder
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.application.runbook_request import RunbookRequest, prepare
-from vdbg_env.application.step_place import StepPlace, container_record
-from vdbg_env.errors import BadInput, HostNotAble, nearest
+from vdbg_env.application.run.execute import RunOrder
+from vdbg_env.application.run.gather_facts import look_around
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.application.run.pseudonyms import holds_stand_in, pseudonyms
+from vdbg_env.application.run.request import RunbookRequest, prepare
+from vdbg_env.application.run.target import StepPlace, container_record
+from vdbg_env.common.errors import BadInput, HostNotAble, nearest
 from vdbg_env.record.codec import from_document, to_document
-from vdbg_env.record.redaction import Pseudonyms, Redactor
+from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.record.redaction.secrets import as_literals, secret_values
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.secrets import as_literals, secret_values
-from vdbg_env.runbook import engine
-from vdbg_env.runbook.inputs import final_inputs
+from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook.machine.inputs import final_inputs
+from vdbg_env.runbook.machine.requirements import unmet
 from vdbg_env.runbook.model import Data, Runbook
-from vdbg_env.runbook.requirements import unmet
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
@@ -193,12 +193,12 @@ def _begun(
         """Start another runbook on the same workload; inputs it shares keep their values, the others their defaults."""
         other = library.load(branch.runbook)
         own = {name: inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
-        return engine.start(other, own, facts, came_from=branch.came_from)[0]
+        return transitions.start(other, own, facts, came_from=branch.came_from)[0]
 
     order = RunOrder(
         directory=directory,
         head=head,
-        state=engine.start(runbook, inputs, facts)[0],
+        state=transitions.start(runbook, inputs, facts)[0],
         start_branch=start_branch,
         total_s=request.total_s,
     )

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, Protocol, assert_never
 
 from vdbg_env.application.ports import Apart, Clock, Interrupts, StartedStep, StepRunner
-from vdbg_env.errors import HostNotAble, VdbgError
+from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, EventLog
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.progress import OpenAttempt, Walk, Walked, begin, take, walk
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.walk import OpenAttempt, Walk, Walked, begin, take, walk
-from vdbg_env.runbook import engine
 from vdbg_env.runbook.invocation import Invocation, placed
+from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import Builtin
 from vdbg_env.runbook.state import (
     AskPerson,
@@ -168,7 +168,7 @@ class _Run:
                         assert_never(decision)
         except _CutShort as cut:
             signal = cut.signal
-            finish = engine.cut_short(self._walk.state, cut.why, out_of_time=signal is None)[1]
+            finish = transitions.cut_short(self._walk.state, cut.why, out_of_time=signal is None)[1]
             if signal is None:
                 self._tell("run_finished", finish=to_document(finish))
             else:
@@ -185,7 +185,7 @@ class _Run:
         """Make the attempts that are wanted, adopting one that still runs, and have the readers read them."""
         for attempt in self._walk.open:
             self._observe(self._adopted(decision.invocation, attempt))
-        while not self._walk.observations or engine.again(self._walk.state, self._walk.observations):
+        while not self._walk.observations or transitions.again(self._walk.state, self._walk.observations):
             self._check_limits()
             self._observe(self._started(decision.invocation))
         return self._read(decision, self._walk.observations)
@@ -287,7 +287,7 @@ class _Run:
 
     def _finish_step(self, result: StepResult) -> None:
         """Write a step's result with what it was judged to be, for readers of the log that have no engine."""
-        judged = engine.advance(self._walk.state, result)[0].trail[len(self._walk.state.trail)]
+        judged = transitions.advance(self._walk.state, result)[0].trail[len(self._walk.state.trail)]
         self._tell(
             "step_finished",
             step=result.step,

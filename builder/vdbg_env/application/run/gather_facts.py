@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vdbg_env.application.installed import installed_versions, workload_libraries, workload_python
+from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_libraries, workload_python
 from vdbg_env.application.ports import BinarySource, ProgramRunner
-from vdbg_env.application.runbook_request import RunbookRequest
-from vdbg_env.application.step_place import StepPlace, with_image_facts
-from vdbg_env.cuda.device_code import find_device_code
-from vdbg_env.cuda.lineinfo import LineinfoReport, Verdict, file_report, judge
-from vdbg_env.errors import BadInput, HostNotAble
-from vdbg_env.evidence.tool_version import tool_version
+from vdbg_env.application.run.request import RunbookRequest
+from vdbg_env.application.run.target import StepPlace, with_image_facts
+from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.lines.lineinfo import LineinfoReport, Verdict, file_report, judge
+from vdbg_env.evidence.tools.tool_version import tool_version
 from vdbg_env.runbook.catalogue import TOOLS
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import Facts

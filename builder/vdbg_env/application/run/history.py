@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vdbg_env.application.begin_run import runs_home
 from vdbg_env.application.ports import CoreFiles, SourceText
-from vdbg_env.application.pseudonyms import pseudonyms
-from vdbg_env.application.run_report import run_report
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.cuda.demangling import short_name
-from vdbg_env.errors import BadInput
+from vdbg_env.application.run.begin import runs_home
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.application.run.pseudonyms import pseudonyms
+from vdbg_env.application.run.report import run_report
+from vdbg_env.common.errors import BadInput
+from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, damaged, read_events
-from vdbg_env.record.redact_run import Redacted, redact_run
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.progress import begin, walk
+from vdbg_env.record.redaction.redact_run import Redacted, redact_run
+from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redaction.secrets import secret_values
 from vdbg_env.record.run_directory import RunDirectory, RunHead, runs_under
-from vdbg_env.record.secrets import secret_values
-from vdbg_env.record.walk import begin, walk
-from vdbg_env.report.model import Report
-from vdbg_env.runbook import engine
+from vdbg_env.report.run.model import Report
+from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
 
 Condition = Literal["running", "finished", "interrupted", "cut off"]
@@ -152,16 +152,16 @@ def report_anew(
     def start_branch(branch: BranchTo) -> RunState:
         other = library.load(branch.runbook)
         inputs = {name: head.inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
-        return engine.start(other, inputs, facts, came_from=branch.came_from)[0]
+        return transitions.start(other, inputs, facts, came_from=branch.came_from)[0]
 
-    state, _ = engine.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
+    state, _ = transitions.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
     events = read_events(run.events)
     came_to = walk(begin(state), events, start_branch)
     elapsed = events[-1].elapsed_s if events else None
     condition = _condition(run, events)
     finish = came_to.finish
     if finish is None and condition in {"interrupted", "cut off"}:
-        finish = engine.cut_short(came_to.state, condition)[1]
+        finish = transitions.cut_short(came_to.state, condition)[1]
     redactor = Redactor(secret_values(environment), pseudonyms({}, (head.host,)) if head.pseudonyms else None)
     return run_report(
         head, came_to, run.path, cores=cores, sources=sources, redact=redactor.text, elapsed_s=elapsed, finish=finish

@@ -10,13 +10,13 @@ from typing import Literal
 
 from platformdirs import user_config_path
 
-from vdbg_env import yaml_source
-from vdbg_env.errors import BadDocument, BadInput, Complaint, nearest
-from vdbg_env.resources import data_dir
+from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest
+from vdbg_env.common.resources import data_dir
+from vdbg_env.common.yaml_source import YamlSource
 from vdbg_env.runbook import parse
-from vdbg_env.runbook.library import Library
 from vdbg_env.runbook.model import Runbook
-from vdbg_env.yaml_source import YamlSource
+from vdbg_env.runbook.parsing.library import Library
 
 Origin = Literal["named", "project", "user", "shipped"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from platformdirs import user_state_path
 
-from vdbg_env.record.redaction import Pseudonyms
+from vdbg_env.record.redaction.redaction import Pseudonyms
 
 _STAND_IN = re.compile(r"(?:host|ip)-[0-9a-f]{8}")
 # Where launchers put the names of machines: the shell, Slurm, torchrun, Kubernetes manifests.

@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.application.ports import CoreFiles, SourceText
-from vdbg_env.cuda.demangling import demangle
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import data_dir
 from vdbg_env.cuda.gpu_core import Standing, reading
-from vdbg_env.cuda.source_frame import SourceFrame
-from vdbg_env.errors import BadInput
-from vdbg_env.report import run_html, run_json, run_markdown, run_sarif
-from vdbg_env.report.model import Report, SourceExcerpt, WarpGroup, WarpHistogram
-from vdbg_env.resources import data_dir
+from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.cuda.symbols.demangling import demangle
+from vdbg_env.report.run import as_html as run_html
+from vdbg_env.report.run import as_json as run_json
+from vdbg_env.report.run import as_markdown as run_markdown
+from vdbg_env.report.run import as_sarif as run_sarif
+from vdbg_env.report.run.model import Report, SourceExcerpt, WarpGroup, WarpHistogram
 
 _AROUND = 3  # lines of source shown before and after the one that is meant
 _MOST_PLACES = 40  # warps of a large grid stand at a few places; a long tail tells nothing

@@ -9,11 +9,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from vdbg_env import yaml_source
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.application.step_place import ContainerRequest
-from vdbg_env.errors import BadInput
-from vdbg_env.runbook.inputs import final_inputs
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.application.run.target import ContainerRequest
+from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import BadInput
+from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Data, Runbook
 
 PROJECT_FILE = "vdbg.yaml"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vdbg_env.application.ports import ProgramRunner
-from vdbg_env.application.runbook_request import PROJECT_FILE, RunbookRequest
-from vdbg_env.errors import HostNotAble
-from vdbg_env.image.step_container import Mount
-from vdbg_env.resources import data_dir
+from vdbg_env.application.run.request import PROJECT_FILE, RunbookRequest
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.step_container import Mount
 
 SAMPLE = "inlined_templates"
 _BUILD_TIME_S = 300.0

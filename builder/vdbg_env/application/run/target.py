@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from vdbg_env.application.run_in_image import RunRequest
-from vdbg_env.errors import BadInput
-from vdbg_env.image.plan import LABEL_PROOF
-from vdbg_env.image.step_container import Mount, StepContainer, StepImage
-from vdbg_env.record.redaction import Pseudonyms, Redactor
+from vdbg_env.application.image.run import RunRequest
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.step_container import Mount, StepContainer, StepImage
+from vdbg_env.image.plan.plan import LABEL_PROOF
+from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.runbook.state import Facts
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import assert_never
 
 import click
 
-from vdbg_env.application.doctor import TOOLS, examine
-from vdbg_env.cli import wiring
+from vdbg_env.application.host.doctor import TOOLS, examine
+from vdbg_env.cli import composition
 from vdbg_env.report import doctor as report
 from vdbg_env.report.doctor import Status
 
@@ -29,7 +29,7 @@ def command(dump_place: str, as_json: bool) -> int:
       vdbg-env doctor
       vdbg-env doctor --json --dumps /var/dumps
     """
-    found = examine(wiring.host_inspector(TOOLS), dump_place=os.path.abspath(dump_place))  # noqa: PTH100 - as typed
+    found = examine(composition.host_inspector(TOOLS), dump_place=os.path.abspath(dump_place))  # noqa: PTH100 - as typed
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     click.echo(report.as_json(found) if as_json else report.as_text(found, colour=colour), nl=False)
     return exit_status(found.status)

@@ -6,8 +6,8 @@ from typing import Unpack
 
 import click
 
-from vdbg_env.cli.run_options import RunFlags, run_container, run_options
-from vdbg_env.errors import BadInput
+from vdbg_env.cli.options.run import RunFlags, run_container, run_options
+from vdbg_env.common.errors import BadInput
 
 
 @click.command("run")

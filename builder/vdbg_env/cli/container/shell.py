@@ -6,7 +6,7 @@ from typing import Unpack
 
 import click
 
-from vdbg_env.cli.run_options import RunFlags, run_container, run_options
+from vdbg_env.cli.options.run import RunFlags, run_container, run_options
 
 
 @click.command("shell")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from vdbg_env import console
-from vdbg_env.application.read_cores import CoreRequest, CoresRead, read_cores
-from vdbg_env.cli import wiring
-from vdbg_env.cli.source_options import Mapping, source_options
-from vdbg_env.report import gpu_core, gpu_core_json
+from vdbg_env.application.analysis.read_cores import CoreRequest, CoresRead, read_cores
+from vdbg_env.cli import composition
+from vdbg_env.cli.options.source import Mapping, source_options
+from vdbg_env.common import console
+from vdbg_env.report.core import as_json as gpu_core_json
+from vdbg_env.report.core import text as gpu_core
 
 
 @click.command("core")
@@ -40,8 +41,8 @@ def command(
     """
     read = read_cores(
         CoreRequest(targets=targets, registers=registers),
-        files=wiring.core_files(),
-        source_text=wiring.source_text(source_roots, path_maps),
+        files=composition.core_files(),
+        source_text=composition.source_text(source_roots, path_maps),
     )
     for path, error in read.problems:
         console.note(f"{path}: not read: {error.what}")

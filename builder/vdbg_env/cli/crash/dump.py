@@ -8,8 +8,8 @@ from typing import Literal
 
 import click
 
-from vdbg_env.application.dump import DumpReport, DumpRequest, DumpStatus, dump, line
-from vdbg_env.cli import wiring
+from vdbg_env.application.host.trigger_dumps import DumpReport, DumpRequest, DumpStatus, dump, line
+from vdbg_env.cli import composition
 from vdbg_env.cuda.arming import arming, as_env_file, as_exports
 from vdbg_env.report.plain_text import printable
 
@@ -58,7 +58,7 @@ def command(
     if pid is None:
         raise click.UsageError("Missing argument 'PID' (or --arm).")
     request = DumpRequest(pid=pid, timeout_s=0 if no_wait else timeout)
-    report = dump(request, pipes=wiring.core_pipes(), clock=wiring.clock())
+    report = dump(request, pipes=composition.core_pipes(), clock=composition.clock())
     click.echo(_json(report) if as_json else _text(report), nl=False)
     return exit_status(report)
 

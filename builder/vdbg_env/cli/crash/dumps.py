@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
-from vdbg_env import console
-from vdbg_env.application.dumps import PruneRequest, export_dumps, list_dumps, prune_dumps
-from vdbg_env.cli import wiring
-from vdbg_env.errors import BadInput
-from vdbg_env.image.run_settings import parse_dumps, parse_size
+from vdbg_env.application.host.stored_dumps import PruneRequest, export_dumps, list_dumps, prune_dumps
+from vdbg_env.cli import composition
+from vdbg_env.common import console
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.run_settings import parse_dumps, parse_size
 from vdbg_env.record.dumps import Retention
 from vdbg_env.report import dumps as report
 
@@ -50,7 +50,7 @@ def list_command(place: str, as_json: bool) -> int:
     Example:
       vdbg-env dumps list --dumps /var/dumps
     """
-    found = list_dumps(wiring.dump_store(parse_dumps(place)), now=time.time())
+    found = list_dumps(composition.dump_store(parse_dumps(place)), now=time.time())
     click.echo(report.as_json(found) if as_json else report.list_text(found), nl=False)
     return 0
 
@@ -79,7 +79,7 @@ def prune_command(
         max_bytes=parse_size(max_size, "--max-size") if max_size is not None else None,
     )
     request = PruneRequest(retention=retention, remove=yes)
-    found = prune_dumps(request, wiring.dump_store(parse_dumps(place)), now=time.time())
+    found = prune_dumps(request, composition.dump_store(parse_dumps(place)), now=time.time())
     click.echo(report.as_json(found) if as_json else report.prune_text(found), nl=False)
     return 0
 
@@ -98,7 +98,7 @@ def export_command(place: str, as_json: bool, target: Path, names: tuple[str, ..
       vdbg-env dumps export crash.tar
       vdbg-env dumps export ./for-upstream core_node7_4711.nvcudmp
     """
-    found = export_dumps(wiring.dump_store(parse_dumps(place)), target, names, console.note)
+    found = export_dumps(composition.dump_store(parse_dumps(place)), target, names, console.note)
     click.echo(report.as_json(found) if as_json else report.export_text(found), nl=False)
     return 0
 

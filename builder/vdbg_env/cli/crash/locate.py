@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from vdbg_env.application.locate import LocateRequest, locate
-from vdbg_env.cli import wiring
-from vdbg_env.cli.source_options import Mapping, source_options
-from vdbg_env.cuda.place_query import parse_place
-from vdbg_env.report import location
-from vdbg_env.report.location import LocateReport
+from vdbg_env.application.analysis.locate import LocateRequest, locate
+from vdbg_env.cli import composition
+from vdbg_env.cli.options.source import Mapping, source_options
+from vdbg_env.cuda.lines.place_query import parse_place
+from vdbg_env.report.core import location
+from vdbg_env.report.core.location import LocateReport
 
 
 @click.command("locate")
@@ -45,9 +45,9 @@ def command(
     request = LocateRequest(query=parse_place(place, kernel), files=files, arch=arch)
     report = locate(
         request,
-        binaries=wiring.binary_source(),
-        cores=wiring.core_files(),
-        source_text=wiring.source_text(source_roots, path_maps),
+        binaries=composition.binary_source(),
+        cores=composition.core_files(),
+        source_text=composition.source_text(source_roots, path_maps),
     )
     click.echo(location.render_json(report) if as_json else location.render(report), nl=False)
     return exit_status(report)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from vdbg_env.application.build_events import (
+from vdbg_env.application.ports.build_events import (
     BuildEvent,
     BuildFailed,
     BuildWarning,

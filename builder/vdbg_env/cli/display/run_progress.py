@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from vdbg_env.record.event_log import Event
-from vdbg_env.record.walk import Walk
-from vdbg_env.report.phrases import ended
+from vdbg_env.record.progress import Walk
 from vdbg_env.report.plain_text import duration, printable
+from vdbg_env.report.run.phrases import ended
 from vdbg_env.runbook.state import StepRecord
 
 

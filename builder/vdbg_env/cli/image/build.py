@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import click
 
-from vdbg_env.application.build_image import BuildSettings, build_image, dialect_of
+from vdbg_env.application.image.build import BuildSettings, build_image, dialect_of
 from vdbg_env.application.ports import EngineName
-from vdbg_env.cli import wiring
-from vdbg_env.cli.build_display import build_display
-from vdbg_env.cli.build_options import build_options, decide, default_tag, read_wish, show_notes
-from vdbg_env.errors import BadInput
-from vdbg_env.image.build_args import build_args
-from vdbg_env.image.dockerfile import dockerfile
-from vdbg_env.image.parallelism import parallelism
-from vdbg_env.image.reference import parse_reference
+from vdbg_env.cli import composition
+from vdbg_env.cli.display.build_display import build_display
+from vdbg_env.cli.options.build import build_options, decide, default_tag, read_wish, show_notes
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.build_args import build_args
+from vdbg_env.image.plan.parallelism import parallelism
+from vdbg_env.image.profile.reference import parse_reference
+from vdbg_env.image.render.dockerfile import dockerfile
 from vdbg_env.report.build_result import BuildResult, build_document, build_text
 
 
@@ -75,12 +75,12 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         raise BadInput("--push needs the name to push to", next_step="add --tag REGISTRY/NAME:TAG")
     for path in (flags["metadata_file"], flags["output"]):
         _require_writable(path)
-    engine = wiring.image_engine(cast(EngineName, engine_name))
+    engine = composition.image_engine(cast(EngineName, engine_name))
     described = engine.describe()
     wish = read_wish(flags, dialect=dialect_of(described))
     plan = decide(wish)
     jobs = parallelism(
-        wiring.machine(),
+        composition.machine(),
         architectures=len(wish.request.arch) or 1,
         gib_per_job=wish.spec.build.memory_per_job_gib,
         wanted=wish.request.jobs,

@@ -7,14 +7,14 @@ import sys
 
 import click
 
-from vdbg_env.application.image_library import read_image_library
-from vdbg_env.cli.build_options import read_library, user_profiles
-from vdbg_env.errors import BadDocument, BadInput
-from vdbg_env.image import knowledge, spec
-from vdbg_env.image.library import ImageLibrary, ProfileFile
-from vdbg_env.image.planner import plan
-from vdbg_env.image.request import BuildRequest
-from vdbg_env.image.spec import ImageSpec
+from vdbg_env.application.image.library import read_image_library
+from vdbg_env.cli.options.build import read_library, user_profiles
+from vdbg_env.common.errors import BadDocument, BadInput
+from vdbg_env.image.plan.planner import plan
+from vdbg_env.image.profile import knowledge, spec
+from vdbg_env.image.profile.library import ImageLibrary, ProfileFile
+from vdbg_env.image.profile.request import BuildRequest
+from vdbg_env.image.profile.spec import ImageSpec
 
 
 @click.group("images")

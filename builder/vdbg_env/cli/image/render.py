@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import click
 
-from vdbg_env import console
-from vdbg_env.application.render import Format, Rendering, render
-from vdbg_env.cli import wiring
-from vdbg_env.cli.build_options import build_options, decide, default_tag, read_wish, show_notes
-from vdbg_env.image.reference import parse_reference
-from vdbg_env.image.request import Dialect
-from vdbg_env.image.run_settings import Gpu, RunSettings, parse_dumps, parse_gpu, warnings
+from vdbg_env.application.image.render import Format, Rendering, render
+from vdbg_env.cli import composition
+from vdbg_env.cli.options.build import build_options, decide, default_tag, read_wish, show_notes
+from vdbg_env.common import console
+from vdbg_env.image.container.run_settings import Gpu, RunSettings, parse_dumps, parse_gpu, warnings
+from vdbg_env.image.profile.reference import parse_reference
+from vdbg_env.image.profile.request import Dialect
 
 
 @click.command("render")
@@ -52,7 +52,7 @@ def command(
         folder,
         format=cast(Format, format),
         dialect=cast(Dialect, dialect),
-        lay_out=wiring.lay_out_context,
+        lay_out=composition.lay_out_context,
     )
     show_notes((*wish.notes, *decided.notes), (*decided.warnings, *warnings(run)))
     _show(rendering, as_json=as_json)

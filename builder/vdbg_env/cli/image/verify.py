@@ -8,11 +8,12 @@ from typing import Final, Literal, assert_never
 
 import click
 
-from vdbg_env import console
-from vdbg_env.application.verify_binaries import VerifyRequest, verify_binaries
-from vdbg_env.cli import wiring
-from vdbg_env.cuda.lineinfo import Verdict
-from vdbg_env.report import lineinfo, lineinfo_json
+from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
+from vdbg_env.cli import composition
+from vdbg_env.common import console
+from vdbg_env.cuda.lines.lineinfo import Verdict
+from vdbg_env.report.lineinfo import as_json as lineinfo_json
+from vdbg_env.report.lineinfo import text as lineinfo
 
 MOST_THREADS: Final = 8
 
@@ -60,9 +61,9 @@ def command(
     show_progress = sys.stderr.isatty() and not quiet
     report = verify_binaries(
         request,
-        source=wiring.binary_source(),
-        programs=wiring.programs(),
-        scratch=wiring.scratch_files(),
+        source=composition.binary_source(),
+        programs=composition.programs(),
+        scratch=composition.scratch_files(),
         tell=(lambda name: console.note(f"reading {name}")) if show_progress else (lambda _: None),
     )
     if as_json:

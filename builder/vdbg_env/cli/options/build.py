@@ -12,17 +12,17 @@ from typing import Any, TypeVar, cast
 import click
 import platformdirs
 
-from vdbg_env import console
-from vdbg_env.application.image_library import profile_name, read_image_library
-from vdbg_env.application.site import SiteFlags, read_site
-from vdbg_env.cli import wiring
-from vdbg_env.errors import BadInput
-from vdbg_env.image.library import ImageLibrary, ProfileFile
-from vdbg_env.image.plan import BuildPlan
-from vdbg_env.image.planner import plan
-from vdbg_env.image.request import BuildRequest, DebugInfo, DependencyTree, Dialect, Network, Platform, Secret
-from vdbg_env.image.source import LocalTree, Source, parse_source
-from vdbg_env.image.spec import ImageSpec
+from vdbg_env.application.image.library import profile_name, read_image_library
+from vdbg_env.application.image.site import SiteFlags, read_site
+from vdbg_env.cli import composition
+from vdbg_env.common import console
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.plan import BuildPlan
+from vdbg_env.image.plan.planner import plan
+from vdbg_env.image.profile.library import ImageLibrary, ProfileFile
+from vdbg_env.image.profile.request import BuildRequest, DebugInfo, DependencyTree, Dialect, Network, Platform, Secret
+from vdbg_env.image.profile.source import LocalTree, Source, parse_source
+from vdbg_env.image.profile.spec import ImageSpec
 from vdbg_env.image.text import one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -103,8 +103,8 @@ def read_wish(flags: dict[str, Any], *, dialect: Dialect = "classic") -> Wish:
 
 def decide(wish: Wish) -> BuildPlan:
     """Plan what is wished for on this machine; raises BadInput for what the tables or the profile rule out."""
-    decided = plan(wish.spec, wish.request, wish.library, gpu=wiring.gpu())
-    return decided.with_contents(wiring.source_trees().digest)
+    decided = plan(wish.spec, wish.request, wish.library, gpu=composition.gpu())
+    return decided.with_contents(composition.source_trees().digest)
 
 
 def read_library(profile: str) -> tuple[str, ImageLibrary]:
@@ -137,7 +137,7 @@ def _source(text: str | None) -> Source | None:
     if not isinstance(source, LocalTree):
         return source
     path = _folder(source.path, "--source")
-    return LocalTree(path=path, revision=wiring.source_trees().revision(path))
+    return LocalTree(path=path, revision=composition.source_trees().revision(path))
 
 
 def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:

@@ -9,13 +9,13 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import click
 
-from vdbg_env import console
-from vdbg_env.application.run_in_image import RunRequest, run_in_image
-from vdbg_env.application.stale_settings import Settings, stale_settings
-from vdbg_env.cli import wiring
-from vdbg_env.errors import BadInput
-from vdbg_env.image.reference import parse_reference
-from vdbg_env.image.run_settings import RunSettings, parse_dumps, parse_gpu, parse_size
+from vdbg_env.application.image.run import RunRequest, run_in_image
+from vdbg_env.application.knowledge.stale_settings import Settings, stale_settings
+from vdbg_env.cli import composition
+from vdbg_env.common import console
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.run_settings import RunSettings, parse_dumps, parse_gpu, parse_size
+from vdbg_env.image.profile.reference import parse_reference
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -100,9 +100,9 @@ def run_container(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[R
     request = read_request(argv, interactive=interactive, **flags)
     for stale in stale_settings(Settings(argv=argv, environment=dict(request.settings.env)), {}, None):
         console.note(f"stale: {stale.text}")
-    containers = wiring.containers()
+    containers = composition.containers()
     watched = request.settings.dumps if request.dump_quota is not None else None
-    dumps = wiring.dump_store(watched) if watched else None
+    dumps = composition.dump_store(watched) if watched else None
     return run_in_image(request, containers, dumps, console.note)
 
 

@@ -9,16 +9,16 @@ from typing import Unpack
 
 import click
 
-from vdbg_env.application.begin_run import find_run
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.application.runbook_request import RunbookRequest, prepare
-from vdbg_env.cli import wiring
-from vdbg_env.cli.container_options import ContainerFlags, container_options, container_request
-from vdbg_env.cli.runbook_run import run, tell_stale
-from vdbg_env.errors import BadInput
-from vdbg_env.image.step_container import DATA
-from vdbg_env.resources import data_dir
-from vdbg_env.runbook.plan import as_json, as_text, plan
+from vdbg_env.application.run.begin import find_run
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.application.run.request import RunbookRequest, prepare
+from vdbg_env.cli import composition
+from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
+from vdbg_env.cli.runbook.runbook_run import run, tell_stale
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.step_container import DATA
+from vdbg_env.runbook.machine.plan import as_json, as_text, plan
 from vdbg_env.runbook.quantities import duration_s
 from vdbg_env.runbook.state import Facts
 
@@ -147,7 +147,7 @@ def _show_plan(request: RunbookRequest) -> int:
         image = request.container.run.image or "the newest image built here"
         facts = Facts(on="plan", data_dir=DATA)
     else:
-        tell_stale(prepared.runbook, prepared.inputs, wiring.local_place(os.environ))
+        tell_stale(prepared.runbook, prepared.inputs, composition.local_place(os.environ))
         facts = Facts(on="plan", data_dir=str(data_dir("runbooks")), python_path=os.environ.get("PYTHONPATH", ""))
     planned = plan(prepared.runbook, prepared.inputs, facts, image=image)
     if request.json:

@@ -13,28 +13,29 @@ from pathlib import Path
 
 import click
 
-from vdbg_env.application.begin_run import Begun, begin, find_run, runs_home
-from vdbg_env.application.builtin_steps.registry import BuiltinSteps
-from vdbg_env.application.bundled_sample import with_bundled_sample, with_sample_in_sight
-from vdbg_env.application.installed import installed_vllm
+from vdbg_env.application.builtins.registry import BuiltinSteps
+from vdbg_env.application.knowledge.installed_packages import installed_vllm
+from vdbg_env.application.knowledge.stale_settings import Settings, told_before_start
 from vdbg_env.application.ports import StepRunner
-from vdbg_env.application.report_files import write_report
-from vdbg_env.application.run_report import run_report
-from vdbg_env.application.run_runbook import Hands, RunEnd, Standing, redacted, run_runbook
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.application.runbook_request import RunbookRequest
-from vdbg_env.application.stale_settings import Settings, told_before_start
-from vdbg_env.application.step_place import StepPlace, resumed_container
-from vdbg_env.cli import wiring
-from vdbg_env.cli.person import AtTerminal, Nobody
-from vdbg_env.cli.run_progress import RunProgress
-from vdbg_env.console import note
-from vdbg_env.errors import EngineFailed, HostNotAble
+from vdbg_env.application.run.begin import Begun, begin, find_run, runs_home
+from vdbg_env.application.run.execute import Hands, RunEnd, Standing, redacted, run_runbook
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.application.run.report import run_report
+from vdbg_env.application.run.report_files import write_report
+from vdbg_env.application.run.request import RunbookRequest
+from vdbg_env.application.run.sample import with_bundled_sample, with_sample_in_sight
+from vdbg_env.application.run.target import StepPlace, resumed_container
+from vdbg_env.cli import composition
+from vdbg_env.cli.display.prompt import AtTerminal, Nobody
+from vdbg_env.cli.display.run_progress import RunProgress
+from vdbg_env.common.console import note
+from vdbg_env.common.errors import EngineFailed, HostNotAble
+from vdbg_env.record.progress import Walk
 from vdbg_env.record.run_directory import RunDirectory
-from vdbg_env.record.walk import Walk
-from vdbg_env.report import run_json, run_terminal
-from vdbg_env.report.model import Report
-from vdbg_env.report.what_next import typed_outside
+from vdbg_env.report.run import as_json as run_json
+from vdbg_env.report.run import as_terminal as run_terminal
+from vdbg_env.report.run.model import Report
+from vdbg_env.report.run.next_steps import typed_outside
 from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.verdict import bisect_status
 
@@ -42,7 +43,7 @@ from vdbg_env.runbook.verdict import bisect_status
 def run(request: RunbookRequest) -> int:
     """Run the request to its end, write the report beside the record, and return the exit status of its verdict."""
     if request.record:
-        wiring.check_recording_place(request.record)
+        composition.check_recording_place(request.record)
     library = RunbookLibrary(request.files)
     sample = runs_home(os.environ) / "sample"
     request = with_sample_in_sight(request, sample)
@@ -50,7 +51,7 @@ def run(request: RunbookRequest) -> int:
         bundled = with_bundled_sample(request, place.programs, sample)
         if bundled.said:
             note(bundled.said)
-        where = wiring.local_place(os.environ) if bundled.request.replay else place
+        where = composition.local_place(os.environ) if bundled.request.replay else place
         return _run_in(where, bundled.request, library)
 
 
@@ -61,15 +62,15 @@ def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) 
     if not request.resume:
         tell_stale(begun.runbook, begun.order.state.inputs, place)
     begun.order.directory.create()
-    with begun.order.directory.locked(begun.order.head.host), wiring.interrupts() as interrupts:
+    with begun.order.directory.locked(begun.order.head.host), composition.interrupts() as interrupts:
         if not request.resume:
             begun.order.directory.write_head(begun.order.head)
         hands = Hands(
             runner=_runner(request, begun, place),
             builtins=_builtins(begun, place),
-            apart=wiring.apart(),
+            apart=composition.apart(),
             person=AtTerminal(lambda: bool(interrupts.pending())) if interactive else Nobody(),
-            clock=wiring.clock(),
+            clock=composition.clock(),
             interrupts=interrupts,
             redactor=begun.redactor,
             listener=RunProgress(begun.order.directory.path),
@@ -83,7 +84,7 @@ def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) 
         report = _report(begun, place, end.walk, end)
         files = _kept(report, begun.order.directory)
         if request.record and end.signal is None:
-            wiring.write_recording(begun, request.record, datetime.now(UTC))
+            composition.write_recording(begun, request.record, datetime.now(UTC))
     return _told(request, begun, end, report, files)
 
 
@@ -93,19 +94,23 @@ def _place(request: RunbookRequest, library: RunbookLibrary) -> StepPlace:
         head = find_run(request.resume, os.environ).read_head()
         recorded = resumed_container(head, request.container)
         name = str(head.image.get("name"))
-        return wiring.container_place(recorded, name=name, tell=note) if recorded else wiring.local_place(os.environ)
+        return (
+            composition.container_place(recorded, name=name, tell=note)
+            if recorded
+            else composition.local_place(os.environ)
+        )
     if request.container is None:
-        return wiring.local_place(os.environ)
+        return composition.local_place(os.environ)
     library.load(request.runbook)  # so that no container is started for a runbook that cannot be run
-    return wiring.container_place(wiring.step_container(request.container, note), name=None, tell=note)
+    return composition.container_place(composition.step_container(request.container, note), name=None, tell=note)
 
 
 def _runner(request: RunbookRequest, begun: Begun, place: StepPlace) -> StepRunner:
     if request.replay:
-        return wiring.replay(request.replay)
+        return composition.replay(request.replay)
     names = begun.redactor.pseudonyms
     runner = place.runner(begun.order.directory.path, begun.sensitive, names)
-    return wiring.with_stand_ins(runner, begun.redactor) if names else runner
+    return composition.with_stand_ins(runner, begun.redactor) if names else runner
 
 
 def tell_stale(runbook: Runbook, inputs: Mapping[str, Data], place: StepPlace) -> None:
@@ -160,7 +165,7 @@ def _builtins(begun: Begun, place: StepPlace) -> BuiltinSteps:
 
     return BuiltinSteps(
         programs=place.reading(begun.order.directory.path),
-        cores=wiring.core_files(),
+        cores=composition.core_files(),
         binaries=place.binaries,
         environment=place.environment,
         report=so_far,
@@ -173,7 +178,7 @@ def _report(begun: Begun, place: StepPlace, walk: Walk, end: RunEnd | None = Non
         begun.order.head,
         redacted(walk, begun.redactor),
         begun.order.directory.path,
-        cores=wiring.core_files(),
+        cores=composition.core_files(),
         sources=place.sources,
         redact=begun.redactor.text,
         elapsed_s=end.elapsed_s if end else None,
@@ -185,7 +190,7 @@ def _with_provenance(request: RunbookRequest, begun: Begun) -> Begun:
     """Put into a replayed run's head where its recording was made, so that nobody takes it for a crash of their own."""
     if request.replay is None or request.resume:
         return begun
-    recording = wiring.read_recording(Path(request.replay))
+    recording = composition.read_recording(Path(request.replay))
     origin = f"{recording.recorded_on} {recording.recorded_at}".strip()
     head = replace(begun.order.head, recorded_on=origin, synthetic=recording.synthetic)
     return replace(begun, order=replace(begun.order, head=head))

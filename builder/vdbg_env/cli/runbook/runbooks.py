@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 
 from vdbg_env.application.failure_pages import failure_pages
-from vdbg_env.application.installed import installed_vllm
-from vdbg_env.application.knowledge import explain_name, is_name
-from vdbg_env.application.name_lint import name_complaints
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.cli.wiring import programs
-from vdbg_env.errors import BadInput
-from vdbg_env.runbook import explain
-from vdbg_env.runbook.schema import json_schema
+from vdbg_env.application.knowledge.installed_packages import installed_vllm
+from vdbg_env.application.knowledge.load import explain_name, is_name
+from vdbg_env.application.knowledge.name_lint import name_complaints
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.cli.composition import programs
+from vdbg_env.common.errors import BadInput
+from vdbg_env.report import runbook_text as explain
+from vdbg_env.runbook.parsing.schema import json_schema
 
 _FILES = click.option(
     "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."

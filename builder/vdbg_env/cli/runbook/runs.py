@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from vdbg_env.application.begin_run import find_run, runs_home
-from vdbg_env.application.recorded_runs import (
+from vdbg_env.application.run.begin import find_run, runs_home
+from vdbg_env.application.run.history import (
     RecordedRun,
     RecordedStep,
     list_runs,
@@ -19,14 +19,16 @@ from vdbg_env.application.recorded_runs import (
     report_anew,
     report_document,
 )
-from vdbg_env.application.report_files import write_report
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.cli import wiring
-from vdbg_env.console import note
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.application.run.report_files import write_report
+from vdbg_env.cli import composition
+from vdbg_env.common.console import note
 from vdbg_env.record.diff import diff
-from vdbg_env.report import run_json, run_markdown, run_terminal
 from vdbg_env.report.plain_text import duration, printable
-from vdbg_env.report.what_next import typed_outside
+from vdbg_env.report.run import as_json as run_json
+from vdbg_env.report.run import as_markdown as run_markdown
+from vdbg_env.report.run import as_terminal as run_terminal
+from vdbg_env.report.run.next_steps import typed_outside
 
 SCHEMA = "vdbg-env/runs/v1"
 
@@ -121,8 +123,8 @@ def report_command(run: str, form: str, write: bool) -> int:
       vdbg-env runs report 20261121-072809-illegal-memory-access-1f2e --format markdown
     """
     directory = find_run(run, os.environ)
-    sources = wiring.source_text((), ())
-    report = report_anew(directory, RunbookLibrary(), os.environ, cores=wiring.core_files(), sources=sources)
+    sources = composition.source_text((), ())
+    report = report_anew(directory, RunbookLibrary(), os.environ, cores=composition.core_files(), sources=sources)
     match form:
         case "markdown":
             click.echo(run_markdown.render(report), nl=False)

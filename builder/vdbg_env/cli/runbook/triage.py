@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from vdbg_env import console
-from vdbg_env.application.runbook_library import RunbookLibrary
-from vdbg_env.application.triage_log import TriageRequest, runbook_to_start, triage_logs
-from vdbg_env.cli.container_options import FEW, container_options, given_words
-from vdbg_env.cli.wiring import log_source
-from vdbg_env.errors import BadInput
+from vdbg_env.application.analysis.triage import TriageRequest, runbook_to_start, triage_logs
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.cli.composition import log_source
+from vdbg_env.cli.options.container import FEW, container_options, given_words
+from vdbg_env.common import console
+from vdbg_env.common.errors import BadInput
 from vdbg_env.report.triage import triage_document, triage_text
 
 FOUND = 3

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from vdbg_env.cuda.elf import EM_CUDA, HEADER_SIZE, MAGIC, SHT_NOBITS, Buffer, Elf
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.elf import EM_CUDA, HEADER_SIZE, MAGIC, SHT_NOBITS, Buffer, Elf
 
 KERNELS_NAMED: Final = 16
 """How many kernels of one cubin are named: libtorch_cuda.so alone holds 147,201, which say no more than the first."""

@@ -13,8 +13,8 @@ from typing import Final
 import lz4.block
 import zstandard
 
-from vdbg_env.cuda.elf import Buffer
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.elf import Buffer
 
 LARGEST: Final = 1 << 30
 """One GiB: ten times the largest cubin seen in a published wheel, and the most that one expansion may take."""

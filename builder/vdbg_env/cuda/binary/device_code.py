@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from vdbg_env.cuda import ar, fatbin
-from vdbg_env.cuda.elf import ET_CORE, Buffer, Elf, looks_like_elf
-from vdbg_env.cuda.fatbin import Entry, EntryFlag, EntryKind
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary import ar, fatbin
+from vdbg_env.cuda.binary.elf import ET_CORE, Buffer, Elf, looks_like_elf
+from vdbg_env.cuda.binary.fatbin import Entry, EntryFlag, EntryKind
 
 _SECTIONS: Final = (".nv_fatbin", "__nv_relfatbin")
 _ARCH_OPTION: Final = re.compile(rb"-arch[ =]sm_\d+([af])\b")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
 
 Buffer = bytes | bytearray | memoryview
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Final
 
-from vdbg_env.cuda.decompression import Compression, expand, expand_in_pieces
-from vdbg_env.cuda.elf import Buffer, looks_like_elf
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.decompression import Compression, expand, expand_in_pieces
+from vdbg_env.cuda.binary.elf import Buffer, looks_like_elf
 
 MAGIC: Final = 0xBA55ED50
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vdbg_env.cuda.code_map import Location
 from vdbg_env.cuda.gpu_core.layout import GridRow, LaneRow, SmRow
 from vdbg_env.cuda.gpu_core.model import Cta, Device, Dim3, GpuCore, Sm, Warp
 from vdbg_env.cuda.gpu_core.names import GpuException
+from vdbg_env.cuda.lines.code_map import Location
 
 
 class Scope(StrEnum):

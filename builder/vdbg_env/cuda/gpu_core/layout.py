@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
-from vdbg_env.cuda.elf import Buffer
+from vdbg_env.cuda.binary.elf import Buffer
 
 
 class SectionType(IntEnum):

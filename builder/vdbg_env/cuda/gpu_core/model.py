@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from vdbg_env.cuda.code_map import CodeMap
-from vdbg_env.cuda.elf import Identity
+from vdbg_env.cuda.binary.elf import Identity
 from vdbg_env.cuda.gpu_core.layout import (
     ContextRow,
     CtaRow,
@@ -19,7 +18,8 @@ from vdbg_env.cuda.gpu_core.layout import (
     SmRow,
     WarpRow,
 )
-from vdbg_env.cuda.line_table import Place
+from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.cuda.lines.line_table import Place
 
 Dim3 = tuple[int, int, int]
 

@@ -14,12 +14,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, TypeVar
 
-from vdbg_env.cuda.code_map import CodeMap
-from vdbg_env.cuda.elf import EM_CUDA, ET_CORE, HEADER_SIZE, MAGIC, Buffer, Elf, Identity, Section
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, HEADER_SIZE, MAGIC, Buffer, Elf, Identity, Section
 from vdbg_env.cuda.gpu_core import layout
 from vdbg_env.cuda.gpu_core.layout import Layout, ModuleRow, SectionType
 from vdbg_env.cuda.gpu_core.model import Context, Cta, Device, GpuCore, Metadata, Module, Sm, Warp
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.cuda.lines.code_map import CodeMap
 
 RowT = TypeVar("RowT", bound=tuple[int | None, ...])
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vdbg_env.cuda.demangling import demangle
-from vdbg_env.cuda.elf import Buffer
+from vdbg_env.cuda.binary.elf import Buffer
 from vdbg_env.cuda.gpu_core.faults import Fault, FaultingThread, find_faults, kernel_name
 from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.model import Device, GpuCore, Module
@@ -13,6 +12,7 @@ from vdbg_env.cuda.gpu_core.reader import CoreSections, read_core
 from vdbg_env.cuda.gpu_core.registers import Registers, read_registers
 from vdbg_env.cuda.gpu_core.standing import Standing, find_standing
 from vdbg_env.cuda.gpu_core.unwinding import with_callers
+from vdbg_env.cuda.symbols.demangling import demangle
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from vdbg_env.cuda.code_map import Location
 from vdbg_env.cuda.gpu_core.faults import Coordinates, coordinates, kernel_name, locate
 from vdbg_env.cuda.gpu_core.layout import GridRow, LaneRow, WarpRow
 from vdbg_env.cuda.gpu_core.model import Cta, Device, GpuCore, Sm, Warp
 from vdbg_env.cuda.gpu_core.names import barrier_scope, thread_state
+from vdbg_env.cuda.lines.code_map import Location
 
 
 @dataclass(frozen=True, kw_only=True)

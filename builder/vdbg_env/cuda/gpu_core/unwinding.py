@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vdbg_env.cuda.elf import Buffer
+from vdbg_env.cuda.binary.elf import Buffer
 from vdbg_env.cuda.gpu_core.faults import Fault, locate
 from vdbg_env.cuda.gpu_core.model import GpuCore
 from vdbg_env.cuda.gpu_core.reader import CoreSections

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from vdbg_env.cuda.demangling import demangle
-from vdbg_env.cuda.elf import STT_FUNC, Buffer, Elf, Section, Symbol
-from vdbg_env.cuda.line_table import LineTable, Place
-from vdbg_env.cuda.source_frame import Chain
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.elf import STT_FUNC, Buffer, Elf, Section, Symbol
+from vdbg_env.cuda.lines.line_table import LineTable, Place
+from vdbg_env.cuda.lines.source_frame import Chain
+from vdbg_env.cuda.symbols.demangling import demangle
 
 SHF_EXECINSTR: Final = 0x4
 SHT_REL: Final = 9

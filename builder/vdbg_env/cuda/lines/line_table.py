@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from vdbg_env.cuda.demangling import demangle
-from vdbg_env.cuda.line_program import Buffer, Rows, Sequence, Unit, decode, read_units
-from vdbg_env.cuda.source_frame import Chain, SourceFrame
+from vdbg_env.cuda.lines.line_program import Buffer, Rows, Sequence, Unit, decode, read_units
+from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
+from vdbg_env.cuda.symbols.demangling import demangle
 
 _LONGEST_NAME: Final = 1 << 16
 _MOST_SIBLINGS: Final = 64

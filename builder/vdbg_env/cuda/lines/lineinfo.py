@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vdbg_env.cuda.cubin import Cubin, read_cubin, read_cubin_start
-from vdbg_env.cuda.decompression import Compression
-from vdbg_env.cuda.device_code import DeviceCode, find_device_code
-from vdbg_env.cuda.elf import Buffer
-from vdbg_env.cuda.fatbin import EntryKind
+from vdbg_env.cuda.binary.cubin import Cubin, read_cubin, read_cubin_start
+from vdbg_env.cuda.binary.decompression import Compression
+from vdbg_env.cuda.binary.device_code import DeviceCode, find_device_code
+from vdbg_env.cuda.binary.elf import Buffer
+from vdbg_env.cuda.binary.fatbin import EntryKind
 
 
 class Verdict(StrEnum):

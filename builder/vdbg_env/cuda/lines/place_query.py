@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vdbg_env.cuda.code_map import Function
-from vdbg_env.cuda.demangling import short_name
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
+from vdbg_env.cuda.lines.code_map import Function
+from vdbg_env.cuda.symbols.demangling import short_name
 
 _NUMBER = r"(?:0[xX][0-9a-fA-F]+|[0-9]+)"
 _BARE = re.compile(rf"^\+?({_NUMBER})$")

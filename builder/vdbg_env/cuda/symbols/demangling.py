@@ -8,7 +8,7 @@ from typing import Final
 
 from pydemumble import demangle as _pydemumble
 
-from vdbg_env.cuda.mangled_name import MangledName, is_padded, most_structure, take_apart
+from vdbg_env.cuda.symbols.mangled_name import MangledName, is_padded, most_structure, take_apart
 
 # pydemumble recurses in C++ once per nested construct and has no limit of its own: 20,000 of them end the process.
 # Real names stay far below this, those of CUTLASS included, because most of their length is identifiers.

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from vdbg_env.errors import nearest
+from vdbg_env.common.errors import nearest
+from vdbg_env.common.yaml_source import YamlSource, validate
 from vdbg_env.evidence.knowledge.surface_table import ReleaseTable, version_key
 from vdbg_env.evidence.triage.rules import compile_pattern
-from vdbg_env.yaml_source import YamlSource, validate
 
 Kind = Literal["variable", "flag"]
 Status = Literal["current", "caution", "build-time", "gone", "not-yet", "never-existed", "unknown"]

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from vdbg_env.common.yaml_source import read, validate
 from vdbg_env.evidence.knowledge.vllm_surface import Surface
-from vdbg_env.yaml_source import read, validate
 
 SCHEMA = "vdbg-env/vllm-surface/v1"
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.cuda.lines.source_frame import SourceFrame
 
 _PROCESS = re.compile(r"process (?P<pid>\d+) (?P<name>.+) \(parent \d+, state (?P<state>\w)\)$")
 _PY_PROCESS = re.compile(r"Process (?P<pid>\d+): (?P<command>.+)$")

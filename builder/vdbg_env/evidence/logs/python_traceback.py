@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from vdbg_env.cuda.source_frame import SourceFrame
-from vdbg_env.evidence.cuda_error import CudaError, parse_cuda_error
-from vdbg_env.evidence.log_line import LogLine
+from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.evidence.logs.cuda_error import CudaError, parse_cuda_error
+from vdbg_env.evidence.logs.log_line import LogLine
 
 _HEAD = re.compile(r"\s*(?:\+ |\| )*Traceback \(most recent call last\):")
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')

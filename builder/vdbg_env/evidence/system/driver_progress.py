@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.log_line import LogLine, unwrap
+from vdbg_env.evidence.logs.log_line import LogLine, unwrap
 
 
 @dataclass(frozen=True, kw_only=True)

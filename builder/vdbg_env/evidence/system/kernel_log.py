@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.log_line import plain
-from vdbg_env.evidence.xid import XidMeaning, xid_meaning
+from vdbg_env.evidence.logs.log_line import plain
+from vdbg_env.evidence.system.xid import XidMeaning, xid_meaning
 
 
 @dataclass(frozen=True, kw_only=True)

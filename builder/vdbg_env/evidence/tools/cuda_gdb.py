@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from vdbg_env.cuda.source_frame import Chain, SourceFrame
+from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 
 Axes = tuple[int, int, int]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.cuda.lines.source_frame import SourceFrame
 
 
 class Tool(StrEnum):

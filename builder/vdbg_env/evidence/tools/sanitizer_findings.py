@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.sanitizer import SanitizerPlace, SanitizerRecord, SanitizerReport, Tool
+from vdbg_env.evidence.tools.sanitizer import SanitizerPlace, SanitizerRecord, SanitizerReport, Tool
 
 MAX_FINDINGS = 20
 

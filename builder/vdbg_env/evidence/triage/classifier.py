@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from vdbg_env.evidence.log_line import LogLine, decode, unwrap
+from vdbg_env.evidence.logs.log_line import LogLine, decode, unwrap
 from vdbg_env.evidence.triage.rules import Rule, RuleBook, compile_pattern
 from vdbg_env.evidence.triage.scanner import Candidate, LineScanner
 from vdbg_env.evidence.triage.sighting import MAX_TEXT, LogEvidence, Sighting

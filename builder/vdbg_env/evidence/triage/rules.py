@@ -9,7 +9,8 @@ from typing import Any
 
 import re2
 
-from vdbg_env.errors import BadDocument, Complaint, nearest
+from vdbg_env.common.errors import BadDocument, Complaint, nearest
+from vdbg_env.common.yaml_source import Path, YamlSource, read, validate
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.triage.document import (
     ClassDocument,
@@ -18,7 +19,6 @@ from vdbg_env.evidence.triage.document import (
     RuleDocument,
     RulesDocument,
 )
-from vdbg_env.yaml_source import Path, YamlSource, read, validate
 
 NO_FAILURE = "not-a-gpu-failure"
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.text import one_line
 
 GIB = 1 << 30

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vdbg_env.errors import BadInput
-from vdbg_env.image.run_settings import RunSettings
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.run_settings import RunSettings
 from vdbg_env.image.text import one_line
 
 PACKAGES = "/run/vdbg-env"  # our package and the shipped runbooks lie here in every container, read-only

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vdbg_env.errors import BadInput
-from vdbg_env.image.environment import FLAG, NO_LAUNCHER, UNSET_FOR_COMPILE
-from vdbg_env.image.knowledge import VllmRow
-from vdbg_env.image.plan import ROOT, CopyStep, RunStep, SecretUse, Step, Variable
-from vdbg_env.image.request import BuildRequest
-from vdbg_env.image.shell import ShellTemplates
-from vdbg_env.image.source import Bundled, GitRef, LocalTree, Sdist, Source
-from vdbg_env.image.spec import ImageSpec
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.environment import FLAG, NO_LAUNCHER, UNSET_FOR_COMPILE
+from vdbg_env.image.plan.plan import ROOT, CopyStep, RunStep, SecretUse, Step, Variable
+from vdbg_env.image.plan.shell import ShellTemplates
+from vdbg_env.image.profile.knowledge import VllmRow
+from vdbg_env.image.profile.request import BuildRequest
+from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Source
+from vdbg_env.image.profile.spec import ImageSpec
 
 CA_BUNDLE = "site/ca-bundle.crt"
 UBUNTU_SOURCES = "/etc/apt/sources.list.d/ubuntu.sources"

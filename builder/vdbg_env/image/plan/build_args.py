@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vdbg_env.image.parallelism import Parallelism
-from vdbg_env.image.request import Site
+from vdbg_env.image.plan.parallelism import Parallelism
+from vdbg_env.image.profile.request import Site
 
 
 def build_args(parallelism: Parallelism, site: Site) -> dict[str, str]:

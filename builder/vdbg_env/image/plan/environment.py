@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vdbg_env.image.plan import Variable
-from vdbg_env.image.request import BuildRequest, DebugInfo
-from vdbg_env.image.spec import ImageSpec
+from vdbg_env.image.plan.plan import Variable
+from vdbg_env.image.profile.request import BuildRequest, DebugInfo
+from vdbg_env.image.profile.spec import ImageSpec
 
 FLAG: dict[DebugInfo, str] = {"lineinfo": "-lineinfo", "device-debug": "-G"}
 

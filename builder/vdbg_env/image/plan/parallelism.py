@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 
 GIB = 1 << 30
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from vdbg_env.image.context import ContextItem, FileBytes, FileOnDisk, TreeOnDisk
-from vdbg_env.image.request import Network, Platform
+from vdbg_env.image.profile.request import Network, Platform
 from vdbg_env.image.text import one_line
 
 ROOT = "/opt/vdbg"

@@ -6,19 +6,19 @@ import re
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from vdbg_env.errors import BadInput, nearest
-from vdbg_env.image.blocks import ENTRYPOINT, SITE, Blocks
-from vdbg_env.image.compatibility import Combination, require_compatible
+from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.image.context import ContextItem, FileBytes, TreeOnDisk
-from vdbg_env.image.environment import image_environment, overruled
-from vdbg_env.image.knowledge import VllmRow
-from vdbg_env.image.library import ImageLibrary
-from vdbg_env.image.plan import ROOT, BuildArg, BuildPlan, Step
-from vdbg_env.image.reference import parse_reference
-from vdbg_env.image.request import BuildRequest, HostGpu
-from vdbg_env.image.shell import ShellTemplates
-from vdbg_env.image.source import Bundled, GitRef, LocalTree, Sdist, Source
-from vdbg_env.image.spec import ImageSpec
+from vdbg_env.image.plan.blocks import ENTRYPOINT, SITE, Blocks
+from vdbg_env.image.plan.environment import image_environment, overruled
+from vdbg_env.image.plan.plan import ROOT, BuildArg, BuildPlan, Step
+from vdbg_env.image.plan.shell import ShellTemplates
+from vdbg_env.image.profile.compatibility import Combination, require_compatible
+from vdbg_env.image.profile.knowledge import VllmRow
+from vdbg_env.image.profile.library import ImageLibrary
+from vdbg_env.image.profile.reference import parse_reference
+from vdbg_env.image.profile.request import BuildRequest, HostGpu
+from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Source
+from vdbg_env.image.profile.spec import ImageSpec
 
 # Objects of an earlier build, which ninja would take for fresh, and what is large and of no use to a compiler.
 NOT_SOURCE = (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vdbg_env.errors import VdbgError
+from vdbg_env.common.errors import VdbgError
 from vdbg_env.image.text import one_line
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vdbg_env.errors import BadInput
-from vdbg_env.image.knowledge import CudaRow, Knowledge, Span, VllmRow, closest_version, version_key
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.profile.knowledge import CudaRow, Knowledge, Span, VllmRow, closest_version, version_key
 
 
 @dataclass(frozen=True, kw_only=True)

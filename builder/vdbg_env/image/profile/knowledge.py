@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from vdbg_env import yaml_source
-from vdbg_env.image.spec import Arch, Form, Name, Part, Text, VariableName, Version
+from vdbg_env.common import yaml_source
+from vdbg_env.image.profile.spec import Arch, Form, Name, Part, Text, VariableName, Version
 
 SCHEMA_FILE = "knowledge-v1.schema.json"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vdbg_env.errors import BadInput, nearest
+from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.image.context import FileBytes
-from vdbg_env.image.knowledge import Knowledge
-from vdbg_env.image.spec import ImageSpec, read_spec
+from vdbg_env.image.profile.knowledge import Knowledge
+from vdbg_env.image.profile.spec import ImageSpec, read_spec
 
 
 @dataclass(frozen=True, kw_only=True)

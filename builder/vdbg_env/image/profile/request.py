@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vdbg_env.image.source import Source
+from vdbg_env.image.profile.source import Source
 
 DebugInfo = Literal["lineinfo", "device-debug"]
 Network = Literal["default", "host", "none"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.text import one_line
 
 

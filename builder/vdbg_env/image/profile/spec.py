@@ -11,10 +11,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchem
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from vdbg_env import yaml_source
-from vdbg_env.errors import BadDocument, BadInput, nearest
-from vdbg_env.image.source import Source, parse_source
-from vdbg_env.yaml_source import YamlSource
+from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import BadDocument, BadInput, nearest
+from vdbg_env.common.yaml_source import YamlSource
+from vdbg_env.image.profile.source import Source, parse_source
 
 SCHEMA = "vdbg-env/image/v1"
 SCHEMA_FILE = "image-v1.schema.json"

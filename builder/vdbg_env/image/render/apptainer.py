@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from vdbg_env.errors import BadInput
-from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep, shell_word
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep, shell_word
 from vdbg_env.image.text import one_line
 
 

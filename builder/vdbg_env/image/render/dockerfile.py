@@ -12,11 +12,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import BuildContext, ContextItem, FileBytes
-from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildArg, BuildPlan, CopyStep, RunStep, SecretUse
-from vdbg_env.image.plan import shell_word as variable_word
-from vdbg_env.image.request import Dialect
+from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildArg, BuildPlan, CopyStep, RunStep, SecretUse
+from vdbg_env.image.plan.plan import shell_word as variable_word
+from vdbg_env.image.profile.request import Dialect
 from vdbg_env.image.text import one_line
 
 

@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from vdbg_env.errors import BadInput
-from vdbg_env.image.run_settings import DUMPS, GIB, UNLIMITED, RunSettings
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.run_settings import DUMPS, GIB, UNLIMITED, RunSettings
 from vdbg_env.image.text import one_line
 
 SECCOMP_FILE = "seccomp-ptrace.json"

@@ -23,8 +23,8 @@ from typing import IO, Any, NamedTuple, Protocol, cast
 import lz4.frame
 import zstandard
 
-from vdbg_env.record.masking import mask_file
-from vdbg_env.record.replacement import replacement
+from vdbg_env.record.atomic_write import replacement
+from vdbg_env.record.redaction.masking import mask_file
 
 LIMIT = 256 << 20  # bytes of one file that are expanded: a core without device memory is far smaller
 _CHUNK = 1 << 20

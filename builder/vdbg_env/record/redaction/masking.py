@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from vdbg_env.record.secrets import OVERLAP, SecretFinder
+from vdbg_env.record.redaction.secrets import OVERLAP, SecretFinder
 
 _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from vdbg_env.record.compressed import mask_artifact
-from vdbg_env.record.redaction import Redactor
-from vdbg_env.record.replacement import replacement
+from vdbg_env.record.atomic_write import replacement
+from vdbg_env.record.redaction.compressed import mask_artifact
+from vdbg_env.record.redaction.redaction import Redactor
 
 _CHUNK = 1 << 18
 _LOCKS = {"run.lock", "supervisor.json"}

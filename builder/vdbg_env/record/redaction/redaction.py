@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from vdbg_env.record.secrets import OVERLAP, SecretFinder, Span, is_sensitive_name
+from vdbg_env.record.redaction.secrets import OVERLAP, SecretFinder, Span, is_sensitive_name
 
 LINE_LIMIT = 64 << 10  # bytes of one line that are held back while its end has not come
 _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from vdbg_env.record.needle_index import NeedleIndex, fold_also
+from vdbg_env.record.redaction.needle_index import NeedleIndex, fold_also
 
 MIN_LITERAL = 6  # a shorter value told in advance ("1", "true") would blacken the whole log
 LOOKBACK = 64  # no rule looks further back than this from its needle (the dashes of a flag's name)

@@ -17,7 +17,7 @@ from vdbg_env.cuda.gpu_core.names import generation_flags, grid_origin, grid_sta
 from vdbg_env.cuda.gpu_core.reading import CoreReading, Launch
 from vdbg_env.cuda.gpu_core.registers import Registers
 from vdbg_env.cuda.gpu_core.standing import Standing
-from vdbg_env.report.source_chain import Json, SourceLines, chain_json, function_json, kernel_json
+from vdbg_env.report.core.source_chain import Json, SourceLines, chain_json, function_json, kernel_json
 
 SCHEMA = "vdbg-env/core/v1"
 

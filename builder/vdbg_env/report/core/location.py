@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vdbg_env.cuda.code_map import Location
-from vdbg_env.cuda.demangling import short_name
-from vdbg_env.cuda.place_query import PlaceQuery
+from vdbg_env.cuda.lines.code_map import Location
+from vdbg_env.cuda.lines.place_query import PlaceQuery
+from vdbg_env.cuda.symbols.demangling import short_name
+from vdbg_env.report.core.source_chain import Json, SourceLines, chain_json, chain_lines, function_json, kernel_json
 from vdbg_env.report.plain_text import printable
-from vdbg_env.report.source_chain import Json, SourceLines, chain_json, chain_lines, function_json, kernel_json
 
 SCHEMA = "vdbg-env/locate/v1"
 _MOST_SHOWN = 10

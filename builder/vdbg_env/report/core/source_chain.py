@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from vdbg_env.cuda.code_map import Function
-from vdbg_env.cuda.demangling import demangle, short_name
-from vdbg_env.cuda.source_frame import Chain, SourceFrame
+from vdbg_env.cuda.lines.code_map import Function
+from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.report.plain_text import printable
 
 SourceLines = Mapping[tuple[str, int], str]

@@ -12,7 +12,7 @@ from typing_extensions import (
     TypedDict,
 )  # pydantic makes the published schema of these, before Python 3.12 of these only
 
-from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Missing, Witness
+from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, LineinfoReport, Missing, Witness
 
 SCHEMA: Literal["vdbg-env/verify/v1"] = "vdbg-env/verify/v1"
 

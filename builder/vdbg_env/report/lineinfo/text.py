@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, assert_never
 
-from vdbg_env.cuda.demangling import demangle, short_name
-from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Missing, Verdict, Witness
+from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, LineinfoReport, Missing, Verdict, Witness
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
 
 _COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")
 _MISSING_SHOWN: Final = 10

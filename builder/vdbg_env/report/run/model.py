@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from vdbg_env.cuda.source_frame import Chain
+from vdbg_env.cuda.lines.source_frame import Chain
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.observation import Artifact, Ended, Match, WorkerEnvironment
-from vdbg_env.evidence.verdict import is_backdrop
+from vdbg_env.evidence.weigh_findings import is_backdrop
 from vdbg_env.runbook.model import ArgvOverlay, Data, Status
 from vdbg_env.runbook.state import Verdict
 from vdbg_env.runbook.verdict import exit_status

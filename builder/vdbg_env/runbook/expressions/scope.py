@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, assert_never
 
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
-from vdbg_env.runbook import catalogue, workload
-from vdbg_env.runbook.expression import Names, Value
+from vdbg_env.runbook import catalogue
+from vdbg_env.runbook.expressions.cel import Names, Value
 from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts, StepRecord, StepResult
+from vdbg_env.runbook.workload import recognise as workload
 
 Moment = Literal["before", "attempt", "after"]
 """Before a step is started, after one of its attempts, and when its outcomes are judged."""

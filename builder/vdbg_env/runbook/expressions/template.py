@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vdbg_env.runbook.expression import BadExpression, ExpressionFailed, Names, Value, compile_expression
+from vdbg_env.runbook.expressions.cel import BadExpression, ExpressionFailed, Names, Value, compile_expression
 from vdbg_env.runbook.model import Data
 
 DEFERRED = frozenset({"rank.dir", "rank.number", "rank.host"})

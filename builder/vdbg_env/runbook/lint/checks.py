@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
-from vdbg_env.errors import Complaint, nearest
-from vdbg_env.runbook import catalogue, engine_args, patterns, scope, template
-from vdbg_env.runbook.expression import BadExpression, Names, compile_condition
+from vdbg_env.common.errors import Complaint, nearest
+from vdbg_env.common.yaml_source import Path
+from vdbg_env.runbook import catalogue
+from vdbg_env.runbook.expressions import scope, template
+from vdbg_env.runbook.expressions.cel import BadExpression, Names, compile_condition
 from vdbg_env.runbook.invocation import ArtifactRule, Matcher
-from vdbg_env.runbook.lint_paths import path_complaints
+from vdbg_env.runbook.lint import patterns
+from vdbg_env.runbook.lint.paths import path_complaints
 from vdbg_env.runbook.model import Builtin, Command, Data, Input, Manual, Outcome, Run, Runbook, Step, ToRunbook, Uses
-from vdbg_env.runbook.places import Places
-from vdbg_env.yaml_source import Path
+from vdbg_env.runbook.parsing.locations import Places
+from vdbg_env.runbook.workload import engine_args
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from vdbg_env.errors import Complaint, nearest
+from vdbg_env.common.errors import Complaint, nearest
+from vdbg_env.common.yaml_source import Path
+from vdbg_env.runbook.expressions.template import is_template
 from vdbg_env.runbook.model import End, Manual, Next, Run, Runbook, Step, ToRunbook, ToStep, Uses
-from vdbg_env.runbook.places import Places
-from vdbg_env.runbook.template import is_template
-from vdbg_env.yaml_source import Path
+from vdbg_env.runbook.parsing.locations import Places
 
 _Edges = Sequence[Sequence[tuple[Path, Next]]]  # of each step, every `next` with the path at which it was written
 

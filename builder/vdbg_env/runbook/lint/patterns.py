@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from vdbg_env.runbook.expression import BadExpression, ExpressionFailed, compile_expression
+from vdbg_env.runbook.expressions.cel import BadExpression, ExpressionFailed, compile_expression
 
 MAX_LENGTH = 2000
 MAX_ANYTHING = 3  # `.*` and the like in one pattern: each may multiply the time by the length of a line

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.observation import EndedBy
-from vdbg_env.runbook import engine_args, scope, template, workload
-from vdbg_env.runbook.expression import ExpressionFailed, Names, Value, compile_condition
+from vdbg_env.runbook.expressions import scope, template
+from vdbg_env.runbook.expressions.cel import ExpressionFailed, Names, Value, compile_condition
 from vdbg_env.runbook.invocation import Invocation, ServerDriver
 from vdbg_env.runbook.model import ArgvOverlay, Builtin, Command, Manual, Run, Step, Uses
-from vdbg_env.runbook.overlay import overlaid_argv, overlaid_env
 from vdbg_env.runbook.state import AskPerson, Decision, RunState, RunStep, UseBuiltin
+from vdbg_env.runbook.workload import engine_args
+from vdbg_env.runbook.workload import recognise as workload
+from vdbg_env.runbook.workload.overlay import overlaid_argv, overlaid_env
 
 
 def why_skipped(state: RunState, step: Step) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from vdbg_env.errors import BadInput, nearest
+from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.runbook.model import Data, Input, Runbook
 
 

@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from vdbg_env.cuda.source_frame import SourceFrame
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
+from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.memory_kill import memory_kill_findings
-from vdbg_env.evidence.not_started import not_started_findings
 from vdbg_env.evidence.observation import EndedBy, Observation
-from vdbg_env.runbook import engine_args, scope, template
-from vdbg_env.runbook.expression import ExpressionFailed, Names, Value, compile_condition
+from vdbg_env.evidence.system.memory_kill import memory_kill_findings
+from vdbg_env.evidence.system.not_started import not_started_findings
+from vdbg_env.runbook.expressions import scope, template
+from vdbg_env.runbook.expressions.cel import ExpressionFailed, Names, Value, compile_condition
 from vdbg_env.runbook.model import Data, End, Manual, Next, Outcome, Run, Status, Step, ToRunbook, Uses
 from vdbg_env.runbook.state import RunState, RunStep, StepRecord, StepResult
+from vdbg_env.runbook.workload import engine_args
 
 _LOCATION = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?: in (?P<function>.+))?", re.DOTALL)
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
-from vdbg_env.errors import BadInput
-from vdbg_env.runbook import decide, scope
-from vdbg_env.runbook.expression import ExpressionFailed, compile_condition
+from vdbg_env.common.errors import BadInput
+from vdbg_env.runbook.expressions import scope
+from vdbg_env.runbook.expressions.cel import ExpressionFailed, compile_condition
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.machine import decide
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Runbook, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.quantities import duration_text
 from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, Verdict

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.observation import EndedBy, Observation
-from vdbg_env.runbook import decide, judge, scope
-from vdbg_env.runbook.expression import ExpressionFailed, compile_condition
+from vdbg_env.runbook.expressions import scope
+from vdbg_env.runbook.expressions.cel import ExpressionFailed, compile_condition
+from vdbg_env.runbook.machine import decide, judge
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Runbook, ToRunbook, ToStep
 from vdbg_env.runbook.state import (
     BranchTo,
@@ -35,7 +36,7 @@ def start(
 ) -> tuple[RunState, Decision]:
     """Begin a linted runbook and return the state with its first decision.
 
-    `inputs` are final values (see `vdbg_env.runbook.inputs`); `came_from` names the runbooks that branched here.
+    `inputs` are final values (see `machine.inputs`); `came_from` names the runbooks that branched here.
     """
     state = RunState(
         runbook=runbook,

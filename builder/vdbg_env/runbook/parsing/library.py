@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vdbg_env.errors import Complaint, nearest
-from vdbg_env.runbook import schema, schema_step
-from vdbg_env.runbook.places import Places
-from vdbg_env.yaml_source import Path, YamlSource, validate
+from vdbg_env.common.errors import Complaint, nearest
+from vdbg_env.common.yaml_source import Path, YamlSource, validate
+from vdbg_env.runbook.parsing import schema, schema_step
+from vdbg_env.runbook.parsing.locations import Places
 
 _MERGED = ("env", "with")  # key by key; every other field is replaced as a whole
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from vdbg_env.errors import Complaint
-from vdbg_env.yaml_source import Path, YamlSource
+from vdbg_env.common.errors import Complaint
+from vdbg_env.common.yaml_source import Path, YamlSource
 
 _WORD = re.compile(r"\w+|\S")
 _REACH = 60  # lines after its start in which a folded or literal text is searched

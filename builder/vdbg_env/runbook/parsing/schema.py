@@ -1,6 +1,6 @@
 """The shape of a runbook file and of a shared step's file; the published JSON Schema is generated from it.
 
-What the models cannot say (names that resolve, steps that are reached) is proven by `vdbg_env.runbook.lint`. The
+What the models cannot say (names that resolve, steps that are reached) is proven by `vdbg_env.runbook.lint.checks`. The
 envelope is Kubernetes': its editors and linters know it, and it gives a version to migrate from.
 """
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from vdbg_env.runbook.schema_step import (
+from vdbg_env.runbook.parsing.schema_step import (
     AnyStep,
     Duration,
     Env,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vdbg_env.runbook.invocation import Matcher
 from vdbg_env.runbook.model import Data
-from vdbg_env.runbook.overlay import without_flags
+from vdbg_env.runbook.workload.overlay import without_flags
 
 VARIABLE = "VDBG_VLLM_ENGINE_ARGS"
 HOOK_FOLDER = "lib/vllm-overlay"  # below the shipped runbooks

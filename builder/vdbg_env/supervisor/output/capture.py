@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from vdbg_env.engines.scribe.orders import MatcherOrder
-from vdbg_env.record.needle_index import NeedleIndex
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction.needle_index import NeedleIndex
+from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.supervisor.job import MatcherOrder
 
 MATCHES_KEPT = 200  # of one matcher that takes all
 TEXT_KEPT = 2000  # bytes of a matched line

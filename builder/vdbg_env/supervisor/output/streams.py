@@ -9,9 +9,9 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from vdbg_env.engines.scribe.orders import Orders
-from vdbg_env.engines.scribe.output import LimitedFile, LineMatcher, Matchers, Stream
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.supervisor.job import Orders
+from vdbg_env.supervisor.output.capture import LimitedFile, LineMatcher, Matchers, Stream
 
 _CHUNK = 256 << 10
 _KERNEL_LOG = "kernel.log"

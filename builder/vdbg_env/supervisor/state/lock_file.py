@@ -13,8 +13,8 @@ import stat
 import time
 from typing import Any
 
-from vdbg_env.engines.scribe.ownership import give_back
-from vdbg_env.engines.scribe.process_tree import process
+from vdbg_env.supervisor.process_tree import process
+from vdbg_env.supervisor.state.ownership import give_back
 
 NAME = "supervisor.json"
 _MOST_SAID = 64 << 10  # bytes; a supervisor writes a few short lines

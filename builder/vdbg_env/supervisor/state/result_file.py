@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction.redaction import Redactor
 
 RESERVED = 256 << 10  # bytes set aside at the start, so that the end can be written when nothing else can
 NAME = "ended.json"

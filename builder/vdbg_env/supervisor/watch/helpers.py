@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from vdbg_env.engines.scribe.launch import NotStarted, launch_helper
-from vdbg_env.engines.scribe.orders import HangCommand, Orders
-from vdbg_env.engines.scribe.process_tree import Process, executable, stack
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.supervisor.job import HangCommand, Orders
+from vdbg_env.supervisor.launch import NotStarted, launch_helper
+from vdbg_env.supervisor.process_tree import Process, executable, stack
 
 MARK = "VDBG_ENV_STEP"  # set in every process of a step, so that its processes are known even when the supervisor died
 

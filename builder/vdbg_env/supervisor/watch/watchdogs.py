@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from vdbg_env.engines.scribe.orders import Orders
-from vdbg_env.engines.scribe.process_tree import Process, environment, executable, uses_cuda
+from vdbg_env.supervisor.job import Orders
+from vdbg_env.supervisor.process_tree import Process, environment, executable, uses_cuda
 
 _WORKERS_KEPT = 512
 

@@ -4,11 +4,11 @@ from typing import cast
 import docker
 import pytest
 
+from vdbg_env.adapters.builders.buildx import Buildx
+from vdbg_env.adapters.builders.select import choose_engine
+from vdbg_env.adapters.docker.client import Endpoint, Engine
 from vdbg_env.application.ports import EngineName
-from vdbg_env.engines.buildx import Buildx
-from vdbg_env.engines.choose import choose_engine
-from vdbg_env.engines.docker_client import Endpoint, Engine
-from vdbg_env.errors import HostNotAble
+from vdbg_env.common.errors import HostNotAble
 
 BUILDX = Buildx(argv=("docker", "buildx"), version="v0.24.0")
 

@@ -7,8 +7,8 @@ import pytest
 import requests
 from docker import errors
 
-from vdbg_env.engines.docker_client import DEFAULT_HOST, Endpoint, connect, explain, find_endpoint
-from vdbg_env.errors import EngineFailed, HostNotAble, VdbgError
+from vdbg_env.adapters.docker.client import DEFAULT_HOST, Endpoint, connect, explain, find_endpoint
+from vdbg_env.common.errors import EngineFailed, HostNotAble, VdbgError
 
 ENDPOINT = Endpoint(host="unix:///run/x.sock", source="DOCKER_HOST")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.engines.left_behind import observation
-from vdbg_env.engines.scribe import lock_file
+from vdbg_env.adapters.execution.attempt_result import observation
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.supervisor.state import lock_file
 
 INVOCATION = Invocation(step="step", attempt=1, argv=("true",))
 OURS = {"by": "exit", "code": 3, "output": {"stdout": {"bytes": 5, "dropped": 0}}}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import patience
-from vdbg_env.engines.forked import Forked
-from vdbg_env.engines.scribe.process_tree import descendants, process
-from vdbg_env.errors import HostNotAble
+from vdbg_env.adapters.execution.forked_worker import Forked
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.supervisor.process_tree import descendants, process
 
 
 def nothing() -> None:

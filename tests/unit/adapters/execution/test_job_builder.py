@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.engines.scribe import ownership
-from vdbg_env.engines.scribe.orders import Orders, from_json, settled, to_json
-from vdbg_env.engines.step_orders import PACKAGES, StepSettings, orders_for
+from vdbg_env.adapters.execution.job_builder import PACKAGES, StepSettings, orders_for
 from vdbg_env.runbook.invocation import Invocation, ServerDriver
+from vdbg_env.supervisor.job import Orders, from_json, settled, to_json
+from vdbg_env.supervisor.state import ownership
 
 PLACE = Path("/runs/r/steps/blocking/1/localhost-0")
 
@@ -52,11 +52,11 @@ def test_the_driver_is_started_by_the_python_of_the_place() -> None:
         step="s", attempt=1, argv=("x",), driver=ServerDriver(ready_url="http://127.0.0.1:1/", replay="r.jsonl")
     )
     argv = order(invocation, python="/image/python3", packages=Path("/run/vdbg-env")).driver
-    assert argv[:4] == ("/image/python3", "-I", "-S", "/run/vdbg-env/vdbg_env/engines/scribe/driver.py")
+    assert argv[:4] == ("/image/python3", "-I", "-S", "/run/vdbg-env/vdbg_env/supervisor/request_driver.py")
     assert '"/w/r.jsonl"' in argv[4]
 
 
-@pytest.mark.parametrize("module", ["vdbg_env.engines.scribe.supervisor", "vdbg_env.fire_pipes"])
+@pytest.mark.parametrize("module", ["vdbg_env.supervisor.loop", "vdbg_env.adapters.host.fire_pipes"])
 def test_what_runs_in_an_image_needs_the_standard_library_only(module: str) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); import {module}\n"

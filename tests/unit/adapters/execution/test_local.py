@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.patience import patience
-from vdbg_env.engines.local_processes import LocalProcesses
-from vdbg_env.engines.scribe.helpers import MARK
-from vdbg_env.engines.scribe.orders import HangCommand
-from vdbg_env.engines.scribe.process_tree import marked
-from vdbg_env.engines.step_orders import StepSettings
-from vdbg_env.errors import HostNotAble
+from vdbg_env.adapters.execution.job_builder import StepSettings
+from vdbg_env.adapters.execution.local import LocalProcesses
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook.invocation import (
     ArtifactRule,
@@ -29,8 +26,11 @@ from vdbg_env.runbook.invocation import (
     ServerDriver,
     Watch,
 )
+from vdbg_env.supervisor.job import HangCommand
+from vdbg_env.supervisor.process_tree import marked
+from vdbg_env.supervisor.watch.helpers import MARK
 
-NASTY = Path(__file__).parents[2] / "workloads" / "nasty.py"
+NASTY = Path(__file__).parents[3] / "workloads" / "nasty.py"
 ENV = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8"}
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.engines.needles import needles
+from vdbg_env.adapters.execution.required_literals import needles
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.engines.scribe import lock_file
-from vdbg_env.engines.scribe.orders import Orders, to_json
-from vdbg_env.engines.scribe.process_tree import descendants, process
-from vdbg_env.engines.step_orders import StepSettings
-from vdbg_env.engines.supervisors import Supervisors
-from vdbg_env.errors import HostNotAble
+from vdbg_env.adapters.execution.job_builder import StepSettings
+from vdbg_env.adapters.execution.supervisor_pool import Supervisors
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.supervisor.job import Orders, to_json
+from vdbg_env.supervisor.process_tree import descendants, process
+from vdbg_env.supervisor.state import lock_file
 
 COMMAND = StepSettings(env={}, cwd=Path("/"), mark="").supervisor
 
@@ -25,7 +25,7 @@ def order(directory: Path, *argv: str) -> bytes:
 
 def supervisors_below(pid: int) -> set[int]:
     found = (p.pid for p in descendants(pid))
-    return {p for p in found if b"scribe/__main__.py" in Path(f"/proc/{p}/cmdline").read_bytes()}
+    return {p for p in found if b"supervisor/__main__.py" in Path(f"/proc/{p}/cmdline").read_bytes()}
 
 
 def lives(pid: int) -> bool:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
-from vdbg_env.engines.binary_files import BinaryFiles
-from vdbg_env.errors import BadInput
+from vdbg_env.adapters.files.binaries import BinaryFiles
+from vdbg_env.common.errors import BadInput
 
 LIBRARY = host_library(container(EntrySpec(payload=cubin("k"))))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.engines.programs import Programs
-from vdbg_env.engines.source_trees import SourceTreesOnDisk
+from vdbg_env.adapters.files.source_trees import SourceTreesOnDisk
+from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.image.context import TreeOnDisk
 
 TREES = SourceTreesOnDisk(Programs())

@@ -1,7 +1,7 @@
 import pytest
 
-from vdbg_env.engines.docker_containers import gpu_access
-from vdbg_env.engines.host_inspector import read_nvidia_smi
+from vdbg_env.adapters.docker.containers import gpu_access
+from vdbg_env.adapters.host.inspector import read_nvidia_smi
 
 
 def test_nvidia_smi_gives_names_driver_cuda_and_the_sum_of_memory() -> None:

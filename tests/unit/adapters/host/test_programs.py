@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.engines.programs import Programs
-from vdbg_env.errors import HostNotAble
+from vdbg_env.adapters.host.programs import Programs
+from vdbg_env.common.errors import HostNotAble
 
 
 def test_output_and_status_come_back() -> None:

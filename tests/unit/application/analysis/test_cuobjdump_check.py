@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
-from vdbg_env.application.cross_examine import cross_examine
+from vdbg_env.application.analysis.cuobjdump_check import cross_examine
 from vdbg_env.application.ports import Buffer, Completed
-from vdbg_env.cuda.elf import Elf
-from vdbg_env.cuda.lineinfo import Witness
+from vdbg_env.cuda.binary.elf import Elf
+from vdbg_env.cuda.lines.lineinfo import Witness
 
 LIBRARY = host_library(
     container(*(EntrySpec(payload=cubin(f"k{i}", arch=arch), arch=arch) for i in range(20) for arch in (80, 90)))

@@ -9,11 +9,11 @@ import pytest
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
+from vdbg_env.adapters.files.temp_files import Scratch
+from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
 from vdbg_env.application.ports import BinaryFile, Completed
-from vdbg_env.application.verify_binaries import VerifyRequest, verify_binaries
-from vdbg_env.cuda.lineinfo import Verdict
-from vdbg_env.engines.scratch import Scratch
-from vdbg_env.errors import HostNotAble
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.cuda.lines.lineinfo import Verdict
 
 GOOD = host_library(container(*(EntrySpec(payload=cubin(f"k{i}", lines=True)) for i in range(20))))
 BAD = host_library(container(EntrySpec(payload=cubin("k"))))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.builders.core_builder import hang_core, illegal_address_core
-from tests.unit.application.test_builtin_steps import CUBINS, Bench, Programs, promised
-from vdbg_env.cuda.elf import Elf
+from tests.unit.application.builtins.test_steps import CUBINS, Bench, Programs, promised
+from vdbg_env.cuda.binary.elf import Elf
 from vdbg_env.cuda.gpu_core.layout import SectionType
 from vdbg_env.evidence.kernel_makers import maker_of
 

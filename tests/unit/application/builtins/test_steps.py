@@ -13,21 +13,21 @@ import pytest
 
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
 from tests.support import reports
-from vdbg_env.application.builtin_steps import code_on_disk
-from vdbg_env.application.builtin_steps.code_on_disk import alike
-from vdbg_env.application.builtin_steps.gpu_health import may_trace
-from vdbg_env.application.builtin_steps.registry import READERS, STEPS, BuiltinSteps
+from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
+from vdbg_env.application.builtins.registry import READERS, STEPS, BuiltinSteps
+from vdbg_env.application.builtins.steps import code_on_disk
+from vdbg_env.application.builtins.steps.code_on_disk import alike
+from vdbg_env.application.builtins.steps.gpu_health import may_trace
 from vdbg_env.application.ports import BinaryFile, Completed
-from vdbg_env.application.run_runbook import Standing
-from vdbg_env.engines.core_files import CoreFilesOnDisk
-from vdbg_env.errors import BadInput, HostNotAble
+from vdbg_env.application.run.execute import Standing
+from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.catalogue import BUILTINS, Kind
 from vdbg_env.runbook.model import Builtin, Data, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
 
-CUBINS = Path(__file__).parents[2] / "data" / "cubins"
+CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 Answer = str | HostNotAble
 
 
@@ -176,7 +176,7 @@ def test_a_path_out_of_the_run_directory_is_refused(bench: Bench) -> None:
         bench.use("decode-gpu-core", cores=["../../etc/passwd"])
 
 
-GDB = (Path(__file__).parents[2] / "data" / "cores" / "synthetic_sm90_r575_layout.cuda-gdb-12.4.txt").read_text()
+GDB = (Path(__file__).parents[3] / "data" / "cores" / "synthetic_sm90_r575_layout.cuda-gdb-12.4.txt").read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import pytest
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
-from vdbg_env.application.build_events import BuildEvent, BuildFailed, Built, StepEnded, StepStarted
-from vdbg_env.application.build_image import BuildSettings, build_image
-from vdbg_env.application.image_library import read_image_library
+from vdbg_env.application.image.build import BuildSettings, build_image
+from vdbg_env.application.image.library import read_image_library
 from vdbg_env.application.ports import (
     NOTHING_LENT,
     BinaryFile,
@@ -21,11 +20,12 @@ from vdbg_env.application.ports import (
     EngineDescription,
     PushProgress,
 )
-from vdbg_env.errors import EngineFailed, NotProven
-from vdbg_env.image.dockerfile import step_titles
-from vdbg_env.image.plan import LABEL_PROOF, BuildPlan
-from vdbg_env.image.planner import plan
-from vdbg_env.image.request import BuildRequest
+from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepEnded, StepStarted
+from vdbg_env.common.errors import EngineFailed, NotProven
+from vdbg_env.image.plan.plan import LABEL_PROOF, BuildPlan
+from vdbg_env.image.plan.planner import plan
+from vdbg_env.image.profile.request import BuildRequest
+from vdbg_env.image.render.dockerfile import step_titles
 from vdbg_env.report.build_result import build_document, build_text
 
 LINES = EntrySpec(payload=cubin("k", lines=True), identifier="csrc/k.cu")

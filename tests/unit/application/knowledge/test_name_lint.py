@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.application.name_lint import name_complaints
+from vdbg_env.application.knowledge.name_lint import name_complaints
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 STALE = """\
 steps:
   - id: a

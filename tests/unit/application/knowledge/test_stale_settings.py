@@ -7,10 +7,10 @@ import pytest
 from tests.support.command_line import vdbg_env
 from tests.support.shipped import RUNBOOKS, shipped
 from tests.support.triage import LOGS
-from tests.unit.application.test_builtin_steps import Bench, Programs
-from vdbg_env.application.installed import installed_vllm
-from vdbg_env.application.stale_settings import Settings, settings_of, stale_settings, told_before_start
-from vdbg_env.errors import HostNotAble
+from tests.unit.application.builtins.test_steps import Bench, Programs
+from vdbg_env.application.knowledge.installed_packages import installed_vllm
+from vdbg_env.application.knowledge.stale_settings import Settings, settings_of, stale_settings, told_before_start
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import HowKnown, Level
 from vdbg_env.runbook.model import Run
 

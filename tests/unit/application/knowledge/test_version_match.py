@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.application.test_builtin_steps import Bench, Programs, promised
-from vdbg_env.application.version_match import Versions, mismatches, shipped_tables
+from tests.unit.application.builtins.test_steps import Bench, Programs, promised
+from vdbg_env.application.knowledge.version_match import Versions, mismatches, shipped_tables
 
 FIT = {"vllm": "0.33.0", "torch": "2.14.0+cu130", "toolkit": "13.0", "driver": "580.65.06"}
 

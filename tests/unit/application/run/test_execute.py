@@ -23,12 +23,12 @@ from tests.support.killing import (
     outcome,
     run,
 )
-from vdbg_env.application.run_runbook import Standing, run_runbook
-from vdbg_env.errors import HostNotAble
+from vdbg_env.application.run.execute import Standing, run_runbook
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.record.event_log import Event, read_events
-from vdbg_env.record.walk import Walk
-from vdbg_env.runbook import engine
+from vdbg_env.record.progress import Walk
+from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import Status, Uses
 from vdbg_env.runbook.state import Facts, StepResult, UseBuiltin, Verdict
 
@@ -148,7 +148,7 @@ def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_ru
     first = book.steps[0]
     assert isinstance(first, Uses)
     book = replace(book, steps=(replace(first, timeout_s=0.3), *book.steps[1:]))
-    order = replace(small_run.order(path), state=engine.start(book, {}, Facts())[0])
+    order = replace(small_run.order(path), state=transitions.start(book, {}, Facts())[0])
     with order.directory.locked():
         end = run_runbook(order, replace(small_run.hands(path), builtins=Slow()))
     check = end.walk.walked[0].record

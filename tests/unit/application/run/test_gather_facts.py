@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.application.test_builtin_steps import Answer, Binaries, Programs
-from vdbg_env.application.installed import installed_versions, workload_libraries, workload_python
-from vdbg_env.application.look_around import look_around
+from tests.unit.application.builtins.test_steps import Answer, Binaries, Programs
+from vdbg_env.adapters.files.binaries import BinaryFiles
+from vdbg_env.adapters.files.source_lines import SourceFiles
+from vdbg_env.adapters.host.programs import Programs as RealPrograms
+from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_libraries, workload_python
 from vdbg_env.application.ports import BinarySource, ProgramRunner, StepRunner
-from vdbg_env.application.runbook_request import RunbookRequest
-from vdbg_env.application.step_place import StepPlace
-from vdbg_env.engines.binary_files import BinaryFiles
-from vdbg_env.engines.programs import Programs as RealPrograms
-from vdbg_env.engines.source_text import SourceFiles
-from vdbg_env.errors import HostNotAble
-from vdbg_env.record.redaction import Pseudonyms
+from vdbg_env.application.run.gather_facts import look_around
+from vdbg_env.application.run.request import RunbookRequest
+from vdbg_env.application.run.target import StepPlace
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.runbook.model import Requires, Runbook
 from vdbg_env.runbook.state import Facts
 
-CUBINS = Path(__file__).parents[2] / "data" / "cubins"
+CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 
 
 def place(programs: ProgramRunner, binaries: BinarySource) -> StepPlace:

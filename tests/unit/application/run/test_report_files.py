@@ -7,20 +7,20 @@ import pytest
 
 from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support import reports
-from vdbg_env.application.report_files import FORMATS, complete, excerpt, write_report
-from vdbg_env.application.run_report import run_report
-from vdbg_env.cuda.source_frame import SourceFrame
-from vdbg_env.engines.core_files import CoreFilesOnDisk
-from vdbg_env.engines.source_text import SourceFiles
+from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
+from vdbg_env.adapters.files.source_lines import SourceFiles
+from vdbg_env.application.run.report import run_report
+from vdbg_env.application.run.report_files import FORMATS, complete, excerpt, write_report
+from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.observation import Artifact
-from vdbg_env.record.redaction import Redactor
+from vdbg_env.record.progress import Walk
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunHead
-from vdbg_env.record.walk import Walk
-from vdbg_env.report.model import Provenance, Report
+from vdbg_env.report.run.model import Provenance, Report
 from vdbg_env.runbook.model import End, Runbook, Status
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepRecord, Verdict
 
-CUBINS = Path(__file__).parents[2] / "data" / "cubins"
+CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 
 
 def with_core(folder: Path, core: bytes) -> Report:

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
+from vdbg_env.adapters.files.binaries import BinaryFiles
+from vdbg_env.adapters.files.source_lines import SourceFiles
+from vdbg_env.application.image.run import RunRequest
 from vdbg_env.application.ports import BinarySource, Completed, SourceText, StepRunner
-from vdbg_env.application.run_in_image import RunRequest
-from vdbg_env.application.step_place import (
+from vdbg_env.application.run.target import (
     ContainerRequest,
     StepPlace,
     container_record,
     resumed_container,
     with_image_facts,
 )
-from vdbg_env.engines.binary_files import BinaryFiles
-from vdbg_env.engines.source_text import SourceFiles
-from vdbg_env.errors import BadInput
-from vdbg_env.image.run_settings import DumpVolume, Gpu, RunSettings
-from vdbg_env.image.step_container import Mount, StepContainer, StepImage
-from vdbg_env.record.redaction import Pseudonyms, Redactor
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.run_settings import DumpVolume, Gpu, RunSettings
+from vdbg_env.image.container.step_container import Mount, StepContainer, StepImage
+from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.runbook.state import Facts
 

@@ -12,7 +12,7 @@ from tests.builders.core_builder import exited_warps_core, hang_core, illegal_ad
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "core-v1.schema.json").read_text())
 SOURCES = ROOT / "tests" / "data" / "cubins"
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from vdbg_env.application.build_events import (
+from vdbg_env.application.ports.build_events import (
     BuildEvent,
     BuildWarning,
     Built,
@@ -13,7 +13,7 @@ from vdbg_env.application.build_events import (
     StepEnded,
     StepStarted,
 )
-from vdbg_env.cli.build_display import LiveDisplay, PlainDisplay, build_display
+from vdbg_env.cli.display.build_display import LiveDisplay, PlainDisplay, build_display
 
 EVENTS: tuple[BuildEvent, ...] = (
     StepStarted(key="a", title="RUN apt-get update", number=1, total=2),

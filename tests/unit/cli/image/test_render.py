@@ -8,8 +8,8 @@ import pytest
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from tests.support.image_library import shipped
-from vdbg_env.cli import wiring
-from vdbg_env.image.request import HostGpu
+from vdbg_env.cli import composition
+from vdbg_env.image.profile.request import HostGpu
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"
 
@@ -27,7 +27,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VDBG_IMAGES", str(tmp_path / "profiles"))
-    monkeypatch.setattr(wiring, "gpu", lambda: None)
+    monkeypatch.setattr(composition, "gpu", lambda: None)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -48,7 +48,7 @@ def test_a_rendered_folder_holds_the_dockerfile_and_all_it_copies(tmp_path: Path
 def test_the_architecture_is_that_of_the_gpu_found_unless_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wiring, "gpu", lambda: HostGpu(driver="580.95.05", arch="10.0"))
+    monkeypatch.setattr(composition, "gpu", lambda: HostGpu(driver="580.95.05", arch="10.0"))
     ran = vdbg_env("render", "--profile", "sample", str(tmp_path / "found"))
     assert "note: built for architecture 10.0, that of this machine's GPU" in ran.stderr
     assert b"CMAKE_CUDA_ARCHITECTURES=100-real" in files(tmp_path / "found")["Dockerfile"]
@@ -59,7 +59,7 @@ def test_the_architecture_is_that_of_the_gpu_found_unless_asked_for(
 def test_a_driver_too_old_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wiring, "gpu", lambda: HostGpu(driver="535.183.01", arch="9.0"))
+    monkeypatch.setattr(composition, "gpu", lambda: HostGpu(driver="535.183.01", arch="9.0"))
     ran = vdbg_env("render", "--profile", "sample", str(tmp_path / "out"))
     assert ran.status == 2
     assert "driver 535.183.01 cannot run CUDA 13.0" in ran.stderr

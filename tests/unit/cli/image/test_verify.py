@@ -9,7 +9,7 @@ from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
-from vdbg_env.cuda.fatbin import EntryKind
+from vdbg_env.cuda.binary.fatbin import EntryKind
 
 GOOD = host_library(container(EntrySpec(payload=cubin("k", lines=True))))
 BAD = host_library(container(EntrySpec(payload=cubin("k"))))

@@ -8,10 +8,10 @@ import click
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.application.step_place import ContainerRequest
-from vdbg_env.cli.container_options import container_options, container_request, given_words
-from vdbg_env.image.run_settings import DumpVolume, Gpu
-from vdbg_env.image.step_container import Mount
+from vdbg_env.application.run.target import ContainerRequest
+from vdbg_env.cli.options.container import container_options, container_request, given_words
+from vdbg_env.image.container.run_settings import DumpVolume, Gpu
+from vdbg_env.image.container.step_container import Mount
 
 ASKED: list[ContainerRequest | None] = []
 WORDS: list[list[str]] = []

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import vdbg_env
-from tests.unit.application.test_builtin_steps import Answer, Programs
-from vdbg_env.application.bundled_sample import SAMPLE, with_bundled_sample, with_sample_in_sight
-from vdbg_env.application.run_in_image import RunRequest
-from vdbg_env.application.runbook_request import RunbookRequest
-from vdbg_env.application.step_place import ContainerRequest
-from vdbg_env.errors import HostNotAble
-from vdbg_env.image.run_settings import RunSettings
-from vdbg_env.resources import data_dir
+from tests.unit.application.builtins.test_steps import Answer, Programs
+from vdbg_env.application.image.run import RunRequest
+from vdbg_env.application.run.request import RunbookRequest
+from vdbg_env.application.run.sample import SAMPLE, with_bundled_sample, with_sample_in_sight
+from vdbg_env.application.run.target import ContainerRequest
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.run_settings import RunSettings
 
 IMA = RunbookRequest(runbook="illegal-memory-access")
 GPU = MappingProxyType({"nvidia-smi": "GPU 0: NVIDIA H200 (UUID: GPU-1)\n"})

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.command_line import Ran, vdbg_env
 from vdbg_env.application.ports import StartedStep
-from vdbg_env.cli import main, wiring
-from vdbg_env.errors import EngineFailed
+from vdbg_env.cli import composition, main
+from vdbg_env.common.errors import EngineFailed
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.runbook.invocation import Invocation
 
@@ -216,7 +216,7 @@ def test_a_bug_of_ours_is_no_bad_revision(here: Path, monkeypatch: pytest.Monkey
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("vdbg_env.cli.runbook_run.begin", broken)
+    monkeypatch.setattr("vdbg_env.cli.runbook.runbook_run.begin", broken)
     ran = _run("--bisect", "--", "true")
     assert ran.status == 128
     assert "ZeroDivisionError" in ran.stderr
@@ -266,9 +266,9 @@ class EngineAway:
 def test_a_run_whose_engine_went_away_says_how_to_go_on(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    local = wiring.local_place
+    local = composition.local_place
     with monkeypatch.context() as patch:
-        patch.setattr(wiring, "local_place", lambda env: replace(local(env), runner=lambda *_: EngineAway()))
+        patch.setattr(composition, "local_place", lambda env: replace(local(env), runner=lambda *_: EngineAway()))
         assert run("--run-dir", "r") == 1
     told = capsys.readouterr().err
     assert "error: the engine is away" in told

@@ -14,7 +14,7 @@ from vdbg_env.cli import main
 from vdbg_env.record.diff import diff
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 
-SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
+SCHEMAS = Path(__file__).parents[4] / "docs" / "schemas"
 RUNBOOK = """\
 apiVersion: vdbg-env/v1
 kind: Runbook

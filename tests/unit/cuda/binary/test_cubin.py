@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.builders.cubin import cubin
 from tests.builders.elf import ElfSpec, SectionSpec, build_elf
-from vdbg_env.cuda.cubin import KERNELS_NAMED, read_cubin, read_cubin_start
-from vdbg_env.cuda.elf import SHT_NOBITS
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.cubin import KERNELS_NAMED, read_cubin, read_cubin_start
+from vdbg_env.cuda.binary.elf import SHT_NOBITS
 
 kernel_names = st.text("abcdefghij_Z0123456789", min_size=1, max_size=60)
 

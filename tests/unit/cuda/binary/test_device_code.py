@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.builders.cubin import cubin
 from tests.builders.elf import ElfSpec, SectionSpec, build_elf
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
-from vdbg_env.cuda import ar
-from vdbg_env.cuda.device_code import find_device_code, may_hold_device_code
-from vdbg_env.cuda.elf import ET_CORE
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary import ar
+from vdbg_env.cuda.binary.device_code import find_device_code, may_hold_device_code
+from vdbg_env.cuda.binary.elf import ET_CORE
 
 ONE = container(EntrySpec(payload=cubin("one"), identifier="one.cu"))
 TWO = container(EntrySpec(payload=cubin("two"), identifier="two.cu"))

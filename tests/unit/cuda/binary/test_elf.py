@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders.elf import ElfSpec, SectionSpec, SymbolSpec, build_elf
-from vdbg_env.cuda.elf import CUDA_12, CUDA_13, ET_CORE, SHT_NOBITS, Elf, Identity
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.elf import CUDA_12, CUDA_13, ET_CORE, SHT_NOBITS, Elf, Identity
 
 KERNEL = ElfSpec(
     sections=[

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container
-from vdbg_env.cuda import decompression, fatbin
-from vdbg_env.cuda.decompression import Compression
-from vdbg_env.cuda.fatbin import EntryFlag, EntryKind, entries
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary import decompression, fatbin
+from vdbg_env.cuda.binary.decompression import Compression
+from vdbg_env.cuda.binary.fatbin import EntryFlag, EntryKind, entries
 
 CUBIN = cubin("_Z1kPf")
 PTX = b".version 9.0\n.target sm_90\n"

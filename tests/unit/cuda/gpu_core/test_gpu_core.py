@@ -20,7 +20,8 @@ from tests.builders.core_builder import (
     illegal_address_core,
     sample_module,
 )
-from vdbg_env.cuda.elf import CUDA_13, Identity
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.elf import CUDA_13, Identity
 from vdbg_env.cuda.gpu_core import (
     CoreSections,
     Fault,
@@ -30,9 +31,8 @@ from vdbg_env.cuda.gpu_core import (
     read_core,
     read_registers,
 )
-from vdbg_env.errors import UnreadableBinary
 
-CORES = Path(__file__).parents[2] / "data" / "cores"
+CORES = Path(__file__).parents[3] / "data" / "cores"
 
 
 def sample(name: str) -> bytes:

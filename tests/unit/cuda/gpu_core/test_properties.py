@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders.core_builder import BRANCHES, exited_warps_core, hang_core, illegal_address_core
+from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.gpu_core import CoreSections, find_faults, find_standing, read_core, read_registers
 from vdbg_env.cuda.gpu_core import layout as reader_layout
-from vdbg_env.errors import UnreadableBinary
 
 CORES = {
     "fault": illegal_address_core(),

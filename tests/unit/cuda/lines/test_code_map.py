@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.cubins import cubin, place
-from vdbg_env.cuda.code_map import CodeMap
-from vdbg_env.cuda.source_frame import Chain
-from vdbg_env.errors import UnreadableBinary
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.cuda.lines.source_frame import Chain
 
 
 def lines(chain: Chain) -> list[int]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders.line_program import RowSpec, build_line_section
-from vdbg_env.cuda.line_program import LineProgram, Rows, decode, read_units
+from vdbg_env.cuda.lines.line_program import LineProgram, Rows, decode, read_units
 
 row_specs = st.builds(
     RowSpec,

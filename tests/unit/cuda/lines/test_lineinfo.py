@@ -4,10 +4,10 @@ import pytest
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
-from vdbg_env.cuda.decompression import Compression
-from vdbg_env.cuda.device_code import find_device_code
-from vdbg_env.cuda.fatbin import EntryKind
-from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Verdict, file_report, judge
+from vdbg_env.cuda.binary.decompression import Compression
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.binary.fatbin import EntryKind
+from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, LineinfoReport, Verdict, file_report, judge
 
 WITH = EntrySpec(payload=cubin("_Z4goodPf", lines=True), identifier="good.cu")
 WITHOUT = EntrySpec(payload=cubin("_Z3badPf"))

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cubins import cubin
-from vdbg_env.cuda.code_map import CodeMap
-from vdbg_env.cuda.place_query import PlaceQuery, identifier_in, matching, parse_place
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
+from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, matching, parse_place
 
 FUNCTIONS = CodeMap(cubin("inline_chain_sm90")).functions
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vdbg_env.cuda.demangling import CUT, LONGEST, demangle, short_name
+from vdbg_env.cuda.symbols.demangling import CUT, LONGEST, demangle, short_name
 
 
 @pytest.mark.parametrize(

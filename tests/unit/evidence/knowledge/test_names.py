@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.application.knowledge import explain_name, shipped_knowledge
+from vdbg_env.application.knowledge.load import explain_name, shipped_knowledge
 from vdbg_env.evidence.knowledge.surface_table import (
     ReleaseTable,
     read_release_table,

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from tests.support.triage import triage_bytes
-from vdbg_env.application.knowledge import shipped_knowledge
+from vdbg_env.application.knowledge.load import shipped_knowledge
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ROWS: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "data" / "truth-table.yaml").read_text())["rows"]
 CLAIMS = 49
 

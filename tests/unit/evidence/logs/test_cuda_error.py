@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.evidence.cuda_error import parse_cuda_error, parse_cuda_errors
+from vdbg_env.evidence.logs.cuda_error import parse_cuda_error, parse_cuda_errors
 
 
 @pytest.mark.parametrize(

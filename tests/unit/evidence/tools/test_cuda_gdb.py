@@ -5,10 +5,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.cuda.source_frame import SourceFrame
-from vdbg_env.evidence.cuda_gdb import cuda_gdb_findings, parse_cuda_gdb
+from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.evidence.tools.cuda_gdb import cuda_gdb_findings, parse_cuda_gdb
 
-DATA = Path(__file__).parents[2] / "data" / "cuda_gdb"
+DATA = Path(__file__).parents[3] / "data" / "cuda_gdb"
 
 
 def transcript(name: str) -> str:

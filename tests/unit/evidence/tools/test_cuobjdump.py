@@ -2,8 +2,8 @@
 
 import pytest
 
-from vdbg_env.cuda.lineinfo import Counts, FileReport
-from vdbg_env.evidence.cuobjdump import parse_listing, parse_section_names, weigh
+from vdbg_env.cuda.lines.lineinfo import Counts, FileReport
+from vdbg_env.evidence.tools.cuobjdump import parse_listing, parse_section_names, weigh
 
 LIBRARY = """\
 ELF file    1: rdc0.1.sm_80.cubin

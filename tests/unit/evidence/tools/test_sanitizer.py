@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.cuda.source_frame import SourceFrame
+from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Level
-from vdbg_env.evidence.sanitizer import Tool, parse_sanitizer
-from vdbg_env.evidence.sanitizer_findings import sanitizer_findings
+from vdbg_env.evidence.tools.sanitizer import Tool, parse_sanitizer
+from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
 
 NEW = """\
 ========= COMPUTE-SANITIZER

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.triage import shipped, triage_bytes
-from vdbg_env.errors import BadDocument
+from vdbg_env.common.errors import BadDocument
 from vdbg_env.evidence.triage.rules import NO_FAILURE, Rule, read_rule_book
 
 CLASSES = {
@@ -63,7 +63,7 @@ def test_patterns_that_could_backtrack_are_refused_with_their_place(pattern: str
 
 
 def test_an_unknown_class_is_a_complaint_with_the_nearest_name() -> None:
-    classes = (Path(__file__).parents[3] / "runbooks" / "triage" / "classes.yaml").read_bytes()
+    classes = (Path(__file__).parents[4] / "runbooks" / "triage" / "classes.yaml").read_bytes()
     text = HEADER + b"  - id: bad\n    class: nccl-failur\n    text: [abcd]\n" + SOURCE
     with pytest.raises(BadDocument) as caught:
         read_rule_book([("rules.yaml", text), ("classes.yaml", classes)])

@@ -11,12 +11,20 @@ from hypothesis import strategies as st
 
 from tests.support.golden import assert_golden
 from tests.support.image_library import planned
-from vdbg_env.errors import BadInput
-from vdbg_env.image.apptainer import apptainer
-from vdbg_env.image.request import BuildRequest, Secret
-from vdbg_env.image.run_settings import DumpVolume, Gpu, RunSettings, parse_dumps, parse_gpu, parse_size, warnings
-from vdbg_env.image.run_writers import compose, docker_argv, kubernetes, seccomp_text
-from vdbg_env.resources import data_dir
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.run_settings import (
+    DumpVolume,
+    Gpu,
+    RunSettings,
+    parse_dumps,
+    parse_gpu,
+    parse_size,
+    warnings,
+)
+from vdbg_env.image.profile.request import BuildRequest, Secret
+from vdbg_env.image.render.apptainer import apptainer
+from vdbg_env.image.render.manifests import compose, docker_argv, kubernetes, seccomp_text
 
 SETTINGS = RunSettings(
     image="vdbg-env/sample:1", command=("vllm", "serve", "a model"), env=(("CUDA_LAUNCH_BLOCKING", "1"),), ports=(8000,)

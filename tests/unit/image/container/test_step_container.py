@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.errors import BadInput
-from vdbg_env.image.step_container import Mount, parse_mount, start_folder
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.step_container import Mount, parse_mount, start_folder
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.errors import BadInput
-from vdbg_env.image.parallelism import GIB, Machine, parallelism
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.parallelism import GIB, Machine, parallelism
 
 
 def test_memory_bounds_what_cores_would_allow() -> None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tests.support.dockerfile_reader import read_dockerfile
 from tests.support.image_library import planned, shipped
-from vdbg_env.errors import BadInput
-from vdbg_env.image.dockerfile import dockerfile
-from vdbg_env.image.plan import ROOT, CopyStep, RunStep, Variable, shell_word
-from vdbg_env.image.planner import plan
-from vdbg_env.image.request import BuildRequest, Secret, Site
-from vdbg_env.image.source import LocalTree
-from vdbg_env.image.spec import ImageSpec
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.plan import ROOT, CopyStep, RunStep, Variable, shell_word
+from vdbg_env.image.plan.planner import plan
+from vdbg_env.image.profile.request import BuildRequest, Secret, Site
+from vdbg_env.image.profile.source import LocalTree
+from vdbg_env.image.profile.spec import ImageSpec
+from vdbg_env.image.render.dockerfile import dockerfile
 
 SAMPLE = BuildRequest(profile="sample")
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.image_library import planned, shipped
-from vdbg_env.errors import BadInput
-from vdbg_env.image.compatibility import Combination, judge, require_compatible
-from vdbg_env.image.knowledge import read_knowledge, version_key
-from vdbg_env.image.request import BuildRequest
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.profile.compatibility import Combination, judge, require_compatible
+from vdbg_env.image.profile.knowledge import read_knowledge, version_key
+from vdbg_env.image.profile.request import BuildRequest
 
 GOOD = Combination(
     cuda="13.0", arch=("9.0",), gcc="14.2", python="3.13", torch="2.14.0", vllm="0.33.0", driver="580.95.05"

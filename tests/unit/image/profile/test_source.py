@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.errors import BadInput, VdbgError
-from vdbg_env.image.source import Bundled, GitRef, LocalTree, Sdist, Source, parse_source
+from vdbg_env.common.errors import BadInput, VdbgError
+from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Source, parse_source
 
 
 @pytest.mark.parametrize(

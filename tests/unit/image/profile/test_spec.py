@@ -7,11 +7,11 @@ import jsonschema
 import pytest
 
 from tests.support.image_library import shipped
-from vdbg_env import yaml_source
-from vdbg_env.errors import BadDocument
-from vdbg_env.image import knowledge, spec
-from vdbg_env.image.spec import ImageSpec, read_spec
-from vdbg_env.resources import data_dir
+from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import BadDocument
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.profile import knowledge, spec
+from vdbg_env.image.profile.spec import ImageSpec, read_spec
 
 KNOWN = {name: file.text for name, file in shipped().profiles.items()}
 CHILD = "schema: vdbg-env/image/v1\nname: mine\nsummary: my own\nextends: sample\n"

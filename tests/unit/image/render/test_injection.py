@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from tests.support.dockerfile_reader import Read, read_dockerfile
 from tests.support.image_library import shipped
-from vdbg_env.errors import VdbgError
-from vdbg_env.image.apptainer import apptainer
-from vdbg_env.image.dockerfile import dockerfile
-from vdbg_env.image.planner import plan
-from vdbg_env.image.request import BuildRequest, PipIndex, Site
-from vdbg_env.image.source import GitRef, Sdist
-from vdbg_env.image.spec import ImageSpec
+from vdbg_env.common.errors import VdbgError
+from vdbg_env.image.plan.planner import plan
+from vdbg_env.image.profile.request import BuildRequest, PipIndex, Site
+from vdbg_env.image.profile.source import GitRef, Sdist
+from vdbg_env.image.profile.spec import ImageSpec
+from vdbg_env.image.render.apptainer import apptainer
+from vdbg_env.image.render.dockerfile import dockerfile
 
 HARMLESS = "harmless-1"
 FIELDS: dict[str, Callable[[dict[str, Any], dict[str, Any], str], None]] = {

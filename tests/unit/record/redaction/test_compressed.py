@@ -14,7 +14,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from vdbg_env.record.compressed import mask_artifact
+from vdbg_env.record.redaction.compressed import mask_artifact
 
 HF = b"hf_" + b"AbCdEfGhIjKlMnOpQrStUvWxYz012345"
 TEXT = b"the token is " + HF + b" and the word is tell-nobody-77\n"

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.record import needle_index
-from vdbg_env.record.needle_index import NeedleIndex, fold_also
+from vdbg_env.record.redaction import needle_index
+from vdbg_env.record.redaction.needle_index import NeedleIndex, fold_also
 
 WORDS = (b"error", b"Token", b"gho_", b"ghp_")
 FOLD = fold_also(b"po")

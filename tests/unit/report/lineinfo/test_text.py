@@ -8,8 +8,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from tests.support.golden import assert_golden
-from vdbg_env.cuda.lineinfo import Counts, FileReport, LineinfoReport, Missing, Witness
-from vdbg_env.report import lineinfo, lineinfo_json
+from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, LineinfoReport, Missing, Witness
+from vdbg_env.report.lineinfo import as_json as lineinfo_json
+from vdbg_env.report.lineinfo import text as lineinfo
 
 SCHEMA_FILE = "../../docs/schemas/verify-v1.schema.json"  # from tests/golden
 

@@ -10,14 +10,14 @@ import pytest
 from tests.support import reports
 from vdbg_env.evidence.finding import HowKnown, Level
 from vdbg_env.evidence.observation import EndedBy
-from vdbg_env.report import run_json
-from vdbg_env.report.changes import Effect
-from vdbg_env.report.model import Provenance, Report, StepStatus
 from vdbg_env.report.plain_text import signal_name
+from vdbg_env.report.run import as_json as run_json
+from vdbg_env.report.run.changes import Effect
+from vdbg_env.report.run.model import Provenance, Report, StepStatus
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schemas" / "run-v1.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[4] / "docs" / "schemas" / "run-v1.schema.json").read_text())
 
 
 @pytest.mark.parametrize("report", [reports.FULL, reports.HANG, reports.BARE], ids=["full", "hang", "bare"])

@@ -5,12 +5,12 @@ import shlex
 
 from tests.support.reports import FAULT, GRAPHS, IMA
 from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.not_started import not_started_findings
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
-from vdbg_env.record.walk import Walk, Walked
-from vdbg_env.report.assemble import RunFacts, assemble
-from vdbg_env.report.model import Report, StepStatus
-from vdbg_env.report.what_next import next_steps, typed_outside
+from vdbg_env.evidence.system.not_started import not_started_findings
+from vdbg_env.record.progress import Walk, Walked
+from vdbg_env.report.run.assemble import RunFacts, assemble
+from vdbg_env.report.run.model import Report, StepStatus
+from vdbg_env.report.run.next_steps import next_steps, typed_outside
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import (
     Builtin,

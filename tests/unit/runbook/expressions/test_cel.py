@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.runbook import template
-from vdbg_env.runbook.expression import (
+from vdbg_env.runbook.expressions import template
+from vdbg_env.runbook.expressions.cel import (
     BadExpression,
     ExpressionFailed,
     Names,

@@ -7,11 +7,12 @@ import pytest
 
 from tests.support.golden import assert_golden
 from tests.support.shipped import RUNBOOKS, library
-from tests.unit.runbook.broken_runbooks import BROKEN, RIGHT, broken
-from vdbg_env import yaml_source
-from vdbg_env.errors import BadDocument
-from vdbg_env.runbook import parse, patterns
-from vdbg_env.runbook.library import Library
+from tests.unit.runbook.lint.broken_runbooks import BROKEN, RIGHT, broken
+from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import BadDocument
+from vdbg_env.runbook import parse
+from vdbg_env.runbook.lint import patterns
+from vdbg_env.runbook.parsing.library import Library
 
 KNOWN = ["illegal-memory-access", "kernel-hang"]
 

@@ -8,10 +8,10 @@ from jsonschema import Draft202012Validator
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from tests.support.shipped import RUNBOOKS, shipped
-from vdbg_env.errors import BadInput
-from vdbg_env.runbook import plan
-from vdbg_env.runbook.inputs import final_inputs
-from vdbg_env.runbook.schema import SCHEMA_FILE, json_schema
+from vdbg_env.common.errors import BadInput
+from vdbg_env.runbook.machine import plan
+from vdbg_env.runbook.machine.inputs import final_inputs
+from vdbg_env.runbook.parsing.schema import SCHEMA_FILE, json_schema
 from vdbg_env.runbook.state import Facts
 
 RUNBOOK = shipped("illegal-memory-access")
@@ -43,7 +43,7 @@ def test_the_plan_as_a_document_reads_as_its_golden() -> None:
 
 
 def test_the_published_schema_is_that_of_the_code_and_takes_the_shipped_files() -> None:
-    from vdbg_env import yaml_source
+    from vdbg_env.common import yaml_source
 
     published = json.loads((RUNBOOKS / SCHEMA_FILE).read_text())
     assert published == json.loads(json.dumps(json_schema())), "run: vdbg-env runbooks schema > runbooks/" + SCHEMA_FILE

@@ -2,8 +2,8 @@
 
 import pytest
 
+from vdbg_env.runbook.machine.requirements import unmet
 from vdbg_env.runbook.model import Requires
-from vdbg_env.runbook.requirements import unmet
 from vdbg_env.runbook.state import Facts
 
 ALL = Requires(tools=("cuda-gdb", "nvdisasm"), gpu=True, lineinfo=True, free_disk=2 << 30)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tests.support.runbooks import crashed, hung, observation, ran, result
-from vdbg_env.errors import BadInput
+from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.finding import Level
 from vdbg_env.evidence.observation import Ended, EndedBy, MemoryKills, Observation, WorkerEnvironment
-from vdbg_env.runbook import engine
 from vdbg_env.runbook.invocation import Matcher
+from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import (
     ArgvOverlay,
     Builtin,
@@ -92,7 +92,7 @@ INPUTS = {"argv": ["./a.out", "x"], "deep": False}
 
 
 def begin(runbook: Runbook = RUNBOOK, facts: Facts | None = None) -> tuple[RunState, Decision]:
-    return engine.start(runbook, INPUTS, facts or Facts())  # type: ignore[arg-type]
+    return transitions.start(runbook, INPUTS, facts or Facts())  # type: ignore[arg-type]
 
 
 def test_the_first_decision_starts_the_first_step() -> None:
@@ -104,11 +104,11 @@ def test_the_first_decision_starts_the_first_step() -> None:
 
 def test_a_crash_leads_on_with_the_steps_delta() -> None:
     state, _ = begin()
-    state, decision = engine.advance(state, result("baseline", crashed("baseline", "ima")))
+    state, decision = transitions.advance(state, result("baseline", crashed("baseline", "ima")))
     assert isinstance(decision, RunStep)
     assert decision.invocation.argv == ("./a.out", "x", "--one")
     assert decision.invocation.env == {"CUDA_LAUNCH_BLOCKING": "1"}
-    state, decision = engine.advance(state, result("blocking", crashed("blocking", "ima")))
+    state, decision = transitions.advance(state, result("blocking", crashed("blocking", "ima")))
     assert decision == Finish(verdict=Verdict.REPRODUCED, why="the failure was reproduced in step 'baseline'")
     (finding,) = state.findings
     assert (finding.rule, finding.message, str(finding.location)) == ("VDBG010", "seen: text of ima", "a.py:12")
@@ -124,7 +124,7 @@ def test_a_crash_leads_on_with_the_steps_delta() -> None:
 )
 def test_how_it_ended_does_not_say_whether_the_bug_showed(seen: Observation, expected: str) -> None:
     state, _ = begin()
-    state, decision = engine.advance(state, result("baseline", seen))
+    state, decision = transitions.advance(state, result("baseline", seen))
     assert isinstance(decision, Finish)
     record = state.trail[0]
     assert record.ended == seen.ended
@@ -133,7 +133,7 @@ def test_how_it_ended_does_not_say_whether_the_bug_showed(seen: Observation, exp
 
 def test_another_failure_branches_to_its_runbook() -> None:
     state, _ = begin()
-    _, decision = engine.advance(state, result("baseline", crashed("baseline", "oom")))
+    _, decision = transitions.advance(state, result("baseline", crashed("baseline", "oom")))
     assert decision == BranchTo(runbook="out-of-memory", step="baseline", came_from=("small",))
 
 
@@ -151,13 +151,13 @@ def test_an_outcome_may_name_the_runbook_by_what_was_seen(seen: dict[str, str], 
     elsewhere = Outcome(status=Status.FAIL, next=ToRunbook(runbook="${{ results.runbook }}"))
     step = replace(baseline, readers=(Builtin(name="triage", version=1),), outcomes=(elsewhere,))
     state, _ = begin(replace(RUNBOOK, steps=(step, *RUNBOOK.steps[1:])))
-    _, decision = engine.advance(state, result("baseline", crashed("baseline"), **seen))
+    _, decision = transitions.advance(state, result("baseline", crashed("baseline"), **seen))
     assert decision == expected
 
 
 def test_an_outcome_that_leads_back_to_a_walked_runbook_is_passed_over() -> None:
-    state, _ = engine.start(RUNBOOK, INPUTS, Facts(), came_from=("out-of-memory",))  # type: ignore[arg-type]
-    state, _ = engine.advance(state, result("baseline", crashed("baseline", "oom")))
+    state, _ = transitions.start(RUNBOOK, INPUTS, Facts(), came_from=("out-of-memory",))  # type: ignore[arg-type]
+    state, _ = transitions.advance(state, result("baseline", crashed("baseline", "oom")))
     assert state.trail[0].outcome is Status.UNRESOLVED
     assert state.trail[0].notes == ("runbook 'out-of-memory' was walked already",)
 
@@ -167,20 +167,20 @@ def test_a_runbook_that_was_walked_is_not_walked_again() -> None:
     assert isinstance(baseline, Run)
     back = replace(baseline, outcomes=(Outcome(status=Status.FAIL, next=ToRunbook(runbook="out-of-memory")),))
     small = replace(RUNBOOK, steps=(back, *RUNBOOK.steps[1:]))
-    state, _ = engine.start(small, INPUTS, Facts(), came_from=("out-of-memory",))  # type: ignore[arg-type]
-    _, decision = engine.advance(state, result("baseline", crashed("baseline", "oom")))
+    state, _ = transitions.start(small, INPUTS, Facts(), came_from=("out-of-memory",))  # type: ignore[arg-type]
+    _, decision = transitions.advance(state, result("baseline", crashed("baseline", "oom")))
     assert isinstance(decision, Finish)
     assert decision.why == "runbook 'out-of-memory' was already walked"
 
 
 def test_a_question_may_lead_back_and_its_default_ends() -> None:
     state, _ = begin()
-    state, decision = engine.advance(state, result("baseline", ran("baseline")))
+    state, decision = transitions.advance(state, result("baseline", ran("baseline")))
     assert isinstance(decision, AskPerson)
     assert decision.prompt == "not_reproduced: again?"
-    again, decision = engine.advance(state, StepResult(step="ask", choice="again"))
+    again, decision = transitions.advance(state, StepResult(step="ask", choice="again"))
     assert isinstance(decision, RunStep)
-    _, decision = engine.advance(state, StepResult(step="ask"))
+    _, decision = transitions.advance(state, StepResult(step="ask"))
     assert decision == Finish(verdict=Verdict.NOT_REPRODUCED, why="the failure did not show")
     assert again.trail[-1].choice == "again"
 
@@ -188,29 +188,29 @@ def test_a_question_may_lead_back_and_its_default_ends() -> None:
 def test_a_step_is_repeated_until_the_bug_shows_and_no_more() -> None:
     state, _ = begin()
     tries = [ran("baseline", attempt=1)]
-    assert engine.again(state, tries)
+    assert transitions.again(state, tries)
     tries.append(crashed("baseline", "ima", attempt=2))
-    assert not engine.again(state, tries)
-    state, _ = engine.advance(state, result("baseline", *tries))
+    assert not transitions.again(state, tries)
+    state, _ = transitions.advance(state, result("baseline", *tries))
     assert (state.trail[0].attempts, state.trail[0].reproduced) == (2, 1)
 
 
 def test_the_count_bounds_the_repeats() -> None:
     state, _ = begin()
-    assert not engine.again(state, [ran("baseline", attempt=i) for i in (1, 2, 3)])
+    assert not transitions.again(state, [ran("baseline", attempt=i) for i in (1, 2, 3)])
 
 
 def test_an_attempt_that_the_kernel_ended_for_lack_of_memory_is_a_finding_of_its_step() -> None:
     state, _ = begin()
     seen = replace(crashed("baseline"), memory_kills=MemoryKills(cgroup=1))
-    state, _ = engine.advance(state, result("baseline", seen))
+    state, _ = transitions.advance(state, result("baseline", seen))
     assert [(f.rule, f.step) for f in state.findings] == [("memory-kill", "baseline")]
 
 
 def test_what_cannot_be_started_at_all_is_not_tried_again() -> None:
     state, _ = begin()
     refused = observation("baseline", ended=Ended(by=EndedBy.NOT_STARTED, message="nope: No such file or directory"))
-    assert not engine.again(state, [refused])
+    assert not transitions.again(state, [refused])
 
 
 def test_a_command_that_could_not_be_started_is_not_tried_with_another_setting_either() -> None:
@@ -218,7 +218,7 @@ def test_a_command_that_could_not_be_started_is_not_tried_with_another_setting_e
     first, second = replace(BLOCKING, id="first"), replace(BLOCKING, id="second")
     leads_on = tuple(replace(outcome, next=ToStep(step="second")) for outcome in BLOCKING.outcomes)
     state, _ = begin(replace(RUNBOOK, steps=(replace(first, outcomes=leads_on), second)))
-    state, decision = engine.advance(state, result("first", observation("first", ended=refused)))
+    state, decision = transitions.advance(state, result("first", observation("first", ended=refused)))
     assert isinstance(decision, Finish)
     assert decision.why == "the workload was never run: nope: No such file or directory"
     assert [record.skipped_because for record in state.trail] == [
@@ -240,7 +240,7 @@ def test_a_tool_that_could_not_be_started_says_nothing_of_the_command_inside_it(
     leads_on = tuple(replace(outcome, next=ToStep(step="second")) for outcome in BLOCKING.outcomes)
     wrapped = replace(BLOCKING, id="first", argv=ArgvOverlay(wrap=("tool",)), outcomes=leads_on)
     state, _ = begin(replace(RUNBOOK, steps=(wrapped, replace(BLOCKING, id="second"))))
-    state, decision = engine.advance(state, result("first", observation("first", ended=refused)))
+    state, decision = transitions.advance(state, result("first", observation("first", ended=refused)))
     assert isinstance(decision, RunStep)
     assert decision.invocation.step == "second"
 
@@ -268,7 +268,7 @@ def test_a_delta_that_did_not_reach_the_worker_has_tried_nothing() -> None:
     state, _ = begin(replace(RUNBOOK, steps=(BLOCKING,)))
     worker = WorkerEnvironment(pid=4, name="VLLM::Worker_TP0", seen={"CUDA_LAUNCH_BLOCKING": None})
     seen = replace(crashed("blocking", "ima"), workers=(worker,))
-    state, decision = engine.advance(state, result("blocking", seen))
+    state, decision = transitions.advance(state, result("blocking", seen))
     assert state.trail[0].outcome is Status.ERROR
     assert state.trail[0].message == "VLLM::Worker_TP0 had CUDA_LAUNCH_BLOCKING=(unset), the step asked for 1"
     assert state.findings == ()
@@ -280,14 +280,14 @@ def test_of_several_ranks_the_first_failure_is_the_cause_and_not_the_siblings_to
     state, _ = begin()
     victim = replace(crashed("baseline", rank=0), ended=Ended(by=EndedBy.SIGNAL, signal=15), duration_s=1.0)
     cause = replace(crashed("baseline", "ima", rank=1), ended=Ended(by=EndedBy.SIGNAL, signal=11), duration_s=2.0)
-    state, _ = engine.advance(state, result("baseline", victim, cause))
+    state, _ = transitions.advance(state, result("baseline", victim, cause))
     assert state.trail[0].ended == cause.ended
 
 
 def test_a_result_of_another_step_is_refused() -> None:
     state, _ = begin()
     with pytest.raises(BadInput, match="'blocking' came where one of 'baseline' was awaited"):
-        engine.advance(state, result("blocking", ran("blocking")))
+        transitions.advance(state, result("blocking", ran("blocking")))
 
 
 def test_replaying_the_results_gives_the_same_state() -> None:
@@ -295,16 +295,16 @@ def test_replaying_the_results_gives_the_same_state() -> None:
                result("baseline", crashed("baseline", "ima")), result("blocking", ran("blocking"))]  # fmt: skip
     first, second = begin()[0], begin()[0]
     for one in results:
-        first, _ = engine.advance(first, one)
+        first, _ = transitions.advance(first, one)
     for one in results:
-        second, _ = engine.advance(second, one)
+        second, _ = transitions.advance(second, one)
     assert first == second
     assert first.decision == Finish(verdict=Verdict.REPRODUCED, why="the failure was reproduced in step 'baseline'")
 
 
 def test_a_run_cut_short_keeps_what_it_knows() -> None:
     state, _ = begin()
-    state, _ = engine.advance(state, result("baseline", crashed("baseline", "ima")))
-    ended, finish = engine.cut_short(state, "the total time of 1 h is spent", out_of_time=True)
+    state, _ = transitions.advance(state, result("baseline", crashed("baseline", "ima")))
+    ended, finish = transitions.cut_short(state, "the total time of 1 h is spent", out_of_time=True)
     assert finish.verdict is Verdict.OUT_OF_TIME
     assert ended.trail == state.trail

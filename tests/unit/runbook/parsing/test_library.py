@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.runbook.broken_runbooks import RIGHT
-from vdbg_env.application.runbook_library import Folder, RunbookLibrary
-from vdbg_env.application.runbook_request import RunbookRequest, prepare
-from vdbg_env.errors import BadDocument, BadInput
+from tests.unit.runbook.lint.broken_runbooks import RIGHT
+from vdbg_env.application.run.library import Folder, RunbookLibrary
+from vdbg_env.application.run.request import RunbookRequest, prepare
+from vdbg_env.common.errors import BadDocument, BadInput
 
 STEP = (
     "apiVersion: vdbg-env/v1\nkind: Step\nmetadata: {name: mine, title: Mine}\nspec:\n"

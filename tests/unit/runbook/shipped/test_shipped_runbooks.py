@@ -8,17 +8,17 @@ import pytest
 import yaml
 
 from tests.support.shipped import RUNBOOKS, library, shipped
-from vdbg_env.application.knowledge import shipped_knowledge
-from vdbg_env.application.triage_log import rule_book
-from vdbg_env.runbook.engine_args import as_flags
+from vdbg_env.application.analysis.triage import rule_book
+from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.runbook.model import Run, Runbook
+from vdbg_env.runbook.workload.engine_args import as_flags
 
 NAMES = sorted(path.stem for path in RUNBOOKS.glob("*.yaml"))
 # What goes wrong while a failure is looked into: no log names these, so no class of triage leads here.
 TROUBLE_WITH_THE_SEARCH = {
     "no-core-dump", "core-dump-too-large", "missing-source-lines", "model-download-hangs", "slow-file-system",
 }  # fmt: skip
-LINES = yaml.safe_load((Path(__file__).parents[2] / "data" / "runbook-lines.yaml").read_text())
+LINES = yaml.safe_load((Path(__file__).parents[3] / "data" / "runbook-lines.yaml").read_text())
 
 
 def lines_of(runbook: str, matcher: str) -> tuple[str, ...]:

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.shipped import RUNBOOKS, shipped
-from tests.unit.application.test_builtin_steps import Bench
-from vdbg_env.engines.replay import ReplayedStep
+from tests.unit.application.builtins.test_steps import Bench
+from vdbg_env.adapters.execution.replay import ReplayedStep
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.observation import Observation
-from vdbg_env.runbook import engine
-from vdbg_env.runbook.engine_args import VARIABLE, WITNESS
-from vdbg_env.runbook.inputs import final_inputs
+from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Outcome, Runbook
 from vdbg_env.runbook.state import (
     AskPerson,
@@ -28,6 +27,7 @@ from vdbg_env.runbook.state import (
     StepResult,
     UseBuiltin,
 )
+from vdbg_env.runbook.workload.engine_args import VARIABLE, WITNESS
 
 SERVE = ("vllm", "serve", "org/model")
 IMA = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
@@ -217,11 +217,11 @@ class Teller:
         self.inputs = final_inputs(self.runbook, {**INPUTS.get(name, {}), **story.inputs}, story.argv, {})
 
     def told(self) -> tuple[RunState, Decision]:
-        state, decision = engine.start(self.runbook, self.inputs, Facts(data_dir=str(RUNBOOKS)))
+        state, decision = transitions.start(self.runbook, self.inputs, Facts(data_dir=str(RUNBOOKS)))
         for _ in range(30):
             if isinstance(decision, Finish | BranchTo):
                 return state, decision
-            state, decision = engine.advance(state, self.answer(decision))
+            state, decision = transitions.advance(state, self.answer(decision))
         raise AssertionError("the story has no end")
 
     def answer(self, decision: Decision) -> StepResult:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.runbook import engine_args
 from vdbg_env.runbook.invocation import Invocation, placed
 from vdbg_env.runbook.model import ArgvOverlay, Data
-from vdbg_env.runbook.overlay import overlaid_argv, overlaid_env, without_flags
+from vdbg_env.runbook.workload import engine_args
+from vdbg_env.runbook.workload.overlay import overlaid_argv, overlaid_env, without_flags
 
 WORDS = st.lists(st.text(min_size=1, max_size=6), max_size=8)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.shipped import RUNBOOKS
-from vdbg_env.runbook import engine_args
+from vdbg_env.runbook.workload import engine_args
 
 PLUGIN = RUNBOOKS / "lib" / "vllm-overlay"
 

@@ -1,7 +1,7 @@
 """A matcher keeps what a line says, not how a terminal was to paint it."""
 
-from vdbg_env.engines.scribe.orders import MatcherOrder
-from vdbg_env.engines.scribe.output import LineMatcher
+from vdbg_env.supervisor.job import MatcherOrder
+from vdbg_env.supervisor.output.capture import LineMatcher
 
 
 def test_colours_hide_no_match_and_are_not_kept() -> None:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vdbg_env.application.build_events import (
+from vdbg_env.adapters.builders.progress.failure_causes import engine_gone, explain_failure
+from vdbg_env.application.ports.build_events import (
     BuildEvent,
     BuildFailed,
     BuildWarning,
@@ -21,7 +22,6 @@ from vdbg_env.application.build_events import (
     StepEnded,
     StepStarted,
 )
-from vdbg_env.engines.failure_causes import engine_gone, explain_failure
 
 TAIL_LINES = 40
 Stream = Literal["stdout", "stderr"]

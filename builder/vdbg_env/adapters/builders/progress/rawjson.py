@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from vdbg_env.engines.build_progress import LogChunk, Progress, Vertex
+from vdbg_env.adapters.builders.progress.events import LogChunk, Progress, Vertex
 
 
 class RawJsonReader:

@@ -22,13 +22,13 @@ from docker import errors, types
 from docker.utils import socket as frames
 
 import vdbg_env
+from vdbg_env.adapters.docker.attach import open_streams, socket_of
+from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
+from vdbg_env.adapters.docker.host_config import HostOptions, refused_limit, start_error
 from vdbg_env.application.ports import Completed
-from vdbg_env.engines.container_options import HostOptions, refused_limit, start_error
-from vdbg_env.engines.container_terminal import open_streams, socket_of
-from vdbg_env.engines.docker_client import GONE, OUR_LABEL, Engine, engine_errors, explain
-from vdbg_env.errors import BadInput, EngineFailed, HostNotAble, VdbgError
-from vdbg_env.image.run_settings import Ulimit
-from vdbg_env.image.step_container import DATA, PACKAGES, Mount, StepContainer
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
+from vdbg_env.image.container.run_settings import Ulimit
+from vdbg_env.image.container.step_container import DATA, PACKAGES, Mount, StepContainer
 
 Tell = Callable[[str], None]
 

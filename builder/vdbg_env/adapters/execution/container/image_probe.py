@@ -9,10 +9,10 @@ from typing import Any
 
 from docker.errors import ImageNotFound
 
-from vdbg_env.engines.docker_client import engine_errors
-from vdbg_env.engines.step_containers import StepContainers, no_such_image
-from vdbg_env.errors import BadInput, HostNotAble
-from vdbg_env.image.step_container import StepImage
+from vdbg_env.adapters.docker.client import engine_errors
+from vdbg_env.adapters.execution.container.containers import StepContainers, no_such_image
+from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.image.container.step_container import StepImage
 
 LEAST_PYTHON = (3, 11)
 # Old enough in its words for every Python 3, so that one that is too old can say so.

@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from pathlib import Path
 
+from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.application.ports import BinaryFile, BinarySource, Completed, ProgramRunner
-from vdbg_env.engines.docker_images import DockerImages
-from vdbg_env.engines.step_containers import StepContainers
-from vdbg_env.errors import EngineFailed, HostNotAble
-from vdbg_env.image.step_container import Mount, StepImage
+from vdbg_env.common.errors import EngineFailed, HostNotAble
+from vdbg_env.image.container.step_container import Mount, StepImage
 
 _OF_THE_MACHINE = frozenset({"dmesg"})  # there is one kernel, and a container may not read its log
 

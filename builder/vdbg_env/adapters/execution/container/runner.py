@@ -14,19 +14,20 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.engines.left_behind import LOST
-from vdbg_env.engines.scribe import lock_file, orders
-from vdbg_env.engines.step_containers import ContainerEnd, StepContainers
-from vdbg_env.engines.step_orders import StepSettings, mark_of, orders_for
-from vdbg_env.engines.supervision import SupervisedStep, has_ended
-from vdbg_env.errors import HostNotAble, VdbgError
+from vdbg_env.adapters.execution.attempt_result import LOST
+from vdbg_env.adapters.execution.container.containers import ContainerEnd, StepContainers
+from vdbg_env.adapters.execution.job_builder import StepSettings, mark_of, orders_for
+from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
+from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
-from vdbg_env.image.step_container import Mount, StepImage
+from vdbg_env.image.container.step_container import Mount, StepImage
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.supervisor import job as orders
+from vdbg_env.supervisor.state import lock_file
 
 _GIVE_BACK = (
     "import sys; sys.path.insert(0, sys.argv[1])\n"
-    "from vdbg_env.engines.scribe.ownership import give_back; give_back(sys.argv[2])"
+    "from vdbg_env.supervisor.state.ownership import give_back; give_back(sys.argv[2])"
 )
 _SIGKILL_STATUS = 128 + signal.SIGKILL
 

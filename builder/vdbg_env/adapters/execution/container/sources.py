@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.adapters.execution.container.containers import StepContainers
+from vdbg_env.adapters.files.source_lines import LARGEST
 from vdbg_env.application.ports import SourceText
-from vdbg_env.engines.docker_images import DockerImages
-from vdbg_env.engines.source_text import LARGEST
-from vdbg_env.engines.step_containers import StepContainers
-from vdbg_env.errors import VdbgError
-from vdbg_env.image.step_container import StepImage
+from vdbg_env.common.errors import VdbgError
+from vdbg_env.image.container.step_container import StepImage
 
 
 class ContainerSources:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
-from vdbg_env.evidence.driver_progress import driver_findings, read_driver_progress
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.system.driver_progress import driver_findings, read_driver_progress
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult, whole_text
-from vdbg_env.evidence.function_trace import parse_function_trace
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult, whole_text
+from vdbg_env.evidence.logs.function_trace import parse_function_trace
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

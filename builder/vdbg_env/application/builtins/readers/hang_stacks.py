@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult, text_lines
-from vdbg_env.evidence.host_stacks import parse_host_stacks
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult, text_lines
+from vdbg_env.evidence.logs.host_stacks import parse_host_stacks
 
 HANG_FILE = "hang.txt"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult, text_lines
-from vdbg_env.evidence.nccl_log import nccl_findings, parse_nccl_log
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult, text_lines
+from vdbg_env.evidence.logs.nccl_log import nccl_findings, parse_nccl_log
 from vdbg_env.runbook.state import ResultValue
 
 

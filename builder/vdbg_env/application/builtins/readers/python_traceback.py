@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
-from vdbg_env.evidence.python_traceback import read_tracebacks, telling
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.evidence.logs.python_traceback import read_tracebacks, telling
 from vdbg_env.runbook.state import ResultValue
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult, whole_text
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult, whole_text
 from vdbg_env.evidence.finding import Finding, Level
-from vdbg_env.evidence.sanitizer import SanitizerReport, parse_sanitizer
-from vdbg_env.evidence.sanitizer_findings import sanitizer_findings
+from vdbg_env.evidence.tools.sanitizer import SanitizerReport, parse_sanitizer
+from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
 from vdbg_env.runbook.state import ResultValue
 
 

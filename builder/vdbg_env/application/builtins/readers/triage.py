@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.triage_log import rule_book
+from vdbg_env.application.analysis.triage import rule_book
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import RuleBook

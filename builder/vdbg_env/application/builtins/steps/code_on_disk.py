@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext
-from vdbg_env.application.builtin_steps.disassembly import code_of
-from vdbg_env.application.installed import workload_libraries
-from vdbg_env.cuda.code_map import CodeMap, Function, Location
-from vdbg_env.cuda.device_code import find_device_code
-from vdbg_env.cuda.elf import Buffer
-from vdbg_env.cuda.fatbin import EntryKind
+from vdbg_env.application.builtins.context import BuiltinContext
+from vdbg_env.application.builtins.steps.disassembly import code_of
+from vdbg_env.application.knowledge.installed_packages import workload_libraries
+from vdbg_env.common.errors import BadInput, UnreadableBinary
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.binary.elf import Buffer
+from vdbg_env.cuda.binary.fatbin import EntryKind
 from vdbg_env.cuda.gpu_core import Fault, Standing
-from vdbg_env.cuda.line_table import Place
-from vdbg_env.cuda.lineinfo import FileReport, verify
-from vdbg_env.errors import BadInput, UnreadableBinary
+from vdbg_env.cuda.lines.code_map import CodeMap, Function, Location
+from vdbg_env.cuda.lines.line_table import Place
+from vdbg_env.cuda.lines.lineinfo import FileReport, verify
 
 _INSTRUCTION = 16  # bytes, since sm_70
 _ALIKE = 0.9  # share of equal instructions: addresses of globals differ between a file and what the driver loaded

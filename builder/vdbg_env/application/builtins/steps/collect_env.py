@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.installed import installed_versions, workload_python
-from vdbg_env.application.stale_settings import Settings, settings_of, stale_settings
-from vdbg_env.application.version_match import RUNTIMES, Versions, mismatches, shipped_tables
-from vdbg_env.errors import HostNotAble
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_python
+from vdbg_env.application.knowledge.stale_settings import Settings, settings_of, stale_settings
+from vdbg_env.application.knowledge.version_match import RUNTIMES, Versions, mismatches, shipped_tables
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.runbook.state import ResultValue
 
 _PACKAGES = (

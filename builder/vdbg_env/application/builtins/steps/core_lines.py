@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from vdbg_env.application.builtin_steps.code_on_disk import Holder, faulting_code, holders, places_to_look
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
-from vdbg_env.cuda.demangling import demangle, short_name
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.builtins.steps.code_on_disk import Holder, faulting_code, holders, places_to_look
+from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.gpu_core import Fault, Standing, reading
-from vdbg_env.errors import BadInput, UnreadableBinary
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.kernel_makers import maker_of
 from vdbg_env.runbook.state import ResultValue
 

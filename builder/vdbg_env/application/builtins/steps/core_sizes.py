@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
-from vdbg_env.cuda.elf import Buffer, Elf
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.common.errors import BadInput, UnreadableBinary
+from vdbg_env.cuda.binary.elf import Buffer, Elf
 from vdbg_env.cuda.gpu_core import read_core
 from vdbg_env.cuda.gpu_core.layout import SectionType
-from vdbg_env.errors import BadInput, UnreadableBinary
 from vdbg_env.record.dumps import size_text
 from vdbg_env.runbook.state import ResultValue
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.builtin_steps.disassembly import code_of, instruction_at, opinion
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.builtins.steps.disassembly import code_of, instruction_at, opinion
 from vdbg_env.application.ports import CoreFiles
-from vdbg_env.cuda.demangling import demangle, short_name
+from vdbg_env.common.errors import BadInput, VdbgError
 from vdbg_env.cuda.gpu_core import reading
 from vdbg_env.cuda.gpu_core.faults import Scope
 from vdbg_env.cuda.gpu_core.reading import CoreReading
-from vdbg_env.errors import BadInput, VdbgError
-from vdbg_env.evidence.cuda_gdb import GdbTranscript, parse_cuda_gdb
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.gpu_core_findings import gpu_core_findings, place_of
+from vdbg_env.evidence.tools.cuda_gdb import GdbTranscript, parse_cuda_gdb
 from vdbg_env.runbook.state import ResultValue
 
 _GDB_TIME_S = 300.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext
-from vdbg_env.cuda.code_map import CodeMap, Location
+from vdbg_env.application.builtins.context import BuiltinContext
+from vdbg_env.common.errors import VdbgError
 from vdbg_env.cuda.gpu_core import Fault, Standing
-from vdbg_env.cuda.source_frame import Chain
-from vdbg_env.errors import VdbgError
-from vdbg_env.evidence.nvdisasm import Instruction, read_listing
+from vdbg_env.cuda.lines.code_map import CodeMap, Location
+from vdbg_env.cuda.lines.source_frame import Chain
+from vdbg_env.evidence.tools.nvdisasm import Instruction, read_listing
 
 _TIME_S = 120.0
 _AROUND = 6  # instructions shown before and after

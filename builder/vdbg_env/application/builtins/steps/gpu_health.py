@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.ports import ProgramRunner
-from vdbg_env.errors import HostNotAble
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.kernel_log import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
+from vdbg_env.evidence.system.kernel_log import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
 from vdbg_env.runbook.state import ResultValue
 
 _QUERY = (

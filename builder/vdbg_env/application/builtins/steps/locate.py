@@ -6,18 +6,18 @@ as after a rebuild with -lineinfo, which does not change a single instruction, i
 
 from __future__ import annotations
 
-from vdbg_env.application.builtin_steps.code_on_disk import (
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.builtins.steps.code_on_disk import (
     FaultingCode,
     Holder,
     faulting_code,
     holders,
     places_to_look,
 )
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.builtin_steps.disassembly import agrees, instruction_at, opinion
-from vdbg_env.cuda.demangling import demangle, short_name
+from vdbg_env.application.builtins.steps.disassembly import agrees, instruction_at, opinion
+from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.gpu_core import reading
-from vdbg_env.errors import BadInput
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.gpu_core_findings import place_of
 from vdbg_env.runbook.state import ResultValue

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vdbg_env.application.builtin_steps.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.report_files import FORMATS, write_report
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.run.report_files import FORMATS, write_report
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.application.build_events import BuildWarning, OutputLine, StepEnded, StepStarted
-from vdbg_env.engines.build_progress import (
+from vdbg_env.adapters.builders.progress.events import (
     LineSplitter,
     LogChunk,
     Progress,
@@ -10,6 +9,7 @@ from vdbg_env.engines.build_progress import (
     Vertex,
     clean_line,
 )
+from vdbg_env.application.ports.build_events import BuildWarning, OutputLine, StepEnded, StepStarted
 
 
 def vertex(

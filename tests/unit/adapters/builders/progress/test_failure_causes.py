@@ -1,6 +1,6 @@
 import pytest
 
-from vdbg_env.engines.failure_causes import explain_failure
+from vdbg_env.adapters.builders.progress.failure_causes import explain_failure
 
 
 def explain(

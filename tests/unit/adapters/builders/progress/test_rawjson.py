@@ -4,8 +4,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.engines.build_progress import Progress
-from vdbg_env.engines.rawjson import RawJsonReader
+from vdbg_env.adapters.builders.progress.events import Progress
+from vdbg_env.adapters.builders.progress.rawjson import RawJsonReader
 
 VERTEX = {"digest": "sha256:aa", "name": "[1/2] RUN make", "started": "2026-11-21T07:33:40.371218204Z"}
 LOG = {"logs": [{"vertex": "sha256:aa", "stream": 2, "data": base64.b64encode(b"caf\xc3\xa9\n").decode()}]}

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.engines.container_steps import told_by_engine
-from vdbg_env.engines.left_behind import LOST
-from vdbg_env.engines.step_containers import ContainerEnd, create_error, first_process_error
-from vdbg_env.errors import BadInput, EngineFailed, HostNotAble
-from vdbg_env.evidence.memory_kill import memory_kill_findings
+from vdbg_env.adapters.execution.attempt_result import LOST
+from vdbg_env.adapters.execution.container.containers import ContainerEnd, create_error, first_process_error
+from vdbg_env.adapters.execution.container.runner import told_by_engine
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
-from vdbg_env.image.run_settings import RunSettings
-from vdbg_env.image.step_container import StepContainer
+from vdbg_env.evidence.system.memory_kill import memory_kill_findings
+from vdbg_env.image.container.run_settings import RunSettings
+from vdbg_env.image.container.step_container import StepContainer
 
 CONTAINER = StepContainer(settings=RunSettings(image="debug:1"), user="ghost")
 KILLED = ContainerEnd(known=True, code=137)

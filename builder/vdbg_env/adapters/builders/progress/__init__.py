@@ -1,0 +1,1 @@
+"""Progress of a build: the events of every builder in one form."""

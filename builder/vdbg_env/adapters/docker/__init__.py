@@ -1,0 +1,1 @@
+"""The Docker Engine over its SDK: images, containers, volumes and archives."""

@@ -1,0 +1,1 @@
+"""Steps in containers of a Docker Engine."""

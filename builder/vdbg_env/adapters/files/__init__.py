@@ -1,0 +1,1 @@
+"""Files that are read: binaries, core dumps, logs and source trees."""

@@ -1,0 +1,1 @@
+"""This machine: its processes, programs, clock and dump pipes."""

@@ -1,0 +1,1 @@
+"""Analyse what a crash left: binaries, cores, addresses and logs."""

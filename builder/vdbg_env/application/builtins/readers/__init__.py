@@ -1,0 +1,1 @@
+"""Built-in readers: what a step left, turned into findings."""

@@ -1,0 +1,1 @@
+"""Built-in steps: what a runbook can call by name."""

@@ -1,0 +1,1 @@
+"""Operations on this host: doctor, triggering dumps, stored dumps."""

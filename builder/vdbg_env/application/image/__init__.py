@@ -1,0 +1,1 @@
+"""Build, prove, render and run debug images."""

@@ -1,0 +1,1 @@
+"""Dated knowledge of vLLM and its settings, applied to what a user gives."""

@@ -1,0 +1,1 @@
+"""Run a runbook: request, begin, execute, report."""

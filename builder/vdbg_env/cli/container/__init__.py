@@ -1,0 +1,1 @@
+"""Commands about containers and this host."""

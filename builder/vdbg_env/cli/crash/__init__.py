@@ -1,0 +1,1 @@
+"""Commands about core dumps and addresses."""

@@ -1,0 +1,1 @@
+"""Commands about runbooks and runs."""

@@ -1,0 +1,1 @@
+"""What every room may use: errors, resources, YAML with positions, console."""

@@ -1,0 +1,1 @@
+"""Binary containers: ELF, ar, fat binaries, cubins."""

@@ -1,0 +1,1 @@
+"""Line tables, and the addresses that they describe."""

@@ -1,0 +1,1 @@
+"""Mangled and demangled names."""

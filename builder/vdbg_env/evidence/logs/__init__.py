@@ -1,0 +1,1 @@
+"""Text of programs: log lines, CUDA errors, tracebacks, stacks."""

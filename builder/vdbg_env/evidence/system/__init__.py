@@ -1,0 +1,1 @@
+"""Text of the system: kernel log, Xid, memory kills, driver."""

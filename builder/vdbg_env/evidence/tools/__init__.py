@@ -1,0 +1,1 @@
+"""Text of tools: cuda-gdb, cuobjdump, nvdisasm, compute-sanitizer."""

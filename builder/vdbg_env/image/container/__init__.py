@@ -1,0 +1,1 @@
+"""Settings of the containers that are started from an image."""

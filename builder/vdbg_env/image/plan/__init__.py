@@ -1,0 +1,1 @@
+"""The plan of a build, ordered and hashed."""

@@ -1,0 +1,1 @@
+"""Build profiles: what an image is to be."""

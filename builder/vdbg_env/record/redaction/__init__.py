@@ -1,0 +1,1 @@
+"""Redaction of secrets, in text, binaries and whole runs."""

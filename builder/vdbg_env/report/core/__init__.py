@@ -1,0 +1,1 @@
+"""GPU core dumps and source chains as text and JSON."""

@@ -1,0 +1,1 @@
+"""The proof of line info as text and JSON."""

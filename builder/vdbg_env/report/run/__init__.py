@@ -1,0 +1,1 @@
+"""The report of a run: one model and a writer for each format."""

@@ -1,0 +1,1 @@
+"""Conditions and templates, and the names that they may use."""

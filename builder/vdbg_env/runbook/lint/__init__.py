@@ -1,0 +1,1 @@
+"""Lint of runbooks: names, paths, patterns."""

@@ -1,0 +1,1 @@
+"""Runbook files: schema, parsing, library and locations."""

@@ -1,0 +1,1 @@
+"""The workload of a runbook: recognised, and changed by a step."""

@@ -1,0 +1,1 @@
+"""The output of a step: read, redacted, matched and written as it arrives."""
