@@ -17,8 +17,8 @@ import jsonschema
 import pytest
 
 from tests.support import reports
+from vdbg_env.application.run.result.model import Report
 from vdbg_env.report.run import as_sarif as run_sarif
-from vdbg_env.report.run.model import Report
 
 PACKAGE = "@microsoft/sarif-multitool-linux@5.7.0"
 ALL = [reports.FULL, reports.HANG, reports.BARE]

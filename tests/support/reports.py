@@ -1,9 +1,6 @@
 """Reports that tests show to the writers: a full one, a hang, a bare one, and one whose every text is hostile."""
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, WorkerEnvironment
-from vdbg_env.report.run.model import (
+from vdbg_env.application.run.result.model import (
     Attempt,
     NextStep,
     Provenance,
@@ -14,6 +11,9 @@ from vdbg_env.report.run.model import (
     WarpGroup,
     WarpHistogram,
 )
+from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, WorkerEnvironment
 from vdbg_env.runbook.model import ArgvOverlay, Status
 from vdbg_env.runbook.state import Verdict
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.support.walks import Scenario, Told
+from vdbg_env.application.run.result.assemble import RunFacts, assemble
+from vdbg_env.application.run.result.model import Report
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.record.progress import Walked
-from vdbg_env.report.run.assemble import RunFacts, assemble
-from vdbg_env.report.run.model import Report
 from vdbg_env.runbook.verdict import bisect_status, conclude, exit_status
 
 _OF_OUTCOMES = "VDBG"

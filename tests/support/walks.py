@@ -8,7 +8,7 @@ text, the readers and the built-ins read the files. Programs of the host answer 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,6 @@ from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Walk, Walked
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.report.run.model import Report
 from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine import transitions
@@ -144,7 +143,7 @@ class _Walker:
             cores=CoreFilesOnDisk(),
             binaries=Binaries(scenario.host.get("library", "no_lines_sm90")),
             environment=scenario.environment,
-            report=_no_report,
+            write_report=_no_report,
             redact=Redactor().text,
         )
 
@@ -226,7 +225,7 @@ class _Walker:
         return ()
 
 
-def _no_report(_standing: Standing) -> Report:
+def _no_report(_standing: Standing, _formats: Iterable[str]) -> tuple[str, ...]:
     raise AssertionError("the report step is answered by the walker")
 
 

@@ -16,8 +16,8 @@ ROOMS: dict[str, set[str]] = {
     "evidence": {"cuda", "common"},
     "runbook": {"evidence", "cuda", "common"},
     "record": {"runbook", "evidence", "cuda", "common"},
-    "report": {"record", "runbook", "evidence", "image", "cuda", "common"},
-    "application": {"report", "record", "runbook", "evidence", "image", "cuda", "common"},
+    "application": {"record", "runbook", "evidence", "image", "cuda", "common"},
+    "report": {"application", "record", "runbook", "evidence", "image", "cuda", "common"},
     "supervisor": {"record.redaction"},
     "adapters": {
         "application.ports", "application.host", "supervisor", "record", "runbook", "evidence", "image", "cuda",

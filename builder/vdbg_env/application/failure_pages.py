@@ -1,31 +1,50 @@
-"""Makes the pages of all runbooks, ready to be written: one a failure, and an index."""
+"""Collect what the page of each runbook is written from: its plan, its telling log lines, the names in it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from vdbg_env.application.analysis.triage import rule_book
 from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.evidence.knowledge.names import NameRow
 from vdbg_env.evidence.triage.rules import Rule
-from vdbg_env.report.failure_page import FailurePage, Sign, render_index, render_page
 from vdbg_env.runbook.machine.plan import Plan, plan
 from vdbg_env.runbook.model import Data, Manual, Run, Runbook
 from vdbg_env.runbook.state import Facts
 
-INDEX = "README.md"
 _WORKLOAD = ("vllm", "serve", "MODEL")
 _NAME = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|(?<![\w-])--[a-z][a-z-]+[a-z]")
 _TELLING = ("root", "stall")
 _SAYS_ENOUGH = 20  # characters of a rule's words that are telling even where a pattern narrows them down
 
 
-def failure_pages(library: RunbookLibrary) -> Mapping[str, str]:
-    """Return each page by its file's name; raises BadDocument where a runbook is wrong."""
-    pages = [_page(library.load_entry(entry)) for entry in library.entries]
-    return {INDEX: render_index(pages)} | {f"{page.plan.runbook.name}.md": render_page(page) for page in pages}
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """Words by which triage knows a failure, and the program, file and version they are from."""
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailurePage:
+    """All that a page is written from; `settle` says what would settle it, None where no class of triage leads here.
+
+    `plan` was made with placeholders for the workload, `names` are what is known of the flags and variables in it.
+    """
+
+    plan: Plan
+    signs: tuple[Sign, ...] = ()
+    settle: str | None = None
+    names: tuple[NameRow, ...] = ()
+
+
+def failure_pages(library: RunbookLibrary) -> tuple[FailurePage, ...]:
+    """Return a page for each runbook; raises BadDocument where a runbook is wrong."""
+    return tuple(_page(library.load_entry(entry)) for entry in library.entries)
 
 
 def _page(runbook: Runbook) -> FailurePage:

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport
-from vdbg_env.image.plan.plan import BuildPlan
+from vdbg_env.application.image.build import BuildResult
+from vdbg_env.cuda.lines.lineinfo import FileReport
 from vdbg_env.report.lineinfo import as_json as lineinfo_json
 
 SCHEMA = "vdbg-env/build/v1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildResult:
-    """A proven image: its id, names, plan and proof, and the engine that built it; time in seconds, sizes in bytes.
-
-    `digest` is the manifest digest where the engine has one, `pushed_digest` the registry's, `saved` the file written.
-    """
-
-    image_id: str
-    tags: tuple[str, ...]
-    plan: BuildPlan
-    proof: LineinfoReport
-    engine: str
-    engine_version: str
-    engine_why: str
-    duration_s: float
-    digest: str | None = None
-    pushed_digest: str | None = None
-    saved: str | None = None
-    saved_bytes: int | None = None
 
 
 def build_text(result: BuildResult) -> str:

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from typing_extensions import TypedDict  # pydantic makes the published schema of these only, before Python 3.12
 
+from vdbg_env.application.host.doctor import Check, DoctorReport, Status
+
 SCHEMA: Final = "vdbg-env/doctor/v1"
-Status = Literal["ok", "warn", "fail"]
 
 _MARKS: dict[Status, str] = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One thing looked at: what was found, what it matters for, and what to type where it is not ok."""
-
-    id: str
-    title: str
-    status: Status
-    found: str
-    why: str
-    fix: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DoctorReport:
-    """All checks, in the order a person would mend them."""
-
-    checks: tuple[Check, ...]
-
-    @property
-    def status(self) -> Status:
-        """The worst of all checks."""
-        found = {check.status for check in self.checks}
-        return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
 
 
 class CheckDocument(TypedDict):

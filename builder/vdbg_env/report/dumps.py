@@ -4,40 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from vdbg_env.record.dumps import Dump, Exported, Removal, age_text, size_text
+from vdbg_env.application.host.stored_dumps import DumpList, Export, Prune
+from vdbg_env.record.dumps import Dump, age_text, size_text
 
 SCHEMA = "vdbg-env/dumps/v1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DumpList:
-    """Everything a place holds, newest first; `now` is when it was looked at, in seconds since the epoch."""
-
-    place: str
-    now: float
-    dumps: tuple[Dump, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prune:
-    """What retention removes from a place; `removed` is False while it was only looked at."""
-
-    place: str
-    removed: bool
-    removals: tuple[Removal, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """What was copied from a place to a folder or tar."""
-
-    place: str
-    target: str
-    files: tuple[Exported, ...]
 
 
 def list_text(found: DumpList) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
-from vdbg_env.evidence.knowledge.names import NameRow
+from vdbg_env.application.failure_pages import FailurePage
 from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.machine.plan import Plan, PlannedStep
 from vdbg_env.runbook.model import Manual, Outcome, Run, Step, Uses
 
+INDEX = "README.md"
 _WIDTH = 120
 _MOST_SIGNS = 14
 _PLACE = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
@@ -25,25 +25,9 @@ _SEEN = re.compile(r"has\(matched\.(\w+)\)")
 _FIRE = "dd if=/dev/zero bs=1M count=1 > PIPE        # once it is silent; the pipe is in: ls -l /proc/PID/fd"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sign:
-    """Words by which triage knows a failure, and the program, file and version they are from."""
-
-    text: str
-    origin: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailurePage:
-    """All that a page is written from; `settle` says what would settle it, None where no class of triage leads here.
-
-    `plan` was made with placeholders for the workload, `names` are what is known of the flags and variables in it.
-    """
-
-    plan: Plan
-    signs: tuple[Sign, ...] = ()
-    settle: str | None = None
-    names: tuple[NameRow, ...] = ()
+def render_all(pages: Sequence[FailurePage]) -> Mapping[str, str]:
+    """Return the text of each page, and of the index, by the file's name."""
+    return {INDEX: render_index(pages)} | {f"{page.plan.runbook.name}.md": render_page(page) for page in pages}
 
 
 def render_page(page: FailurePage) -> str:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.support.shipped import RUNBOOKS, library, shipped
-from vdbg_env.application.failure_pages import INDEX, failure_pages
+from vdbg_env.application.failure_pages import failure_pages
+from vdbg_env.report.failure_page import INDEX, render_all
 from vdbg_env.runbook.model import Manual
 
 FOLDER = Path(__file__).parents[3] / "docs" / "failures"
@@ -19,7 +20,7 @@ NAMES = sorted(path.stem for path in RUNBOOKS.glob("*.yaml"))
 
 @cache
 def pages() -> dict[str, str]:
-    return dict(failure_pages(library()))
+    return dict(render_all(failure_pages(library())))
 
 
 @pytest.mark.parametrize("file", [INDEX, *(f"{name}.md" for name in NAMES)])

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vdbg_env import cuda
-from vdbg_env.application.analysis.source_lines import find_lines
+from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, SourceText
 from vdbg_env.common.errors import BadInput, UnreadableBinary, nearest
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.lines.code_map import CodeMap, Function
+from vdbg_env.cuda.lines.code_map import CodeMap, Function, Location
 from vdbg_env.cuda.lines.line_table import Place
 from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, matching
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
-from vdbg_env.report.core.location import Located, LocateReport
 
 _MOST_NAMES = 50_000
 
@@ -29,6 +28,43 @@ class LocateRequest:
     query: PlaceQuery
     files: tuple[str, ...]
     arch: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """A place that was found: in which file and cubin (as far as it has a name), and what stands there."""
+
+    file: str
+    cubin: str
+    arch: str
+    pc: int | None
+    location: Location
+
+    @property
+    def function(self) -> str | None:
+        """The mangled name of the innermost function; None where no symbol covers the place."""
+        return self.location.function.name if self.location.function else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocateReport:
+    """Every place that a query means, at least one; `sources` are the lines found of them."""
+
+    query: PlaceQuery
+    candidates: tuple[Located, ...]
+    sources: SourceLines
+    notes: tuple[str, ...] = ()
+
+    @property
+    def distinct(self) -> tuple[Located, ...]:
+        """The candidates that say something different: copies of one kernel in several cubins say the same."""
+        seen = {(c.arch, c.function, c.location.offset, c.location.chain): c for c in reversed(self.candidates)}
+        return tuple(reversed(seen.values()))
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether the answer depends on which of the candidates was meant."""
+        return len(self.distinct) > 1
 
 
 def locate(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from vdbg_env.application.analysis.source_lines import find_lines
+from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.ports import CoreFiles, SourceText
 from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.gpu_core import reading
 from vdbg_env.cuda.gpu_core.reading import CoreReading
 from vdbg_env.cuda.lines.source_frame import Chain
-from vdbg_env.report.core.source_chain import SourceLines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,18 @@
-"""Looks up the source text of inline chains, wherever the sources lie now."""
+"""Look up the source text of inline chains, wherever the sources are now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from vdbg_env.application.ports import SourceText
 from vdbg_env.cuda.lines.source_frame import Chain
-from vdbg_env.report.core.source_chain import SourceLines, leaves
+
+SourceLines = Mapping[tuple[str, int], str]
+"""The text of source lines by (file, 1-based line), those that were found."""
 
 
 def find_lines(chains: Iterable[Chain], source_text: SourceText) -> SourceLines:
     """Look up the text of every place of the chains, once each."""
-    found = {place: source_text.line(*place) for place in leaves(chains)}
+    places = dict.fromkeys((frame.file, frame.line) for chain in chains for frame in chain)
+    found = {place: source_text.line(*place) for place in places}
     return {place: text for place, text in found.items() if text is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.logs.log_line import LogLine, decode, unwrap
 from vdbg_env.evidence.observation import Observation
-from vdbg_env.report.run.model import Report
 from vdbg_env.runbook.model import Data, Step
 from vdbg_env.runbook.state import Facts, ResultValue
 
@@ -26,7 +25,8 @@ class BuiltinContext:
     `folder` is the step's own, for files it wants to keep; `began_s` is when the engine took the run up, in seconds
     since the machine's start; `observations` are those of the step that a reader reads,
     and empty for a step; `workload` is its unchanged command line, `environment` the one it inherits; `steps` are
-    those of the runbook; `report` makes the report of all so far, and `redact` takes secrets out of what is kept.
+    those of the runbook; `write_report` writes the report of all so far in the formats named and returns the files;
+    `redact` takes secrets out of what is kept.
     """
 
     run_directory: Path
@@ -41,7 +41,7 @@ class BuiltinContext:
     programs: ProgramRunner
     cores: CoreFiles
     binaries: BinarySource
-    report: Callable[[], Report]
+    write_report: Callable[[Iterable[str]], tuple[str, ...]]
     redact: Callable[[str], str]
 
     def paths(self, parameter: str) -> tuple[Path, ...]:

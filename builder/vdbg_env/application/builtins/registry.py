@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
@@ -29,7 +29,6 @@ from vdbg_env.application.run.execute import Reading, Standing
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
-from vdbg_env.report.run.model import Report
 from vdbg_env.runbook.model import Builtin, Data
 from vdbg_env.runbook.state import StepResult, UseBuiltin
 
@@ -59,14 +58,15 @@ READERS: Mapping[tuple[str, int], Work] = {
 class BuiltinSteps:
     """The tool's own steps and readers, given what they need of the outside; see `run_runbook.Builtins`.
 
-    `report` makes the report of all that was walked so far; `redact` takes secrets out of what they keep.
+    `write_report` writes the report of all steps so far in the formats named and returns the names of the files;
+    `redact` takes secrets out of what they keep.
     """
 
     programs: ProgramRunner
     cores: CoreFiles
     binaries: BinarySource
     environment: Mapping[str, str]
-    report: Callable[[Standing], Report]
+    write_report: Callable[[Standing, Iterable[str]], tuple[str, ...]]
     redact: Callable[[str], str]
 
     def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
@@ -99,7 +99,7 @@ class BuiltinSteps:
             programs=self.programs,
             cores=self.cores,
             binaries=self.binaries,
-            report=lambda: self.report(standing),
+            write_report=lambda formats: self.write_report(standing, formats),
             redact=self.redact,
         )
 

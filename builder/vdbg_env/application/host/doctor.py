@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 from vdbg_env.application.ports.host_facts import UNLIMITED, HostFacts, HostInspector
 from vdbg_env.record.dumps import size_text
-from vdbg_env.report.doctor import Check, DoctorReport, Status
 
+Status = Literal["ok", "warn", "fail"]
 GIB = 1 << 30
 TOOLS = ("cuda-gdb", "compute-sanitizer", "cuobjdump", "nvdisasm", "py-spy")
 
@@ -24,6 +26,31 @@ _COMES_FROM = {
     "compute-sanitizer": "pip install nvidia-cuda-sanitizer-api",
     "py-spy": "pip install py-spy",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing looked at: what was found, what it matters for, and what to type where it is not ok."""
+
+    id: str
+    title: str
+    status: Status
+    found: str
+    why: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorReport:
+    """All checks, in the order a person would mend them."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def status(self) -> Status:
+        """The worst of all checks."""
+        found = {check.status for check in self.checks}
+        return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
 
 
 def examine(inspector: HostInspector, *, dump_place: str) -> DoctorReport:

@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from vdbg_env.application.ports import DumpStore
 from vdbg_env.common.errors import BadInput
-from vdbg_env.record.dumps import Dump, Exported, Retention, retire
-from vdbg_env.report.dumps import DumpList, Export, Prune
+from vdbg_env.record.dumps import Dump, Exported, Removal, Retention, retire
 
 Tell = Callable[[str], None]
 
@@ -24,6 +23,33 @@ class PruneRequest:
 
     retention: Retention
     remove: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpList:
+    """Everything a place holds, newest first; `now` is when it was looked at, in seconds since the epoch."""
+
+    place: str
+    now: float
+    dumps: tuple[Dump, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prune:
+    """What retention removes from a place; `removed` is False while it was only looked at."""
+
+    place: str
+    removed: bool
+    removals: tuple[Removal, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """What was copied from a place to a folder or tar."""
+
+    place: str
+    target: str
+    files: tuple[Exported, ...]
 
 
 def list_dumps(store: DumpStore, *, now: float) -> DumpList:

@@ -15,7 +15,6 @@ from vdbg_env.cuda.lines.lineinfo import LineinfoReport
 from vdbg_env.image.plan.plan import LABEL_PROOF, BuildPlan
 from vdbg_env.image.profile.request import Dialect
 from vdbg_env.image.render.dockerfile import build_context, step_titles
-from vdbg_env.report.build_result import BuildResult
 
 PREPARED = "vdbg/prepared"
 """The name under which the fetching half of an offline build stands while the compiling half is built on it."""
@@ -36,6 +35,27 @@ class BuildSettings:
     push: bool = False
     output: Path | None = None
     threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """A proven image: its id, names, plan and proof, and the engine that built it; time in seconds, sizes in bytes.
+
+    `digest` is the manifest digest where the engine has one, `pushed_digest` the registry's, `saved` the file written.
+    """
+
+    image_id: str
+    tags: tuple[str, ...]
+    plan: BuildPlan
+    proof: LineinfoReport
+    engine: str
+    engine_version: str
+    engine_why: str
+    duration_s: float
+    digest: str | None = None
+    pushed_digest: str | None = None
+    saved: str | None = None
+    saved_bytes: int | None = None
 
 
 def build_image(

@@ -12,7 +12,8 @@ from vdbg_env.application.ports import CoreFiles, SourceText
 from vdbg_env.application.run.begin import runs_home
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.pseudonyms import pseudonyms
-from vdbg_env.application.run.report import run_report
+from vdbg_env.application.run.result.model import Report
+from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.record.codec import from_document
@@ -22,7 +23,6 @@ from vdbg_env.record.redaction.redact_run import Redacted, redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import secret_values
 from vdbg_env.record.run_directory import RunDirectory, RunHead, runs_under
-from vdbg_env.report.run.model import Report
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
 

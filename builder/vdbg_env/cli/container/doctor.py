@@ -8,10 +8,9 @@ from typing import assert_never
 
 import click
 
-from vdbg_env.application.host.doctor import TOOLS, examine
+from vdbg_env.application.host.doctor import TOOLS, Status, examine
 from vdbg_env.cli import composition
 from vdbg_env.report import doctor as report
-from vdbg_env.report.doctor import Status
 
 
 @click.command("doctor")

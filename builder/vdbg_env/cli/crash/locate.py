@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
-from vdbg_env.application.analysis.locate import LocateRequest, locate
+from vdbg_env.application.analysis.locate import LocateReport, LocateRequest, locate
 from vdbg_env.cli import composition
 from vdbg_env.cli.options.source import Mapping, source_options
 from vdbg_env.cuda.lines.place_query import parse_place
 from vdbg_env.report.core import location
-from vdbg_env.report.core.location import LocateReport
 
 
 @click.command("locate")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import click
 
-from vdbg_env.application.image.build import BuildSettings, build_image, dialect_of
+from vdbg_env.application.image.build import BuildResult, BuildSettings, build_image, dialect_of
 from vdbg_env.application.ports import EngineName
 from vdbg_env.cli import composition
 from vdbg_env.cli.display.build_display import build_display
@@ -20,7 +20,7 @@ from vdbg_env.image.plan.build_args import build_args
 from vdbg_env.image.plan.parallelism import parallelism
 from vdbg_env.image.profile.reference import parse_reference
 from vdbg_env.image.render.dockerfile import dockerfile
-from vdbg_env.report.build_result import BuildResult, build_document, build_text
+from vdbg_env.report.build_result import build_document, build_text
 
 
 @click.command("build")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,9 +20,10 @@ from vdbg_env.application.ports import StepRunner
 from vdbg_env.application.run.begin import Begun, begin, find_run, runs_home
 from vdbg_env.application.run.execute import Hands, RunEnd, Standing, redacted, run_runbook
 from vdbg_env.application.run.library import RunbookLibrary
-from vdbg_env.application.run.report import run_report
-from vdbg_env.application.run.report_files import write_report
 from vdbg_env.application.run.request import RunbookRequest
+from vdbg_env.application.run.result.model import Report
+from vdbg_env.application.run.result.next_steps import typed_outside
+from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.application.run.sample import with_bundled_sample, with_sample_in_sight
 from vdbg_env.application.run.target import StepPlace, resumed_container
 from vdbg_env.cli import composition
@@ -34,8 +35,7 @@ from vdbg_env.record.progress import Walk
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.report.run import as_json as run_json
 from vdbg_env.report.run import as_terminal as run_terminal
-from vdbg_env.report.run.model import Report
-from vdbg_env.report.run.next_steps import typed_outside
+from vdbg_env.report.run.files import write_report
 from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.verdict import bisect_status
 
@@ -160,15 +160,16 @@ def _going_on(begun: Begun) -> str:
 
 
 def _builtins(begun: Begun, place: StepPlace) -> BuiltinSteps:
-    def so_far(standing: Standing) -> Report:
-        return _report(begun, place, Walk(state=standing.state, walked=standing.walked))
+    def write_so_far(standing: Standing, formats: Iterable[str]) -> tuple[str, ...]:
+        report = _report(begun, place, Walk(state=standing.state, walked=standing.walked))
+        return write_report(report, begun.order.directory.path, formats)
 
     return BuiltinSteps(
         programs=place.reading(begun.order.directory.path),
         cores=composition.core_files(),
         binaries=place.binaries,
         environment=place.environment,
-        report=so_far,
+        write_report=write_so_far,
         redact=begun.redactor.text,
     )
 

@@ -16,6 +16,7 @@ from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.cli.composition import programs
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report import runbook_text as explain
+from vdbg_env.report.failure_page import render_all
 from vdbg_env.runbook.parsing.schema import json_schema
 
 _FILES = click.option(
@@ -144,7 +145,7 @@ def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
     Example:
       vdbg-env runbooks docs docs/failures
     """
-    pages = failure_pages(RunbookLibrary(files))
+    pages = render_all(failure_pages(RunbookLibrary(files)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in pages.items():

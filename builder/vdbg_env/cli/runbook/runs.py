@@ -20,7 +20,7 @@ from vdbg_env.application.run.history import (
     report_document,
 )
 from vdbg_env.application.run.library import RunbookLibrary
-from vdbg_env.application.run.report_files import write_report
+from vdbg_env.application.run.result.next_steps import typed_outside
 from vdbg_env.cli import composition
 from vdbg_env.common.console import note
 from vdbg_env.record.diff import diff
@@ -28,7 +28,7 @@ from vdbg_env.report.plain_text import duration, printable
 from vdbg_env.report.run import as_json as run_json
 from vdbg_env.report.run import as_markdown as run_markdown
 from vdbg_env.report.run import as_terminal as run_terminal
-from vdbg_env.report.run.next_steps import typed_outside
+from vdbg_env.report.run.files import write_report
 
 SCHEMA = "vdbg-env/runs/v1"
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from vdbg_env.application.analysis.source_lines import SourceLines
 from vdbg_env.cuda.gpu_core.faults import Coordinates, Fault
 from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.model import Device, GpuCore
@@ -17,7 +18,7 @@ from vdbg_env.cuda.gpu_core.names import generation_flags, grid_origin, grid_sta
 from vdbg_env.cuda.gpu_core.reading import CoreReading, Launch
 from vdbg_env.cuda.gpu_core.registers import Registers
 from vdbg_env.cuda.gpu_core.standing import Standing
-from vdbg_env.report.core.source_chain import Json, SourceLines, chain_json, function_json, kernel_json
+from vdbg_env.report.core.source_chain import Json, chain_json, function_json, kernel_json
 
 SCHEMA = "vdbg-env/core/v1"
 

@@ -4,48 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from vdbg_env.cuda.lines.code_map import Location
-from vdbg_env.cuda.lines.place_query import PlaceQuery
+from vdbg_env.application.analysis.locate import Located, LocateReport
+from vdbg_env.application.analysis.source_lines import SourceLines
 from vdbg_env.cuda.symbols.demangling import short_name
-from vdbg_env.report.core.source_chain import Json, SourceLines, chain_json, chain_lines, function_json, kernel_json
+from vdbg_env.report.core.source_chain import Json, chain_json, chain_lines, function_json, kernel_json
 from vdbg_env.report.plain_text import printable
 
 SCHEMA = "vdbg-env/locate/v1"
 _MOST_SHOWN = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Located:
-    """A place that was found: in which file and cubin (as far as it has a name), and what stands there."""
-
-    file: str
-    cubin: str
-    arch: str
-    pc: int | None
-    location: Location
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocateReport:
-    """Every place that a query means, at least one; `sources` are the lines found of them."""
-
-    query: PlaceQuery
-    candidates: tuple[Located, ...]
-    sources: SourceLines
-    notes: tuple[str, ...] = ()
-
-    @property
-    def distinct(self) -> tuple[Located, ...]:
-        """The candidates that say something different: copies of one kernel in several cubins say the same."""
-        seen = {(c.arch, _function(c), c.location.offset, c.location.chain): c for c in reversed(self.candidates)}
-        return tuple(reversed(seen.values()))
-
-    @property
-    def ambiguous(self) -> bool:
-        """Whether the answer depends on which of the candidates was meant."""
-        return len(self.distinct) > 1
 
 
 def render(report: LocateReport) -> str:
@@ -123,7 +90,3 @@ def _located(candidate: Located, sources: SourceLines) -> dict[str, Json]:
         "other_chains": [chain_json(chain, sources) for chain in location.siblings],
         "ptx_line": location.ptx_line,
     }
-
-
-def _function(candidate: Located) -> str | None:
-    return candidate.location.function.name if candidate.location.function else None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
+from vdbg_env.application.analysis.source_lines import SourceLines
 from vdbg_env.cuda.lines.code_map import Function
 from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.report.plain_text import printable
-
-SourceLines = Mapping[tuple[str, int], str]
-"""The text of source lines by (file, 1-based line); one that is not here was not found."""
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -44,11 +42,6 @@ def kernel_json(name: str | None) -> dict[str, Json] | None:
 def function_json(function: Function | None) -> Json:
     """Return the demangled name of a function; None when no symbol covers the place."""
     return function.demangled if function else None
-
-
-def leaves(chains: Iterable[Chain]) -> Iterator[tuple[str, int]]:
-    """Yield each place of the chains once, for looking up its text."""
-    yield from dict.fromkeys((frame.file, frame.line) for chain in chains for frame in chain)
 
 
 def _frame_json(frame: SourceFrame, sources: SourceLines) -> dict[str, Json]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from vdbg_env.application.analysis.source_lines import SourceLines
 from vdbg_env.cuda.gpu_core.faults import Coordinates, Fault, Scope
 from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.names import generation_flags
 from vdbg_env.cuda.gpu_core.reading import CoreReading
 from vdbg_env.cuda.gpu_core.registers import Registers
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
-from vdbg_env.report.core.source_chain import SourceLines, chain_lines, place_text
+from vdbg_env.report.core.source_chain import chain_lines, place_text
 from vdbg_env.report.plain_text import printable
 
 _MOST_PLACES = 12

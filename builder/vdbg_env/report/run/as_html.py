@@ -20,6 +20,8 @@ from jinja2 import BaseLoader, StrictUndefined, Template
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
+from vdbg_env.application.run.result.model import NextStep, Report, SourceExcerpt, StepReport, StepStatus
+from vdbg_env.application.run.result.next_steps import next_step
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.evidence.finding import Finding
@@ -27,8 +29,6 @@ from vdbg_env.report import plain_text
 from vdbg_env.report.run import phrases
 from vdbg_env.report.run.as_markdown import command
 from vdbg_env.report.run.changes import Change, changes, delta
-from vdbg_env.report.run.model import NextStep, Report, SourceExcerpt, StepReport, StepStatus
-from vdbg_env.report.run.next_steps import next_step
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 

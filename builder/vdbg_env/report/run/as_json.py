@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from vdbg_env.application.run.result.model import Attempt, Report, SourceExcerpt, StepReport, WarpGroup, WarpHistogram
 from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Artifact, Ended, Match
 from vdbg_env.report.plain_text import signal_name
 from vdbg_env.report.run.changes import Change, changes
-from vdbg_env.report.run.model import Attempt, Report, SourceExcerpt, StepReport, WarpGroup, WarpHistogram
 from vdbg_env.runbook.model import Data as Json
 
 SCHEMA = "vdbg-env/run/v1"

@@ -10,12 +10,12 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
+from vdbg_env.application.run.result.model import Report, StepReport, WarpHistogram
 from vdbg_env.cuda.lines.source_frame import Chain
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report.plain_text import duration, place, printable, size
 from vdbg_env.report.run.changes import changes, delta
-from vdbg_env.report.run.model import Report, StepReport, WarpHistogram
 from vdbg_env.report.run.phrases import ended, how_known, outcome, provenance, sureness, verdict
 
 

@@ -10,11 +10,11 @@ import json
 import shlex
 from urllib.parse import quote
 
+from vdbg_env.application.run.result.model import Attempt, Report, SourceExcerpt, StepReport, StepStatus
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Artifact, EndedBy
 from vdbg_env.report.plain_text import signal_name
-from vdbg_env.report.run.model import Attempt, Report, SourceExcerpt, StepReport, StepStatus
 from vdbg_env.report.run.phrases import ended, how_known
 from vdbg_env.runbook.model import Data as Json
 

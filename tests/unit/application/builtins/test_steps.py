@@ -23,6 +23,7 @@ from vdbg_env.application.run.execute import Standing
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.report.run.files import write_report
 from vdbg_env.runbook.catalogue import BUILTINS, Kind
 from vdbg_env.runbook.model import Builtin, Data, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
@@ -72,7 +73,7 @@ class Bench:
             cores=CoreFilesOnDisk(),
             binaries=Binaries(),
             environment=self.environment,
-            report=lambda _standing: reports.FULL,
+            write_report=lambda _standing, formats: write_report(reports.FULL, self.directory, formats),
             redact=Redactor((b"a-planted-secret",)).text,
         )
 
@@ -344,7 +345,7 @@ def test_an_interpreter_that_talks_nonsense_is_noted(bench: Bench) -> None:
 def test_the_report_is_written_in_the_formats_asked_for(bench: Bench) -> None:
     done = promised("report", bench.use("report", formats=["html", "json", "poem"]))
     assert done.results["files"] == ["report.html", "report.json"]
-    assert "poem is no format" in done.notes[0]
+    assert "poem is not a format" in done.notes[0]
     assert json.loads((bench.directory / "report.json").read_text())["schema"] == "vdbg-env/run/v1"
     assert bench.use("report").results["files"] == ["report.html", "report.md", "report.json", "report.sarif"]
     assert not list(bench.directory.glob(".*.new"))

@@ -8,10 +8,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from tests.support.golden import assert_golden
-from vdbg_env.application.host.doctor import GIB, TOOLS, examine, judge
+from vdbg_env.application.host.doctor import GIB, TOOLS, Check, examine, judge
 from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
 from vdbg_env.report import doctor as report
-from vdbg_env.report.doctor import Check, DoctorDocument
+from vdbg_env.report.doctor import DoctorDocument
 
 SCHEMA_FILE = "../../docs/schemas/doctor-v1.schema.json"  # from tests/golden
 

@@ -8,12 +8,12 @@ import jsonschema
 import pytest
 
 from tests.support import reports
+from vdbg_env.application.run.result.model import Provenance, Report, StepStatus
 from vdbg_env.evidence.finding import HowKnown, Level
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.report.plain_text import signal_name
 from vdbg_env.report.run import as_json as run_json
 from vdbg_env.report.run.changes import Effect
-from vdbg_env.report.run.model import Provenance, Report, StepStatus
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 

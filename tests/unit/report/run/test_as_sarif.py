@@ -12,10 +12,10 @@ import pytest
 import sarif_om
 
 from tests.support import reports
+from vdbg_env.application.run.result.model import Report
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report.run import as_sarif as run_sarif
-from vdbg_env.report.run.model import Report
 
 # Property -> the class of its value, where the value is an object or a list of objects.
 OBJECTS: dict[str, type] = {

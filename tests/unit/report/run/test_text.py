@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.support import reports
 from tests.support.golden import assert_golden
+from vdbg_env.application.run.result.model import NextStep, Report
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.report.plain_text import duration, size
 from vdbg_env.report.run import as_markdown as run_markdown
 from vdbg_env.report.run import as_terminal as run_terminal
-from vdbg_env.report.run.model import NextStep, Report
 from vdbg_env.report.run.phrases import ended
 
 NAMED = {"full": reports.FULL, "hang": reports.HANG, "bare": reports.BARE}

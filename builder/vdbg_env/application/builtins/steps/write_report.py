@@ -1,15 +1,16 @@
-"""`builtin/report@v1`: writes the report of all steps so far into the run directory."""
+"""`builtin/report@v1`: write the report of all steps so far into the run directory."""
 
 from __future__ import annotations
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.run.report_files import FORMATS, write_report
+from vdbg_env.application.run.result.model import REPORT_FILES
 
 
 def work(context: BuiltinContext) -> BuiltinResult:
-    """Write the formats asked for, all of them when none is named; a name nobody knows is noted."""
+    """Write the formats that were named, all of them when none is; note each unknown name."""
     asked = context.parameters.get("formats")
-    names = [str(name) for name in asked] if isinstance(asked, list) and asked else list(FORMATS)
-    files = write_report(context.report(), context.run_directory, [name for name in names if name in FORMATS])
-    notes = tuple(f"{name} is no format of a report; {', '.join(FORMATS)} are" for name in names if name not in FORMATS)
+    names = [str(name) for name in asked] if isinstance(asked, list) and asked else list(REPORT_FILES)
+    files = context.write_report([name for name in names if name in REPORT_FILES])
+    known = ", ".join(REPORT_FILES)
+    notes = tuple(f"{name} is not a format of a report; {known} are" for name in names if name not in REPORT_FILES)
     return BuiltinResult(results={"files": list(files)}, notes=notes)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import assert_never
 
+from vdbg_env.application.run.result.model import Attempt, Provenance, Report, StepReport, StepStatus
+from vdbg_env.application.run.result.next_steps import by_verdict, going_on, next_steps
 from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.weigh_findings import judge
 from vdbg_env.record.progress import Walk, Walked
-from vdbg_env.report.run.model import Attempt, Provenance, Report, StepReport, StepStatus
-from vdbg_env.report.run.next_steps import by_verdict, going_on, next_steps
 from vdbg_env.runbook.invocation import Invocation, placed
 from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Finish, RunStep, StepRecord

@@ -9,18 +9,19 @@ from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support import reports
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.files.source_lines import SourceFiles
-from vdbg_env.application.run.report import run_report
-from vdbg_env.application.run.report_files import FORMATS, complete, excerpt, write_report
+from vdbg_env.application.run.result.model import REPORT_FILES, Provenance, Report
+from vdbg_env.application.run.result.run_report import run_report
+from vdbg_env.application.run.result.source_context import complete, excerpt
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.observation import Artifact
 from vdbg_env.record.progress import Walk
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunHead
-from vdbg_env.report.run.model import Provenance, Report
+from vdbg_env.report.run.files import write_report
 from vdbg_env.runbook.model import End, Runbook, Status
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepRecord, Verdict
 
-CUBINS = Path(__file__).parents[3] / "data" / "cubins"
+CUBINS = Path(__file__).parents[4] / "data" / "cubins"
 
 
 def with_core(folder: Path, core: bytes) -> Report:
@@ -82,8 +83,8 @@ def test_sources_and_headers_without_a_suffix_are_shown(tmp_path: Path, name: st
 
 
 def test_every_format_is_written_and_nothing_half_made_is_left(tmp_path: Path) -> None:
-    assert set(write_report(reports.FULL, tmp_path)) == set(FORMATS.values())
-    assert {path.name for path in tmp_path.iterdir()} == set(FORMATS.values())
+    assert set(write_report(reports.FULL, tmp_path)) == set(REPORT_FILES.values())
+    assert {path.name for path in tmp_path.iterdir()} == set(REPORT_FILES.values())
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
 
 

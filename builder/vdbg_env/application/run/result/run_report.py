@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vdbg_env.application.ports import CoreFiles, SourceText
-from vdbg_env.application.run.report_files import complete
+from vdbg_env.application.run.result.assemble import RunFacts, assemble
+from vdbg_env.application.run.result.model import Provenance, Report
+from vdbg_env.application.run.result.source_context import complete
 from vdbg_env.record.progress import Walk
 from vdbg_env.record.run_directory import RunHead
-from vdbg_env.report.run.assemble import RunFacts, assemble
-from vdbg_env.report.run.model import Provenance, Report
 from vdbg_env.runbook.model import Data
 from vdbg_env.runbook.state import Finish, StepRecord
 from vdbg_env.runbook.verdict import conclude

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from vdbg_env.cuda.lines.source_frame import Chain
 from vdbg_env.evidence.finding import Finding, Level
@@ -17,6 +18,14 @@ from vdbg_env.evidence.weigh_findings import is_backdrop
 from vdbg_env.runbook.model import ArgvOverlay, Data, Status
 from vdbg_env.runbook.state import Verdict
 from vdbg_env.runbook.verdict import exit_status
+
+REPORT_FILES: Final[Mapping[str, str]] = {
+    "html": "report.html",
+    "markdown": "report.md",
+    "json": "report.json",
+    "sarif": "report.sarif",
+}
+"""The file of each format of a report, in the run directory."""
 
 
 class Provenance(StrEnum):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
+from vdbg_env.application.run.result.model import NextStep, Report
 from vdbg_env.evidence.finding import Finding, Level
-from vdbg_env.report.run.model import NextStep, Report
 from vdbg_env.runbook.state import Verdict
 
 _READ_CORE = "vdbg-env core "

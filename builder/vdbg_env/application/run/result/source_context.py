@@ -1,42 +1,21 @@
-"""Completes a run's report with source lines and warps, and writes it in every format beside the record."""
+"""Complete a run's report with the source lines that it names and the warps of its core dumps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.run.result.model import Report, SourceExcerpt, WarpGroup, WarpHistogram
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.resources import data_dir
 from vdbg_env.cuda.gpu_core import Standing, reading
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.cuda.symbols.demangling import demangle
-from vdbg_env.report.run import as_html as run_html
-from vdbg_env.report.run import as_json as run_json
-from vdbg_env.report.run import as_markdown as run_markdown
-from vdbg_env.report.run import as_sarif as run_sarif
-from vdbg_env.report.run.model import Report, SourceExcerpt, WarpGroup, WarpHistogram
 
 _AROUND = 3  # lines of source shown before and after the one that is meant
 _MOST_PLACES = 40  # warps of a large grid stand at a few places; a long tail tells nothing
 _MOST_CORES = 16
-
-FORMATS: Mapping[str, str] = {
-    "html": "report.html",
-    "markdown": "report.md",
-    "json": "report.json",
-    "sarif": "report.sarif",
-}
-
-
-def write_report(report: Report, directory: Path, formats: Iterable[str] = FORMATS) -> tuple[str, ...]:
-    """Write the report in each format named, whole files only, and return their names."""
-    names = []
-    for name in formats:
-        _write(directory / FORMATS[name], _WRITERS[name](report))
-        names.append(FORMATS[name])
-    return tuple(names)
 
 
 def complete(
@@ -101,24 +80,3 @@ def _group(standing: Standing) -> WarpGroup:
 def _is_core(path: str) -> bool:
     name = path.rpartition("/")[2]
     return "core.cuda." in name or name.endswith((".nvcudmp", ".nvcudmp.gz"))
-
-
-def _html(report: Report) -> str:
-    folder = data_dir("templates")
-    texts = [(folder / name).read_text(encoding="utf-8") for name in ("report.html.j2", "report.css")]
-    return run_html.render(report, template=texts[0], style=texts[1])
-
-
-_WRITERS: Mapping[str, Callable[[Report], str]] = {
-    "html": _html,
-    "markdown": run_markdown.render,
-    "json": run_json.render,
-    "sarif": run_sarif.render,
-}
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file as one act, so that a reader never sees half a report."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8", errors="replace")
-    temporary.replace(path)

@@ -4,13 +4,13 @@ import dataclasses
 import shlex
 
 from tests.support.reports import FAULT, GRAPHS, IMA
+from vdbg_env.application.run.result.assemble import RunFacts, assemble
+from vdbg_env.application.run.result.model import Report, StepStatus
+from vdbg_env.application.run.result.next_steps import next_steps, typed_outside
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.record.progress import Walk, Walked
-from vdbg_env.report.run.assemble import RunFacts, assemble
-from vdbg_env.report.run.model import Report, StepStatus
-from vdbg_env.report.run.next_steps import next_steps, typed_outside
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import (
     Builtin,

@@ -1,0 +1,45 @@
+"""Write a run's report in every format, next to the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from vdbg_env.application.run.result.model import REPORT_FILES, Report
+from vdbg_env.common.resources import data_dir
+from vdbg_env.report.run import as_html, as_json, as_markdown, as_sarif
+
+
+def write_report(report: Report, directory: Path, formats: Iterable[str] = REPORT_FILES) -> tuple[str, ...]:
+    """Write the report in each format named, whole files only, and return their names."""
+    names = []
+    for name in formats:
+        _write(directory / REPORT_FILES[name], _WRITERS[name](report))
+        names.append(REPORT_FILES[name])
+    return tuple(names)
+
+
+def _html(report: Report) -> str:
+    folder = data_dir("templates")
+    texts = [(folder / name).read_text(encoding="utf-8") for name in ("report.html.j2", "report.css")]
+    return as_html.render(report, template=texts[0], style=texts[1])
+
+
+_WRITERS: Final[Mapping[str, Callable[[Report], str]]] = {
+    "html": _html,
+    "markdown": as_markdown.render,
+    "json": as_json.render,
+    "sarif": as_sarif.render,
+}
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file as one act, so that a reader never sees half a report, and leave nothing where that fails."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
