@@ -21,15 +21,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from vdbg_env.adapters.execution.forked_worker import Forked
+from vdbg_env.adapters.execution.forked_worker import ForkedWorker
 from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.adapters.host.clock import SystemClock
-from vdbg_env.application.run.execute import Hands, Reading, RunOrder, Standing, run_runbook
+from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext, run_runbook
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
-from vdbg_env.record.progress import Walk
+from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.runbook.invocation import Invocation, KillPolicy, Matcher, OutputPolicy, Watch
@@ -107,7 +107,7 @@ def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float
     runbook = Runbook(name="steps", title="steps", steps=steps, commands={"child": Command(name="child", argv=child)})
     ends: list[float] = []
 
-    def note(event: Event, _walk: Walk) -> None:
+    def note(event: Event, _walk: Progress) -> None:
         if event.kind in {"run_started", "step_finished"}:
             ends.append(time.perf_counter())
 
@@ -117,10 +117,10 @@ def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float
         state=transitions.start(runbook, {}, Facts())[0],
         start_branch=lambda _: transitions.start(runbook, {}, Facts())[0],
     )
-    hands = Hands(
+    context = RunContext(
         runner=runner(home),
         builtins=Nobody(),
-        apart=Forked(),
+        worker=ForkedWorker(),
         person=Nobody(),
         clock=SystemClock(),
         interrupts=Nobody(),
@@ -128,7 +128,7 @@ def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float
         listener=note,
     )
     with directory.locked():
-        run_runbook(order, hands)
+        run_runbook(order, context)
     return [after - before for before, after in pairwise(ends)]
 
 
@@ -141,10 +141,10 @@ class Nobody:
     def pending(self) -> tuple[int, ...]:
         return ()
 
-    def use(self, order: UseBuiltin, _standing: Standing) -> StepResult:
+    def use(self, order: UseBuiltin, _step_context: StepContext) -> StepResult:
         raise NotImplementedError(order.name)
 
-    def read(self, reader: Builtin, _seen: Sequence[Observation], _standing: Standing) -> Reading:
+    def read(self, reader: Builtin, _seen: Sequence[Observation], _step_context: StepContext) -> Reading:
         raise NotImplementedError(reader.name)
 
 

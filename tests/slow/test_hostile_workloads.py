@@ -27,7 +27,7 @@ from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.evidence.system.memory_kill import memory_kill_findings
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, read_events
-from vdbg_env.record.progress import Walk
+from vdbg_env.record.progress import Progress
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation, KillPolicy, Matcher, OutputPolicy
 
@@ -165,18 +165,18 @@ def fill(disk: Path) -> Path:
 def test_a_disk_that_fills_during_a_run_costs_no_event_and_the_run_goes_on_when_there_is_room(small_disk: Path) -> None:
     path = small_disk / "run"
 
-    def fill_up(event: Event, _walk: Walk) -> None:
+    def fill_up(event: Event, _walk: Progress) -> None:
         if event.kind == "attempt_ended":
             fill(small_disk)
 
     order = small_run.order(path)
     with pytest.raises(HostNotAble, match="No space left"), order.directory.locked():
-        run_runbook(order, small_run.hands(path, listener=fill_up))
+        run_runbook(order, small_run.context(path, listener=fill_up))
     assert [e.kind for e in read_events(path / "events.jsonl")][-2:] == ["attempt_ended", "attempt_started"]
     (small_disk / "ballast").unlink()
     with order.directory.locked():
-        end = run_runbook(order, small_run.hands(path))
-    assert [w.step.id for w in end.walk.walked] == ["check", "baseline", "ask", "blocking", "again"]
+        end = run_runbook(order, small_run.context(path))
+    assert [w.step.id for w in end.progress.visits] == ["check", "baseline", "ask", "blocking", "again"]
 
 
 TINY = """\
@@ -213,7 +213,7 @@ def test_a_run_cannot_begin_on_a_full_disk_and_says_so(small_disk: Path) -> None
     order = small_run.order(small_disk / "run")
     fill(small_disk)
     with pytest.raises(HostNotAble, match="No space left"), order.directory.locked():
-        run_runbook(order, small_run.hands(small_disk / "run"))
+        run_runbook(order, small_run.context(small_disk / "run"))
 
 
 def test_a_read_only_folder_is_a_clear_error(small_disk: Path) -> None:

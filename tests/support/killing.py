@@ -9,10 +9,10 @@ from pathlib import Path
 from tests.support import small_run
 from tests.support.patience import patience
 from vdbg_env.application.ports import StartedStep, StepRunner
-from vdbg_env.application.run.execute import Hands, RunEnd, run_runbook
+from vdbg_env.application.run.execute import RunContext, RunEnd, run_runbook
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event, read_events
-from vdbg_env.record.progress import Walk
+from vdbg_env.record.progress import Progress
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.state import Verdict
 from vdbg_env.supervisor.process_tree import environment
@@ -30,10 +30,10 @@ EVENTS = [
 ]
 
 
-def run(path: Path, hands: Hands | None = None, *, total_s: float | None = None) -> RunEnd:
+def run(path: Path, context: RunContext | None = None, *, total_s: float | None = None) -> RunEnd:
     order = small_run.order(path, total_s=total_s)
     with order.directory.locked():
-        return run_runbook(order, hands or small_run.hands(path))
+        return run_runbook(order, context or small_run.context(path))
 
 
 def ledger(path: Path) -> list[str]:
@@ -47,7 +47,7 @@ def left_running(path: Path) -> list[int]:
 
 
 def outcome(end: RunEnd) -> list[tuple[str, str]]:
-    return [(w.step.id, str(w.record.outcome or w.record.choice)) for w in end.walk.walked]
+    return [(w.step.id, str(w.record.outcome or w.record.choice)) for w in end.progress.visits]
 
 
 class Killing:
@@ -62,7 +62,7 @@ class Killing:
         if self.places == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def event(self, _event: Event, _walk: Walk) -> None:
+    def event(self, _event: Event, _walk: Progress) -> None:
         self.here()
 
 
@@ -98,8 +98,8 @@ class KillingStep:
         self._real.cancel(firmly=firmly)
 
 
-def killing_hands(path: Path, killing: Killing, made: Made = small_run.local) -> Hands:
-    return small_run.hands(path, runner=KillingRunner(made(path), killing), listener=killing.event)
+def killing_context(path: Path, killing: Killing, made: Made = small_run.local) -> RunContext:
+    return small_run.context(path, runner=KillingRunner(made(path), killing), listener=killing.event)
 
 
 PLACES = len(EVENTS) + 3 * len(STARTS)
@@ -110,7 +110,7 @@ def killed_at(path: Path, place: int, made: Made = small_run.local) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            run(path, killing_hands(path, Killing(place), made))
+            run(path, killing_context(path, Killing(place), made))
         finally:
             os._exit(0)
     assert os.waitpid(pid, 0)[1] == signal.SIGKILL
@@ -120,7 +120,7 @@ def check_killed_and_resumed(path: Path, place: int, made: Made = small_run.loca
     """Kill an engine at a place, resume its run, and hold the end to be right; `made` makes the runner of each."""
     killed_at(path, place, made)
     began = time.monotonic()
-    end = run(path, small_run.hands(path, runner=made(path)))
+    end = run(path, small_run.context(path, runner=made(path)))
     assert [step for step, _ in outcome(end)] == STEPS, place
     assert [word for _, word in outcome(end)] == ["pass", "reproduced", "yes", "reproduced", "reproduced"], place
     assert end.finish.verdict is Verdict.REPRODUCED

@@ -1,4 +1,4 @@
-"""A small runbook with every kind of decision, and the hands to run it with real processes."""
+"""A small runbook with every kind of decision, and the context to run it with real processes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vdbg_env.adapters.execution.forked_worker import Forked
+from vdbg_env.adapters.execution.forked_worker import ForkedWorker
 from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.application.ports import Clock, Interrupts, StepRunner
-from vdbg_env.application.run.execute import Hands, Reading, RunOrder, Standing
+from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
-from vdbg_env.record.progress import Walk
+from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.runbook.invocation import KillPolicy, Matcher
@@ -98,10 +98,10 @@ def _run(step: str, following: ToStep | ToRunbook | End, repeat: Repeat = Repeat
 class FakeBuiltins:
     """Gives what a healthy host would."""
 
-    def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
+    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
         return StepResult(step=order.step, results={"gpus": 1})
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], standing: Standing) -> Reading:
+    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
         return Reading(results={})
 
 
@@ -134,19 +134,19 @@ def start_branch(branch: BranchTo) -> RunState:
     return transitions.start(small_runbook(branch.runbook), {}, Facts(), came_from=branch.came_from)[0]
 
 
-def hands(
+def context(
     path: Path,
     *,
     runner: StepRunner | None = None,
     clock: Clock | None = None,
     interrupts: Interrupts | None = None,
-    listener: Callable[[Event, Walk], None] = lambda _e, _w: None,
+    listener: Callable[[Event, Progress], None] = lambda _e, _w: None,
     env: dict[str, str] | None = None,
-) -> Hands:
-    return Hands(
+) -> RunContext:
+    return RunContext(
         runner=runner or local(path, env),
         builtins=FakeBuiltins(),
-        apart=Forked(),
+        worker=ForkedWorker(),
         person=Default(),
         clock=clock or SystemClock(),
         interrupts=interrupts or NoInterrupts(),

@@ -8,7 +8,7 @@ from tests.support.walks import Scenario, Told
 from vdbg_env.application.run.result.assemble import RunFacts, assemble
 from vdbg_env.application.run.result.model import Report
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.record.progress import Walked
+from vdbg_env.record.progress import StepVisit
 from vdbg_env.runbook.verdict import bisect_status, conclude, exit_status
 
 _OF_OUTCOMES = "VDBG"
@@ -23,7 +23,7 @@ def report_of(told: Told) -> Report:
 def walk_text(scenario: Scenario, told: Told) -> str:
     """Return what each step says and finds, how it ended, and what to try next; silent steps are left out."""
     lines = [f"== {scenario.name}: {' '.join(scenario.argv)}"]
-    visits = [visit for visit in told.walk.walked if visit.record.skipped_because is None]
+    visits = [visit for visit in told.walk.visits if visit.record.skipped_because is None]
     for visit, step in zip(visits, told.path, strict=True):
         lines += _step(visit, step)
     if told.finish:
@@ -35,7 +35,7 @@ def walk_text(scenario: Scenario, told: Told) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _step(visit: Walked, step: str) -> Iterator[str]:
+def _step(visit: StepVisit, step: str) -> Iterator[str]:
     if visit.record.message or visit.record.findings:
         yield f"{step}: {visit.record.message or ''}".rstrip()
     for finding in visit.record.findings:

@@ -20,11 +20,11 @@ from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.application.builtins.registry import BuiltinSteps
 from vdbg_env.application.ports import BinaryFile, Completed
-from vdbg_env.application.run.execute import Hands, Reading, RunOrder, Standing, run_runbook
+from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext, run_runbook
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
-from vdbg_env.record.progress import Walk, Walked
+from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.runbook import catalogue
@@ -69,7 +69,7 @@ class Scenario:
 class Told:
     """What came of a scenario: the steps done, the branches taken, how it ended (`finish` None: handed over)."""
 
-    walk: Walk
+    walk: Progress
     branches: frozenset[Branch]
     path: tuple[str, ...]
     finish: Finish | None
@@ -129,7 +129,7 @@ class _HandedOver(Exception):
 
 
 class _Walker:
-    """The hands of one run: everything outside of the engine answers from the scenario."""
+    """The context of one run: everything outside of the engine answers from the scenario."""
 
     def __init__(self, scenario: Scenario, runbook: Runbook, folder: Path) -> None:
         self.scenario = scenario
@@ -137,7 +137,7 @@ class _Walker:
         self.directory = RunDirectory(folder / "run")
         self.looked_at: set[str] = set()
         self.handed_to: str | None = None
-        self.walk: Walk | None = None
+        self.walk: Progress | None = None
         self.steps = BuiltinSteps(
             programs=Programs(scenario.host),
             cores=CoreFilesOnDisk(),
@@ -152,18 +152,18 @@ class _Walker:
         self.directory.create()
         head = RunHead(run="walk", runbook=self.runbook.name, workload=self.scenario.argv)
         order = RunOrder(directory=self.directory, head=head, state=state, start_branch=self._branch)
-        hands = Hands(
-            runner=self, builtins=self, person=self, interrupts=self, apart=self,
+        context = RunContext(
+            runner=self, builtins=self, person=self, interrupts=self, worker=self,
             clock=SystemClock(), redactor=Redactor(), listener=self._hear,
         )  # fmt: skip
         finish: Finish | None = None
         with suppress(_HandedOver):
-            finish = run_runbook(order, hands).finish
+            finish = run_runbook(order, context).finish
         assert self.walk is not None
         stale = self.scenario.sees.keys() - self.looked_at - {"*"}
         assert not stale, f"{self.scenario.name}: never came to {', '.join(sorted(stale))}"
-        path = tuple(_told(visit) for visit in self.walk.walked if visit.record.skipped_because is None)
-        branches = frozenset(b for visit in self.walk.walked if (b := _taken(visit)))
+        path = tuple(_told(visit) for visit in self.walk.visits if visit.record.skipped_because is None)
+        branches = frozenset(b for visit in self.walk.visits if (b := _taken(visit)))
         return Told(walk=self.walk, branches=branches, path=path, finish=finish, handed_to=self.handed_to)
 
     def _begun(self) -> RunState:
@@ -178,7 +178,7 @@ class _Walker:
         self.handed_to = branch.runbook
         raise _HandedOver
 
-    def _hear(self, _event: Event, walk: Walk) -> None:
+    def _hear(self, _event: Event, walk: Progress) -> None:
         self.walk = walk
 
     # -- what the run asks of the outside ----------------------------------------------------------------------------
@@ -202,18 +202,18 @@ class _Walker:
     def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:
         return None
 
-    def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
+    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
         """Let the real built-in work on the scenario's host; the report's files alone are not written."""
         if order.name == "report":
             return StepResult(step=order.step, results={"files": ["report.html"]})
-        return _promised(order.name, self.steps.use(order, standing))
+        return _promised(order.name, self.steps.use(order, context))
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], standing: Standing) -> Reading:
-        return self.steps.read(reader, observations, standing)
+    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
+        return self.steps.read(reader, observations, context)
 
     def ask(self, question: AskPerson) -> str | None:
         """Give the answers that are written down, one at each asking, and then none."""
-        asked = [visit for visit in (self.walk.walked if self.walk else ()) if visit.record.step == question.step]
+        asked = [visit for visit in (self.walk.visits if self.walk else ()) if visit.record.step == question.step]
         answers = self.scenario.choices.get(question.step, ())
         return answers[len(asked)] if len(asked) < len(answers) else None
 
@@ -225,7 +225,7 @@ class _Walker:
         return ()
 
 
-def _no_report(_standing: Standing, _formats: Iterable[str]) -> tuple[str, ...]:
+def _no_report(_step_context: StepContext, _formats: Iterable[str]) -> tuple[str, ...]:
     raise AssertionError("the report step is answered by the walker")
 
 
@@ -258,7 +258,7 @@ def _marked_outcome(number: int, outcome: Outcome) -> Outcome:
     return replace(outcome, next=following)
 
 
-def _taken(visit: Walked) -> Branch | None:
+def _taken(visit: StepVisit) -> Branch | None:
     """Return the branch of one visit; None where the engine itself judged, such as a step that tried nothing."""
     record = visit.record
     if record.skipped_because is not None:
@@ -272,7 +272,7 @@ def _taken(visit: Walked) -> Branch | None:
     return record.step, index
 
 
-def _told(visit: Walked) -> str:
+def _told(visit: StepVisit) -> str:
     record = visit.record
     if record.choice is not None:
         return f"{record.step} {record.choice}"

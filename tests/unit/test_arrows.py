@@ -36,7 +36,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "triage", "knowledge",
     ),
     "runbook": (
-        "quantities", "invocation", "model", "state", "verdict", "catalogue", "workload", "expressions", "parsing",
+        "quantities", "invocation", "model", "workload", "state", "verdict", "catalogue", "expressions", "parsing",
         "lint", "parse", "machine",
     ),
     "record": ("atomic_write", "redaction", "codec", "event_log", "run_directory", "progress", "diff", "dumps"),

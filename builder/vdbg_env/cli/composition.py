@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # every engine is imported by the function that makes it, so 
     from vdbg_env.adapters.execution.replay import RecordingHead
     from vdbg_env.adapters.host.clock import SignalInterrupts
     from vdbg_env.application.ports import (
-        Apart,
         BinarySource,
         Clock,
         ContainerRunner,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:  # every engine is imported by the function that makes it, so 
         DumpStore,
         EngineName,
         ImageEngine,
+        IsolatedWorker,
         LogSource,
         ProgramRunner,
         ScratchFiles,
@@ -160,11 +160,11 @@ def gpu() -> HostGpu | None:
     return HostGpu(driver=first[1], arch=first[2]) if first else None
 
 
-def apart() -> Apart:
+def isolated_worker() -> IsolatedWorker:
     """Return what does built-in steps in a process that can be ended."""
-    from vdbg_env.adapters.execution.forked_worker import Forked
+    from vdbg_env.adapters.execution.forked_worker import ForkedWorker
 
-    return Forked()
+    return ForkedWorker()
 
 
 def interrupts() -> SignalInterrupts:

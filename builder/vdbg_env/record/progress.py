@@ -1,4 +1,4 @@
-"""Where a run stands, as a function of its events alone: the same function serves the live run and its resumption.
+"""How far a run has got, as a function of its events alone: the same function serves a live run and its resumption.
 
 Kinds of events: `run_started`, `run_resumed`, `attempt_started`, `attempt_ended`, `step_finished`, `branched`,
 `run_interrupted`, `run_finished`. A step is finished when its `step_finished` is on disk, and not before.
@@ -30,8 +30,8 @@ class OpenAttempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walked:
-    """One step that the run came to; `decision` is None where it was skipped, times in seconds of `elapsed_s`."""
+class StepVisit:
+    """One visit of one step; `decision` is None where it was skipped, times in seconds of `elapsed_s`."""
 
     step: Step
     decision: Decision | None
@@ -42,14 +42,14 @@ class Walked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walk:
-    """Where a run stands: the engine's state, what was walked, and how far the step being run has come.
+class Progress:
+    """The state of a run: that of its runbook, the steps visited, and the attempts of the current step.
 
-    `used` holds the highest attempt number given to each step: numbers are not used twice, for each has a folder.
+    `used` holds the highest attempt number given to each step: each attempt has a folder, so no number is used twice.
     """
 
     state: RunState
-    walked: tuple[Walked, ...] = ()
+    visits: tuple[StepVisit, ...] = ()
     observations: tuple[Observation, ...] = ()
     open: tuple[OpenAttempt, ...] = ()
     used: Mapping[str, int] = field(default_factory=dict)
@@ -62,65 +62,65 @@ class Walk:
         return self.finish or self.state.decision
 
 
-def begin(state: RunState) -> Walk:
-    """Return the walk of a run that has only begun."""
-    return Walk(state=state, walked=_skipped(state, 0))
+def at_start(state: RunState) -> Progress:
+    """Return the progress of a run that has only begun."""
+    return Progress(state=state, visits=_skipped(state, 0))
 
 
-def walk(start: Walk, events: Iterable[Event], start_branch: StartBranch) -> Walk:
-    """Return where a run stands after these events; raises BadInput at one that lacks what its kind has."""
+def replay(start: Progress, events: Iterable[Event], start_branch: StartBranch) -> Progress:
+    """Return the progress after these events; raises BadInput at one that lacks a field of its kind."""
     for event in events:
         try:
-            start = take(start, event, start_branch)
+            start = apply(start, event, start_branch)
         except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
             raise damaged(f"event {event.seq} ({event.kind})") from error
     return start
 
 
-def take(walk: Walk, event: Event, start_branch: StartBranch) -> Walk:
-    """Return where a run stands after one more event."""
+def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progress:
+    """Return the progress after one more event."""
     match event.kind:
         case "attempt_started":
             opened = OpenAttempt(**{name: event.data[name] for name in OpenAttempt.__dataclass_fields__})
-            used = {**walk.used, event.data["step"]: max(opened.attempt, walk.used.get(event.data["step"], 0))}
-            already = tuple(o for o in walk.open if o.directory != opened.directory)
-            since = walk.since_s if walk.observations or walk.open else event.elapsed_s
-            return replace(walk, open=(*already, opened), used=used, since_s=since)
+            used = {**progress.used, event.data["step"]: max(opened.attempt, progress.used.get(event.data["step"], 0))}
+            others = tuple(o for o in progress.open if o.directory != opened.directory)
+            since = progress.since_s if progress.observations or progress.open else event.elapsed_s
+            return replace(progress, open=(*others, opened), used=used, since_s=since)
         case "attempt_ended":
             seen = from_document(Observation, event.data["observation"])
-            left = tuple(o for o in walk.open if (o.attempt, o.rank) != (seen.attempt, seen.rank))
+            left = tuple(o for o in progress.open if (o.attempt, o.rank) != (seen.attempt, seen.rank))
             # What the user interrupted says nothing about the bug: after a resumption it is tried again.
-            kept = walk.observations if seen.ended.by is EndedBy.CANCEL else (*walk.observations, seen)
-            return replace(walk, observations=kept, open=left)
+            kept = progress.observations if seen.ended.by is EndedBy.CANCEL else (*progress.observations, seen)
+            return replace(progress, observations=kept, open=left)
         case "step_finished":
-            return _finish_step(walk, from_document(StepResult, event.data["result"]), event.elapsed_s)
+            result = from_document(StepResult, event.data["result"])
+            return finish_step(progress, result, transitions.advance(progress.state, result)[0], event.elapsed_s)
         case "branched":
-            assert isinstance(walk.state.decision, BranchTo)
-            state = start_branch(walk.state.decision)
-            return replace(walk, state=state, walked=(*walk.walked, *_skipped(state, 0)))
+            assert isinstance(progress.state.decision, BranchTo)
+            state = start_branch(progress.state.decision)
+            return replace(progress, state=state, visits=(*progress.visits, *_skipped(state, 0)))
         case "run_finished":
-            return replace(walk, finish=from_document(Finish, event.data["finish"]))
-    return walk
+            return replace(progress, finish=from_document(Finish, event.data["finish"]))
+    return progress
 
 
-def _finish_step(walk: Walk, result: StepResult, now: float) -> Walk:
-    decision = walk.state.decision
-    before = len(walk.state.trail)
-    state, _ = transitions.advance(walk.state, result)
-    done = Walked(
+def finish_step(progress: Progress, result: StepResult, state: RunState, now: float) -> Progress:
+    """Return the progress after a step whose result has led to `state`."""
+    before = len(progress.state.trail)
+    done = StepVisit(
         step=state.runbook.step(result.step),
-        decision=decision,
+        decision=progress.state.decision,
         record=state.trail[before],
         observations=result.observations,
-        started_s=walk.since_s,
-        duration_s=round(now - walk.since_s, 6),
+        started_s=progress.since_s,
+        duration_s=round(now - progress.since_s, 6),
     )
-    walked = (*walk.walked, done, *_skipped(state, before + 1))
-    return replace(walk, state=state, walked=walked, observations=(), open=(), since_s=now)
+    visits = (*progress.visits, done, *_skipped(state, before + 1))
+    return replace(progress, state=state, visits=visits, observations=(), open=(), since_s=now)
 
 
-def _skipped(state: RunState, start: int) -> tuple[Walked, ...]:
-    """Return what the engine put on the trail by itself from `start` on: the steps it skipped."""
+def _skipped(state: RunState, start: int) -> tuple[StepVisit, ...]:
+    """Return the steps that the runbook itself skipped, from place `start` of the trail on."""
     return tuple(
-        Walked(step=state.runbook.step(record.step), decision=None, record=record) for record in state.trail[start:]
+        StepVisit(step=state.runbook.step(record.step), decision=None, record=record) for record in state.trail[start:]
     )

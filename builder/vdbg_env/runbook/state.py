@@ -15,6 +15,7 @@ from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Ended, Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Builtin, Data, Next, Repeat, Runbook, Status
+from vdbg_env.runbook.workload.inputs import Inputs
 
 ResultValue = str | int | float | bool | list[str] | list[int] | list[float]
 
@@ -154,7 +155,7 @@ class RunState:
     """Where a run stands: what went before, and the decision that waits for its result."""
 
     runbook: Runbook
-    inputs: Mapping[str, Data]
+    inputs: Inputs
     facts: Facts
     decision: Decision
     trail: tuple[StepRecord, ...] = ()

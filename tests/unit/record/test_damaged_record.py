@@ -9,10 +9,11 @@ import pytest
 from vdbg_env.application.run.history import recorded
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.event_log import Event
-from vdbg_env.record.progress import begin, walk
+from vdbg_env.record.progress import at_start, replay
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import BranchTo, Facts, Finish, RunState, Verdict
+from vdbg_env.runbook.workload.inputs import Inputs
 
 DAMAGED: list[tuple[str, dict[str, Any]]] = [
     ("attempt_started", {"step": "s"}),
@@ -27,13 +28,13 @@ DAMAGED: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("kind", "data"), DAMAGED)
 def test_an_event_that_lacks_what_its_kind_has_is_named(kind: str, data: dict[str, Any]) -> None:
     finish = Finish(verdict=Verdict.PASSED, why="well")
-    state = RunState(runbook=Runbook(name="b", title="B", steps=()), inputs={}, facts=Facts(), decision=finish)
+    state = RunState(runbook=Runbook(name="b", title="B", steps=()), inputs=Inputs({}), facts=Facts(), decision=finish)
 
     def no_branch(branch: BranchTo) -> RunState:
         raise AssertionError(branch)
 
     with pytest.raises(BadInput, match=f"event 1 .{kind}. does not say"):
-        walk(begin(state), [Event(seq=1, kind=kind, at="", elapsed_s=0.0, data=data)], no_branch)
+        replay(at_start(state), [Event(seq=1, kind=kind, at="", elapsed_s=0.0, data=data)], no_branch)
 
 
 @pytest.mark.parametrize(("kind", "data"), [DAMAGED[2], DAMAGED[5]])

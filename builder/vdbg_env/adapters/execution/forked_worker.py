@@ -18,11 +18,11 @@ _CHECK_S = 0.25  # how long a signal to this program may wait to be seen
 _FAILED = 1
 
 
-class Forked:
-    """An Apart for a program of one thread: the work sees all that this process had when it began."""
+class ForkedWorker:
+    """An IsolatedWorker for a program of one thread: the work sees all that this process had when it began."""
 
     def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:
-        """Do the work; see `Apart.do`."""
+        """Do the work; see `IsolatedWorker.do`."""
         engine = os.getpid()
         try:
             read, write = os.pipe2(os.O_CLOEXEC)

@@ -25,7 +25,7 @@ from vdbg_env.application.builtins.steps import (
     write_report,
 )
 from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
-from vdbg_env.application.run.execute import Reading, Standing
+from vdbg_env.application.run.execute import Reading, StepContext
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
@@ -66,40 +66,39 @@ class BuiltinSteps:
     cores: CoreFiles
     binaries: BinarySource
     environment: Mapping[str, str]
-    write_report: Callable[[Standing, Iterable[str]], tuple[str, ...]]
+    write_report: Callable[[StepContext, Iterable[str]], tuple[str, ...]]
     redact: Callable[[str], str]
 
-    def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
+    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
         """Do a built-in step; raises VdbgError when it cannot do its work."""
         work = STEPS[order.name, order.version]
-        done = _done(work, self._context(order.step, order.parameters, (), standing))
+        done = _done(work, self._context(order.step, order.parameters, (), context))
         return StepResult(step=order.step, results=done.results, findings=_of(order.step, done), notes=done.notes)
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], standing: Standing) -> Reading:
+    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
         """Read what a run step left behind; raises VdbgError when that cannot be read."""
         step = observations[0].step if observations else ""
         work = READERS[reader.name, reader.version]
-        done = _done(work, self._context(step, reader.parameters, tuple(observations), standing))
+        done = _done(work, self._context(step, reader.parameters, tuple(observations), context))
         return Reading(results=done.results, findings=_of(step, done), notes=done.notes)
 
     def _context(
-        self, step: str, parameters: Mapping[str, Data], seen: tuple[Observation, ...], standing: Standing
+        self, step: str, parameters: Mapping[str, Data], seen: tuple[Observation, ...], context: StepContext
     ) -> BuiltinContext:
-        argv = standing.state.inputs.get("argv")
         return BuiltinContext(
-            run_directory=standing.directory,
-            folder=standing.directory / "steps" / step,
-            began_s=standing.began_s,
-            workload=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
-            steps=standing.state.runbook.steps,
+            run_directory=context.directory,
+            folder=context.directory / "steps" / step,
+            began_s=context.began_s,
+            workload=context.state.inputs.workload.argv,
+            steps=context.state.runbook.steps,
             parameters=parameters,
             observations=seen,
-            facts=standing.state.facts,
+            facts=context.state.facts,
             environment=self.environment,
             programs=self.programs,
             cores=self.cores,
             binaries=self.binaries,
-            write_report=lambda formats: self.write_report(standing, formats),
+            write_report=lambda formats: self.write_report(context, formats),
             redact=self.redact,
         )
 

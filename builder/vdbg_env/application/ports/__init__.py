@@ -37,11 +37,10 @@ from vdbg_env.application.ports.images import (
     SourceTrees,
 )
 from vdbg_env.application.ports.programs import Completed, ProgramRunner
-from vdbg_env.application.ports.steps import Apart, Clock, Interrupts, StartedStep, StepRunner
+from vdbg_env.application.ports.steps import Clock, Interrupts, IsolatedWorker, StartedStep, StepRunner
 
 __all__ = [
     "NOTHING_LENT",
-    "Apart",
     "BinaryFile",
     "BinarySource",
     "Buffer",
@@ -61,6 +60,7 @@ __all__ = [
     "GpuAccess",
     "ImageEngine",
     "Interrupts",
+    "IsolatedWorker",
     "LogFile",
     "LogSource",
     "PipeState",

@@ -39,7 +39,7 @@ class StepRunner(Protocol):
         ...
 
 
-class Apart(Protocol):
+class IsolatedWorker(Protocol):
     """Does a piece of this program's own work where it can be ended: it may hang, or take all memory."""
 
     def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:

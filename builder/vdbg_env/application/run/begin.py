@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vdbg_env import __version__
 from vdbg_env.application.run.execute import RunOrder
-from vdbg_env.application.run.gather_facts import look_around
+from vdbg_env.application.run.gather_facts import gather_facts
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.pseudonyms import holds_stand_in, pseudonyms
 from vdbg_env.application.run.request import RunbookRequest, prepare
@@ -75,8 +75,8 @@ def begin(
     if request.resume:
         return _resumed(request, library, environment, place)
     prepared = prepare(request, library, environment)
-    workload = _argv(prepared.inputs)
-    facts = look_around(request, place, prepared.runbook, workload, interactive=interactive)
+    workload = prepared.inputs.workload.argv
+    facts = gather_facts(request, place, prepared.runbook, workload, interactive=interactive)
     names = pseudonyms({**place.environment, **environment}) if request.pseudonyms else None
     redactor, sensitive = _redactor(prepared.runbook, prepared.inputs, environment, names, place)
     started = datetime.now(UTC)
@@ -227,8 +227,3 @@ def _redacted_inputs(runbook: Runbook, inputs: Mapping[str, Data], redactor: Red
         else:
             redacted[name] = redactor.text(value) if isinstance(value, str) else value
     return redacted
-
-
-def _argv(inputs: Mapping[str, Data]) -> tuple[str, ...]:
-    argv = inputs.get("argv")
-    return tuple(str(word) for word in argv) if isinstance(argv, list) else ()

@@ -20,7 +20,7 @@ from vdbg_env.runbook.state import Facts
 _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
 
 
-def look_around(
+def gather_facts(
     request: RunbookRequest, place: StepPlace, runbook: Runbook, argv: tuple[str, ...], *, interactive: bool
 ) -> Facts:
     """Return what is known of a place and of what the workload `argv` will find there.

@@ -18,7 +18,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, damaged, read_events
-from vdbg_env.record.progress import begin, walk
+from vdbg_env.record.progress import at_start, replay
 from vdbg_env.record.redaction.redact_run import Redacted, redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import secret_values
@@ -156,15 +156,15 @@ def report_anew(
 
     state, _ = transitions.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
     events = read_events(run.events)
-    came_to = walk(begin(state), events, start_branch)
+    progress = replay(at_start(state), events, start_branch)
     elapsed = events[-1].elapsed_s if events else None
     condition = _condition(run, events)
-    finish = came_to.finish
+    finish = progress.finish
     if finish is None and condition in {"interrupted", "cut off"}:
-        finish = transitions.cut_short(came_to.state, condition)[1]
+        finish = transitions.cut_short(progress.state, condition)[1]
     redactor = Redactor(secret_values(environment), pseudonyms({}, (head.host,)) if head.pseudonyms else None)
     return run_report(
-        head, came_to, run.path, cores=cores, sources=sources, redact=redactor.text, elapsed_s=elapsed, finish=finish
+        head, progress, run.path, cores=cores, sources=sources, redact=redactor.text, elapsed_s=elapsed, finish=finish
     )
 
 

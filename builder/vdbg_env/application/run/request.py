@@ -14,7 +14,8 @@ from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadInput
 from vdbg_env.runbook.machine.inputs import final_inputs
-from vdbg_env.runbook.model import Data, Runbook
+from vdbg_env.runbook.model import Runbook
+from vdbg_env.runbook.workload.inputs import Inputs
 
 PROJECT_FILE = "vdbg.yaml"
 
@@ -44,7 +45,7 @@ class PreparedRun:
     """A linted runbook with its final inputs; `argv_from` says where the workload's command line came from."""
 
     runbook: Runbook
-    inputs: Mapping[str, Data]
+    inputs: Inputs
     argv_from: Literal["command line", "vdbg.yaml", "nowhere"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from vdbg_env.application.knowledge.installed_packages import installed_vllm
 from vdbg_env.application.knowledge.stale_settings import Settings, told_before_start
 from vdbg_env.application.ports import StepRunner
 from vdbg_env.application.run.begin import Begun, begin, find_run, runs_home
-from vdbg_env.application.run.execute import Hands, RunEnd, Standing, redacted, run_runbook
+from vdbg_env.application.run.execute import RunContext, RunEnd, StepContext, redacted, run_runbook
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.result.model import Report
@@ -31,13 +31,14 @@ from vdbg_env.cli.display.prompt import AtTerminal, Nobody
 from vdbg_env.cli.display.run_progress import RunProgress
 from vdbg_env.common.console import note
 from vdbg_env.common.errors import EngineFailed, HostNotAble
-from vdbg_env.record.progress import Walk
+from vdbg_env.record.progress import Progress
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.report.run import as_json as run_json
 from vdbg_env.report.run import as_terminal as run_terminal
 from vdbg_env.report.run.files import write_report
-from vdbg_env.runbook.model import Data, Runbook
+from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.verdict import bisect_status
+from vdbg_env.runbook.workload.inputs import Inputs
 
 
 def run(request: RunbookRequest) -> int:
@@ -65,10 +66,10 @@ def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) 
     with begun.order.directory.locked(begun.order.head.host), composition.interrupts() as interrupts:
         if not request.resume:
             begun.order.directory.write_head(begun.order.head)
-        hands = Hands(
+        context = RunContext(
             runner=_runner(request, begun, place),
             builtins=_builtins(begun, place),
-            apart=composition.apart(),
+            worker=composition.isolated_worker(),
             person=AtTerminal(lambda: bool(interrupts.pending())) if interactive else Nobody(),
             clock=composition.clock(),
             interrupts=interrupts,
@@ -77,11 +78,11 @@ def _run_in(place: StepPlace, request: RunbookRequest, library: RunbookLibrary) 
             notice=note,
         )
         try:
-            end = run_runbook(begun.order, hands)
+            end = run_runbook(begun.order, context)
         except (HostNotAble, EngineFailed):
             note(_going_on(begun))
             raise
-        report = _report(begun, place, end.walk, end)
+        report = _report(begun, place, end.progress, end)
         files = _kept(report, begun.order.directory)
         if request.record and end.signal is None:
             composition.write_recording(begun, request.record, datetime.now(UTC))
@@ -113,10 +114,9 @@ def _runner(request: RunbookRequest, begun: Begun, place: StepPlace) -> StepRunn
     return composition.with_stand_ins(runner, begun.redactor) if names else runner
 
 
-def tell_stale(runbook: Runbook, inputs: Mapping[str, Data], place: StepPlace) -> None:
+def tell_stale(runbook: Runbook, inputs: Inputs, place: StepPlace) -> None:
     """Say what the command, the environment or the runbook sets to no use, before any time is spent on it."""
-    argv = inputs.get("argv")
-    words = tuple(str(word) for word in argv) if isinstance(argv, list) else ()
+    words = inputs.workload.argv
     given = Settings(argv=words, environment=place.environment)
     release = lambda: installed_vllm(place.programs, words, here=place.image is None)  # noqa: E731 - asked where it counts
     for line in told_before_start(runbook, given, release):
@@ -151,7 +151,7 @@ def _told(request: RunbookRequest, begun: Begun, end: RunEnd, report: Report, fi
         note(_going_on(begun))
         return 128 + end.signal
     if request.bisect:
-        return bisect_status(report.verdict, handed_over=bool(end.walk.state.came_from))
+        return bisect_status(report.verdict, handed_over=bool(end.progress.state.came_from))
     return report.exit_status
 
 
@@ -160,8 +160,8 @@ def _going_on(begun: Begun) -> str:
 
 
 def _builtins(begun: Begun, place: StepPlace) -> BuiltinSteps:
-    def write_so_far(standing: Standing, formats: Iterable[str]) -> tuple[str, ...]:
-        report = _report(begun, place, Walk(state=standing.state, walked=standing.walked))
+    def write_so_far(at: StepContext, formats: Iterable[str]) -> tuple[str, ...]:
+        report = _report(begun, place, Progress(state=at.state, visits=at.visits))
         return write_report(report, begun.order.directory.path, formats)
 
     return BuiltinSteps(
@@ -174,7 +174,7 @@ def _builtins(begun: Begun, place: StepPlace) -> BuiltinSteps:
     )
 
 
-def _report(begun: Begun, place: StepPlace, walk: Walk, end: RunEnd | None = None) -> Report:
+def _report(begun: Begun, place: StepPlace, walk: Progress, end: RunEnd | None = None) -> Report:
     return run_report(
         begun.order.head,
         redacted(walk, begun.redactor),

@@ -10,7 +10,8 @@ from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.expressions.cel import Names, Value
 from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts, StepRecord, StepResult
-from vdbg_env.runbook.workload import recognise as workload
+from vdbg_env.runbook.workload.inputs import Inputs
+from vdbg_env.runbook.workload.recognise import Workload
 
 Moment = Literal["before", "attempt", "after"]
 """Before a step is started, after one of its attempts, and when its outcomes are judged."""
@@ -73,14 +74,12 @@ def _builtins(step: Step) -> Sequence[Builtin]:
             assert_never(step)
 
 
-def values_before(
-    runbook: Runbook, inputs: Mapping[str, Data], facts: Facts, trail: Sequence[StepRecord]
-) -> dict[str, Value]:
+def values_before(runbook: Runbook, inputs: Inputs, facts: Facts, trail: Sequence[StepRecord]) -> dict[str, Value]:
     """Return the values known before a step is started."""
     return {
         "inputs": dict(inputs),
         "host": _host(facts),
-        "workload": _workload(inputs),
+        "workload": _workload(inputs.workload),
         "steps": _StepValues(runbook, trail),
     }
 
@@ -134,10 +133,7 @@ def _host(facts: Facts) -> Data:
     }
 
 
-def _workload(inputs: Mapping[str, Data]) -> Data:
-    argv = inputs.get("argv")
-    words = tuple(str(x) for x in argv) if isinstance(argv, list) else ()
-    known = workload.recognise(words)
+def _workload(known: Workload) -> Data:
     return {
         "kind": known.kind,
         "python": known.python,
@@ -145,7 +141,7 @@ def _workload(inputs: Mapping[str, Data]) -> Data:
         "command": known.command or "",
         "ranks": known.ranks,
         "eager": known.eager,
-        "argv": list(words),
+        "argv": list(known.argv),
     }
 
 

@@ -14,13 +14,12 @@ from vdbg_env.runbook.invocation import Invocation, ServerDriver
 from vdbg_env.runbook.model import ArgvOverlay, Builtin, Command, Manual, Run, Step, Uses
 from vdbg_env.runbook.state import AskPerson, Decision, RunState, RunStep, UseBuiltin
 from vdbg_env.runbook.workload import engine_args
-from vdbg_env.runbook.workload import recognise as workload
 from vdbg_env.runbook.workload.overlay import overlaid_argv, overlaid_env
 
 
 def why_skipped(state: RunState, step: Step) -> str | None:
     """Return the reason a step is not run, or None when it is: a missing tool, or an `if` that does not hold."""
-    if isinstance(step, Run) and step.engine_args and _workload(state).kind == "program":
+    if isinstance(step, Run) and step.engine_args and state.inputs.workload.kind == "program":
         return "the workload is no Python program, so it has no vLLM engine to change"
     if isinstance(step, Run) and (refused := _could_not_start(state, step.command)):
         return f"its program could not be started in step {refused!r} either"
@@ -132,16 +131,11 @@ def _engine_args(
         return argv, {}
     arguments = template.fill(dict(step.engine_args), names, values)
     assert isinstance(arguments, dict)
-    if _workload(state).kind == "vllm":
+    if state.inputs.workload.kind == "vllm":
         return engine_args.as_flags(argv, arguments), {}
     facts = state.facts
     hook = engine_args.as_environment(arguments, data_dir=facts.data_dir, python_path=facts.python_path)
     return argv, hook
-
-
-def _workload(state: RunState) -> workload.Workload:
-    argv = state.inputs.get("argv")
-    return workload.recognise(tuple(map(str, argv)) if isinstance(argv, list) else ())
 
 
 def _argv(command: Command, names: Names, values: dict[str, Value]) -> tuple[str, ...]:

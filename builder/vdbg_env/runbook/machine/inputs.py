@@ -7,11 +7,12 @@ from typing import assert_never
 
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.runbook.model import Data, Input, Runbook
+from vdbg_env.runbook.workload.inputs import Inputs
 
 
 def final_inputs(
     runbook: Runbook, given: Mapping[str, str], argv: Sequence[str], environment: Mapping[str, str]
-) -> dict[str, Data]:
+) -> Inputs:
     """Return every input of the runbook: what was given, else its variable of `environment`, else its default.
 
     `argv` is the workload's command line and becomes the input of that name. Raises BadInput for a name the runbook
@@ -25,7 +26,7 @@ def final_inputs(
                 f"runbook {runbook.name!r} has no input {name!r}{hint}",
                 next_step=f"vdbg-env runbooks show {runbook.name}",
             )
-    return {name: _value(runbook, wanted, given, argv, environment) for name, wanted in runbook.inputs.items()}
+    return Inputs({name: _value(runbook, wanted, given, argv, environment) for name, wanted in runbook.inputs.items()})
 
 
 def _value(

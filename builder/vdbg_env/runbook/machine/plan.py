@@ -18,6 +18,7 @@ from vdbg_env.runbook.machine import decide
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Runbook, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.quantities import duration_text
 from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, Verdict
+from vdbg_env.runbook.workload.inputs import Inputs
 
 SCHEMA = "vdbg-env/runbook-plan/v1"
 Whether = Literal["yes", "no", "depends"]
@@ -46,9 +47,9 @@ class Plan:
     image: str | None = None
 
 
-def plan(runbook: Runbook, inputs: Mapping[str, Data], facts: Facts, *, image: str | None = None) -> Plan:
+def plan(runbook: Runbook, given: Mapping[str, Data], facts: Facts, *, image: str | None = None) -> Plan:
     """Return the plan of a linted runbook; raises BadInput when a command line cannot be made of these inputs."""
-    nothing = Finish(verdict=Verdict.INCONCLUSIVE, why="a plan")
+    inputs, nothing = Inputs(given), Finish(verdict=Verdict.INCONCLUSIVE, why="a plan")
     state = RunState(runbook=runbook, inputs=inputs, facts=facts, decision=nothing)
     steps = tuple(_planned(state, step) for step in runbook.steps)
     return Plan(runbook=runbook, inputs=inputs, facts=facts, steps=steps, image=image)

@@ -27,6 +27,7 @@ from vdbg_env.runbook.state import (
     Verdict,
 )
 from vdbg_env.runbook.verdict import conclude
+from vdbg_env.runbook.workload.inputs import Inputs
 
 MAX_VISITS = 25  # of one step: only a person's answers can lead back, and this many are no progress
 
@@ -40,7 +41,7 @@ def start(
     """
     state = RunState(
         runbook=runbook,
-        inputs=inputs,
+        inputs=Inputs(inputs),
         facts=facts,
         decision=Finish(verdict=Verdict.INCONCLUSIVE, why="not begun"),
         came_from=came_from,

@@ -1,4 +1,4 @@
-"""Says what kind of command line a workload is: what flags and hooks can reach it."""
+"""Recognise what kind of command line a workload is: what flags and hooks can reach it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ _BENCHES_OF_A_SERVER = {"serve"}  # `vllm bench serve` is a client: engine flags
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What a command line is: `vllm` takes engine flags, `python` can be reached by a plug-in, a program by neither.
+    """A command line and its kind: `vllm` takes engine flags, `python` loads a plug-in, a program does neither.
 
     `command` is vLLM's subcommand or Python's module; `ranks` and `eager` are what vLLM's own flags ask for. `starter`
     is the word that starts Python, an interpreter or a script of one; None where a launcher chooses another Python.
     """
 
     kind: Kind
+    argv: tuple[str, ...] = ()
     command: str | None = None
     ranks: int = 1
     eager: bool = False
@@ -50,10 +51,12 @@ def recognise(argv: tuple[str, ...]) -> Workload:
         if kind != "program":
             chosen = not _CHOOSERS.isdisjoint(PurePath(w).name for w in argv[:index])
             starter = None if chosen and not PurePath(word).is_absolute() else word
-            return Workload(kind=kind, command=command, ranks=_ranks(argv), eager=_eager(argv), starter=starter)
+            return Workload(
+                kind=kind, argv=argv, command=command, ranks=_ranks(argv), eager=_eager(argv), starter=starter
+            )
         if name not in _LAUNCHERS and index == 0:
             break
-    return Workload(kind="program")
+    return Workload(kind="program", argv=argv)
 
 
 def _kind(name: str, rest: tuple[str, ...]) -> tuple[Kind, str | None]:

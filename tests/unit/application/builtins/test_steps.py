@@ -19,7 +19,7 @@ from vdbg_env.application.builtins.steps import code_on_disk
 from vdbg_env.application.builtins.steps.code_on_disk import alike
 from vdbg_env.application.builtins.steps.gpu_health import may_trace
 from vdbg_env.application.ports import BinaryFile, Completed
-from vdbg_env.application.run.execute import Standing
+from vdbg_env.application.run.execute import StepContext
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.record.redaction.redaction import Redactor
@@ -27,6 +27,7 @@ from vdbg_env.report.run.files import write_report
 from vdbg_env.runbook.catalogue import BUILTINS, Kind
 from vdbg_env.runbook.model import Builtin, Data, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
+from vdbg_env.runbook.workload.inputs import Inputs
 
 CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 Answer = str | HostNotAble
@@ -73,16 +74,18 @@ class Bench:
             cores=CoreFilesOnDisk(),
             binaries=Binaries(),
             environment=self.environment,
-            write_report=lambda _standing, formats: write_report(reports.FULL, self.directory, formats),
+            write_report=lambda _step_context, formats: write_report(reports.FULL, self.directory, formats),
             redact=Redactor((b"a-planted-secret",)).text,
         )
 
     @property
-    def standing(self) -> Standing:
+    def context(self) -> StepContext:
         book = Runbook(name="b", title="B", steps=())
         decision = Finish(verdict=Verdict.INCONCLUSIVE, why="")
-        state = RunState(runbook=book, inputs={"argv": ["prog"]}, facts=Facts(driver="580.1"), decision=decision)
-        return Standing(directory=self.directory, state=state, walked=(), began_s=100.0)
+        state = RunState(
+            runbook=book, inputs=Inputs({"argv": ["prog"]}), facts=Facts(driver="580.1"), decision=decision
+        )
+        return StepContext(directory=self.directory, state=state, visits=(), began_s=100.0)
 
     def put(self, name: str, data: bytes | str) -> str:
         path = self.directory / "steps" / "s" / "1" / "localhost-0" / name
@@ -96,7 +99,7 @@ class Bench:
 
     def use(self, name: str, **parameters: Data) -> StepResult:
         order = UseBuiltin(step="s", name=name, version=1, parameters=parameters)
-        return self.steps().use(order, self.standing)
+        return self.steps().use(order, self.context)
 
     def read(self, name: str, **parameters: Data) -> StepResult:
         seen = Observation(
@@ -107,7 +110,7 @@ class Bench:
             artifacts=self.artifacts,
             directory="steps/s/1/localhost-0",
         )
-        reading = self.steps().read(Builtin(name=name, version=1, parameters=parameters), (seen,), self.standing)
+        reading = self.steps().read(Builtin(name=name, version=1, parameters=parameters), (seen,), self.context)
         return StepResult(step="s", results=reading.results, findings=reading.findings, notes=reading.notes)
 
 

@@ -17,17 +17,17 @@ from tests.support.killing import (
     Killing,
     check_killed_and_resumed,
     killed_at,
-    killing_hands,
+    killing_context,
     ledger,
     left_running,
     outcome,
     run,
 )
-from vdbg_env.application.run.execute import Standing, run_runbook
+from vdbg_env.application.run.execute import StepContext, run_runbook
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.record.event_log import Event, read_events
-from vdbg_env.record.progress import Walk
+from vdbg_env.record.progress import Progress
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import Status, Uses
 from vdbg_env.runbook.state import Facts, StepResult, UseBuiltin, Verdict
@@ -54,7 +54,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 def test_the_places_to_die_are_counted_right(tmp_path: Path) -> None:
     killing = Killing(0)
-    run(tmp_path / "run", killing_hands(tmp_path / "run", killing))
+    run(tmp_path / "run", killing_context(tmp_path / "run", killing))
     assert killing.places == PLACES
 
 
@@ -89,8 +89,8 @@ def test_an_interrupted_run_ends_its_step_keeps_its_record_and_goes_on_later(
 ) -> None:
     path = tmp_path / "run"
     told: list[str] = []
-    hands = small_run.hands(path, interrupts=Pressed(path, *signals), env={"NAP": "60"})
-    end = run(path, replace(hands, notice=told.append))
+    context = small_run.context(path, interrupts=Pressed(path, *signals), env={"NAP": "60"})
+    end = run(path, replace(context, notice=told.append))
     assert end.signal == signals[0]
     assert len(told) == 1 and told[0].endswith("Ctrl-C again kills them at once")
     assert left_running(path) == []
@@ -106,7 +106,7 @@ def test_an_interrupted_run_ends_its_step_keeps_its_record_and_goes_on_later(
 
 def test_the_total_time_ends_the_run(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    end = run(path, small_run.hands(path, env={"NAP": "60"}), total_s=0.6)
+    end = run(path, small_run.context(path, env={"NAP": "60"}), total_s=0.6)
     assert end.finish.verdict is Verdict.OUT_OF_TIME
     assert end.signal is None
     assert left_running(path) == []
@@ -128,18 +128,18 @@ class JumpingClock:
 
 def test_a_clock_that_jumps_by_days_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    end = run(path, small_run.hands(path, clock=JumpingClock()), total_s=30.0)
+    end = run(path, small_run.context(path, clock=JumpingClock()), total_s=30.0)
     assert [step for step, _ in outcome(end)] == STEPS
     assert end.elapsed_s < 20
-    assert all(w.duration_s is None or 0 <= w.duration_s < 10 for w in end.walk.walked)
+    assert all(w.duration_s is None or 0 <= w.duration_s < 10 for w in end.progress.visits)
 
 
 class Slow(small_run.FakeBuiltins):
     """Built-ins that hang."""
 
-    def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
+    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
         time.sleep(60)
-        return super().use(order, standing)
+        return super().use(order, context)
 
 
 def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_ru
     book = replace(book, steps=(replace(first, timeout_s=0.3), *book.steps[1:]))
     order = replace(small_run.order(path), state=transitions.start(book, {}, Facts())[0])
     with order.directory.locked():
-        end = run_runbook(order, replace(small_run.hands(path), builtins=Slow()))
-    check = end.walk.walked[0].record
+        end = run_runbook(order, replace(small_run.context(path), builtins=Slow()))
+    check = end.progress.visits[0].record
     assert (check.outcome, check.message) == (
         Status.ERROR,
         "it was not done within 0.3 s (the step's timeout is over)",
@@ -162,10 +162,10 @@ def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_ru
 class Deadly(small_run.FakeBuiltins):
     """Built-ins during which the engine is killed."""
 
-    def use(self, order: UseBuiltin, standing: Standing) -> StepResult:
+    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
-        return super().use(order, standing)
+        return super().use(order, context)
 
 
 def test_an_engine_killed_during_a_built_in_leaves_the_run_to_the_next_one_at_once(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_an_engine_killed_during_a_built_in_leaves_the_run_to_the_next_one_at_on
     engine_pid = os.fork()
     if engine_pid == 0:
         try:
-            run(path, replace(small_run.hands(path), builtins=Deadly()))
+            run(path, replace(small_run.context(path), builtins=Deadly()))
         finally:
             os._exit(1)
     assert os.waitpid(engine_pid, 0)[1] == signal.SIGKILL
@@ -186,12 +186,12 @@ def test_a_run_folder_that_becomes_a_link_on_the_way_is_not_followed(tmp_path: P
     path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     elsewhere.mkdir()
 
-    def swap(event: Event, _walk: Walk) -> None:
+    def swap(event: Event, _walk: Progress) -> None:
         if event.kind == "attempt_ended" and not path.is_symlink():
             path.rename(tmp_path / "moved")
             path.symlink_to(elsewhere)
 
     with pytest.raises(HostNotAble, match=r"leads to .*elsewhere.* now: it has been replaced by a link"):
-        run(path, small_run.hands(path, listener=swap))
+        run(path, small_run.context(path, listener=swap))
     assert list(elsewhere.iterdir()) == []
     assert left_running(path) == []

@@ -11,7 +11,7 @@ from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.programs import Programs as RealPrograms
 from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_libraries, workload_python
 from vdbg_env.application.ports import BinarySource, ProgramRunner, StepRunner
-from vdbg_env.application.run.gather_facts import look_around
+from vdbg_env.application.run.gather_facts import gather_facts
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.target import StepPlace
 from vdbg_env.common.errors import HostNotAble
@@ -41,7 +41,7 @@ def facts(
 ) -> Facts:
     request = RunbookRequest(runbook="b", replay=Path("kept") if replay else None)
     runbook = Runbook(name="b", title="B", steps=(), requires=Requires(lineinfo=lines))
-    return look_around(request, place(Programs(answers), Binaries()), runbook, argv, interactive=False)
+    return gather_facts(request, place(Programs(answers), Binaries()), runbook, argv, interactive=False)
 
 
 def test_versions_are_those_of_the_workloads_python() -> None:
@@ -76,7 +76,7 @@ def test_lines_are_looked_for_only_where_the_runbook_requires_them(tmp_path: Pat
     for wanted, answer in ((True, carries), (False, None)):
         runbook = Runbook(name="b", title="B", steps=(), requires=Requires(lineinfo=wanted))
         request, argv = RunbookRequest(runbook="b"), (str(program),)
-        found = look_around(request, place(RealPrograms(), BinaryFiles()), runbook, argv, interactive=False)
+        found = gather_facts(request, place(RealPrograms(), BinaryFiles()), runbook, argv, interactive=False)
         assert found.lineinfo is answer
 
 

@@ -15,7 +15,7 @@ def test_steps_never_stack(tmp_path: Path) -> None:
     whole_ladder = scenarios(RUNBOOK)[0]
     told = walk_scenario(whole_ladder, shipped(RUNBOOK), tmp_path)
     changed = {}
-    for visit in told.walk.walked:
+    for visit in told.walk.visits:
         if isinstance(visit.decision, RunStep):
             argv = visit.decision.invocation.argv
             assert argv[: len(whole_ladder.argv)] == whole_ladder.argv

@@ -230,7 +230,7 @@ class Teller:
                 seen = self.see(decision)
                 results: dict[str, ResultValue] = {}
                 for reader in decision.readers:
-                    results |= self.bench.steps().read(reader, (seen,), self.bench.standing).results
+                    results |= self.bench.steps().read(reader, (seen,), self.bench.context).results
                 return StepResult(step=decision.invocation.step, observations=(seen,), results=results)
             case UseBuiltin(step=step, name=name):
                 usual: Mapping[str, ResultValue] = {"gpus": 1, "xids": []} if name == "gpu-health" else {}

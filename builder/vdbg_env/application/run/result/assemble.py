@@ -13,7 +13,7 @@ from vdbg_env.application.run.result.model import Attempt, Provenance, Report, S
 from vdbg_env.application.run.result.next_steps import by_verdict, going_on, next_steps
 from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.weigh_findings import judge
-from vdbg_env.record.progress import Walk, Walked
+from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.runbook.invocation import Invocation, placed
 from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Finish, RunStep, StepRecord
@@ -41,12 +41,12 @@ class RunFacts:
     resume: str | None = None
 
 
-def assemble(walk: Walk, finish: Finish, facts: RunFacts) -> Report:
+def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
     """Return the report of a run, finished or cut short; source lines and warps are added by who can read them."""
     runbook = walk.state.runbook
     going = (going_on(runbook.name, facts.resume),) if facts.resume else ()
-    findings = judge(finding for visit in walk.walked for finding in visit.record.findings)
-    seen = {visit.step.id for visit in walk.walked}
+    findings = judge(finding for visit in walk.visits for finding in visit.record.findings)
+    seen = {visit.step.id for visit in walk.visits}
     cut = _cut_short(walk) if walk.observations or walk.open else ()
     seen |= {step.id for step in cut}
     missed = (
@@ -63,7 +63,7 @@ def assemble(walk: Walk, finish: Finish, facts: RunFacts) -> Report:
         workload=facts.workload,
         started=facts.started,
         duration_s=facts.duration_s,
-        steps=(*(step_report(visit) for visit in walk.walked), *cut, *missed),
+        steps=(*(step_report(visit) for visit in walk.visits), *cut, *missed),
         findings=findings,
         environment=facts.environment,
         next_steps=(*going, *next_steps(findings))
@@ -73,7 +73,7 @@ def assemble(walk: Walk, finish: Finish, facts: RunFacts) -> Report:
     )
 
 
-def _cut_short(walk: Walk) -> tuple[StepReport, ...]:
+def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
     """Return the step whose attempts were begun and never judged; nothing where it cannot be named."""
     if not isinstance(walk.decision, RunStep):
         return ()
@@ -94,7 +94,7 @@ def _cut_short(walk: Walk) -> tuple[StepReport, ...]:
     )
 
 
-def step_report(visit: Walked) -> StepReport:
+def step_report(visit: StepVisit) -> StepReport:
     """Return one visit as the report tells it."""
     record, step = visit.record, visit.step
     report = StepReport(

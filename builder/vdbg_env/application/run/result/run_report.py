@@ -1,4 +1,4 @@
-"""Makes the report of a run, live or long past, out of its head and its walk."""
+"""Make the report of a run, live or recorded, from its head and its progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vdbg_env.application.ports import CoreFiles, SourceText
 from vdbg_env.application.run.result.assemble import RunFacts, assemble
 from vdbg_env.application.run.result.model import Provenance, Report
 from vdbg_env.application.run.result.source_context import complete
-from vdbg_env.record.progress import Walk
+from vdbg_env.record.progress import Progress
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.runbook.model import Data
 from vdbg_env.runbook.state import Finish, StepRecord
@@ -21,7 +21,7 @@ _OF_THE_HOST = {"driver": "driver", "cuda": "CUDA", "vllm": "vLLM", "torch": "Py
 
 def run_report(
     head: RunHead,
-    walk: Walk,
+    progress: Progress,
     directory: Path,
     *,
     cores: CoreFiles,
@@ -38,11 +38,11 @@ def run_report(
         duration_s=elapsed_s,
         provenance=_provenance(head),
         origin=head.recorded_on or None,
-        environment={**head.environment, **_host(walk.state.trail), **({"host": head.host} if head.host else {})},
+        environment={**head.environment, **_host(progress.state.trail), **({"host": head.host} if head.host else {})},
         tool_version=head.tool_version or None,
-        resume=str(directory) if finish and walk.finish is None else None,
+        resume=str(directory) if finish and progress.finish is None else None,
     )
-    report = assemble(walk, finish or walk.finish or conclude(walk.state.trail), facts)
+    report = assemble(progress, finish or progress.finish or conclude(progress.state.trail), facts)
     return complete(report, directory, cores=cores, sources=sources, redact=redact)
 
 

@@ -10,7 +10,7 @@ from vdbg_env.application.run.result.next_steps import next_steps, typed_outside
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.evidence.system.not_started import not_started_findings
-from vdbg_env.record.progress import Walk, Walked
+from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import (
     Builtin,
@@ -25,6 +25,7 @@ from vdbg_env.runbook.model import (
     Uses,
 )
 from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, StepRecord, UseBuiltin, Verdict
+from vdbg_env.runbook.workload.inputs import Inputs
 
 BASELINE = Run(id="baseline", title="Does it reproduce?", command="main", env={"B": None, "D": "${{ rank.dir }}"})
 CORE = Uses(id="core", title="Read the core", builtin=Builtin(name="decode-gpu-core", version=1))
@@ -54,13 +55,13 @@ INVOCATION = Invocation(
     step="baseline", attempt=1, argv=("prog", "-x"), env={"A": "1", "B": None, "D": "${{ rank.dir }}/x"}
 )
 DECISION = RunStep(invocation=INVOCATION, repeat=Repeat())
-STATE = RunState(runbook=BOOK, inputs={}, facts=Facts(), decision=DECISION)
+STATE = RunState(runbook=BOOK, inputs=Inputs({}), facts=Facts(), decision=DECISION)
 SEEN = Finish(verdict=Verdict.REPRODUCED, why="seen")
 
 
 def run(record: StepRecord, *seen: Observation) -> Report:
-    visit = Walked(step=BASELINE, decision=DECISION, observations=seen, record=record, started_s=1.0, duration_s=4.0)
-    return assemble(Walk(state=STATE, walked=(visit,)), SEEN, FACTS)
+    visit = StepVisit(step=BASELINE, decision=DECISION, observations=seen, record=record, started_s=1.0, duration_s=4.0)
+    return assemble(Progress(state=STATE, visits=(visit,)), SEEN, FACTS)
 
 
 CRASH, WELL = Ended(by=EndedBy.SIGNAL, signal=6), Ended(by=EndedBy.EXIT, code=0)
@@ -89,7 +90,7 @@ def test_steps_that_no_outcome_led_to_are_told_as_such() -> None:
 
 
 def test_a_step_that_was_cut_short_keeps_its_attempts_and_has_no_outcome() -> None:
-    step = assemble(Walk(state=STATE, observations=(observed(1, CRASH),)), SEEN, FACTS).steps[0]
+    step = assemble(Progress(state=STATE, observations=(observed(1, CRASH),)), SEEN, FACTS).steps[0]
     assert (step.id, step.status, step.outcome, step.next) == ("baseline", StepStatus.INTERRUPTED, None, None)
     assert [attempt.reproduced for attempt in step.attempts] == [None]
     assert step.argv == ("prog", "-x")
@@ -108,8 +109,8 @@ def test_a_step_that_could_not_do_its_work_failed() -> None:
 def test_a_builtin_says_which_it_was() -> None:
     decision = UseBuiltin(step="core", name="decode-gpu-core", version=1)
     record = StepRecord(step="core", outcome=Status.PASS, next=End(), findings=(GRAPHS, FAULT))
-    visit = Walked(step=CORE, decision=decision, record=record)
-    report = assemble(Walk(state=STATE, walked=(visit,)), Finish(verdict=Verdict.PASSED, why=""), FACTS)
+    visit = StepVisit(step=CORE, decision=decision, record=record)
+    report = assemble(Progress(state=STATE, visits=(visit,)), Finish(verdict=Verdict.PASSED, why=""), FACTS)
     assert report.steps[0].builtin == "builtin/decode-gpu-core@v1"
     assert report.findings == (FAULT, GRAPHS)
 

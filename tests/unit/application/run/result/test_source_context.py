@@ -14,12 +14,13 @@ from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.application.run.result.source_context import complete, excerpt
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.observation import Artifact
-from vdbg_env.record.progress import Walk
+from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.run.files import write_report
 from vdbg_env.runbook.model import End, Runbook, Status
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepRecord, Verdict
+from vdbg_env.runbook.workload.inputs import Inputs
 
 CUBINS = Path(__file__).parents[4] / "data" / "cubins"
 
@@ -107,8 +108,14 @@ def test_a_runs_head_says_where_it_comes_from(tmp_path: Path, head: RunHead, pro
     record = StepRecord(step="s", outcome=Status.PASS, next=End(), results=found)  # type: ignore[arg-type]
     finish = Finish(verdict=Verdict.PASSED, why="well")
     state = RunState(
-        runbook=Runbook(name="b", title="B", steps=()), inputs={}, facts=Facts(), decision=finish, trail=(record,)
+        runbook=Runbook(name="b", title="B", steps=()),
+        inputs=Inputs({}),
+        facts=Facts(),
+        decision=finish,
+        trail=(record,),
     )
-    report = run_report(head, Walk(state=state), tmp_path, cores=CoreFilesOnDisk(), sources=SourceFiles(), redact=str)
+    report = run_report(
+        head, Progress(state=state), tmp_path, cores=CoreFilesOnDisk(), sources=SourceFiles(), redact=str
+    )
     assert report.provenance is provenance
     assert dict(report.environment) == {"driver": "580.82", "GPUs": "8"}
