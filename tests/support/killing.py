@@ -43,7 +43,12 @@ def ledger(path: Path) -> list[str]:
 def left_running(path: Path) -> list[int]:
     mine = f"{path}/".encode()
     pids = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()]
-    return [p for p in pids if p != os.getpid() and (environment(p) or {}).get(MARK.encode(), b"").startswith(mine)]
+    return [p for p in pids if p != os.getpid() and _mark(p).startswith(mine)]
+
+
+def _mark(pid: int) -> bytes:
+    found = environment(pid)
+    return (found.variables or {}).get(MARK.encode(), b"") if found else b""
 
 
 def outcome(end: RunEnd) -> list[tuple[str, str]]:

@@ -76,11 +76,15 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerEnvironment:
-    """What one process of the workload really had of the variables the step asked for."""
+    """What one process of the workload really had of the variables the step asked for.
+
+    Where `known` is False, the process overwrote its environment before it could be read, and `seen` is empty.
+    """
 
     pid: int
     name: str
     seen: Mapping[str, str | None]
+    known: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,4 +111,5 @@ class Observation:
     output_bytes: int = 0
     memory_kills: MemoryKills = MemoryKills()
     directory: str = ""
+    held_by: str = ""  # what held its processes in case the supervisor was killed; "" in records made before
     notes: tuple[str, ...] = ()

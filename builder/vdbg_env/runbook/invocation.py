@@ -16,6 +16,10 @@ class KillPolicy:
     grace_s: float = 15.0
 
 
+# What a step's workload is given in addition to what the user and the step ask for. vLLM requires setproctitle, which
+# overwrites the environment that /proc shows, and with it what a worker really has, unless this is set.
+OURS: Mapping[str, str] = {"SPT_NOENV": "1"}
+
 HangAction = Literal["py-spy", "gpu-coredump", "stacks"]
 
 

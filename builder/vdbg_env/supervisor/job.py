@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from vdbg_env.supervisor.processes.cgroups import KINDS
+
 
 class MatcherOrder(NamedTuple):
     """A named pattern; with `needles` (one of them is in every match) lines without any are not searched."""
@@ -33,7 +35,7 @@ class Orders(NamedTuple):
     `overlay` holds what the step changes of the environment, for the comparison with what each worker really has.
     With `inherit`, `env` is laid over the supervisor's own environment and `unset` taken out of that: in a container,
     only who is in it knows what the engine gave it. `growing` are globs under `directory`: while such a file grows,
-    somebody is writing a dump and nobody is killed.
+    a dump is being written and no process is killed. `cgroups` are the kinds that may hold the tree, the surer first.
     """
 
     directory: str
@@ -62,6 +64,7 @@ class Orders(NamedTuple):
     pseudonym_hosts: tuple[str, ...] = ()
     disk_floor: int = 0
     driver: tuple[str, ...] = ()
+    cgroups: tuple[str, ...] = KINDS
 
 
 def to_json(orders: Orders) -> bytes:

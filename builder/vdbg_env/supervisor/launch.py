@@ -6,12 +6,18 @@ import contextlib
 import fcntl
 import os
 import signal
+from collections.abc import Callable
 from typing import NamedTuple
 
 from vdbg_env.supervisor.process_tree import die_with_parent
 
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20
+_UNPREPARED = b"\0"  # said before all else by a child that could not do what was to be done first
+
+
+def _nothing() -> None:
+    """Do nothing before the program starts."""
 
 
 class Started(NamedTuple):
@@ -20,33 +26,37 @@ class Started(NamedTuple):
     pid: int
     stdout: int
     stderr: int
+    prepared: bool = True  # False when `first` could not be done
 
 
 class NotStarted(Exception):
     """The program could not be started; the text says why."""
 
 
-def launch(argv: tuple[str, ...], env: dict[str, str], cwd: str) -> Started:
-    """Start `argv` in a session of its own, standard input empty; raises NotStarted with the reason.
+def launch(argv: tuple[str, ...], env: dict[str, str], cwd: str, *, first: Callable[[], None] = _nothing) -> Started:
+    """Start `argv` in its own session, standard input empty; raises NotStarted with the reason.
 
-    The child is killed by the kernel when this process dies: a workload nobody supervises must not go on.
+    The child is killed by the kernel when this process dies: a workload without a supervisor must not continue. It
+    calls `first` before the program starts, which starts also where that raises OSError.
     """
     out_read, out_write = _wide_pipe()
     err_read, err_write = _wide_pipe()
     said_read, said_write = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        _become(argv, env, cwd, out_write, err_write, said_write)
+        _become(argv, env, cwd, out_write, err_write, said_write, first)
     for descriptor in (out_write, err_write, said_write):
         os.close(descriptor)
     with os.fdopen(said_read, "rb") as said:
         problem = said.read()  # closed by exec itself: an empty answer means that the program runs
+    prepared = not problem.startswith(_UNPREPARED)
+    problem = problem.removeprefix(_UNPREPARED)
     if problem:
         os.waitpid(pid, 0)
         os.close(out_read)
         os.close(err_read)
         raise NotStarted(problem.decode("utf-8", "replace"))
-    return Started(pid, out_read, err_read)
+    return Started(pid, out_read, err_read, prepared)
 
 
 def launch_helper(argv: tuple[str, ...], env: dict[str, str], cwd: str) -> tuple[int, int]:
@@ -77,11 +87,23 @@ def _wide_pipe() -> tuple[int, int]:
     return read, write
 
 
-def _become(argv: tuple[str, ...], env: dict[str, str], cwd: str, out: int, err: int, said: int) -> None:
+def _become(
+    argv: tuple[str, ...],
+    env: dict[str, str],
+    cwd: str,
+    out: int,
+    err: int,
+    said: int,
+    first: Callable[[], None] = _nothing,
+) -> None:
     """Turn this forked child into the program; never returns."""
     try:
         os.setsid()
         die_with_parent()
+        try:
+            first()
+        except OSError:
+            os.write(said, _UNPREPARED)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)

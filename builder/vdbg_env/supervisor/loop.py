@@ -15,18 +15,20 @@ from vdbg_env.supervisor.launch import NotStarted, launch
 from vdbg_env.supervisor.output.streams import CANCELS, Streams
 from vdbg_env.supervisor.phase import Phase, Verdict
 from vdbg_env.supervisor.process_tree import Process, become_subreaper, descendants, process, send
+from vdbg_env.supervisor.processes.trees import Tree
 from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.state.ownership import give_back
 from vdbg_env.supervisor.state.result_file import Ending
-from vdbg_env.supervisor.watch.helpers import HangActions, Helpers
+from vdbg_env.supervisor.watch.helpers import MARK, HangActions, Helpers
 from vdbg_env.supervisor.watch.oom_kills import MemoryKills
-from vdbg_env.supervisor.watch.watchdogs import GrowingFiles, HangWatch, WorkerCensus
+from vdbg_env.supervisor.watch.watchdogs import GrowingFiles, HangWatch, Worker, WorkerCensus
 
 TICK_S = 0.05  # how often an ending tree is looked at
 AFTER_MATCH_S = 1.0  # so that the lines that follow the one that ends the step are kept too
 AFTER_HANG_S = 2.0  # a fired dump needs a moment before its file appears
 KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
 CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then every two seconds
+SIGHT_S = 0.25  # how often the cgroup is asked for new processes: a worker may rename itself soon after its start
 
 
 class Supervisor:
@@ -59,18 +61,22 @@ class Supervisor:
         self._survivors: list[Process] = []
         self._notes: list[str] = []
         self._next_look = 0.0
+        self._next_sight = 0.0
+        self._tree = Tree(orders.env.get(MARK, ""), orders.directory, orders.cgroups)
 
     def run(self) -> None:
         """Start the workload and stay until nothing of it is left."""
         self._streams.take_signals(self._cancelled)
-        lock_file.say(self._lock, {"state": "armed"}, durably=True)
+        lock_file.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
         try:
-            started = launch(self._orders.argv, self._orders.env, self._orders.cwd)
+            started = launch(self._orders.argv, self._orders.env, self._orders.cwd, first=self._tree.enter)
         except NotStarted as problem:
             self._streams.open()
             self._finish(Verdict("not_started", str(problem)))
             return
         self._root = started.pid
+        if not started.prepared:
+            self._tree.not_entered()
         child = process(started.pid)
         lock_file.say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
         self._streams.open(started.stdout, started.stderr)
@@ -112,7 +118,7 @@ class Supervisor:
     def _wait(self) -> None:
         """Wait for output, a signal, or the next thing that is due."""
         now = time.monotonic()
-        due = [self._timeout_at, now + 1.0, *self._census_at[:1]]
+        due = [self._timeout_at, now + (SIGHT_S if self._tree.cgroup else 1.0), *self._census_at[:1]]
         if self._phase is Phase.RUNNING:
             due += [self._watch.next_deadline(), self._stop_at or float("inf")]
             if self._helpers.running:
@@ -146,8 +152,12 @@ class Supervisor:
             self._census_at.pop(0)
             if not self._census_at:
                 self._census_at.append(now + CENSUS_S[-1])
+            found = self._tree.note(self._processes())
             if self._status is None:
-                self._census.look(self._tree())
+                self._census.look(found)
+        if now >= self._next_sight:
+            self._next_sight = now + SIGHT_S
+            self._census.look(self._tree.new_members())
         if now >= self._next_look:
             self._next_look = now + 1.0
             self._helpers.end_overdue(now)
@@ -186,6 +196,7 @@ class Supervisor:
                 else:
                     self._signal(self._orders.kill_signal, again=False)
             case Phase.KILLING:
+                self._tree.kill()
                 self._survivors = self._signal(signal.SIGKILL, again=True)
 
     def _judge(self, now: float) -> None:
@@ -205,7 +216,7 @@ class Supervisor:
             self._end(self._driver_says, now)
         elif hang:
             self._verdict = Verdict("watch", hang)
-            self._hang.begin(hang, self._root, self._tree())
+            self._hang.begin(hang, self._root, self._processes())
             self._enter(Phase.HANGING, now)
 
     def _end(self, verdict: Verdict, now: float) -> None:
@@ -233,7 +244,7 @@ class Supervisor:
         self._signalled |= {p.pid for p in found}
         return found
 
-    def _tree(self) -> list[Process]:
+    def _processes(self) -> list[Process]:
         return descendants(os.getpid(), without=self._helpers.running)
 
     def _over(self) -> bool:
@@ -251,6 +262,7 @@ class Supervisor:
         failure = self._streams.failure
         if failure and verdict.by not in {"disk", "cancel"}:
             verdict = Verdict("disk", f"the output cannot be written: {failure.strerror}")
+        self._tree.close()
         give_back(self._orders.directory)
         status = self._status
         census = getattr(self, "_census", None)
@@ -265,19 +277,20 @@ class Supervisor:
                 "workers": [self._worker(*one) for one in (census.workers() if census else [])],
                 "hang": self._hang.ran,
                 "memory_kills": self._memory_kills.since(),
+                "held_by": self._tree.held_by,
                 "survivors": [{"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors_left()],
                 "notes": [*self._streams.notes, *self._notes],
             }
         )
 
-    def _worker(self, pid: int, name: str, seen: dict[str, str | None]) -> dict[str, Any]:
-        """Return what is kept of a worker: a secret it has as asked is not named, for redacted it would look wrong."""
+    def _worker(self, pid: int, worker: Worker) -> dict[str, Any]:
+        """Return what is kept of a worker: a secret it has as asked is left out, since redacted it would look wrong."""
         kept = {
             variable: value
-            for variable, value in seen.items()
+            for variable, value in (worker.seen or {}).items()
             if value != self._orders.overlay[variable] or self._redactor.env({variable: value})[variable] == value
         }
-        return {"pid": pid, "name": name, "seen": kept}
+        return {"pid": pid, "name": worker.name, "seen": kept, "known": worker.seen is not None}
 
     def _survivors_left(self) -> list[Process]:
         return [] if self._childless else self._survivors

@@ -28,6 +28,13 @@ class Process(NamedTuple):
     start: int
 
 
+class Environment(NamedTuple):
+    """A reading of /proc/[pid]/environ: `variables` is None when unknown, `image` names the exec that they are of."""
+
+    image: tuple[int, ...]
+    variables: dict[bytes, bytes] | None
+
+
 def become_subreaper() -> None:
     """Make this process the parent of every orphan below it; raises OSError where the kernel refuses."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
@@ -52,20 +59,32 @@ def process(pid: int) -> Process | None:
     )
 
 
+def processes() -> list[Process]:
+    """Return every process that /proc shows."""
+    names = os.listdir("/proc")  # noqa: PTH208 - a Path per process would cost more than the look itself
+    return [found for name in names if name.isdigit() and (found := process(int(name)))]
+
+
 def descendants(root: int, *, without: Iterable[int] = ()) -> list[Process]:
     """Return every living process below `root`, parents before children; subtrees of `without` are left out."""
+    return below((root,), processes(), without=without)
+
+
+def below(roots: Iterable[int], among: Iterable[Process], *, without: Iterable[int] = ()) -> list[Process]:
+    """Return the living ones of `among` below any of `roots`, parents before children; see `descendants`."""
     children: dict[int, list[Process]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - a Path per process would cost more than the look itself
-        if name.isdigit() and (found := process(int(name))):
-            children.setdefault(found.parent, []).append(found)
-    left_out, below, queue = set(without), [], [root]
+    for one in among:
+        children.setdefault(one.parent, []).append(one)
+    queue = list(roots)
+    passed, found = {*queue, *without}, []
     while queue:
         for child in children.get(queue.pop(), ()):
-            if child.pid not in left_out and child.pid != root:
+            if child.pid not in passed:
+                passed.add(child.pid)
                 queue.append(child.pid)
                 if child.state not in "ZX":
-                    below.append(child)
-    return below
+                    found.append(child)
+    return found
 
 
 def send(processes: Iterable[Process], number: int) -> list[Process]:
@@ -83,12 +102,34 @@ def send(processes: Iterable[Process], number: int) -> list[Process]:
     return refused
 
 
-def environment(pid: int) -> dict[bytes, bytes] | None:
-    """Return the environment `pid` was started with, or None when it cannot be read."""
-    text = _read(f"/proc/{pid}/environ")
-    if not text:
+def environment(pid: int) -> Environment | None:
+    """Return what can be read of the environment `pid` was started with; None when it has no memory, or none yet.
+
+    A process that renames itself (setproctitle, which vLLM calls in each of its processes) overwrites the place with
+    zeros or with its title: what was there is then unknown, and must not be taken for unset.
+    """
+    image = _image(pid)
+    if image is None:
         return None
-    return {name: value for name, _, value in (entry.partition(b"=") for entry in text.split(b"\0") if entry)}
+    text = _read(f"/proc/{pid}/environ")
+    if image != _image(pid):
+        return None  # it called exec in between; the next look reads the new program
+    start, end = image[-2:]
+    if not text:
+        # Not permitted is unknown; a program that was given no variable at all has an empty place.
+        return Environment(image, {} if start == end and start else None)
+    entries = text[:-1].split(b"\0")
+    if not text.endswith(b"\0") or not all(b"=" in entry for entry in entries):
+        return Environment(image, None)
+    return Environment(image, {name: value for name, _, value in (entry.partition(b"=") for entry in entries)})
+
+
+def _image(pid: int) -> tuple[int, ...] | None:
+    """Return what an exec gives anew and a fork passes on: where code, stack and environment are (proc(5), stat)."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not fields or fields[23] == b"0":
+        return None  # gone, or a zombie
+    return tuple(int(fields[number]) for number in (23, 24, 25, 47, 48))
 
 
 def executable(pid: int) -> str:
@@ -126,7 +167,9 @@ def marked(name: bytes, value: bytes) -> list[Process]:
     """Return every process of this machine whose environment holds `name=value`, this one left out."""
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208
-        if entry.isdigit() and int(entry) != os.getpid() and (environment(int(entry)) or {}).get(name) == value:
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        if name + b"=" + value in _read(f"/proc/{entry}/environ").split(b"\0"):
             one = process(int(entry))
             if one and one.state not in "ZX":
                 found.append(one)

@@ -15,6 +15,7 @@ from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.runbook.invocation import ArtifactRule, Invocation
+from vdbg_env.supervisor.processes import trees
 from vdbg_env.supervisor.state import lock_file, result_file
 
 LOST = "the supervisor was killed; what it had written is kept"
@@ -23,7 +24,7 @@ _ENDED = ("by", "code", "signal", "core", "message")
 _LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
 OWN_FILES = {
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json"),
-    *(result_file.NAME, f"{result_file.NAME}.tmp", lock_file.NAME),
+    *(result_file.NAME, f"{result_file.NAME}.tmp", lock_file.NAME, trees.NAME),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
 }
 # These two are not written in every step: where the supervisor had no use for the name, the workload may have had.
@@ -90,6 +91,7 @@ def _observation(invocation: Invocation, directory: Path, document: dict[str, An
             "output_bytes": sum(s["bytes"] for n, s in document.get("output", {}).items() if n != "kernel.log"),
             "memory_kills": document.get("memory_kills", {}),
             "directory": str(directory.relative_to(directory.parents[3])),
+            "held_by": document.get("held_by", ""),
             "notes": list(_notes(document)),
         },
     )

@@ -14,8 +14,9 @@ import vdbg_env
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.record.redaction.secrets import as_literals, secret_values
-from vdbg_env.runbook.invocation import HangAction, Invocation, Matcher, ServerDriver
+from vdbg_env.runbook.invocation import OURS, HangAction, Invocation, Matcher, ServerDriver
 from vdbg_env.supervisor import job as orders
+from vdbg_env.supervisor.processes.cgroups import KINDS
 from vdbg_env.supervisor.watch import helpers
 
 PACKAGES = Path(vdbg_env.__file__).parents[1]
@@ -30,8 +31,8 @@ class StepSettings:
     supervisor, which in a container the engine made, and of which `inherited` is what is known beforehand. `mark` names
     the run; `python` is what the supervisor is started with, and `packages` the folder with our package, both as seen
     where steps run. `hang_tools` says what to run for a hang action, with `{pid}` for a process; `gpu_probe` prints the
-    load of each GPU again and again; `disk_floor` is in bytes; `sensitive` are values that must not be kept, beside
-    those of variables with a telling name.
+    load of each GPU again and again; `disk_floor` is in bytes; `sensitive` are values that must not be kept, in
+    addition to those of variables with a telling name; `cgroups` are the kinds that may hold a step's processes.
     """
 
     env: Mapping[str, str]
@@ -45,6 +46,7 @@ class StepSettings:
     gpu_probe: tuple[str, ...] = ()
     disk_floor: int = 0
     sensitive: tuple[str, ...] = ()
+    cgroups: tuple[str, ...] = KINDS
     pseudonyms: Pseudonyms | None = None
 
     @property
@@ -65,7 +67,7 @@ def mark_of(settings: StepSettings, invocation: Invocation, directory: Path) -> 
 
 def orders_for(invocation: Invocation, directory: Path, settings: StepSettings) -> orders.Orders:
     """Turn an invocation into a supervisor's orders."""
-    env = {**settings.env}
+    env = {**settings.env, **OURS}
     for name, value in invocation.env.items():
         if value is None:
             env.pop(name, None)
@@ -101,6 +103,7 @@ def orders_for(invocation: Invocation, directory: Path, settings: StepSettings) 
         pseudonym_hosts=settings.pseudonyms.hosts if settings.pseudonyms else (),
         disk_floor=settings.disk_floor,
         driver=_driver(invocation.driver, settings) if invocation.driver else (),
+        cgroups=settings.cgroups,
     )
 
 

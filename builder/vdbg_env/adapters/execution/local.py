@@ -10,15 +10,17 @@ import os
 import select
 import signal
 import subprocess
-import time
+from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.adapters.execution.job_builder import StepSettings, orders_for
 from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
 from vdbg_env.adapters.execution.supervisor_pool import Supervisors
+from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor import job as orders
 from vdbg_env.supervisor import process_tree
+from vdbg_env.supervisor.processes import trees
 from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.watch import helpers
 
@@ -52,7 +54,8 @@ class LocalStep(SupervisedStep):
         self, invocation: Invocation, directory: Path, order: orders.Orders, process: subprocess.Popen[bytes] | None
     ) -> None:
         super().__init__(invocation, directory, order)
-        self._mark = order.env[helpers.MARK].encode()
+        self._mark = order.env[helpers.MARK]
+        self._survivors: list[process_tree.Process] = []
         self._process = process
 
     def cancel(self, *, firmly: bool = False) -> None:
@@ -78,13 +81,12 @@ class LocalStep(SupervisedStep):
             os.close(descriptor)
 
     def _lost(self) -> None:
-        """Kill by the mark: the supervisor's first child died with it, that child's orphans did not."""
-        for _ in range(200):
-            left = process_tree.marked(helpers.MARK.encode(), self._mark)
-            if not left:
-                return
-            process_tree.send(left, signal.SIGKILL)
-            time.sleep(0.01)
+        """Kill what is left: the supervisor's first child died with it, that child's orphans did not."""
+        self._survivors = trees.end(str(self._directory), helpers.MARK, self._mark)
+
+    def _completed(self, seen: Observation) -> Observation:
+        left = (f"process {one.pid} ({one.name}, state {one.state}) could not be killed" for one in self._survivors)
+        return replace(seen, notes=(*seen.notes, *left))
 
     def _over(self) -> None:
         if self._process is not None:

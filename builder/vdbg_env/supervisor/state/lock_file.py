@@ -58,8 +58,13 @@ def is_held(directory: str) -> bool:
 
 def holder(directory: str) -> int | None:
     """Return the pid of the last supervisor that took the lock; None when there never was one."""
-    pids = [int(state["pid"]) for state in _said(directory) if "pid" in state]
+    pids = [int(pid) for pid in values(directory, "pid") if pid is not None]
     return pids[-1] if pids else None
+
+
+def values(directory: str, name: str) -> list[str | int | None]:
+    """Return what supervisors wrote under `name`, the oldest first."""
+    return [state[name] for state in _said(directory) if name in state]
 
 
 def was_started(directory: str) -> bool:
@@ -77,7 +82,7 @@ def was_started(directory: str) -> bool:
         time.sleep(0.01)
 
 
-def _said(directory: str) -> list[dict[str, str | int]]:
+def _said(directory: str) -> list[dict[str, str | int | None]]:
     """Return the lines a supervisor wrote of itself; none when there never was one."""
     lock = _opened(directory)
     if lock is None:

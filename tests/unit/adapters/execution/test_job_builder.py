@@ -28,6 +28,7 @@ def test_an_inherited_environment_is_overlaid_and_what_a_step_unsets_is_gone() -
     assert settled(told, own).env == {
         "PATH": "/image/bin",
         "CUDA_LAUNCH_BLOCKING": "1",
+        "SPT_NOENV": "1",
         "VDBG_ENV_STEP": "/runs/r/blocking/1/localhost-0",
     }
 

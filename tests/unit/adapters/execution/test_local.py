@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.patience import patience
-from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.adapters.execution.local import LocalProcesses
+from tests.support.steps import ENV, place, python, runner, seen, survivors
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.invocation import (
     ArtifactRule,
     Invocation,
@@ -27,38 +26,8 @@ from vdbg_env.runbook.invocation import (
     Watch,
 )
 from vdbg_env.supervisor.job import HangCommand
-from vdbg_env.supervisor.process_tree import marked
-from vdbg_env.supervisor.watch.helpers import MARK
 
 NASTY = Path(__file__).parents[3] / "workloads" / "nasty.py"
-ENV = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8"}
-
-
-def runner(tmp_path: Path, **settings: Any) -> LocalProcesses:
-    return LocalProcesses(StepSettings(**{"env": ENV, "cwd": tmp_path, "mark": str(tmp_path), **settings}))
-
-
-def place(tmp_path: Path, step: str = "step") -> Path:
-    directory = tmp_path / "run" / "steps" / step / "1" / "localhost-0"
-    directory.mkdir(parents=True)
-    return directory
-
-
-def python(code: str, **fields: Any) -> Invocation:
-    defaults: dict[str, Any] = {"step": "step", "attempt": 1, "kill": KillPolicy(grace_s=0.4), "timeout_s": 20.0}
-    return Invocation(argv=(sys.executable, "-c", code), **{**defaults, **fields})
-
-
-def seen(tmp_path: Path, invocation: Invocation, **settings: Any) -> Observation:
-    step = runner(tmp_path, **settings).start(invocation, place(tmp_path))
-    found = step.wait(30)
-    assert found is not None
-    assert survivors(tmp_path) == []
-    return found
-
-
-def survivors(tmp_path: Path) -> list[str]:
-    return [f"{p.pid} {p.name}" for p in marked(MARK.encode(), f"{tmp_path}/step/1/localhost-0".encode())]
 
 
 def stdout(tmp_path: Path) -> bytes:

@@ -1,0 +1,154 @@
+"""Keep hold of the processes of one attempt, to end them also after their supervisor was killed.
+
+Three means, the surest first. A cgroup of the attempt, where this place allows one. A list of the processes that were
+seen, each by pid and start time, in a file next to the lock. The mark in the environment, which a process loses that
+renames itself (setproctitle overwrites it) or was started with another environment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from vdbg_env.supervisor.process_tree import Process, below, marked, process, processes, send
+from vdbg_env.supervisor.processes import cgroups
+from vdbg_env.supervisor.state import lock_file
+
+NAME = "processes.txt"
+LIST = "process list"  # what is said to hold the tree where no cgroup does
+_MOST_LINES = 4096
+_PAUSE_S = 0.01
+
+
+def name_of(mark: str) -> str:
+    """Return the name of an attempt's cgroup, `mark` being what names the attempt on this machine."""
+    import hashlib  # not at start-up
+
+    return cgroups.PREFIX + hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+
+class Tree:
+    """The processes of one attempt, as its supervisor holds them; `kinds` are the cgroups that may be tried."""
+
+    def __init__(self, mark: str, directory: str, kinds: tuple[str, ...]) -> None:
+        self.cgroup = cgroups.make(name_of(mark), kinds)
+        self._file = os.open(f"{directory}/{NAME}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._write([])
+        self._lines = 0
+        self._noted: set[tuple[int, int]] = set()
+        self._members: set[int] = set()
+
+    @property
+    def held_by(self) -> str:
+        """What holds the tree should the supervisor be killed."""
+        return self.cgroup.kind if self.cgroup else LIST
+
+    def enter(self) -> None:
+        """Move this process, the forked workload to be, into the cgroup; raises OSError where the kernel refuses."""
+        if self.cgroup:
+            self.cgroup.enter()
+
+    def described(self) -> dict[str, Any]:
+        """Return what another engine needs to know of it."""
+        return {"held_by": self.held_by, "cgroup": self.cgroup.path if self.cgroup else None}
+
+    def not_entered(self) -> None:
+        """Do without the cgroup, which the kernel did not let the workload in."""
+        if self.cgroup:
+            self.cgroup.remove()
+            self.cgroup = None
+
+    def new_members(self) -> list[Process]:
+        """Return the members of the cgroup that were not there at the last call; one short read where there is none."""
+        if self.cgroup is None:
+            return []
+        members = set(self.cgroup.pids())
+        new, self._members = members - self._members, members
+        return self.note(one for pid in sorted(new) if (one := process(pid)))
+
+    def note(self, seen: Iterable[Process]) -> list[Process]:
+        """Write down the new ones, which another engine may have to end, and return all."""
+        seen = list(seen)
+        new = [one for one in seen if (one.pid, one.start) not in self._noted]
+        if new and self._lines + len(new) > _MOST_LINES:
+            # A workload of many short processes (a compiler) would let the file grow for ever.
+            living = [one for pid, start in self._noted if (one := process(pid)) and one.start == start]
+            os.ftruncate(self._file, 0)
+            os.lseek(self._file, 0, os.SEEK_SET)
+            self._noted, self._lines, new = set(), 0, [*living, *new]
+            self._write([])
+        if new:
+            self._noted |= {(one.pid, one.start) for one in new}
+            self._lines += len(new)
+            self._write([f"{one.pid} {one.start}" for one in new])
+        return seen
+
+    def kill(self) -> None:
+        """Kill the members of the cgroup at once; who forks faster than it is signalled cannot outrun that."""
+        if self.cgroup:
+            self.cgroup.kill()
+
+    def close(self) -> None:
+        """Remove the cgroup, whose members are gone; one that could not be killed keeps it there."""
+        if self.cgroup:
+            self.cgroup.remove()
+        os.close(self._file)
+
+    def _write(self, lines: list[str]) -> None:
+        text = "".join(f"{line}\n" for line in (lines or [_boot()]))
+        try:
+            os.write(self._file, text.encode())
+        except OSError:
+            return  # a full disk: the floor of free space ends the step, and the other means still hold the tree
+
+
+def end(directory: str, mark_name: str, mark: str, *, limit_s: float = 10.0) -> list[Process]:
+    """Kill what a lost supervisor left, by every means there is; returns what could not be killed within the limit."""
+    groups = cgroups.existing(name_of(mark), [x for x in lock_file.values(directory, "cgroup") if isinstance(x, str)])
+    until = time.monotonic() + limit_s
+    while True:
+        for group in groups:
+            group.kill()
+        left = _left(directory, mark_name, mark, groups)
+        if not left:
+            break
+        send(left, signal.SIGKILL)
+        if time.monotonic() > until:
+            break
+        time.sleep(_PAUSE_S)
+    for group in groups:
+        group.remove()
+    return left
+
+
+def _left(directory: str, mark_name: str, mark: str, groups: list[cgroups.Cgroup]) -> list[Process]:
+    """Return every living process of an attempt: members, listed ones, those with the mark, and all below them."""
+    found = {one.pid: one for one in processes()}
+    wanted = {pid for group in groups for pid in group.pids()}
+    wanted |= {pid for pid, start in _listed(directory) if pid in found and found[pid].start == start}
+    wanted |= {one.pid for one in marked(mark_name.encode(), os.fsencode(mark))}
+    wanted -= {0, 1, os.getpid()}
+    mine = [found[pid] for pid in wanted if pid in found]
+    whole = {one.pid: one for one in (*mine, *below(wanted, found.values()))}
+    return [one for one in whole.values() if one.state not in "ZX" and one.pid != os.getpid()]
+
+
+def _listed(directory: str) -> list[tuple[int, int]]:
+    """Return pid and start time of what a supervisor saw; nothing of what it saw before the machine's last start."""
+    try:
+        # Opened as the lock is: the workload may have put a link or a pipe in its place.
+        descriptor = os.open(f"{directory}/{NAME}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    with os.fdopen(descriptor, "rb") as file:
+        boot, *lines = file.read(1 << 20).decode("ascii", "replace").splitlines() or [""]
+    pairs = [line.split() for line in lines] if boot == _boot() else []
+    return [(int(x[0]), int(x[1])) for x in pairs if len(x) == 2 and x[0].isdecimal() and x[1].isdecimal()]
+
+
+def _boot() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
+        return file.read().strip()

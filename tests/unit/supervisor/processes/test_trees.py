@@ -1,0 +1,119 @@
+"""A supervisor that is killed: what carries no mark is ended all the same, by each means that a place may allow."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.steps import place, runner
+from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.supervisor.process_tree import process
+from vdbg_env.supervisor.processes import cgroups, trees
+
+DETACHED = Path(__file__).parents[3] / "workloads" / "detached.py"
+MEANS = [*((kind,) for kind in cgroups.KINDS), ()]
+
+
+def allowed(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `kinds`; skips where this machine lets no cgroup of them be made."""
+    if kinds:
+        made = cgroups.make(f"{cgroups.PREFIX}test-{os.getpid()}", kinds)
+        if made is None:
+            pytest.skip(f"no {kinds[0]} can be made here")
+        assert made.remove()
+    return kinds
+
+
+def until(path: Path, text: str = "") -> str:
+    limit = time.monotonic() + 20
+    while time.monotonic() < limit:
+        if path.exists() and text in path.read_text():
+            return path.read_text()
+        time.sleep(0.02)
+    raise AssertionError(f"{path.name} never held {text!r}")
+
+
+@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else trees.LIST)
+@pytest.mark.parametrize("mode", ["title", "bare", "double"])
+def test_nothing_survives_a_killed_supervisor(tmp_path: Path, mode: str, kinds: tuple[str, ...]) -> None:
+    directory = place(tmp_path)
+    invocation = Invocation(step="step", attempt=1, argv=(sys.executable, str(DETACHED), mode, str(tmp_path)))
+    made = runner(tmp_path, cgroups=allowed(kinds))
+    lost = made.start(invocation, directory)
+    child = int(until(tmp_path / "pid"))
+    until(directory / trees.NAME, f"\n{child} ")
+    start = process(child)
+    said = [json.loads(line) for line in (directory / "supervisor.json").read_text().splitlines()]
+    assert said[1]["held_by"] == (kinds[0] if kinds else trees.LIST)
+    os.kill(said[0]["pid"], signal.SIGKILL)
+
+    resumed = runner(tmp_path, cgroups=kinds).adopt(invocation, directory)
+    assert resumed is not None
+    found = resumed.wait(30)
+    assert found is not None and found.ended.by is EndedBy.ENGINE_LOST
+    assert lost.wait(30) == found
+    left = process(child)
+    assert left is None or start is None or left.start != start.start or left.state in "ZX"
+    assert not said[1]["cgroup"] or not Path(said[1]["cgroup"]).exists()
+    assert not [note for note in found.notes if "could not be killed" in note]
+
+
+@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else trees.LIST)
+def test_a_step_that_ends_leaves_no_cgroup_and_says_what_held_it(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    directory = place(tmp_path)
+    invocation = Invocation(step="step", attempt=1, argv=(sys.executable, "-c", "print('out')"))
+    found = runner(tmp_path, cgroups=allowed(kinds)).start(invocation, directory).wait(30)
+    assert found is not None and found.ended.clean
+    assert found.held_by == (kinds[0] if kinds else trees.LIST)
+    said = [json.loads(line) for line in (directory / "supervisor.json").read_text().splitlines()]
+    assert not said[1]["cgroup"] or not Path(said[1]["cgroup"]).exists()
+
+
+def test_a_cgroup_that_cannot_be_entered_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = trees.Tree("mark", str(tmp_path), ())
+    assert tree.cgroup is None
+    tree.cgroup = cgroups.Cgroup(cgroups.V2, str(tmp_path / "gone"))
+    with pytest.raises(OSError):
+        tree.enter()
+    tree.not_entered()
+    assert tree.held_by == trees.LIST
+    tree.close()
+
+
+def test_a_list_of_an_earlier_boot_or_another_process_s_start_names_nothing(tmp_path: Path) -> None:
+    me = process(os.getppid())
+    assert me is not None
+    listing = tmp_path / trees.NAME
+    listing.write_text(f"another-boot\n{me.pid} {me.start}\n")
+    assert trees.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    listing.write_text(f"{boot}{me.pid} {me.start + 1}\nnonsense\n-5 0\n")
+    assert trees.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
+    assert process(me.pid) == me
+
+
+def test_only_a_cgroup_of_the_attempt_s_own_name_is_believed(tmp_path: Path) -> None:
+    name = trees.name_of("mark")
+    mounts = [str(Path(one.path).parent) for one in cgroups.places(name)]
+    foreign = [*mounts, f"{tmp_path}/{name}", *(f"{mount}/../{name}" for mount in mounts)]
+    (tmp_path / name).mkdir()
+    assert cgroups.existing(name, foreign) == []
+
+
+def test_the_list_stays_short_while_a_workload_starts_many_processes(tmp_path: Path) -> None:
+    tree = trees.Tree("mark", str(tmp_path), ())
+    me = process(os.getpid())
+    assert me is not None
+    tree.note([me])
+    for pid in range(10_000):
+        tree.note([me._replace(pid=pid + 5_000_000)])
+    lines = (tmp_path / trees.NAME).read_text().splitlines()
+    assert len(lines) < 5_000
+    assert f"{me.pid} {me.start}" in lines
+    assert f"5009999 {me.start}" in lines
+    tree.close()
