@@ -70,6 +70,20 @@ def test_the_layer_that_matters_is_found(walk: Walk, fault: str, gone_at: str) -
     assert any(f["step"] == gone_at for f in report["findings"])
 
 
+@pytest.mark.parametrize("title", ["as-vllm", "dropped"])
+def test_an_engine_that_names_itself_as_vllms_does_is_walked_all_the_same(walk: Walk, title: str) -> None:
+    """setproctitle overwrites what /proc shows of the environment: unknown at worst, and never taken for unset."""
+    report = walk("graphs", "-i", "quick=false", FAKE_VLLM_TITLE=title)
+    seen = outcomes(report)
+    assert [seen[s] for s in ("baseline", "blocking", "graphs_piecewise")] == ["reproduced"] * 3
+    assert (seen["graphs_off"], seen["coredump"]) == ("not_reproduced", "reproduced")
+    workers = [w for a in step(report, "blocking")["attempts"] for w in a["workers"]]
+    assert len(workers) >= 2
+    assert all(w["seen"]["CUDA_LAUNCH_BLOCKING"] == "1" for w in workers if w["known"])
+    if title == "as-vllm":
+        assert all(w["known"] for w in workers)
+
+
 def test_a_script_that_takes_no_flags_is_reached_through_its_environment(walk: Walk) -> None:
     report = walk("graphs", python=True)
     assert outcomes(report)["graphs_off"] == "not_reproduced"

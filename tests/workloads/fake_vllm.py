@@ -10,6 +10,7 @@ others are gone), `two-hang` (both spin). `vllm serve` listens at --port; its en
 
     FAKE_VLLM_CORE   the GPU core dump that "the driver" writes; a test builds it
     FAKE_VLLM_NOISE  bytes of ordinary log before the fault, or `binary` for bytes that are no text
+    FAKE_VLLM_TITLE  rename each process as vLLM does, with setproctitle: `dropped` after a launcher took SPT_NOENV out
     FAKE_VLLM_NASTY  leave a process that ignores every signal, in a session of its own, without a parent
 
 The texts are those of vLLM 0.33 and torch 2.14. The front end starts an EngineCore that does the crashing. With
@@ -88,7 +89,10 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["serve"]:
         code = serve(argv)
     else:
-        code = subprocess.run([sys.executable, __file__, "EngineCore", *argv]).returncode
+        env = dict(os.environ)
+        if env.get("FAKE_VLLM_TITLE") == "dropped":
+            env.pop("SPT_NOENV", None)
+        code = subprocess.run([sys.executable, __file__, "EngineCore", *argv], env=env).returncode
     if code == 0:
         print("Processed 16 requests, throughput 41.2 requests/s", flush=True)
         return 0
@@ -128,6 +132,7 @@ def serve(argv: list[str]) -> int:
 def engine_core(argv: list[str]) -> int:
     """Be the engine: log as it does, then do what FAKE_VLLM says."""
     fault, settings = os.environ.get("FAKE_VLLM", "ima"), Settings(argv)
+    rename("VLLM::EngineCore")
     say("Initializing a V1 LLM engine (v0.33.0) with config: model='fake', dtype=torch.bfloat16")
     trace()
     nccl()
@@ -174,10 +179,20 @@ def two_workers(argv: list[str], *, gives_up: bool) -> int:
 def worker(rank: int, argv: list[str]) -> int:
     """Be one rank."""
     settings = Settings(argv)
+    rename(f"VLLM::Worker_TP{rank}")
     fault = os.environ["FAKE_VLLM"]
     if fault == "slow-core" or (rank == 0 and fault != "two-hang"):
         return illegal_access(settings, dumps=settings.dumps, slow_s=3.0 if rank else 0.2)
     return hang(settings)
+
+
+def rename(title: str) -> None:
+    """Take a name as `vllm.utils.system_utils.set_process_title` does, and stay long enough to be looked at."""
+    if os.environ.get("FAKE_VLLM_TITLE"):
+        import setproctitle
+
+        setproctitle.setproctitle(title)
+        time.sleep(0.6)
 
 
 def trace() -> None:

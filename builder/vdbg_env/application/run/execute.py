@@ -21,7 +21,7 @@ from vdbg_env.record.event_log import Event, EventLog
 from vdbg_env.record.progress import OpenAttempt, Progress, StepVisit, apply, at_start, finish_step, replay
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.runbook.invocation import Invocation, placed
+from vdbg_env.runbook.invocation import OURS, Invocation, placed
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import Builtin
 from vdbg_env.runbook.state import (
@@ -213,7 +213,7 @@ class _Run:
             redactor = self._context.redactor
             write = self._order.directory.write_json
             write(f"{attempt.directory}/argv.json", {"argv": redactor.argv(placed_here.argv)})
-            write(f"{attempt.directory}/env.json", {"delta": redactor.env(placed_here.env)})
+            write(f"{attempt.directory}/env.json", {"delta": redactor.env(placed_here.env), "ours": dict(OURS)})
         except OSError as error:
             raise HostNotAble(f"{directory} cannot be written: {error.strerror}", cause="the disk is full") from error
         return self._context.runner.start(placed_here, directory)

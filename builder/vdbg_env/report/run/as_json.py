@@ -93,7 +93,10 @@ def _attempt(attempt: Attempt) -> dict[str, Json]:
         "reproduced": attempt.reproduced,
         "output_bytes": attempt.output_bytes,
         "directory": attempt.directory,
-        "workers": [{"pid": w.pid, "name": w.name, "seen": _strings(w.seen)} for w in attempt.workers],
+        "held_by": attempt.held_by,
+        "workers": [
+            {"pid": w.pid, "name": w.name, "seen": _strings(w.seen), "known": w.known} for w in attempt.workers
+        ],
         "notes": list(attempt.notes),
     }
 

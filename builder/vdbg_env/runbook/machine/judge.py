@@ -9,7 +9,7 @@ from typing import assert_never
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.lines.source_frame import SourceFrame
-from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.finding import Finding, HowKnown
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.evidence.system.memory_kill import memory_kill_findings
 from vdbg_env.evidence.system.not_started import not_started_findings
@@ -19,6 +19,8 @@ from vdbg_env.runbook.model import Data, End, Manual, Next, Outcome, Run, Status
 from vdbg_env.runbook.state import RunState, RunStep, StepRecord, StepResult
 from vdbg_env.runbook.workload import engine_args
 
+_UNKNOWN_FACTOR = 0.7  # more likely than not the variable arrived, and so below every finding that saw it arrive
+_WITHOUT_DELTA = {HowKnown.GPU_CORE, HowKnown.SANITIZER}  # what these show is true whatever the step's settings were
 _LOCATION = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?: in (?P<function>.+))?", re.DOTALL)
 
 
@@ -65,6 +67,7 @@ class _Judge:
         observations = self.result.observations
         # Of a step that tried nothing only an `error` outcome can speak: the others judge what was not seen.
         told = self._finding(outcome, message) if not failure or outcome.status is Status.ERROR else ()
+        told = self._less_sure(told)
         ends = (*memory_kill_findings(observations), *(() if told else not_started_findings(observations)))
         findings = (*self.result.findings, *(replace(finding, step=self.step.id) for finding in ends), *told)
         artifacts = self.values.get("artifacts")
@@ -197,6 +200,24 @@ class _Judge:
             )
         lost = sorted(set(_lost_variables(decision.invocation.env, self.result.observations)))
         return "; ".join(lost[:3]) or None
+
+    def _less_sure(self, told: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        """Lower the confidence of what rests on the step's delta where it is not known whether a worker had it."""
+        decision = self.state.decision
+        if not isinstance(decision, RunStep) or not decision.invocation.verify_env or not decision.invocation.env:
+            return told
+        unknown = sorted({w.name for x in self.result.observations for w in x.workers if not w.known})
+        if not unknown:
+            return told
+        self.notes.append(
+            f"whether {', '.join(sorted(decision.invocation.env))} reached {', '.join(unknown[:3])} is not known: "
+            "the process overwrote its environment (setproctitle does so without SPT_NOENV=1, which a launcher took "
+            "out); set it where the workers are started"
+        )
+        return tuple(
+            one if one.how_known in _WITHOUT_DELTA else replace(one, confidence=one.confidence * _UNKNOWN_FACTOR)
+            for one in told
+        )
 
 
 def _lost_variables(env: Mapping[str, str | None], observations: Sequence[Observation]) -> list[str]:

@@ -276,6 +276,22 @@ def test_a_delta_that_did_not_reach_the_worker_has_tried_nothing() -> None:
     assert decision.verdict is Verdict.INCONCLUSIVE
 
 
+def test_an_unknown_environment_makes_less_sure_and_is_said_and_is_no_error() -> None:
+    known = WorkerEnvironment(pid=4, name="VLLM::EngineCor", seen={"CUDA_LAUNCH_BLOCKING": "1"})
+    unknown = replace(known, seen={}, known=False)
+    told = []
+    for worker in (known, unknown):
+        state, _ = begin(replace(RUNBOOK, steps=(BLOCKING,)))
+        seen = replace(crashed("blocking", "ima"), workers=(worker,))
+        told.append(transitions.advance(state, result("blocking", seen))[0])
+    sure, unsure = told
+    assert unsure.trail[0].outcome is sure.trail[0].outcome is Status.REPRODUCED
+    assert [f.confidence for f in unsure.findings] == [pytest.approx(0.7 * f.confidence) for f in sure.findings]
+    assert unsure.findings
+    assert not sure.trail[0].notes
+    assert "CUDA_LAUNCH_BLOCKING reached VLLM::EngineCor is not known" in unsure.trail[0].notes[0]
+
+
 def test_of_several_ranks_the_first_failure_is_the_cause_and_not_the_siblings_torn_down() -> None:
     state, _ = begin()
     victim = replace(crashed("baseline", rank=0), ended=Ended(by=EndedBy.SIGNAL, signal=15), duration_s=1.0)

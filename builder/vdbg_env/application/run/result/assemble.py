@@ -195,6 +195,7 @@ def _attempt(seen: Observation, record: StepRecord | None) -> Attempt:
         output_bytes=seen.output_bytes,
         directory=seen.directory,
         workers=seen.workers,
+        held_by=seen.held_by,
         notes=seen.notes,
     )
 

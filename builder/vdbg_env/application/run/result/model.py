@@ -59,6 +59,7 @@ class Attempt:
     output_bytes: int = 0
     directory: str = ""
     workers: tuple[WorkerEnvironment, ...] = ()
+    held_by: str = ""  # what held its processes in case the supervisor was killed
     notes: tuple[str, ...] = ()
 
 
