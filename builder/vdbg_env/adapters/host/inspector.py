@@ -18,6 +18,7 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.tools.tool_version import tool_version
+from vdbg_env.supervisor.processes import cgroups, trees
 
 _PROC = Path("/proc")
 _CAP_SYS_RESOURCE = 1 << 24
@@ -37,6 +38,10 @@ class LocalHost:
             gpu = pool.submit(self._gpu)
             nvcc = pool.submit(self._tool, "nvcc")
             tools = {name: pool.submit(self._tool, name) for name in self._tools}
+        # Made and removed at once: whether that is allowed, nothing but trying tells.
+        cgroup = cgroups.make(f"{cgroups.PREFIX}doctor-{os.getpid()}")
+        if cgroup:
+            cgroup.remove()
         return HostFacts(
             python=(sys.version_info.major, sys.version_info.minor, sys.version_info.micro),
             engine=engine.result(),
@@ -49,6 +54,8 @@ class LocalHost:
             dump_place=dump_place,
             dump_free=_free(dump_place),
             shm=_size("/dev/shm"),
+            trees_held_by=cgroup.kind if cgroup else trees.LIST,
+            cgroup=str(Path(cgroup.path).parent) if cgroup else None,
             tools={name: found.result() for name, found in tools.items()},
         )
 

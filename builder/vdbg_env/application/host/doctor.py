@@ -190,6 +190,14 @@ def shared_memory(facts: HostFacts) -> Iterator[Check]:
     yield _check("shm", "shared memory", status, size_text(facts.shm), why, fix)
 
 
+def process_trees(facts: HostFacts) -> Iterator[Check]:
+    if facts.trees_held_by is None:
+        return
+    why = "what a step started is ended even when its supervisor is killed; without a cgroup, what was seen to start is"
+    text = f"{facts.trees_held_by}{f' below {facts.cgroup}' if facts.cgroup else ': no cgroup can be made here'}"
+    yield _check("process-trees", "processes of a step", "ok", text, why)
+
+
 def tools(facts: HostFacts) -> Iterator[Check]:
     for name in TOOLS:
         version = facts.tools.get(name)
@@ -220,5 +228,5 @@ def _version(text: str) -> tuple[int, int]:
 
 
 _RULES: tuple[Callable[[HostFacts], Iterator[Check]], ...] = (
-    python, engine, gpu, ptrace, cores, memlock, disk, shared_memory, tools,
+    python, engine, gpu, ptrace, cores, memlock, disk, shared_memory, process_trees, tools,
 )  # fmt: skip

@@ -49,7 +49,10 @@ class GpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """One machine; sizes in bytes. `tools` holds each tool's version, "" where it starts and tells none."""
+    """One machine; sizes in bytes. `tools` holds each tool's version, "" where it starts and tells none.
+
+    `trees_held_by` says what would hold the processes of a step whose supervisor is killed; `cgroup` is where.
+    """
 
     python: tuple[int, int, int]
     engine: EngineFacts = field(default_factory=EngineFacts)
@@ -62,6 +65,8 @@ class HostFacts:
     dump_place: str = "/"
     dump_free: int | None = None
     shm: int | None = None
+    trees_held_by: str | None = None
+    cgroup: str | None = None
     tools: Mapping[str, str | None] = field(default_factory=dict)
 
 

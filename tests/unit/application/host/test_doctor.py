@@ -30,6 +30,8 @@ ABLE = HostFacts(
     dump_place="/dumps",
     dump_free=4000 * GIB,
     shm=64 * GIB,
+    trees_held_by="cgroup v2",
+    cgroup="/sys/fs/cgroup",
     tools={"cuda-gdb": "13.0", "compute-sanitizer": "2025.3", "cuobjdump": "13.0", "nvdisasm": "13.0", "py-spy": ""},
 )  # fmt: skip
 BARE = HostFacts(
@@ -42,6 +44,7 @@ BARE = HostFacts(
     dump_place="/home/me",
     dump_free=15 * GIB,
     shm=64 << 20,
+    trees_held_by="process list",
 )
 
 
