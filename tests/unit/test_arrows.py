@@ -43,7 +43,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "report": ("plain_text", "core", "lineinfo", "run"),
     "application": ("ports", "knowledge", "analysis", "image", "run", "host", "builtins", "failure_pages"),
     "supervisor": (
-        "job", "phase", "process_tree", "launch", "state", "output", "watch", "loop", "request_driver", "__main__",
+        "process_tree", "state", "processes", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
+        "__main__",
     ),
     "adapters": ("files", "docker", "builders", "host", "execution"),
     "cli": ("composition", "options", "display", "image", "runbook", "crash", "container"),

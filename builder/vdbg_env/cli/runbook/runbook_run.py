@@ -95,9 +95,11 @@ def _place(request: RunbookRequest, library: RunbookLibrary) -> StepPlace:
         head = find_run(request.resume, os.environ).read_head()
         recorded = resumed_container(head, request.container)
         name = str(head.image.get("name"))
-        if recorded:
-            return composition.container_place(recorded, name=name, tell=note)
-        return composition.local_place(os.environ)
+        return (
+            composition.container_place(recorded, name=name, tell=note)
+            if recorded
+            else composition.local_place(os.environ)
+        )
     if request.container is None:
         return composition.local_place(os.environ)
     library.load(request.runbook)  # so that no container is started for a runbook that cannot be run
