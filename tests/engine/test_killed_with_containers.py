@@ -13,8 +13,9 @@ from vdbg_env.adapters.execution.container.runner import ContainerSteps
 from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.application.ports import StepRunner
 from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import Gpu, RunSettings
-from vdbg_env.image.container.step_container import PACKAGES, Mount, StepContainer
+from vdbg_env.image.container.step_container import PACKAGES, StepContainer
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.long]
 
@@ -31,10 +32,7 @@ def test_an_engine_killed_at_every_place_is_resumed_to_the_same_end(
     )
 
     def made(path: Path) -> StepRunner:
-        profile = (data_dir("templates") / "seccomp-ptrace.json").read_text()
-        containers = StepContainers(
-            connect, container, seccomp_profile=profile, runbooks=data_dir("runbooks"), tell=lambda _: None
-        )
+        containers = StepContainers(connect, container, runbooks=data_dir("runbooks"), tell=lambda _: None)
         seen = look(containers, ())
         settings = StepSettings(
             env={"LEDGER": f"{folder}/ledger"},

@@ -17,8 +17,9 @@ from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import Gpu, RunSettings
-from vdbg_env.image.container.step_container import DATA, Mount, StepContainer, StepImage
+from vdbg_env.image.container.step_container import DATA, StepContainer, StepImage
 
 pytestmark = pytest.mark.engine
 
@@ -38,10 +39,7 @@ def place(docker_engine: Engine, tmp_path: Path) -> Iterator[Place]:
         settings=RunSettings(image=python_image(docker_engine), gpu=Gpu(by="none"), dumps=None, ulimits=()),
         mounts=(Mount(source=str(mounted), target="/code", read_only=True),),
     )
-    profile = (data_dir("templates") / "seccomp-ptrace.json").read_text()
-    containers = StepContainers(
-        connect, container, seccomp_profile=profile, runbooks=data_dir("runbooks"), tell=lambda _: None
-    )
+    containers = StepContainers(connect, container, runbooks=data_dir("runbooks"), tell=lambda _: None)
     image = look(containers, ("python3", "cuda-gdb"))
     yield Place(
         containers, image, ContainerPrograms(containers, image, asked=("python3", "cuda-gdb"), machine=Programs())

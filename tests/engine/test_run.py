@@ -4,6 +4,7 @@ import os
 import pty
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -20,7 +21,6 @@ from vdbg_env.adapters.docker.containers import DockerContainers
 from vdbg_env.adapters.docker.dump_volumes import VolumeDumps, open_dumps
 from vdbg_env.cli import composition
 from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.run_settings import DumpVolume, Gpu, RunSettings
 
 pytestmark = pytest.mark.engine
@@ -30,7 +30,7 @@ SETTINGS = RunSettings(image=BASE, gpu=Gpu(by="none"), dumps=None, shm_bytes=1 <
 
 @pytest.fixture
 def containers(docker_engine: Engine) -> DockerContainers:
-    return DockerContainers(docker_engine, seccomp_profile=(data_dir("templates") / "seccomp-ptrace.json").read_text())
+    return DockerContainers(docker_engine)
 
 
 @pytest.fixture
@@ -50,6 +50,22 @@ def test_a_debugger_may_trace_and_cores_have_no_limit(containers: DockerContaine
     assert int(words[-1], 16) & (1 << 19), "CAP_SYS_PTRACE"
     assert str(1 << 20) in df
     assert all("memlock" in line for line in told)
+
+
+def test_a_container_has_the_least_that_a_debugger_needs(containers: DockerContainers, tmp_path: Path) -> None:
+    place = DumpVolume(source=str(tmp_path / "dumps"), kind="bind")
+    script = (
+        "grep -E 'CapEff|NoNewPrivs' /proc/self/status; cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max;"
+        "mknod /dumps/disk b 8 0 && echo a device; cp /bin/true /dumps/true; chmod 6755 /dumps/true"
+    )
+    with containers.started(replace(SETTINGS, command=("sleep", "60"), dumps=place), lambda _: None) as container:
+        said = containers.execute(container, ["sh", "-c", script]).stdout
+    names = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_PTRACE": 19}
+    assert f"CapEff:\t{sum(1 << bit for bit in names.values()):016x}" in said
+    assert "NoNewPrivs:\t1" in said and "32768" in said and "a device" not in said
+    assert stat.S_IMODE((tmp_path / "dumps").stat().st_mode) == 0o700
+    containers.run(replace(SETTINGS, command=("chmod", "6755", "/dumps/true"), dumps=place), lambda _: None)
+    assert stat.S_IMODE((tmp_path / "dumps" / "true").stat().st_mode) == 0o755
 
 
 def test_seccomp_lets_ptrace_through_and_is_still_a_filter(containers: DockerContainers) -> None:

@@ -118,7 +118,7 @@ def containers() -> ContainerRunner:
     from vdbg_env.adapters.docker.client import connect
     from vdbg_env.adapters.docker.containers import DockerContainers
 
-    return DockerContainers(connect(), seccomp_profile=(data_dir("templates") / "seccomp-ptrace.json").read_text())
+    return DockerContainers(connect())
 
 
 def dump_store(place: DumpVolume) -> DumpStore:
@@ -263,8 +263,7 @@ def container_place(container: StepContainer, *, name: str | None, tell: Callabl
     from vdbg_env.image.container.step_container import DATA, PACKAGES
     from vdbg_env.runbook.catalogue import TOOLS
 
-    profile = (data_dir("templates") / "seccomp-ptrace.json").read_text()
-    steps = StepContainers(connect, container, seccomp_profile=profile, runbooks=data_dir("runbooks"), tell=tell)
+    steps = StepContainers(connect, container, runbooks=data_dir("runbooks"), tell=tell)
     image = look(steps, TOOLS, name=name)
     own = {**dict(image.env), **dict(container.settings.env)}
     inside = ContainerPrograms(steps, image, asked=TOOLS, machine=programs())

@@ -1,4 +1,4 @@
-"""Reads a file or folder of a container, started or not, as the tar the engine makes of it."""
+"""Read a file or folder of a container, started or not, as the tar stream that the engine sends."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from tarfile import TarFile
 from docker import APIClient
 from docker.utils import decode_json_header
 
+from vdbg_env.adapters.docker.client import raise_for_status
 from vdbg_env.adapters.files.context_tar import tar_stream
 
 
 @contextmanager
 def container_archive(client: APIClient, container: str, path: str) -> Iterator[tuple[TarFile, str]]:
-    """Open `path` as a tar read member by member, with the path it has once a link is followed.
+    """Open `path` as a tar read member by member, with its real path where it is a link.
 
-    The connection is dropped when the block ends, however much was read: a core of a hundred gigabytes is not sent to
-    its end for its first bytes. Raises docker.errors.NotFound when the container has no such path.
+    The connection is closed when the block ends, however much was read (the client's `get_archive` leaves it open):
+    the first bytes of a core of a hundred gigabytes do not cost the rest. Raises docker.errors.NotFound when the
+    container has no such path.
     """
-    response = client.get(
-        f"{client.base_url}/v{client.api_version}/containers/{container}/archive", params={"path": path}, stream=True
-    )
-    try:
-        client._raise_for_status(response)  # type: ignore[attr-defined]  # missing from types-docker
-        stat = decode_json_header(response.headers["X-Docker-Container-Path-Stat"])
-        if target := stat.get("linkTarget"):
-            with container_archive(client, container, target) as found:
-                yield found
+    url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
+    with client.get(url, params={"path": path}, stream=True) as response:
+        raise_for_status(response)
+        found = decode_json_header(response.headers["X-Docker-Container-Path-Stat"])
+        if target := found.get("linkTarget"):
+            with container_archive(client, container, target) as resolved:
+                yield resolved
             return
         with tar_stream(response.iter_content(1 << 20)) as archive:
             yield archive, path
-    finally:
-        response.close()

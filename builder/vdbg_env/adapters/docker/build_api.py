@@ -1,7 +1,7 @@
-"""Posts a build to the engine itself: the one call that its BuildKit and its classic builder both answer.
+"""Post a build to the engine itself, for its BuildKit or its classic builder.
 
-The Python client has no word for BuildKit (docker/docker-py#2230), but the engine takes `version=2` with the context as
-the body and drives its own BuildKit. Without a session it has no secrets and no other outputs than its image store.
+The Python client does not support BuildKit (docker/docker-py#2230), but the engine takes `version=2` with the context
+as the body and runs its own BuildKit: without a session, so without secrets and only into its image store.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import json
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Literal
 
-from docker import APIClient
+from docker import APIClient, auth
 from docker.utils.json_stream import json_stream
 
+from vdbg_env.adapters.docker.client import raise_for_status
 from vdbg_env.application.ports import BuildOrder
 
 CLASSIC: Literal["1"] = "1"
@@ -24,37 +25,35 @@ _ALWAYS = {"dockerfile": "Dockerfile", "rm": "1", "forcerm": "1"}
 def post_build(
     client: APIClient, context: Iterable[bytes], *, version: Literal["1", "2"], parameters: Mapping[str, str]
 ) -> Generator[dict[str, Any], None, None]:
-    """Send a context and yield the engine's messages; closing the iterator drops the connection.
+    """Send a context and yield the engine's messages; closing the iterator closes the connection.
 
-    The status is 200 even for a build that fails: its error is a message (`errorDetail`). Raises what the client
-    raises when the engine refuses the request or goes away.
+    The status is 200 even for a build that fails: its error is a message (`errorDetail`). Raises the client's errors
+    when the engine refuses the request or goes away.
     """
-    response = client.post(
+    with client.post(
         f"{client.base_url}/v{client.api_version}/build",
         params={"version": version, **parameters},
         data=iter(context),
-        headers={"Content-Type": "application/x-tar", **registry_header(client)},
+        headers={"Content-Type": "application/x-tar", **registry_header()},
         stream=True,
-        timeout=None,  # a compiler may be silent for as long as it likes
-    )
-    try:
-        client._raise_for_status(response)  # type: ignore[attr-defined]  # missing from types-docker
+        timeout=None,  # a compiler may print nothing for hours
+    ) as response:
+        raise_for_status(response)
         for message in json_stream(response.iter_content(chunk_size=None)):
             if isinstance(message, dict):
                 yield message
-    finally:
-        response.close()
 
 
-def registry_header(client: APIClient) -> dict[str, str]:
-    """Return the header with what the user's docker login left, so that a private base image can be pulled."""
-    headers: dict[str, str] = {}
-    client._set_auth_headers(headers)  # type: ignore[attr-defined]  # missing from types-docker
-    return headers
+def registry_header() -> dict[str, str]:
+    """Return the header with the credentials that `docker login` stored, for a base image in a private registry."""
+    logins = auth.load_config().get_all_credentials()  # type: ignore[no-untyped-call]
+    if auth.INDEX_NAME in logins:  # BuildKit looks for Docker Hub under its older name
+        logins.setdefault(auth.INDEX_URL, logins[auth.INDEX_NAME])
+    return {"X-Registry-Config": auth.encode_header(logins).decode()} if logins else {}
 
 
 def order_parameters(order: BuildOrder, *, build_id: str | None = None) -> dict[str, str]:
-    """Return the query of an order's build; what the order leaves open is left to the engine."""
+    """Return the query for an order's build."""
     network, platform = order.plan.network, order.plan.platform
     wanted = {
         **_ALWAYS,
@@ -69,5 +68,5 @@ def order_parameters(order: BuildOrder, *, build_id: str | None = None) -> dict[
 
 
 def label_parameters(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the query of a build that does nothing but label."""
+    """Return the query for a build that only adds labels."""
     return {**_ALWAYS, "labels": json.dumps(dict(labels), sort_keys=True)}

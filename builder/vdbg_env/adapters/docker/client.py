@@ -48,11 +48,12 @@ class Engine:
         self.endpoint = endpoint
         self.version = str(version.get("Version", "unknown"))
         self.api_version = str(version.get("ApiVersion", "0"))
+        self.is_podman = any("Podman" in str(part.get("Name")) for part in version.get("Components") or ())
         weakref.finalize(self, client.close)
 
     def has_buildkit(self) -> bool:
-        """Say whether BuildKit is part of the engine: Docker 18.09 (API 1.39) and later."""
-        return utils.version_gte(self.api_version, "1.39")
+        """Return whether BuildKit is part of the engine: Docker 18.09 (API 1.39) and later, never Podman."""
+        return not self.is_podman and utils.version_gte(self.api_version, "1.39")
 
 
 def find_endpoint(environ: Mapping[str, str]) -> Endpoint:
@@ -88,6 +89,14 @@ def _knock(host: str) -> None:
     if path != host:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(path)
+
+
+def raise_for_status(response: requests.Response) -> None:
+    """Raise the client library's error for a response of the engine that reports one."""
+    try:
+        response.raise_for_status()
+    except requests.exceptions.HTTPError as error:
+        raise errors.create_api_error_from_http_exception(error) from error
 
 
 @contextmanager

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from docker import errors, types
+from docker import errors
 
 from vdbg_env.adapters.docker.archive import container_archive
-from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors
+from vdbg_env.adapters.docker.client import Engine, engine_errors
+from vdbg_env.adapters.docker.create import created, tool_container
 from vdbg_env.application.ports import ContainerRunner, DumpStore
 from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env.image.container.run_settings import DUMPS
+from vdbg_env.image.container.run_settings import DUMPS, DumpVolume
 from vdbg_env.record.dumps import HEAD_BYTES, Dump, kind_of
 
 _CHUNK = 1 << 20
@@ -140,24 +141,12 @@ class VolumeDumps:
                 raise EngineFailed(f"looking into {self.name} failed: {' '.join(said.split())[:300]}")
         return out
 
-    @contextmanager
-    def _container(self, argv: Sequence[str]) -> Iterator[str]:
-        client = self._engine.client
-        with engine_errors(self._engine.endpoint):
-            made = client.create_container(
-                self._image(),
-                entrypoint=[argv[0]],
-                command=list(argv[1:]),
-                labels={f"{OUR_LABEL}.purpose": "dumps"},
-                host_config=client.create_host_config(
-                    network_mode="none", mounts=[types.Mount(target=DUMPS, source=self._volume, type="volume")]
-                ),
-            )
-        try:
-            yield str(made["Id"])
-        finally:
-            with suppress(errors.APIError, *GONE):
-                client.remove_container(made["Id"], force=True)
+    def _container(self, argv: Sequence[str]) -> AbstractContextManager[str]:
+        # Root without DAC_OVERRIDE could neither read nor remove what another user's process has left.
+        wanted = tool_container(
+            self._image(), argv, "dumps", dumps=DumpVolume(source=self._volume), capabilities=("DAC_OVERRIDE",)
+        )
+        return created(self._engine, wanted)
 
     def _image(self) -> str:
         images = self._containers.images()

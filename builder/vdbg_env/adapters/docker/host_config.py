@@ -1,101 +1,58 @@
-"""Turns run settings into what the engine's API takes, and the engine's refusals into errors that say what to type."""
+"""Turn run settings into the host side of a container, as the engine's API takes it."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
-from contextlib import suppress
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from docker import errors, types
 
 from vdbg_env.adapters.docker.client import OUR_LABEL, Engine
-from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env.image.container.run_settings import DUMPS, Gpu, RunSettings, Ulimit
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.run_settings import DUMPS, SECCOMP_FILE, DumpVolume, Gpu, RunSettings
 
-# setrlimit(2)'s numbers, by which runc names a limit it could not set.
-_RLIMITS = {"3": "stack", "4": "core", "8": "memlock"}
-_RLIMIT_REFUSED = re.compile(r"error setting rlimit(?:s for ready process: error setting rlimit)? type (\d+)")
-
-
-class HostOptions:
-    """The host side of a container; `seccomp_profile` is the text of the profile that allows ptrace."""
-
-    def __init__(self, engine: Engine, *, seccomp_profile: str) -> None:
-        self._engine = engine
-        self._seccomp_profile = json.dumps(json.loads(seccomp_profile))
-
-    def of(self, settings: RunSettings) -> dict[str, Any]:
-        """Return the arguments of the client's `create_host_config`; a dump volume that is missing is made."""
-        options: dict[str, Any] = {
-            "cap_add": list(settings.capabilities),
-            "security_opt": self._security(settings),
-            "ulimits": [types.Ulimit(name=u.name, soft=u.soft, hard=u.hard) for u in settings.ulimits],
-            "init": True,  # reaps what a crashing server leaves, and passes signals on
-        }
-        if settings.ipc == "host":
-            options["ipc_mode"] = "host"
-        else:
-            options["shm_size"] = settings.shm_bytes
-        if settings.ports:
-            options["port_bindings"] = {port: ("127.0.0.1", port) for port in settings.ports}
-        if request := gpu_request(settings.gpu):
-            options["device_requests"] = [request]
-        if settings.dumps:
-            options["mounts"] = [self._dump_mount(settings)]
-        return options
-
-    def _security(self, settings: RunSettings) -> list[str]:
-        match settings.seccomp:
-            case "ptrace":  # the engine takes the profile's text: a path would be one of the engine's machine
-                return [f"seccomp={self._seccomp_profile}"]
-            case "unconfined":
-                return ["seccomp=unconfined"]
-            case "default":
-                return []
-
-    def _dump_mount(self, settings: RunSettings) -> types.Mount:
-        assert settings.dumps is not None
-        source = settings.dumps.source
-        if settings.dumps.kind == "bind":
-            try:
-                Path(source).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise BadInput(
-                    f"cannot make the dump folder {source}: {error.strerror}", next_step="name a folder of yours"
-                ) from error
-            return types.Mount(target=DUMPS, source=source, type="bind")
-        with suppress(errors.APIError):  # it exists already
-            self._engine.client.create_volume(source, labels={f"{OUR_LABEL}.purpose": "dumps"})
-        return types.Mount(target=DUMPS, source=source, type="volume")
+_SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 
-def start_error(error: Exception, settings: RunSettings) -> EngineFailed | None:
-    """Return the error of ours for a container that could not be started, when its message is known."""
-    text = str(error)
-    if "could not select device driver" in text or "unresolvable CDI devices" in text:
-        other = "runtime" if settings.gpu.by == "cdi" else "cdi"
-        return EngineFailed(
-            f"the engine cannot give the container GPUs by {settings.gpu.by}",
-            cause="the NVIDIA container toolkit is not installed, or not configured for this engine",
-            next_step=f"vdbg-env doctor; or --gpu {other}, or --gpu none for work that needs no GPU",
-        )
-    if "port is already allocated" in text or "address already in use" in text:
-        return EngineFailed("a port asked for is in use on this machine", next_step="take another with --port")
-    return None
-
-
-def refused_limit(text: str, limits: Sequence[Ulimit]) -> Ulimit | None:
-    """Return the limit that the engine names as the one it may not set."""
-    found = _RLIMIT_REFUSED.search(text)
-    name = _RLIMITS.get(found[1]) if found else None
-    return next((limit for limit in limits if limit.name == name), None)
+def host_options(engine: Engine, settings: RunSettings) -> dict[str, Any]:
+    """Return the arguments of the client's `create_host_config`; a missing dump volume is created."""
+    options: dict[str, Any] = {
+        "cap_drop": ["ALL"],
+        "cap_add": list(settings.capabilities),
+        "security_opt": _security(engine, settings),
+        "ulimits": [types.Ulimit(name=u.name, soft=u.soft, hard=u.hard) for u in settings.ulimits],
+        "pids_limit": settings.pids,
+        # A mount of this form fails on a missing folder; the older `binds` would create it.
+        "mounts": [
+            types.Mount(type="bind", source=m.source, target=m.target, read_only=m.read_only) for m in settings.mounts
+        ],
+    }
+    if settings.network == "none":
+        options["network_mode"] = "none"
+    if settings.ipc == "host":
+        options["ipc_mode"] = "host"
+    else:
+        options["shm_size"] = settings.shm_bytes
+    if settings.memory is not None:
+        options |= {"mem_limit": settings.memory, "memswap_limit": settings.memory}
+    if settings.ports:
+        options["port_bindings"] = {port: ("127.0.0.1", port) for port in settings.ports}
+    if request := gpu_request(settings.gpu):
+        options["device_requests"] = [request]
+    if settings.dumps:
+        options["mounts"].insert(0, _dump_mount(engine, settings.dumps))
+    return options
 
 
 def gpu_request(gpu: Gpu) -> types.DeviceRequest | None:
-    """Return what is asked of the engine for these GPUs."""
+    """Return the engine's request for these GPUs."""
     match gpu.by:
         case "cdi":
             return types.DeviceRequest(driver="cdi", count=0, device_ids=list(gpu.names))
@@ -105,3 +62,66 @@ def gpu_request(gpu: Gpu) -> types.DeviceRequest | None:
             return types.DeviceRequest(count=-1, capabilities=[["gpu"]])
         case _:
             return None
+
+
+@contextmanager
+def without_set_ids(dumps: DumpVolume | None) -> Iterator[None]:
+    """Strip set-uid and set-gid bits from the files of a dump folder that changed within the block.
+
+    Root in a container is root on this machine, and a set-uid file that it leaves in a folder of this machine would
+    work for every user who reaches it. Device nodes need CAP_MKNOD, which no container gets.
+    """
+    since = time.time_ns()
+    try:
+        yield
+    finally:
+        if dumps is not None and dumps.kind == "bind":
+            for _, _, names, folder in os.fwalk(dumps.source):
+                for name in names:
+                    _strip(name, folder, since)
+
+
+def _strip(name: str, folder: int, since: int) -> None:
+    with suppress(OSError):  # removed since, or the file of another user, where only root could have set the bit
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(found.st_mode) and found.st_mode & _SET_IDS and found.st_ctime_ns >= since:
+            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            try:
+                os.fchmod(opened, stat.S_IMODE(found.st_mode) & ~_SET_IDS)
+            finally:
+                os.close(opened)
+
+
+def _security(engine: Engine, settings: RunSettings) -> list[str]:
+    # Folders of the user are closed to containers under SELinux, and must not be relabelled.
+    labels = ["label=disable"] if settings.mounts else []
+    options = ["no-new-privileges", *labels]
+    match settings.seccomp:
+        case "ptrace":
+            return [f"seccomp={_seccomp_profile(engine)}", *options]
+        case "unconfined":
+            return ["seccomp=unconfined", *options]
+        case "default":
+            return options
+
+
+def _seccomp_profile(engine: Engine) -> str:
+    """Return the profile as the engine takes it: Docker takes its text, Podman the path of a file on its machine."""
+    file = data_dir("templates") / SECCOMP_FILE
+    return str(file) if engine.is_podman else json.dumps(json.loads(file.read_bytes()))
+
+
+def _dump_mount(engine: Engine, dumps: DumpVolume) -> types.Mount:
+    if dumps.kind == "bind":
+        try:
+            # Closed to others: root of a container may leave anything here.
+            Path(dumps.source).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"cannot create the dump folder {dumps.source}: {error.strerror}",
+                next_step="name a folder that you may write to",
+            ) from error
+    else:
+        with suppress(errors.APIError):  # it exists already
+            engine.client.create_volume(dumps.source, labels={f"{OUR_LABEL}.purpose": "dumps"})
+    return types.Mount(target=DUMPS, source=dumps.source, type=dumps.kind)

@@ -17,6 +17,7 @@ from docker import errors
 from vdbg_env.adapters.docker.archive import container_archive
 from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, label_parameters, post_build
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
+from vdbg_env.adapters.docker.create import created, tool_container
 from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import NOTHING_LENT, BinaryFile, Buffer, Completed, PushProgress
@@ -39,7 +40,7 @@ class DockerImages:
 
     @contextmanager
     def _files(self, image_id: str, folders: Sequence[str]) -> Iterator[Iterator[BinaryFile]]:
-        with self._container(image_id, ["true"]) as container:
+        with created(self.engine, tool_container(image_id, ["true"], "look-inside")) as container:
             yield (found for folder in folders for found in self._files_below(container, folder))
 
     def _files_below(self, container: str, folder: str) -> Iterator[BinaryFile]:
@@ -57,7 +58,7 @@ class DockerImages:
     def read(self, image_id: str, path: str, *, largest: int) -> bytes | None:
         """Return what a file of the image holds; None when there is no such file, or it is larger than that."""
         with (
-            self._container(image_id, ["true"]) as container,
+            created(self.engine, tool_container(image_id, ["true"], "look-inside")) as container,
             engine_errors(self.engine.endpoint),
             suppress(errors.NotFound),
             container_archive(self.engine.client, container, path) as (archive, _),
@@ -72,7 +73,8 @@ class DockerImages:
     ) -> Completed:
         """See `ImageEngine.execute`."""
         client = self.engine.client
-        with self._container(image_id, argv) as container, engine_errors(self.engine.endpoint):
+        wanted = tool_container(image_id, argv, "look-inside")
+        with created(self.engine, wanted) as container, engine_errors(self.engine.endpoint):
             if lent:
                 files = tuple(FileBytes(name=path.lstrip("/"), data=bytes(data)) for path, data in lent.items())
                 client.put_archive(container, "/", b"".join(upload(BuildContext(items=files))))
@@ -187,24 +189,6 @@ class DockerImages:
         """Return the ids of the images without a name that carry a label of ours."""
         found = self.engine.client.images(quiet=True, filters={"dangling": True, "label": label})
         return frozenset(found)
-
-    @contextmanager
-    def _container(self, image_id: str, argv: Sequence[str]) -> Iterator[str]:
-        """Make a container without network that is removed whatever happens."""
-        client = self.engine.client
-        with engine_errors(self.engine.endpoint):
-            made = client.create_container(
-                image_id,
-                entrypoint=[argv[0]],
-                command=list(argv[1:]),
-                labels={f"{OUR_LABEL}.purpose": "look-inside"},
-                host_config=client.create_host_config(network_mode="none"),
-            )
-        try:
-            yield made["Id"]
-        finally:
-            with suppress(errors.APIError, *GONE):  # gone with its engine, or already removed
-                client.remove_container(made["Id"], force=True, v=True)
 
 
 def image_id_of(message: Mapping[str, Any]) -> str | None:

@@ -11,13 +11,13 @@ from typing import Literal
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.run_settings import RunSettings
+from vdbg_env.image.container.run_settings import SECCOMP_FILE, RunSettings
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan.plan import BuildPlan
 from vdbg_env.image.profile.request import Dialect, Network
 from vdbg_env.image.render.apptainer import apptainer
 from vdbg_env.image.render.dockerfile import build_context
-from vdbg_env.image.render.manifests import SECCOMP_FILE, compose, kubernetes
+from vdbg_env.image.render.manifests import compose, kubernetes
 
 Format = Literal["dockerfile", "compose", "k8s", "apptainer"]
 LayOut = Callable[[BuildContext, Path], None]

@@ -14,7 +14,7 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.run.request import PROJECT_FILE, RunbookRequest
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.step_container import Mount
+from vdbg_env.image.container.mount import Mount
 
 SAMPLE = "inlined_templates"
 _BUILD_TIME_S = 300.0

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 
 from vdbg_env.application.image.run import RunRequest
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.step_container import Mount, StepContainer, StepImage
+from vdbg_env.image.container.mount import Mount
+from vdbg_env.image.container.step_container import StepContainer, StepImage
 from vdbg_env.image.plan.plan import LABEL_PROOF
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.runbook.state import Facts

@@ -11,8 +11,8 @@ from click.core import ParameterSource
 
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.run import OPTIONS, RunFlags, read_request
+from vdbg_env.image.container.mount import parse_mount, start_folder
 from vdbg_env.image.container.run_settings import parse_size
-from vdbg_env.image.container.step_container import parse_mount, start_folder
 from vdbg_env.image.text import one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -1,6 +1,6 @@
-"""How a debug container is started: what a debugger and a crashing process need, and no more than that.
+"""How a container is started: what a debugger and a crashing process need, and no more.
 
-One value, rendered by every writer alike: a docker command line, Compose, Kubernetes, Apptainer.
+One value for the Docker Engine and for every writer: Compose, Kubernetes, Apptainer.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.text import one_line
 
 GIB = 1 << 30
 UNLIMITED = -1
 DUMPS = "/dumps"
+SECCOMP_FILE = "seccomp-ptrace.json"
+
+# Of the fourteen that Docker grants: those by which root works with the files and processes of other users. Without
+# MKNOD no device node reaches a folder of the host; NET_RAW and the rest serve no workload. --cap-add grants more.
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID", "SYS_PTRACE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ulimit:
     """One resource limit in the units of setrlimit(2), -1 for none.
 
-    `fallback` says what is lost when the engine may not raise it: dockerd can give no more than its own hard limit
-    unless it holds CAP_SYS_RESOURCE, and then refuses to start the container ("error setting rlimit type 8").
+    `fallback` names the loss when the engine may not raise it: dockerd cannot exceed its own hard limit without
+    CAP_SYS_RESOURCE, and then refuses to start the container ("error setting rlimit type 8").
     """
 
     name: Literal["core", "stack", "memlock"]
@@ -40,7 +46,7 @@ MEMLOCK = Ulimit(name="memlock", soft=UNLIMITED, hard=UNLIMITED, fallback="pinne
 class Gpu:
     """How the container gets its GPUs: by CDI device names, through NVIDIA's runtime, or not at all.
 
-    `devices` are CDI names ("nvidia.com/gpu=0") or, for the runtime, indices and UUIDs; empty means all of them.
+    `devices` are CDI names ("nvidia.com/gpu=0") or, for the runtime, indices and UUIDs; empty means all.
     """
 
     by: Literal["cdi", "runtime", "none"]
@@ -48,7 +54,7 @@ class Gpu:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The devices by the names their way of asking takes."""
+        """The devices by the names that the request takes."""
         match self.by:
             case "cdi":
                 return self.devices or ("nvidia.com/gpu=all",)
@@ -68,16 +74,18 @@ class DumpVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """One container to be started.
+    """One container to start.
 
-    `seccomp` "ptrace" means the profile shipped as templates/seccomp-ptrace.json. `shm_bytes` plays no part with the
-    host's IPC namespace, where the host's /dev/shm is seen. `stop_grace_s` outlasts the writing of a GPU core dump.
+    `capabilities` are all that it has. `seccomp` "ptrace" is the profile templates/seccomp-ptrace.json. `shm_bytes` has
+    no effect with the host's IPC namespace, which has the host's /dev/shm. `stop_grace_s` outlasts the writing of a GPU
+    core dump. `user` (as docker takes it) and `folder` (the working directory) default to the image's, `memory` in
+    bytes to no limit; `pids` bounds processes and threads together.
     """
 
     image: str
     command: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-    capabilities: tuple[str, ...] = ("SYS_PTRACE",)
+    capabilities: tuple[str, ...] = CAPABILITIES
     seccomp: Literal["ptrace", "default", "unconfined"] = "ptrace"
     ulimits: tuple[Ulimit, ...] = (CORE, STACK, MEMLOCK)
     ipc: Literal["private", "host"] = "private"
@@ -88,6 +96,12 @@ class RunSettings:
     name: str | None = None
     ports: tuple[int, ...] = ()
     interactive: bool = False
+    mounts: tuple[Mount, ...] = ()
+    user: str | None = None
+    folder: str | None = None
+    memory: int | None = None
+    pids: int = 32768
+    network: Literal["default", "none"] = "default"
 
 
 def parse_gpu(text: str) -> Gpu:
@@ -113,7 +127,7 @@ def parse_gpu(text: str) -> Gpu:
 
 
 def parse_dumps(text: str) -> DumpVolume:
-    """Read `--dumps`: a path is a folder of the host, a plain name a volume; raises BadInput when it is neither."""
+    """Read `--dumps`: a path is a folder of the host, a plain name a volume; raises BadInput for anything else."""
     one_line(text, "--dumps")
     if text.startswith("/"):
         if ":" in text:
@@ -128,7 +142,7 @@ def parse_dumps(text: str) -> DumpVolume:
 
 
 def parse_size(text: str, what: str) -> int:
-    """Read a size in bytes, with an optional k, m, g or t for powers of 1024; raises BadInput when it is none."""
+    """Read a size in bytes, with an optional k, m, g or t for powers of 1024; raises BadInput for anything else."""
     found = re.fullmatch(r"([0-9]{1,15})([kmgt]?)(?:i?b)?", text.strip().lower())
     if not found:
         raise BadInput(f"{what} {text!r} is not a size", next_step=f"write it as in {what} 16g")
@@ -136,7 +150,7 @@ def parse_size(text: str, what: str) -> int:
 
 
 def warnings(settings: RunSettings, *, record: bool = False) -> tuple[str, ...]:
-    """Say what of the settings works against each other; with a `record`, what a crash leaves is kept there."""
+    """Return warnings of settings that conflict; with a `record`, dumps are kept there."""
     found = []
     if settings.ipc == "host" and settings.shm_bytes != RunSettings.shm_bytes:
         found.append("the size of /dev/shm is the host's with --ipc host; --shm-size has no effect")

@@ -1,45 +1,15 @@
-"""Run settings as a docker command line, a Compose file and a Kubernetes manifest."""
+"""Run settings as a Compose file and a Kubernetes manifest."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import Any
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.run_settings import DUMPS, GIB, UNLIMITED, RunSettings
-from vdbg_env.image.text import one_line
+from vdbg_env.image.container.run_settings import DUMPS, GIB, SECCOMP_FILE, UNLIMITED, RunSettings
 
-SECCOMP_FILE = "seccomp-ptrace.json"
 _NAME = "vdbg-debug"
-
-
-def docker_argv(settings: RunSettings, *, seccomp_file: str = SECCOMP_FILE) -> tuple[str, ...]:
-    """Return the `docker run` that starts the container, as a list of words."""
-    argv = ["docker", "run", "--rm", "--label", "dev.vdbg-env.run=1"]
-    if settings.interactive:
-        argv += ["--interactive", "--tty"]
-    if settings.name:
-        argv += ["--name", settings.name]
-    argv += [word for name in settings.capabilities for word in ("--cap-add", name)]
-    argv += [word for option in _security(settings, seccomp_file) for word in ("--security-opt", option)]
-    argv += [word for u in settings.ulimits for word in ("--ulimit", f"{u.name}={u.soft}:{u.hard}")]
-    argv += ["--ipc", "host"] if settings.ipc == "host" else ["--shm-size", str(settings.shm_bytes)]
-    match settings.gpu.by:
-        case "cdi":
-            argv += [word for name in settings.gpu.names for word in ("--device", name)]
-        case "runtime":
-            names = ",".join(settings.gpu.names)
-            argv += ["--gpus", "all" if names == "all" else f'"device={names}"']
-        case "none":
-            pass
-    if settings.dumps:
-        argv += ["--volume", f"{settings.dumps.source}:{DUMPS}"]
-    argv += [word for port in settings.ports for word in ("--publish", f"{port}:{port}")]
-    argv += [word for name, value in settings.env for word in ("--env", f"{name}={value}")]
-    argv += ["--stop-timeout", str(settings.stop_grace_s), settings.image, *settings.command]
-    return tuple(one_line(word, "a word of the command line") for word in argv)
 
 
 def compose(settings: RunSettings, *, build: str | None = None) -> str:
@@ -49,12 +19,14 @@ def compose(settings: RunSettings, *, build: str | None = None) -> str:
         "build": build,
         "command": list(settings.command) or None,
         "environment": dict(settings.env) or None,
+        "cap_drop": ["ALL"],
         "cap_add": list(settings.capabilities) or None,
-        "security_opt": list(_security(settings, f"./{SECCOMP_FILE}")) or None,
+        "security_opt": ["no-new-privileges:true", *_seccomp(settings)],
+        "pids_limit": settings.pids,
         "ulimits": {u.name: {"soft": u.soft, "hard": u.hard} for u in settings.ulimits} or None,
         "ipc": "host" if settings.ipc == "host" else None,
         "shm_size": settings.shm_bytes if settings.ipc == "private" else None,
-        "ports": [f"{port}:{port}" for port in settings.ports] or None,
+        "ports": [f"127.0.0.1:{port}:{port}" for port in settings.ports] or None,
         "volumes": [f"{settings.dumps.source}:{DUMPS}"] if settings.dumps else None,
         "stop_grace_period": f"{settings.stop_grace_s}s",
         "deploy": _compose_devices(settings),
@@ -113,10 +85,10 @@ def kubernetes(settings: RunSettings) -> str:
     return "---\n".join(documents)
 
 
-def _security(settings: RunSettings, seccomp_file: str) -> tuple[str, ...]:
+def _seccomp(settings: RunSettings) -> tuple[str, ...]:
     match settings.seccomp:
         case "ptrace":
-            return (f"seccomp={seccomp_file}",)
+            return (f"seccomp=./{SECCOMP_FILE}",)
         case "unconfined":
             return ("seccomp=unconfined",)
         case "default":
@@ -205,8 +177,3 @@ def _yaml(document: dict[str, Any], notes: tuple[str, ...]) -> str:
     Dumper.add_representer(str, Dumper.represent_str)
     body = yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return "".join(f"# {note}\n" for note in notes) + body
-
-
-def seccomp_text(profile: bytes) -> str:
-    """Return a seccomp profile as the engine wants it: JSON text, not the name of a file."""
-    return json.dumps(json.loads(profile), separators=(",", ":"))

@@ -19,8 +19,9 @@ from vdbg_env.application.run.target import (
     with_image_facts,
 )
 from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import DumpVolume, Gpu, RunSettings
-from vdbg_env.image.container.step_container import Mount, StepContainer, StepImage
+from vdbg_env.image.container.step_container import StepContainer, StepImage
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.runbook.state import Facts

@@ -10,8 +10,8 @@ import pytest
 from tests.support.command_line import vdbg_env
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.container import container_options, container_request, given_words
-from vdbg_env.image.container.run_settings import DumpVolume, Gpu
-from vdbg_env.image.container.step_container import Mount
+from vdbg_env.image.container.mount import Mount
+from vdbg_env.image.container.run_settings import CAPABILITIES, DumpVolume, Gpu
 
 ASKED: list[ContainerRequest | None] = []
 WORDS: list[list[str]] = []
@@ -59,7 +59,7 @@ def test_every_flag_says_its_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert request.run.gpu == Gpu(by="cdi", devices=("nvidia.com/gpu=0",))
     assert settings.dumps == DumpVolume(source="/var/dumps", kind="bind")
     assert (settings.ipc, settings.seccomp, settings.stop_grace_s) == ("host", "default", 7)
-    assert settings.capabilities == ("SYS_PTRACE", "SYS_NICE")
+    assert settings.capabilities == (*CAPABILITIES, "SYS_NICE")
 
 
 def test_a_flag_of_containers_without_containers_is_bad_usage() -> None:

@@ -14,6 +14,7 @@ from tests.support.image_library import planned
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.run_settings import (
+    SECCOMP_FILE,
     DumpVolume,
     Gpu,
     RunSettings,
@@ -24,7 +25,7 @@ from vdbg_env.image.container.run_settings import (
 )
 from vdbg_env.image.profile.request import BuildRequest, Secret
 from vdbg_env.image.render.apptainer import apptainer
-from vdbg_env.image.render.manifests import compose, docker_argv, kubernetes, seccomp_text
+from vdbg_env.image.render.manifests import compose, kubernetes
 
 SETTINGS = RunSettings(
     image="vdbg-env/sample:1", command=("vllm", "serve", "a model"), env=(("CUDA_LAUNCH_BLOCKING", "1"),), ports=(8000,)
@@ -34,11 +35,6 @@ CDI = replace(
 )
 BARE = replace(SETTINGS, gpu=Gpu(by="none"), dumps=None, ipc="host", seccomp="default")
 ALL = {"runtime": SETTINGS, "cdi": CDI, "none": BARE}
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_docker_reads_as_its_golden(name: str) -> None:
-    assert_golden(f"image/run/{name}.docker.txt", "\n".join(docker_argv(ALL[name])) + "\n")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -126,10 +122,8 @@ def test_settings_that_fight_each_other_are_told() -> None:
     assert warnings(SETTINGS) == ()
 
 
-def test_the_seccomp_profile_goes_to_the_engine_as_text_on_one_line() -> None:
-    text = seccomp_text((data_dir("templates") / "seccomp-ptrace.json").read_bytes())
-    profile = json.loads(text)
-    assert "\n" not in text
+def test_the_seccomp_profile_refuses_what_changes_the_host_and_lets_a_debugger_work() -> None:
+    profile = json.loads((data_dir("templates") / SECCOMP_FILE).read_bytes())
     refused = {name for rule in profile["syscalls"] for name in rule["names"]}
     assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
     assert {"mount", "unshare", "kexec_load", "bpf", "clone3"} <= refused

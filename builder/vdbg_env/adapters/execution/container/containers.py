@@ -12,27 +12,27 @@ import select
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import requests
-from docker import errors, types
+from docker import errors
 from docker.utils import socket as frames
 
 import vdbg_env
-from vdbg_env.adapters.docker.attach import open_streams, socket_of
+from vdbg_env.adapters.docker.attach import socket_of
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
-from vdbg_env.adapters.docker.host_config import HostOptions, refused_limit, start_error
+from vdbg_env.adapters.docker.create import PURPOSE, NewContainer, started, without
 from vdbg_env.application.ports import Completed
-from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
+from vdbg_env.common.errors import HostNotAble, VdbgError
+from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import Ulimit
-from vdbg_env.image.container.step_container import DATA, PACKAGES, Mount, StepContainer
+from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer
 
 Tell = Callable[[str], None]
 
-PURPOSE = f"{OUR_LABEL}.purpose"
 RUN = f"{OUR_LABEL}.run"
 LOOK = f"{OUR_LABEL}.look"
 ATTEMPT = f"{OUR_LABEL}.attempt"  # which run, step, attempt and rank a container is of
@@ -58,7 +58,6 @@ class StepContainers:
         connect: Callable[[], Engine],
         container: StepContainer,
         *,
-        seccomp_profile: str,
         runbooks: Path,
         tell: Tell,
     ) -> None:
@@ -69,7 +68,6 @@ class StepContainers:
         self.container = container
         self.image_id: str | None = None  # what the image's name meant when the run began
         self._runbooks = runbooks
-        self._seccomp_profile = seccomp_profile
         self._tell = tell
 
     @property
@@ -100,17 +98,17 @@ class StepContainers:
         HostNotAble or EngineFailed.
         """
         self.remove(mark)
-        labels = {PURPOSE: "step", RUN: self.run_mark, ATTEMPT: mark}
+        labels = {RUN: self.run_mark, ATTEMPT: mark}
         mounts = (Mount(source=str(directory), target=str(directory)), *mounts)
-        with self._begun(argv, labels=labels, mounts=mounts, attached=True, kept=True) as (_, stream):
+        with self._started(argv, labels, mounts, supervised=True) as (_, stream):
             self._hand_over(stream, json.dumps(str(directory)).encode() + b"\n", order)
 
     def run(
         self, argv: Sequence[str], *, timeout_s: float = 60.0, mounts: Sequence[Mount] = (), user: str | None = None
     ) -> Completed:
         """Run a short program in a container of its own; raises HostNotAble when it outlasts `timeout_s`."""
-        client, labels = self.engine.client, {PURPOSE: "look", LOOK: self.looks}
-        with self._begun(argv, labels=labels, mounts=mounts, user=user) as (container, _):
+        client, labels = self.engine.client, {LOOK: self.looks}
+        with self._started(argv, labels, mounts, user) as (container, _):
             try:
                 code = int(client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"])
                 streams = [client.logs(container, stdout=out, stderr=not out) for out in (True, False)]
@@ -162,90 +160,37 @@ class StepContainers:
 
     # -- making one -------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _begun(
+    def _started(
         self,
         argv: Sequence[str],
-        *,
         labels: Mapping[str, str],
         mounts: Sequence[Mount] = (),
         user: str | None = None,
-        attached: bool = False,
-        kept: bool = False,
-    ) -> Iterator[tuple[str, Any]]:
-        """Start a container, without each limit that the engine refuses; it is removed at the end unless `kept`.
-
-        A refusal shows only when a container starts, so the limit is left out and another container made.
-        """
-        client = self.engine.client
-        while True:
-            container = self._create(argv, labels=labels, mounts=mounts, user=user, attached=attached)
-            done = False
-            try:
-                if attached:
-                    with open_streams(client, container, interactive=True) as stream:
-                        refused = self._start(container)
-                        if refused is None:
-                            yield container, stream
-                else:
-                    refused = self._start(container)
-                    if refused is None:
-                        yield container, None
-                done = refused is None
-            finally:
-                if not (done and kept):
-                    with suppress(errors.APIError, *GONE):  # removed already, or gone with its engine
-                        client.remove_container(container, force=True, v=True)
-            if refused is None:
-                return
-            self._leave_out(refused)
-
-    def _create(
-        self,
-        argv: Sequence[str],
         *,
-        labels: Mapping[str, str],
-        mounts: Sequence[Mount],
-        user: str | None,
-        attached: bool,
-    ) -> str:
-        ours, client = self.container, self.engine.client
-        with engine_errors(self.engine.endpoint):
-            try:
-                made = client.create_container(
-                    self.image_id or ours.settings.image,
-                    entrypoint=[argv[0]],  # the image's own might put its program before ours
-                    command=list(argv[1:]),
-                    user=user if user is not None else ours.user,
-                    working_dir=ours.folder,
-                    labels=dict(labels),
-                    stdin_open=attached,
-                    stop_timeout=ours.settings.stop_grace_s,
-                    host_config=client.create_host_config(**self._host_options(mounts, attached=attached)),
-                )
-            except errors.ImageNotFound as error:
-                raise no_such_image(self._image) from error
-            except errors.APIError as error:
-                raise create_error(str(error)) or error from error
-        return str(made["Id"])
-
-    def _host_options(self, mounts: Sequence[Mount], *, attached: bool) -> dict[str, Any]:
+        supervised: bool = False,
+    ) -> AbstractContextManager[tuple[str, Any]]:
+        """Start a container, without each limit that the engine refuses; one that is `supervised` is kept."""
         ours = self.container
-        options = HostOptions(self.engine, seccomp_profile=self._seccomp_profile).of(ours.settings)
-        binds = (*self._own_mounts(), *ours.mounts, *mounts)
-        # Docker would make a missing folder with `binds`; a mount of this form is refused instead, and said.
-        options["mounts"] = [
-            *options.get("mounts", ()),
-            *(types.Mount(type="bind", source=m.source, target=m.target, read_only=m.read_only) for m in binds),
-        ]
-        options["init"] = False  # the supervisor itself reaps what a crashing workload leaves
-        # Folders of a user's are closed to containers where SELinux is on, and may not be relabelled under him.
-        options["security_opt"] = [*options["security_opt"], "label=disable"]
-        if ours.memory is not None:
-            options |= {"mem_limit": ours.memory, "memswap_limit": ours.memory}
-        if attached:  # the workload's output is the supervisor's to keep; the engine must not write a second copy
-            options["log_config"] = types.LogConfig(type="none")
-        return options
+        settings = replace(
+            ours.settings,
+            image=self.image_id or ours.settings.image,
+            command=tuple(argv),
+            env=(),  # the supervisor adds it: a container's configuration is open to all users of the engine
+            mounts=(*self._own_mounts(), *ours.mounts, *mounts),
+            user=user if user is not None else ours.user,
+            memory=ours.memory,
+            folder=ours.folder,
+        )
+        wanted = NewContainer(
+            settings=settings,
+            purpose="step" if supervised else "look",
+            labels=labels,
+            replaces_entrypoint=True,  # the image's own might put its program before ours
+            stdin=supervised,
+            init=False,  # the supervisor itself reaps what a crashing workload leaves
+            log=not supervised,  # its output is the supervisor's to keep, without a second copy in the engine
+        )
+        return started(self.engine, wanted, self._leave_out, attach=supervised, keep=supervised)
 
     def _own_mounts(self) -> tuple[Mount, ...]:
         """Return our package and the shipped runbooks, whose lib/ holds what a step may have a workload load."""
@@ -255,25 +200,9 @@ class StepContainers:
             Mount(source=str(self._runbooks), target=DATA, read_only=True),
         )
 
-    def _start(self, container: str) -> Ulimit | None:
-        """Start a container; returns the limit the engine refused, if that is what kept it from starting."""
-        settings = self.container.settings
-        try:
-            self.engine.client.start(container)
-        except errors.APIError as error:
-            if refused := refused_limit(str(error), settings.ulimits):
-                return refused
-            known = start_error(error, settings) or first_process_error(str(error), self.container)
-            raise known or explain(error, self.engine.endpoint) from error
-        except GONE as error:
-            raise explain(error, self.engine.endpoint) from error
-        return None
-
     def _leave_out(self, refused: Ulimit) -> None:
         self._tell(f"note: the engine may not raise the {refused.name} limit: {refused.fallback}")
-        settings = self.container.settings
-        settings = replace(settings, ulimits=tuple(limit for limit in settings.ulimits if limit != refused))
-        self.container = replace(self.container, settings=settings)
+        self.container = replace(self.container, settings=without(self.container.settings, refused))
 
     def _hand_over(self, stream: Any, place: bytes, order: bytes) -> None:
         """Name its folder to a supervisor, wait until it holds the lock of it, and only then give it its orders."""
@@ -306,40 +235,3 @@ def _frames_until(stream: Any, deadline: float) -> Iterator[tuple[int, bytes]]:
         if found is None:
             return
         yield found
-
-
-def no_such_image(name: str) -> BadInput:
-    """Return the error for an image that the engine does not have."""
-    return BadInput(
-        f"the engine has no image {name!r}",
-        cause="it was built under another name or on another engine, or removed since",
-        next_step="docker images, to see what it has, or build one: vdbg-env build --lineinfo",
-    )
-
-
-def create_error(text: str) -> VdbgError | None:
-    """Return the error of ours for a container that could not be made."""
-    if "bind source path does not exist" in text:
-        path = text.rpartition("does not exist:")[2].strip(' ."()')
-        return HostNotAble(
-            f"the engine's machine does not have {path!r}",
-            cause="DOCKER_HOST names another machine, or the engine runs in a virtual machine that is not given it",
-            next_step="type this where the engine runs; or vdbg-env doctor, to see which engine it is",
-        )
-    return None
-
-
-def first_process_error(text: str, container: StepContainer) -> VdbgError | None:
-    """Return the error of ours for an image in which the first process cannot be started."""
-    image = container.settings.image
-    if "unable to find user" in text or "no matching entries in passwd" in text:
-        return BadInput(f"{image} knows no user {container.user!r}", next_step="--user with a number, as in --user 0")
-    if "python3" in text and ("executable file not found" in text or "no such file or directory" in text):
-        return BadInput(
-            f"{image} holds no python3",
-            cause="each step is supervised by a small program in its container, which needs Python 3.11 or newer",
-            next_step="an image of vdbg-env build has one; else add it: RUN apt-get install -y python3",
-        )
-    if "is not a directory" in text or "not a directory" in text:
-        return BadInput(f"{image} cannot be mounted into: {text}", next_step="another target for --mount")
-    return EngineFailed(f"a container of {image} could not be started: {text}") if "OCI runtime" in text else None

@@ -10,7 +10,8 @@ from typing import Any
 from docker.errors import ImageNotFound
 
 from vdbg_env.adapters.docker.client import engine_errors
-from vdbg_env.adapters.execution.container.containers import StepContainers, no_such_image
+from vdbg_env.adapters.docker.create import no_such_image
+from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.container.step_container import StepImage
 

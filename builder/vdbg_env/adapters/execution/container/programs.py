@@ -11,7 +11,8 @@ from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.application.ports import BinaryFile, BinarySource, Completed, ProgramRunner
 from vdbg_env.common.errors import EngineFailed, HostNotAble
-from vdbg_env.image.container.step_container import Mount, StepImage
+from vdbg_env.image.container.mount import Mount
+from vdbg_env.image.container.step_container import StepImage
 
 _OF_THE_MACHINE = frozenset({"dmesg"})  # there is one kernel, and a container may not read its log
 

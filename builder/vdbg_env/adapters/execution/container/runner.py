@@ -20,7 +20,8 @@ from vdbg_env.adapters.execution.job_builder import StepSettings, mark_of, order
 from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
-from vdbg_env.image.container.step_container import Mount, StepImage
+from vdbg_env.image.container.mount import Mount
+from vdbg_env.image.container.step_container import StepImage
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor import job as orders
 from vdbg_env.supervisor.state import lock_file

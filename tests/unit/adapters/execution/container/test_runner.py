@@ -6,15 +6,11 @@ from typing import Any
 import pytest
 
 from vdbg_env.adapters.execution.attempt_result import LOST
-from vdbg_env.adapters.execution.container.containers import ContainerEnd, create_error, first_process_error
+from vdbg_env.adapters.execution.container.containers import ContainerEnd
 from vdbg_env.adapters.execution.container.runner import told_by_engine
-from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.evidence.system.memory_kill import memory_kill_findings
-from vdbg_env.image.container.run_settings import RunSettings
-from vdbg_env.image.container.step_container import StepContainer
 
-CONTAINER = StepContainer(settings=RunSettings(image="debug:1"), user="ghost")
 KILLED = ContainerEnd(known=True, code=137)
 OUT_OF_MEMORY = ContainerEnd(known=True, code=137, out_of_memory=True)
 
@@ -72,29 +68,3 @@ def test_a_lost_supervisor_is_told_with_what_the_engine_knows(end: ContainerEnd,
 def test_a_fault_of_the_supervisor_itself_is_not_talked_over() -> None:
     fault = seen(EndedBy.ENGINE_LOST, message="the supervisor failed: KeyError")
     assert told_by_engine(fault, ContainerEnd(known=True, code=1), memory=None, unasked=True) == fault
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "words"),
-    [
-        (
-            'OCI runtime create failed: exec: "python3": executable file not found in $PATH: unknown',
-            BadInput,
-            "debug:1 holds no python3",
-        ),
-        ("unable to find user ghost: no matching entries in passwd file", BadInput, "knows no user 'ghost'"),
-        ("OCI runtime create failed: something new", EngineFailed, "something new"),
-    ],
-)
-def test_a_first_process_that_cannot_start_is_explained(text: str, kind: type[Exception], words: str) -> None:
-    error = first_process_error(text, CONTAINER)
-    assert isinstance(error, kind)
-    assert words in str(error)
-
-
-def test_a_folder_the_engines_machine_lacks_is_named() -> None:
-    text = '400 Bad Request ("invalid mount config for type "bind": bind source path does not exist: /data/runs")'
-    error = create_error(text)
-    assert isinstance(error, HostNotAble)
-    assert error.what == "the engine's machine does not have '/data/runs'"
-    assert create_error("something else") is None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.step_container import Mount, parse_mount, start_folder
+from vdbg_env.image.container.mount import Mount, parse_mount, start_folder
 
 
 @pytest.mark.parametrize(

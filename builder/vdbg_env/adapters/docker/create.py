@@ -1,0 +1,208 @@
+"""Create, start and remove containers: the one place that does, with the same restrictions for all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from docker import errors, types
+
+from vdbg_env.adapters.docker.attach import open_streams
+from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
+from vdbg_env.adapters.docker.host_config import host_options
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
+from vdbg_env.image.container.run_settings import Gpu, RunSettings, Ulimit
+
+PURPOSE = f"{OUR_LABEL}.purpose"
+
+# setrlimit(2)'s numbers and names, by which runc and crun report a limit that they could not set.
+_RLIMITS = {"3": "stack", "4": "core", "8": "memlock", "STACK": "stack", "CORE": "core", "MEMLOCK": "memlock"}
+_RLIMIT_REFUSED = re.compile(
+    r"error setting rlimit(?:s for ready process: error setting rlimit)? type (\d+)|setrlimit `?RLIMIT_(\w+)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewContainer:
+    """A container to create.
+
+    `purpose` and `labels` become labels. With `replaces_entrypoint` the command runs instead of the image's own entry
+    point. `init` adds a first process that reaps children. `log` False keeps no copy of the output in the engine.
+    """
+
+    settings: RunSettings
+    purpose: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    replaces_entrypoint: bool = False
+    stdin: bool = False
+    init: bool = True
+    log: bool = True
+
+
+def tool_container(image: str, argv: Sequence[str], purpose: str, **settings: Any) -> NewContainer:
+    """Return a container for one program of an image: without network, GPU and capabilities."""
+    bare = RunSettings(
+        image=image, command=tuple(argv), capabilities=(), seccomp="default", ulimits=(), gpu=Gpu(by="none"),
+        dumps=None, network="none", pids=4096,
+    )  # fmt: skip
+    return NewContainer(settings=replace(bare, **settings), purpose=purpose, replaces_entrypoint=True)
+
+
+@contextmanager
+def created(engine: Engine, wanted: NewContainer) -> Iterator[str]:
+    """Create a container and remove it at the end, started or not."""
+    container = _create(engine, wanted)
+    try:
+        yield container
+    finally:
+        _remove(engine, container)
+
+
+@contextmanager
+def started(
+    engine: Engine,
+    wanted: NewContainer,
+    refused: Callable[[Ulimit], None],
+    *,
+    attach: bool = False,
+    keep: bool = False,
+) -> Iterator[tuple[str, Any]]:
+    """Start a container, attached before it prints anything; remove it at the end, unless `keep` and all went well.
+
+    `refused` gets each limit that the engine may not set; the container is then created again without it. Such a
+    refusal shows only at the start (runc sets the limits): dockerd cannot exceed its own without CAP_SYS_RESOURCE.
+    """
+    while True:
+        container = _create(engine, wanted)
+        done = False
+        try:
+            with _streams(engine, container, wanted) if attach else nullcontext() as stream:
+                limit = _start(engine, container, wanted.settings)
+                if limit is None:
+                    yield container, stream
+                    done = keep
+                    return
+        finally:
+            if not done:
+                _remove(engine, container)
+        refused(limit)
+        wanted = replace(wanted, settings=without(wanted.settings, limit))
+
+
+def _streams(engine: Engine, container: str, wanted: NewContainer) -> AbstractContextManager[Any]:
+    return open_streams(engine.client, container, interactive=wanted.stdin)
+
+
+def _remove(engine: Engine, container: str) -> None:
+    with suppress(errors.APIError, *GONE):  # already removed, or gone with its engine
+        engine.client.remove_container(container, force=True, v=True)
+
+
+def without(settings: RunSettings, limit: Ulimit) -> RunSettings:
+    """Return the settings without one limit."""
+    return replace(settings, ulimits=tuple(other for other in settings.ulimits if other != limit))
+
+
+def refused_limit(text: str, limits: Sequence[Ulimit]) -> Ulimit | None:
+    """Return the limit that the engine reports as the one it may not set."""
+    found = _RLIMIT_REFUSED.search(text)
+    name = _RLIMITS.get(found[1] or found[2]) if found else None
+    return next((limit for limit in limits if limit.name == name), None)
+
+
+def no_such_image(name: str) -> BadInput:
+    """Return the error for an image that the engine does not have."""
+    return BadInput(
+        f"the engine has no image {name!r}",
+        cause="it was built under another name or on another engine, or removed since",
+        next_step="docker images, to see what it has, or build one: vdbg-env build --lineinfo",
+    )
+
+
+def _create(engine: Engine, wanted: NewContainer) -> str:
+    client, settings = engine.client, wanted.settings
+    command = list(settings.command)
+    options = host_options(engine, settings) | {"init": wanted.init}
+    if not wanted.log:
+        options["log_config"] = types.LogConfig(type="none")
+    with engine_errors(engine.endpoint):
+        try:
+            made = client.create_container(
+                settings.image,
+                entrypoint=command[:1] if wanted.replaces_entrypoint else None,
+                command=(command[1:] if wanted.replaces_entrypoint else command) or None,
+                environment=dict(settings.env),
+                name=settings.name,
+                user=settings.user,
+                working_dir=settings.folder,
+                tty=settings.interactive,
+                stdin_open=settings.interactive or wanted.stdin,
+                ports=list(settings.ports) or None,
+                labels={PURPOSE: wanted.purpose, **wanted.labels},
+                stop_timeout=settings.stop_grace_s,
+                host_config=client.create_host_config(**options),
+            )
+        except errors.ImageNotFound as error:
+            raise no_such_image(settings.image) from error
+        except errors.APIError as error:
+            raise create_error(str(error)) or error from error
+    return str(made["Id"])
+
+
+def _start(engine: Engine, container: str, settings: RunSettings) -> Ulimit | None:
+    """Start a container; return the limit the engine refused, if that prevented the start."""
+    try:
+        engine.client.start(container)
+    except errors.APIError as error:
+        if limit := refused_limit(str(error), settings.ulimits):
+            return limit
+        raise start_error(str(error), settings) or explain(error, engine.endpoint) from error
+    except GONE as error:
+        raise explain(error, engine.endpoint) from error
+    return None
+
+
+def create_error(text: str) -> VdbgError | None:
+    """Return the error for a container that could not be created, if its message is known."""
+    if "bind source path does not exist" in text:
+        path = text.rpartition("does not exist:")[2].strip(' ."()')
+        return HostNotAble(
+            f"the engine's machine does not have {path!r}",
+            cause="DOCKER_HOST names another machine, or the engine runs in a virtual machine without that folder",
+            next_step="run this where the engine runs; or vdbg-env doctor, to see which engine it is",
+        )
+    return None
+
+
+def start_error(text: str, settings: RunSettings) -> VdbgError | None:
+    """Return the error for a container that could not be started, if its message is known."""
+    if "could not select device driver" in text or "unresolvable CDI devices" in text:
+        other = "runtime" if settings.gpu.by == "cdi" else "cdi"
+        return EngineFailed(
+            f"the engine cannot give the container GPUs by {settings.gpu.by}",
+            cause="the NVIDIA container toolkit is not installed, or not configured for this engine",
+            next_step=f"vdbg-env doctor; or --gpu {other}, or --gpu none for work that needs no GPU",
+        )
+    if "port is already allocated" in text or "address already in use" in text:
+        return EngineFailed("a requested port is in use on this machine", next_step="choose another with --port")
+    if "unable to find user" in text or "no matching entries in passwd" in text:
+        return BadInput(
+            f"{settings.image} has no user {settings.user!r}", next_step="--user with a number, as in --user 0"
+        )
+    program = (*settings.command, "")[0]
+    if f'"{program}"' in text and ("executable file not found" in text or "no such file or directory" in text):
+        return BadInput(
+            f"{settings.image} has no {program}",
+            cause="each step is supervised by a small program in its container, which needs Python 3.11 or later"
+            if program == "python3"
+            else "it is not installed in this image, or not on its PATH",
+            next_step="an image of vdbg-env build has Python; else add it: RUN apt-get install -y python3"
+            if program == "python3"
+            else f"docker run --rm --entrypoint sh {settings.image} -c 'echo $PATH', to see where it looks",
+        )
+    if "is not a directory" in text or "not a directory" in text:
+        return BadInput(f"{settings.image} cannot be mounted into: {text}", next_step="another target for --mount")
+    return None
