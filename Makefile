@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-slow accept-vllm golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo test lint test-slow coverage docs accept-vllm golden bench gpu fuzz oracle-gdb clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -31,6 +31,13 @@ test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of o
 	scripts/prepare-tests
 	$(BIN)/pytest tests/slow
 	$(BIN)/pytest -m long tests/engine
+
+coverage: $(READY) ## Branch coverage of the unit tests, each file below 80 % named
+	$(BIN)/pytest -q -n auto --cov --cov-report=term:skip-covered tests/unit
+
+docs: $(READY)   ## The documentation as a site in out/site, every warning an error
+	$(BIN)/pip install --quiet --disable-pip-version-check '.[docs]'
+	$(BIN)/mkdocs build --strict --site-dir out/site
 
 accept-vllm: $(READY) ## One extension of the newest vLLM, compiled without network and proven (20 to 50 minutes)
 	scripts/accept-vllm

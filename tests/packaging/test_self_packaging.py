@@ -56,7 +56,10 @@ def test_the_wheel_runs_where_no_checkout_is(built: Path, tmp_path: Path) -> Non
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    script = "from vdbg_env.common import resources; print(*(resources.data_dir(d).is_dir() for d in ('images', 'runbooks')))"
+    script = """
+from vdbg_env.common.resources import data_dir
+print(*(data_dir(d).is_dir() for d in ('images', 'runbooks')))
+"""
     for argv, expected in (
         (["-m", "vdbg_env", "--version"], "vdbg-env, version"),
         (["-c", script], "True True"),
