@@ -40,7 +40,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "lint", "parse", "machine",
     ),
     "record": ("atomic_write", "redaction", "codec", "event_log", "run_directory", "progress", "diff", "dumps"),
-    "report": ("plain_text", "core", "lineinfo", "run"),
+    "report": ("plain_text", "codec", "core", "lineinfo", "run"),
     "application": ("ports", "knowledge", "analysis", "image", "run", "host", "builtins", "failure_pages"),
     "supervisor": (
         "process_tree", "state", "processes", "job", "phase", "launch", "output", "watch", "loop", "request_driver",

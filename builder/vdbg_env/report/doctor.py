@@ -1,21 +1,18 @@
-"""Writes whether a machine is able to debug: each check with what was found, why it matters and what to type."""
+"""Write whether a machine is able to debug: each check with what was found, why it matters and what to type."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Final, Literal
-
-from typing_extensions import TypedDict  # pydantic makes the published schema of these only, before Python 3.12
+from typing import Literal
 
 from vdbg_env.application.host.doctor import Check, DoctorReport, Status
-
-SCHEMA: Final = "vdbg-env/doctor/v1"
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import Document
 
 _MARKS: dict[Status, str] = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
 
 
-class CheckDocument(TypedDict):
+class CheckDocument(Document, of=Check):
     """One check; fix is null where there is nothing to type."""
 
     id: str
@@ -26,7 +23,7 @@ class CheckDocument(TypedDict):
     fix: str | None
 
 
-class DoctorDocument(TypedDict):
+class DoctorDocument(Document, of=DoctorReport):
     """The whole report; status is the worst of its checks."""
 
     schema: Literal["vdbg-env/doctor/v1"]
@@ -34,29 +31,9 @@ class DoctorDocument(TypedDict):
     checks: list[CheckDocument]
 
 
-def document(report: DoctorReport) -> DoctorDocument:
-    """Return the report as plain values."""
-    return {
-        "schema": SCHEMA,
-        "status": report.status,
-        "checks": [_document(check) for check in report.checks],
-    }
-
-
-def _document(check: Check) -> CheckDocument:
-    return {
-        "id": check.id,
-        "title": check.title,
-        "status": check.status,
-        "found": check.found,
-        "why": check.why,
-        "fix": check.fix,
-    }
-
-
 def as_json(report: DoctorReport) -> str:
     """Return the report as indented JSON that ends with a newline."""
-    return json.dumps(document(report), indent=2, ensure_ascii=False) + "\n"
+    return doc.render(report, DoctorDocument)
 
 
 def as_text(report: DoctorReport, *, colour: bool = False) -> str:

@@ -1,40 +1,66 @@
-"""Writes a triage verdict: for people and for programs."""
+"""Write a triage verdict: for people and for programs."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
-from vdbg_env.evidence.triage.verdict import Alternative, Triage
+from vdbg_env.evidence.triage import verdict
+from vdbg_env.evidence.triage.sighting import LogEvidence
+from vdbg_env.evidence.triage.verdict import Triage
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import Document, field
 
-SCHEMA = "vdbg-env/triage/v1"
 _SHOWN = 200
 
 
-def triage_document(triage: Triage) -> dict[str, Any]:
-    """Return the verdict as the JSON document `vdbg-env triage --json` promises; `line` is 1-based."""
-    root = triage.root_cause
-    return {
-        "schema": SCHEMA,
-        "class": triage.failure.name,
-        "runbook": triage.failure.runbook,
-        "confidence": triage.confidence,
-        "root_cause": None
-        if root is None
-        else {
-            "line": root.line,
-            "text": root.text,
-            "file": root.file,
-            "rule": root.rule,
-            "source": root.origin,
-            "how_known": root.how_known,
-        },
-        "rank": triage.rank,
-        "process": triage.process,
-        "kernel": triage.kernel,
-        "alternatives": [_alternative(other) for other in triage.alternatives],
-        "notes": list(triage.notes),
-        "logs": [{"file": log.file, "lines": log.lines} for log in triage.logs],
-    }
+class RootCause(Document, of=verdict.RootCause):
+    """The line that says so: its log, 1-based number and text, the rule it met and the source of that rule."""
+
+    line: int
+    text: str
+    file: str
+    rule: str
+    source: str = field("origin")
+    how_known: str
+
+
+class Alternative(Document, of=verdict.Alternative):
+    """Another class that was seen or is possible; `effect`: it is explained by the root cause."""
+
+    class_: str = field("failure")
+    confidence: float
+    effect: bool
+    file: str | None
+    line: int | None
+    text: str | None
+
+
+class Log(Document, of=LogEvidence):
+    """A log that was read."""
+
+    file: str
+    lines: int
+
+
+class TriageDocument(Document, of=Triage):
+    """Which failure the logs of a run show; `confidence` is from 0 to 1. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/triage/v1"]
+    class_: str = field("failure.name")
+    runbook: str | None = field("failure.runbook")
+    confidence: float
+    root_cause: RootCause | None
+    rank: int | None
+    process: str | None
+    kernel: str | None
+    alternatives: list[Alternative]
+    notes: list[str]
+    logs: list[Log]
+
+
+def triage_json(triage: Triage) -> str:
+    """Return the verdict as the JSON document that `vdbg-env triage --json` prints."""
+    return doc.render(triage, TriageDocument)
 
 
 def triage_text(triage: Triage, runbook: str | None) -> str:
@@ -58,18 +84,7 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _alternative(other: Alternative) -> dict[str, Any]:
-    return {
-        "class": other.failure,
-        "confidence": other.confidence,
-        "effect": other.effect,
-        "file": other.file,
-        "line": other.line,
-        "text": other.text,
-    }
-
-
-def _told(other: Alternative) -> str:
+def _told(other: verdict.Alternative) -> str:
     where = f"  {other.file}:{other.line}" if other.file else ""
     why = "an effect of the above" if other.effect else f"confidence {other.confidence:.0%}"
     return f"{other.failure} ({why}){where}"

@@ -70,7 +70,7 @@ def dump(request: DumpRequest, *, pipes: CorePipes, clock: Clock) -> DumpReport:
 
 
 def line(process: ProcessDump) -> str:
-    """Say in one line how it went for a process."""
+    """Return in one line how it went for a process."""
     target, file = process.target, process.file
     inside = f", {target.namespace_pid} inside" if target.namespace_pid != target.pid else ""
     head = f"{target.pid} ({target.name}{inside}): {process.status.value}"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
 import click
 
-from vdbg_env.application.host.trigger_dumps import DumpReport, DumpRequest, DumpStatus, dump, line
+from vdbg_env.application.host.trigger_dumps import DumpReport, DumpRequest, DumpStatus, dump
 from vdbg_env.cli import composition
 from vdbg_env.cuda.arming import arming, as_env_file, as_exports
-from vdbg_env.report.plain_text import printable
-
-SCHEMA = "vdbg-env/dump/v1"
+from vdbg_env.report import triggered_dumps
 
 
 @click.command("dump")
@@ -59,7 +56,7 @@ def command(
         raise click.UsageError("Missing argument 'PID' (or --arm).")
     request = DumpRequest(pid=pid, timeout_s=0 if no_wait else timeout)
     report = dump(request, pipes=composition.core_pipes(), clock=composition.clock())
-    click.echo(_json(report) if as_json else _text(report), nl=False)
+    click.echo(triggered_dumps.as_json(report) if as_json else triggered_dumps.as_text(report), nl=False)
     return exit_status(report)
 
 
@@ -67,38 +64,3 @@ def exit_status(report: DumpReport) -> int:
     """Return 0 when all that was to be written is, 4 when some is, 1 when none is."""
     good = [p.status in {DumpStatus.WRITTEN, DumpStatus.FIRED} for p in report.processes]
     return 0 if all(good) else 4 if any(good) else 1
-
-
-def _text(report: DumpReport) -> str:
-    lines = [line(process) for process in report.processes]
-    files = [p.file.reachable for p in report.processes if p.file and p.file.complete]
-    if report.not_armed:
-        lines.append(f"({report.not_armed} other process(es) of the tree are not armed)")
-    if files:
-        lines.append(f"read with: vdbg-env core {' '.join(files)}")
-    return "".join(printable(line) + "\n" for line in lines)
-
-
-def _json(report: DumpReport) -> str:
-    document = {
-        "schema": SCHEMA,
-        "pid": report.pid,
-        "not_armed": report.not_armed,
-        "processes": [
-            {
-                "pid": p.target.pid,
-                "name": p.target.name,
-                "namespace_pid": p.target.namespace_pid,
-                "status": p.status.value,
-                "pipe": p.target.pipe,
-                "bytes_written": p.written,
-                "file": p.file.path if p.file else None,
-                "reachable": p.file.reachable if p.file else None,
-                "size": p.file.size if p.file else None,
-                "complete": p.file.complete if p.file else None,
-                "why": p.why,
-            }
-            for p in report.processes
-        ],
-    }
-    return json.dumps(document, indent=2) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ from vdbg_env.cli.composition import log_source
 from vdbg_env.cli.options.container import FEW, container_options, given_words
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
-from vdbg_env.report.triage import triage_document, triage_text
+from vdbg_env.report.triage import triage_json, triage_text
 
 FOUND = 3
 
@@ -52,7 +51,7 @@ def command(
     if run and at_hand:
         console.note(triage_text(verdict, at_hand))
         return _start(context, at_hand, argv, [*place, *(["--json"] if as_json else [])])
-    click.echo(json.dumps(triage_document(verdict), indent=2) if as_json else triage_text(verdict, at_hand), nl=as_json)
+    click.echo(triage_json(verdict) if as_json else triage_text(verdict, at_hand), nl=False)
     return FOUND if runbook else 0
 
 

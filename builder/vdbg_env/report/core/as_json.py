@@ -1,188 +1,253 @@
-"""Writes GPU cores as JSON, schema `vdbg-env/core/v1`: the form other programs may rely on.
+"""Write GPU cores as JSON, schema `vdbg-env/core/v1`: the form other programs may rely on.
 
-Fields are only ever added, and every field may be absent or null: what a core can tell depends on the driver that wrote
-it and on how much of the file is left. Addresses and offsets are hex strings; a chain is leaf first.
+Each type is a JSON object; the published schema is made from them. Fields are only ever added.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any, Literal
 
 from vdbg_env.application.analysis.source_lines import SourceLines
-from vdbg_env.cuda.gpu_core.faults import Coordinates, Fault
-from vdbg_env.cuda.gpu_core.layout import GridRow
-from vdbg_env.cuda.gpu_core.model import Device, GpuCore
+from vdbg_env.cuda.gpu_core import faults, model, reading, registers, standing
+from vdbg_env.cuda.gpu_core.faults import Scope
+from vdbg_env.cuda.gpu_core.layout import BacktraceRow
 from vdbg_env.cuda.gpu_core.names import generation_flags, grid_origin, grid_status, kernel_type
-from vdbg_env.cuda.gpu_core.reading import CoreReading, Launch
-from vdbg_env.cuda.gpu_core.registers import Registers
-from vdbg_env.cuda.gpu_core.standing import Standing
-from vdbg_env.report.core.source_chain import Json, chain_json, function_json, kernel_json
+from vdbg_env.cuda.symbols.demangling import demangle
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
+from vdbg_env.report.core.json_parts import Frame, Kernel, Shown
 
-SCHEMA = "vdbg-env/core/v1"
+Launched = faults.Fault | standing.Standing | reading.Launch
+Dim3 = tuple[int, int, int]
 
 
-def render(readings: Sequence[CoreReading], sources: SourceLines) -> str:
+def _of_grid(*names: str) -> Any:
+    """Return a field that holds three numbers of a launch's grid; it is absent where the launch is unknown."""
+
+    def numbers(launched: Launched, _: Shown) -> object:
+        if launched.grid is None:
+            return ABSENT
+        found = [getattr(launched.grid, name) for name in names]
+        return None if found[0] is None else [number or 0 for number in found]
+
+    return field(numbers, may_be_absent=True)
+
+
+class LaunchedKernel(Document):
+    """A kernel with the dimensions of its launch, where the launch is known."""
+
+    name: str | None = field("kernel")
+    demangled: str | None = field(lambda launched, _: demangle(launched.kernel) if launched.kernel else None)
+    grid: Dim3 = _of_grid("grid_x", "grid_y", "grid_z")
+    block: Dim3 = _of_grid("block_x", "block_y", "block_z")
+    cluster: Dim3 | None = _of_grid("cluster_x", "cluster_y", "cluster_z")
+
+
+def _kernel() -> Any:
+    return field(lambda value, _: None if value.kernel is None and value.grid is None else value)
+
+
+class Coordinates(Document, of=faults.Coordinates):
+    """A thread: blockIdx and threadIdx, and the hardware it ran on."""
+
+    block: Dim3
+    thread: Dim3
+    sm: int
+    warp: int
+    lane: int
+
+
+class Metadata(Document, of=model.Metadata):
+    """What wrote the dump, and when."""
+
+    generator: str
+    driver: str | None = field(lambda of, _: _version(of.row.driver_major, of.row.driver_minor))
+    cuda: str | None = field(lambda of, _: _version(of.row.cuda_major, of.row.cuda_minor))
+    flags: list[str] = field(lambda of, _: generation_flags(of.row.flags))
+    timestamp: int = field("row.timestamp", doc="Seconds since the epoch.")
+    written: str | None = field(lambda of, _: _utc(of.row.timestamp), doc="The timestamp as ISO 8601, UTC.")
+
+
+class Context(Document, of=model.Context):
+    """A CUDA context."""
+
+    id: Hex = field("row.context_id")
+    host_thread: int = field("row.thread_id")
+    modules: int = field(lambda context, _: len(context.modules))
+
+
+class Launch(Document, of=reading.Launch):
+    """A grid that was on a device."""
+
+    id: int = field("grid.grid_id")
+    kernel: LaunchedKernel | None = _kernel()
+    status: str = field(lambda launch, _: grid_status(launch.grid.status))
+    origin: str = field(lambda launch, _: grid_origin(launch.grid.origin))
+    kind: str = field(lambda launch, _: kernel_type(launch.grid.kernel_type))
+    parent: int | None = field(lambda launch, _: launch.grid.parent_grid_id or None)
+    registers_per_thread: int = field("grid.registers")
+    host_thread: int = field("grid.host_thread_id")
+
+
+class Resident(Document, of=model.Device):
+    """What was on a device's SMs."""
+
+    blocks: int = field(lambda device, _: sum(len(sm.ctas) for sm in device.sms))
+    warps: int = field(lambda device, _: sum(1 for _ in device.warps()))
+
+
+class Device(Document, of=model.Device):
+    """A GPU of the dump."""
+
+    index: int
+    id: int = field("row.device_id")
+    name: str
+    type: str
+    sm: str = field("sm_type")
+    pci: str = field(lambda device, _: f"{device.row.pci_bus:02x}:{device.row.pci_device:02x}")
+    sms: int = field("row.sms")
+    warps_per_sm: int = field("row.warps_per_sm")
+    contexts: list[Context]
+    grids: list[Launch] = field(lambda device, shown: shown.more[id(device)])
+    resident: Resident = field(lambda device, _: device)
+
+
+class GpuException(Document, of=faults.Fault):
+    """A GPU exception; `code` is null for a trap, which has no number."""
+
+    code: int | None = field("exception.code")
+    name: str = field("exception.name")
+    identifier: str | None = field("exception.identifier", doc="The constant of cudadebugger.h.")
+    meaning: str | None = field("exception.meaning")
+    driver_words: str | None = field("exception_string")
+
+
+class Threads(Document, of=faults.Fault):
+    """How many threads met the exception; 0 where they have exited."""
+
+    count: int = field("threads")
+    warps: int
+    blocks: int
+    first: Coordinates | None = field(lambda fault, _: fault.first.at if fault.first else None)
+
+
+class Call(Document, of=BacktraceRow):
+    """A call that the thread is in, the nearest first."""
+
+    level: int
+    return_pc: Hex
+    return_offset: Hex
+
+
+class Registers(Document, of=registers.Registers):
+    """The registers of a fault's first thread and of its warp, by their names."""
+
+    general: dict[str, Hex] = field(lambda files, _: _named("R", files.general))
+    predicates: dict[str, bool] = field(lambda files, _: _named("P", map(bool, files.predicates)))
+    uniform: dict[str, Hex] = field(lambda files, _: _named("UR", files.uniform))
+    uniform_predicates: dict[str, bool] = field(lambda files, _: _named("UP", map(bool, files.uniform_predicates)))
+    barriers: dict[str, Hex] = field(lambda files, _: _named("B", files.barriers))
+    backtrace: list[Call]
+
+
+class Fault(Document, of=faults.Fault):
+    """Threads that met one exception at one instruction of one launch."""
+
+    exception: GpuException = field(lambda fault, _: fault)
+    scope: Scope = field(doc="The row that holds the exception.")
+    device: int = field("device.index")
+    sms: list[int]
+    pc: Hex | None
+    precise: bool = field(doc="Whether pc is the faulting instruction rather than where a thread was stopped.")
+    thread_pc: Hex | None = field(lambda fault, _: fault.first.row.virtual_pc if fault.first else None)
+    kernel: LaunchedKernel | None = _kernel()
+    function: str | None = field(lambda fault, _: _function(fault))
+    calls_out: int = field(
+        doc="0 but where the PC is in code that the dump does not hold: function, offset and chain are then those of "
+        "the call this many calls further out."
+    )
+    offset: Hex | None = field(
+        lambda fault, _: fault.location and fault.location.offset,
+        doc="Bytes from the kernel's start; from the function's where it is outside its kernel.",
+    )
+    function_offset: Hex | None = field(lambda fault, _: fault.location and fault.location.function_offset)
+    chain: list[Frame] = field(lambda fault, _: fault.location.chain if fault.location else ())
+    other_chains: list[list[Frame]] = field(
+        lambda fault, _: fault.location.siblings if fault.location else (),
+        doc="Chains of the same function that end in the same leaf line: with any, the callers in chain are the "
+        "likeliest of several.",
+    )
+    ptx_line: int | None = field(lambda fault, _: fault.location and fault.location.ptx_line)
+    threads: Threads = field(lambda fault, _: fault)
+    cluster_target: Dim3 | None = field(lambda fault, _: fault.cluster_target or None)
+    registers: Registers = field(
+        lambda fault, shown: shown.more.get(id(fault), ABSENT), may_be_absent=True, doc="With --registers."
+    )
+
+
+class Standing(Document, of=standing.Standing):
+    """Warps of one launch that are at one instruction in one state."""
+
+    device: int = field("device.index")
+    pc: Hex
+    kernel: LaunchedKernel | None = _kernel()
+    function: str | None = field(lambda standing, _: _function(standing))
+    offset: Hex | None = field(lambda standing, _: standing.location and standing.location.offset)
+    count: int = field("warps", doc="Warps; a diverged one counts at each of its places.")
+    threads: int
+    blocks: int
+    state: str
+    barrier: str | None
+    thread_states: dict[str, int] = field(lambda standing, _: dict(standing.thread_states))
+    first: Coordinates
+    chain: list[Frame] = field(lambda standing, _: standing.location.chain if standing.location else ())
+
+
+class Core(Document, of=reading.CoreReading):
+    """A GPU core dump: what its driver wrote of it and what is left of the file decide which fields are null."""
+
+    schema: Literal["vdbg-env/core/v1"]
+    file: str
+    truncated: bool = field("core.truncated")
+    elf_identity: str = field(lambda reading, _: str(reading.core.identity))
+    metadata: Metadata | None = field("core.metadata")
+    devices: list[Device] = field("core.devices")
+    faults: list[Fault]
+    warps: list[Standing] = field("standing")
+    loaded_kernels: list[Kernel] = field("loaded")
+    notes: list[str]
+
+
+class Cores(Document):
+    """Several dumps, first in time first."""
+
+    schema: Literal["vdbg-env/core/v1"]
+    cores: list[Core] = field(lambda readings, _: readings)
+
+
+def render(readings: Sequence[reading.CoreReading], sources: SourceLines) -> str:
     """Return one core as a document, several as a document that lists them, first in time first."""
-    cores = [document(reading, sources) for reading in readings]
-    whole: dict[str, Json] = cores[0] if len(cores) == 1 else {"schema": SCHEMA, "cores": list(cores)}
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    more: dict[int, object] = {}
+    for read in readings:
+        more |= {id(fault): held for fault, held in zip(read.faults, read.registers, strict=False) if held}
+        more |= {id(device): [one for one in read.launches if one.device is device] for device in read.core.devices}
+    shown = Shown(sources=sources, more=more)
+    return doc.render(readings[0], Core, shown) if len(readings) == 1 else doc.render(readings, Cores, shown)
 
 
-def document(reading: CoreReading, sources: SourceLines) -> dict[str, Json]:
-    """Return one core as plain values."""
-    core = reading.core
-    registers = reading.registers or (None,) * len(reading.faults)
-    return {
-        "schema": SCHEMA,
-        "file": reading.file,
-        "truncated": core.truncated,
-        "elf_identity": str(core.identity),
-        "metadata": _metadata(core),
-        "devices": [_device(device, reading.launches) for device in core.devices],
-        "faults": [_fault(f, r, sources) for f, r in zip(reading.faults, registers, strict=True)],
-        "warps": [_standing(standing, sources) for standing in reading.standing],
-        "loaded_kernels": [kernel_json(name) for name in reading.loaded],
-        "notes": list(reading.notes),
-    }
+def _version(major: int, minor: int) -> str | None:
+    return f"{major}.{minor}" if major else None
 
 
-def _metadata(core: GpuCore) -> dict[str, Json] | None:
-    if core.metadata is None:
-        return None
-    row = core.metadata.row
-    written = datetime.fromtimestamp(row.timestamp, UTC).isoformat() if row.timestamp else None
-    return {
-        "generator": core.metadata.generator,
-        "driver": f"{row.driver_major}.{row.driver_minor}" if row.driver_major else None,
-        "cuda": f"{row.cuda_major}.{row.cuda_minor}" if row.cuda_major else None,
-        "flags": list(generation_flags(row.flags)),
-        "timestamp": row.timestamp,
-        "written": written,
-    }
+def _utc(timestamp: int) -> str | None:
+    return datetime.fromtimestamp(timestamp, UTC).isoformat() if timestamp else None
 
 
-def _device(device: Device, launches: Sequence[Launch]) -> dict[str, Json]:
-    row = device.row
-    return {
-        "index": device.index,
-        "id": row.device_id,
-        "name": device.name,
-        "type": device.type,
-        "sm": device.sm_type,
-        "pci": f"{row.pci_bus:02x}:{row.pci_device:02x}",
-        "sms": row.sms,
-        "warps_per_sm": row.warps_per_sm,
-        "contexts": [
-            {"id": f"{c.row.context_id:#x}", "host_thread": c.row.thread_id, "modules": len(c.modules)}
-            for c in device.contexts
-        ],
-        "grids": [_launch(launch) for launch in launches if launch.device is device],
-        "resident": {
-            "blocks": sum(len(sm.ctas) for sm in device.sms),
-            "warps": sum(1 for _ in device.warps()),
-        },
-    }
+def _function(value: faults.Fault | standing.Standing) -> str | None:
+    return value.location.function.demangled if value.location and value.location.function else None
 
 
-def _launch(launch: Launch) -> dict[str, Json]:
-    grid = launch.grid
-    return {
-        "id": grid.grid_id,
-        "kernel": _kernel(launch.kernel, grid),
-        "status": grid_status(grid.status),
-        "origin": grid_origin(grid.origin),
-        "kind": kernel_type(grid.kernel_type),
-        "parent": grid.parent_grid_id or None,
-        "registers_per_thread": grid.registers,
-        "host_thread": grid.host_thread_id,
-    }
-
-
-def _kernel(name: str | None, grid: GridRow | None) -> dict[str, Json] | None:
-    named = kernel_json(name)
-    if grid is None:
-        return named
-    return {
-        **(named or {"name": None, "demangled": None}),
-        "grid": [grid.grid_x, grid.grid_y, grid.grid_z],
-        "block": [grid.block_x, grid.block_y, grid.block_z],
-        "cluster": None if grid.cluster_x is None else [grid.cluster_x, grid.cluster_y or 0, grid.cluster_z or 0],
-    }
-
-
-def _fault(fault: Fault, registers: Registers | None, sources: SourceLines) -> dict[str, Json]:
-    exception, location, first = fault.exception, fault.location, fault.first
-    document: dict[str, Json] = {
-        "exception": {
-            "code": exception.code,
-            "name": exception.name,
-            "identifier": exception.identifier,
-            "meaning": exception.meaning,
-            "driver_words": fault.exception_string,
-        },
-        "scope": fault.scope.value,
-        "device": fault.device.index,
-        "sms": list(fault.sms),
-        "pc": _hex(fault.pc),
-        "precise": fault.precise,
-        "thread_pc": _hex(first.row.virtual_pc) if first else None,
-        "kernel": _kernel(fault.kernel, fault.grid),
-        "function": function_json(location.function) if location else None,
-        "calls_out": fault.calls_out,
-        "offset": _hex(location.offset) if location else None,
-        "function_offset": _hex(location.function_offset) if location else None,
-        "chain": chain_json(location.chain, sources) if location else [],
-        "other_chains": [chain_json(chain, sources) for chain in location.siblings] if location else [],
-        "ptx_line": location.ptx_line if location else None,
-        "threads": {
-            "count": fault.threads,
-            "warps": fault.warps,
-            "blocks": fault.blocks,
-            "first": _coordinates(first.at) if first else None,
-        },
-        "cluster_target": list(fault.cluster_target) if fault.cluster_target else None,
-    }
-    return {**document, "registers": _registers(registers)} if registers else document
-
-
-def _standing(standing: Standing, sources: SourceLines) -> dict[str, Json]:
-    location = standing.location
-    return {
-        "device": standing.device.index,
-        "pc": _hex(standing.pc),
-        "kernel": _kernel(standing.kernel, standing.grid),
-        "function": function_json(location.function) if location else None,
-        "offset": _hex(location.offset) if location else None,
-        "count": standing.warps,
-        "threads": standing.threads,
-        "blocks": standing.blocks,
-        "state": standing.state,
-        "barrier": standing.barrier,
-        "thread_states": dict(standing.thread_states),
-        "first": _coordinates(standing.first),
-        "chain": chain_json(location.chain, sources) if location else [],
-    }
-
-
-def _coordinates(at: Coordinates) -> dict[str, Json]:
-    return {"block": list(at.block), "thread": list(at.thread), "sm": at.sm, "warp": at.warp, "lane": at.lane}
-
-
-def _registers(registers: Registers) -> dict[str, Json]:
-    return {
-        "general": {f"R{n}": _hex(value) for n, value in enumerate(registers.general)},
-        "predicates": {f"P{n}": bool(value) for n, value in enumerate(registers.predicates)},
-        "uniform": {f"UR{n}": _hex(value) for n, value in enumerate(registers.uniform)},
-        "uniform_predicates": {f"UP{n}": bool(value) for n, value in enumerate(registers.uniform_predicates)},
-        "barriers": {f"B{n}": _hex(value) for n, value in enumerate(registers.barriers)},
-        "backtrace": [
-            {"level": row.level, "return_pc": _hex(row.return_pc), "return_offset": _hex(row.return_offset)}
-            for row in registers.backtrace
-        ],
-    }
-
-
-def _hex(value: int | None) -> str | None:
-    return None if value is None else f"{value:#x}"
+def _named(prefix: str, values: Any) -> dict[str, Any]:
+    return {f"{prefix}{number}": value for number, value in enumerate(values)}

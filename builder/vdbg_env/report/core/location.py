@@ -1,18 +1,49 @@
-"""Writes what `vdbg-env locate` found: one place with its chain, or all of them when a name means several."""
+"""Write what `vdbg-env locate` found: one place with its chain, or all of them when a name means several."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from typing import Literal
 
 from vdbg_env.application.analysis.locate import Located, LocateReport
 from vdbg_env.application.analysis.source_lines import SourceLines
 from vdbg_env.cuda.symbols.demangling import short_name
-from vdbg_env.report.core.source_chain import Json, chain_json, chain_lines, function_json, kernel_json
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import Document, Hex, field
+from vdbg_env.report.core.json_parts import Frame, Kernel, Shown
+from vdbg_env.report.core.source_chain import chain_lines
 from vdbg_env.report.plain_text import printable
 
-SCHEMA = "vdbg-env/locate/v1"
 _MOST_SHOWN = 10
+
+
+class Location(Document, of=Located):
+    """A place that a query means."""
+
+    file: str
+    cubin: str | None = field(lambda found, _: found.cubin or None)
+    arch: str | None = field(lambda found, _: found.arch or None)
+    pc: Hex | None
+    kernel: Kernel | None = field(lambda found, _: found.location.kernel and found.location.kernel.name)
+    function: str | None = field(lambda found, _: found.location.function and found.location.function.demangled)
+    offset: Hex = field("location.offset", doc="Bytes from the kernel's start.")
+    function_offset: Hex = field("location.function_offset")
+    chain: list[Frame] = field("location.chain")
+    other_chains: list[list[Frame]] = field("location.siblings", doc="Other chains that end in the same leaf line.")
+    ptx_line: int | None = field("location.ptx_line")
+
+
+class Locations(Document, of=LocateReport):
+    """All places that a query means; the fields of the first are on top.
+
+    Fields are only ever added. Addresses and offsets are hex strings.
+    """
+
+    schema: Literal["vdbg-env/locate/v1"]
+    first: Location = field(lambda report, _: report.candidates[0], inline=True)
+    ambiguous: bool
+    candidates: list[Location]
+    notes: list[str]
 
 
 def render(report: LocateReport) -> str:
@@ -22,14 +53,7 @@ def render(report: LocateReport) -> str:
 
 def render_json(report: LocateReport) -> str:
     """Return the report as JSON, schema `vdbg-env/locate/v1`: the first place on top, all of them in `candidates`."""
-    document: dict[str, Json] = {
-        "schema": SCHEMA,
-        **_located(report.candidates[0], report.sources),
-        "ambiguous": report.ambiguous,
-        "candidates": [_located(candidate, report.sources) for candidate in report.candidates],
-        "notes": list(report.notes),
-    }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return doc.render(report, Locations, Shown(sources=report.sources))
 
 
 def _lines(report: LocateReport) -> Iterator[str]:
@@ -73,20 +97,3 @@ def _place(candidate: Located, sources: SourceLines) -> Iterator[str]:
             f"  line {location.chain[0].line} is inlined here by {len(location.siblings)} other path(s) too; "
             "the assembler may have noted a neighbour's callers"
         )
-
-
-def _located(candidate: Located, sources: SourceLines) -> dict[str, Json]:
-    location = candidate.location
-    return {
-        "file": candidate.file,
-        "cubin": candidate.cubin or None,
-        "arch": candidate.arch or None,
-        "pc": None if candidate.pc is None else f"{candidate.pc:#x}",
-        "kernel": kernel_json(location.kernel.name if location.kernel else None),
-        "function": function_json(location.function),
-        "offset": f"{location.offset:#x}",
-        "function_offset": f"{location.function_offset:#x}",
-        "chain": chain_json(location.chain, sources),
-        "other_chains": [chain_json(chain, sources) for chain in location.siblings],
-        "ptx_line": location.ptx_line,
-    }

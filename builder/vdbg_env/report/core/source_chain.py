@@ -1,16 +1,13 @@
-"""Writes an inline chain: for people with the source text where it was found, for programs as JSON."""
+"""Write an inline chain for people, with the source text where it was found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from vdbg_env.application.analysis.source_lines import SourceLines
-from vdbg_env.cuda.lines.code_map import Function
-from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.cuda.lines.source_frame import Chain
+from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.report.plain_text import printable
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 def chain_lines(chain: Chain, sources: SourceLines, *, indent: str = "    ") -> Iterator[str]:
@@ -27,24 +24,3 @@ def chain_lines(chain: Chain, sources: SourceLines, *, indent: str = "    ") -> 
 def place_text(chain: Chain) -> str | None:
     """Return the leaf of a chain as `file:line`; None without one."""
     return f"{chain[0].file}:{chain[0].line}" if chain else None
-
-
-def chain_json(chain: Chain, sources: SourceLines) -> list[Json]:
-    """Return a chain as the JSON reports give it: leaf first, `text` only where the source was found."""
-    return [_frame_json(frame, sources) for frame in chain]
-
-
-def kernel_json(name: str | None) -> dict[str, Json] | None:
-    """Return a kernel by its mangled and its demangled name; None when it is not known."""
-    return None if name is None else {"name": name, "demangled": demangle(name)}
-
-
-def function_json(function: Function | None) -> Json:
-    """Return the demangled name of a function; None when no symbol covers the place."""
-    return function.demangled if function else None
-
-
-def _frame_json(frame: SourceFrame, sources: SourceLines) -> dict[str, Json]:
-    plain: dict[str, Json] = {"function": frame.function, "file": frame.file, "line": frame.line}
-    text = sources.get((frame.file, frame.line))
-    return plain if text is None else {**plain, "text": text}

@@ -1,193 +1,244 @@
-"""Writes a run report as JSON, schema `vdbg-env/run/v1`: the form other programs may rely on.
+"""Write a run report as JSON, schema `vdbg-env/run/v1`: the form other programs may rely on.
 
-Fields are only ever added. Addresses are hex strings; every optional field is null when unknown; a chain is leaf first.
+Each type is a JSON object; the published schema is made from them. Fields are only ever added.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from typing import Any, Literal
 
-from vdbg_env.application.run.result.model import Attempt, Report, SourceExcerpt, StepReport, WarpGroup, WarpHistogram
-from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
-from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.observation import Artifact, Ended, Match
+from vdbg_env.application.run.result import model
+from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.evidence import finding, observation
+from vdbg_env.evidence.finding import HowKnown, Level
+from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import Document, Hex, field
 from vdbg_env.report.plain_text import signal_name
-from vdbg_env.report.run.changes import Change, changes
-from vdbg_env.runbook.model import Data as Json
+from vdbg_env.report.run import changes
+from vdbg_env.runbook.model import ArgvOverlay, Status
+from vdbg_env.runbook.state import Verdict
 
-SCHEMA = "vdbg-env/run/v1"
+
+class Frame(Document, of=SourceFrame):
+    """A place in source; `function` is null where the line table names none."""
+
+    function: str | None
+    file: str
+    line: int
 
 
-def render(report: Report) -> str:
+class Ended(Document, of=observation.Ended):
+    """How a process ended: `code` is its exit status, `signal` a signal's number."""
+
+    by: EndedBy
+    code: int | None
+    signal: int | None
+    signal_name: str | None = field(lambda ended, _: signal_name(ended.signal))
+    core: bool
+    message: str | None
+
+
+class ArgvChange(Document, of=ArgvOverlay):
+    """What a step changes of the workload's command line."""
+
+    append: list[str]
+    remove: list[str]
+    wrap: list[str]
+
+
+class EngineArgs(Document, of=model.StepReport):
+    """Arguments of vLLM's engine that the step changes, as flags; plugged: by the plug-in, for a script."""
+
+    flags: list[str] = field("engine_args")
+    plugged: bool
+
+
+class Worker(Document, of=observation.WorkerEnvironment):
+    """What a process of the workload really had of the variables that the step set."""
+
+    pid: int
+    name: str
+    seen: dict[str, str | None]
+    known: bool = field(doc="False: it overwrote its environment before it could be read, and seen is empty.")
+
+
+class Attempt(Document, of=model.Attempt):
+    """One start of a step on one rank; `directory` is relative to the run directory."""
+
+    attempt: int
+    rank: int
+    host: str
+    ended: Ended | None
+    duration_s: float | None
+    reproduced: bool | None
+    output_bytes: int
+    directory: str
+    held_by: str = field(doc="What holds the processes in case the supervisor is killed.")
+    workers: list[Worker]
+    notes: list[str]
+
+
+class Match(Document, of=observation.Match):
+    """A line that decided: 1-based, with its byte offset in the stream."""
+
+    matcher: str
+    stream: str
+    line: int
+    offset: int
+    text: str
+    groups: dict[str, str]
+
+
+class Artifact(Document, of=observation.Artifact):
+    """A file that a step left, relative to the run directory."""
+
+    name: str
+    path: str
+    size: int
+    sha256: str | None
+
+
+class Step(Document, of=model.StepReport):
+    """One step; in `env` and `env_change` a value sets a variable and null unsets it."""
+
+    id: str
+    name: str | None
+    status: model.StepStatus = field(doc="How far the step came.")
+    outcome: Status | None = field(doc="Whether the fault showed; never how the process ended.")
+    message: str | None
+    next: str | None
+    ended: Ended | None
+    argv: list[str]
+    argv_change: ArgvChange
+    env: dict[str, str | None]
+    env_change: dict[str, str | None]
+    engine_args: EngineArgs = field(lambda step, _: step)
+    builtin: str | None
+    started_s: float | None = field(doc="Seconds since the run began.")
+    duration_s: float | None
+    attempts: list[Attempt]
+    findings: list[str] = field(
+        lambda step, report: [f"F{number}" for number, found in _numbered(report) if found.step == step.id],
+        doc="Ids of the report's findings that this step led to.",
+    )
+    evidence: list[Match]
+    results: dict[str, Any]
+    artifacts: list[Artifact]
+    notes: list[str]
+
+
+class Finding(Document, of=finding.Finding):
+    """What is wrong, where, and how that is known; `confidence` is from 0 to 1, `chain` is leaf first."""
+
+    id: str = field(lambda found, report: _id(report, found))
+    rule: str
+    level: Level
+    message: str
+    kernel: str | None
+    location: Frame | None
+    chain: list[Frame]
+    how_known: HowKnown
+    confidence: float
+    step: str | None
+    artifact: str | None
+    next_step: str | None
+
+
+class Change(Document, of=changes.Change):
+    """One thing that was tried on the workload, and what it did to the fault."""
+
+    step: str
+    change: str
+    effect: changes.Effect
+    outcome: Status | None
+    shown: int
+    attempts: int
+
+
+class NextStep(Document, of=model.NextStep):
+    """One thing to try next."""
+
+    text: str
+    command: str | None
+
+
+class Source(Document, of=model.SourceExcerpt):
+    """Lines of source around the one that is meant, `marked`; both numbers are 1-based."""
+
+    file: str
+    first: int
+    marked: int
+    lines: list[str]
+
+
+class Warps(Document, of=model.WarpGroup):
+    """Warps that are at one place."""
+
+    pc: Hex
+    kernel: str | None
+    offset: Hex | None
+    count: int
+    chain: list[Frame]
+    state: str | None
+
+
+class Hang(Document, of=model.WarpHistogram):
+    """Where the warps of a core dump without an exception were, the fullest place first."""
+
+    core: str
+    step: str | None
+    total: int
+    warps: list[Warps] = field("groups")
+
+
+class Run(Document, of=model.Report):
+    """What one run of one runbook tried, saw and found. Fields are only ever added, enumerations may grow.
+
+    Every optional field is null when unknown. Addresses are hex strings; a chain is leaf first.
+    """
+
+    schema: Literal["vdbg-env/run/v1"]
+    run: str = field(doc="Name of the run, unique in its folder of runs.")
+    runbook: str
+    title: str | None
+    verdict: Verdict
+    why: str | None = field(doc="The verdict's reason in a sentence.")
+    exit_status: int = field(doc="Exit status of the command that made the run.")
+    provenance: model.Provenance = field(doc="Whether the workload ran here, elsewhere (a recording), or on no GPU.")
+    origin: str | None = field(doc="Where a replay was recorded.")
+    tool_version: str | None
+    started: str | None = field(doc="ISO 8601, UTC; a label: durations are of a monotonic clock.")
+    duration_s: float | None
+    workload: list[str]
+    steps: list[Step] = field("walked")
+    not_reached: list[str] = field(lambda report, _: [s.id for s in report.steps if s not in report.walked])
+    findings: list[Finding] = field(doc="By falling confidence.")
+    lead: str | None = field(
+        lambda report, _: _id(report, report.lead),
+        doc="Id of the finding to read first: the surest of the highest level.",
+    )
+    changes: list[Change] = field(lambda report, _: changes.changes(report))
+    next_steps: list[NextStep]
+    sources: list[Source] = field("excerpts")
+    hangs: list[Hang] = field("histograms")
+    environment: dict[str, str]
+    notes: list[str]
+
+
+def render(report: model.Report) -> str:
     """Return the report as indented JSON that ends with a newline."""
-    return json.dumps(document(report), indent=2, ensure_ascii=False) + "\n"
+    return doc.render(report, Run, report)
 
 
-def document(report: Report) -> dict[str, Json]:
+def document(report: model.Report) -> dict[str, Any]:
     """Return the report as plain values."""
-    return {
-        "schema": SCHEMA,
-        "run": report.run,
-        "runbook": report.runbook,
-        "title": report.title,
-        "verdict": report.verdict.value,
-        "why": report.why,
-        "exit_status": report.exit_status,
-        "provenance": report.provenance.value,
-        "origin": report.origin,
-        "tool_version": report.tool_version,
-        "started": report.started,
-        "duration_s": report.duration_s,
-        "workload": list(report.workload),
-        "steps": [_step(step, report) for step in report.walked],
-        "not_reached": [step.id for step in report.steps if step not in report.walked],
-        "findings": [_finding(finding, number) for number, finding in enumerate(report.findings, 1)],
-        "lead": next((f"F{n}" for n, finding in enumerate(report.findings, 1) if finding is report.lead), None),
-        "changes": [_change(change) for change in changes(report)],
-        "next_steps": [{"text": step.text, "command": step.command} for step in report.next_steps],
-        "sources": [_excerpt(excerpt) for excerpt in report.excerpts],
-        "hangs": [_histogram(histogram) for histogram in report.histograms],
-        "environment": _strings(report.environment),
-        "notes": list(report.notes),
-    }
+    return doc.plain(report, Run, report)
 
 
-def _step(step: StepReport, report: Report) -> dict[str, Json]:
-    return {
-        "id": step.id,
-        "name": step.name,
-        "status": step.status.value,
-        "outcome": step.outcome.value if step.outcome else None,
-        "message": step.message,
-        "next": step.next,
-        "ended": _ended(step.ended),
-        "argv": list(step.argv),
-        "argv_change": {
-            "append": list(step.argv_change.append),
-            "remove": list(step.argv_change.remove),
-            "wrap": list(step.argv_change.wrap),
-        },
-        "env": _strings(step.env),
-        "env_change": _strings(step.env_change),
-        "engine_args": {"flags": list(step.engine_args), "plugged": step.plugged},
-        "builtin": step.builtin,
-        "started_s": step.started_s,
-        "duration_s": step.duration_s,
-        "attempts": [_attempt(attempt) for attempt in step.attempts],
-        "findings": [f"F{number}" for number, found in enumerate(report.findings, 1) if found.step == step.id],
-        "evidence": [_match(match) for match in step.evidence],
-        "results": dict(step.results),
-        "artifacts": [_artifact(artifact) for artifact in step.artifacts],
-        "notes": list(step.notes),
-    }
+def _numbered(report: model.Report) -> list[tuple[int, finding.Finding]]:
+    return list(enumerate(report.findings, 1))
 
 
-def _attempt(attempt: Attempt) -> dict[str, Json]:
-    return {
-        "attempt": attempt.attempt,
-        "rank": attempt.rank,
-        "host": attempt.host,
-        "ended": _ended(attempt.ended),
-        "duration_s": attempt.duration_s,
-        "reproduced": attempt.reproduced,
-        "output_bytes": attempt.output_bytes,
-        "directory": attempt.directory,
-        "held_by": attempt.held_by,
-        "workers": [
-            {"pid": w.pid, "name": w.name, "seen": _strings(w.seen), "known": w.known} for w in attempt.workers
-        ],
-        "notes": list(attempt.notes),
-    }
-
-
-def _finding(finding: Finding, number: int) -> dict[str, Json]:
-    return {
-        "id": f"F{number}",
-        "rule": finding.rule,
-        "level": finding.level.value,
-        "message": finding.message,
-        "kernel": finding.kernel,
-        "location": _frame(finding.location) if finding.location else None,
-        "chain": _chain(finding.chain),
-        "how_known": finding.how_known.value,
-        "confidence": finding.confidence,
-        "step": finding.step,
-        "artifact": finding.artifact,
-        "next_step": finding.next_step,
-    }
-
-
-def _ended(ended: Ended | None) -> Json:
-    if ended is None:
-        return None
-    return {
-        "by": ended.by.value,
-        "code": ended.code,
-        "signal": ended.signal,
-        "signal_name": signal_name(ended.signal),
-        "core": ended.core,
-        "message": ended.message,
-    }
-
-
-def _match(match: Match) -> Json:
-    return {
-        "matcher": match.matcher,
-        "stream": match.stream,
-        "line": match.line,
-        "offset": match.offset,
-        "text": match.text,
-        "groups": _strings(match.groups),
-    }
-
-
-def _artifact(artifact: Artifact) -> Json:
-    return {"name": artifact.name, "path": artifact.path, "size": artifact.size, "sha256": artifact.sha256}
-
-
-def _change(change: Change) -> Json:
-    return {
-        "step": change.step,
-        "change": change.change,
-        "effect": change.effect.value,
-        "outcome": change.outcome.value if change.outcome else None,
-        "shown": change.shown,
-        "attempts": change.attempts,
-    }
-
-
-def _excerpt(excerpt: SourceExcerpt) -> Json:
-    return {"file": excerpt.file, "first": excerpt.first, "marked": excerpt.marked, "lines": list(excerpt.lines)}
-
-
-def _histogram(histogram: WarpHistogram) -> Json:
-    return {
-        "core": histogram.core,
-        "step": histogram.step,
-        "total": histogram.total,
-        "warps": [_warps(group) for group in histogram.groups],
-    }
-
-
-def _warps(group: WarpGroup) -> Json:
-    return {
-        "pc": f"{group.pc:#x}",
-        "kernel": group.kernel,
-        "offset": None if group.offset is None else f"{group.offset:#x}",
-        "count": group.count,
-        "chain": _chain(group.chain),
-        "state": group.state,
-    }
-
-
-def _chain(chain: Chain) -> list[Json]:
-    return [_frame(frame) for frame in chain]
-
-
-def _frame(frame: SourceFrame) -> Json:
-    return {"function": frame.function, "file": frame.file, "line": frame.line}
-
-
-def _strings(values: Mapping[str, str] | Mapping[str, str | None]) -> dict[str, Json]:
-    return dict(values)
+def _id(report: model.Report, found: finding.Finding | None) -> str | None:
+    return next((f"F{number}" for number, one in _numbered(report) if one is found), None)

@@ -12,7 +12,7 @@ from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from vdbg_env.application.host.stored_dumps import DumpList, Export, Prune
 from vdbg_env.record.dumps import Dump, Exported, Removal
-from vdbg_env.report import dumps as report
+from vdbg_env.report import stored_dumps as report
 
 DAY = 86400.0
 NOW = 1_795_250_000.0

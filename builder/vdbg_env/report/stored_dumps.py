@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Literal, assert_never
 
 from vdbg_env.application.host.stored_dumps import DumpList, Export, Prune
-from vdbg_env.record.dumps import Dump, age_text, size_text
-
-SCHEMA = "vdbg-env/dumps/v1"
+from vdbg_env.record.dumps import Dump, DumpKind, Exported, Removal, age_text, size_text
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import Document, field
 
 
 def list_text(found: DumpList) -> str:
@@ -47,29 +45,69 @@ def export_text(found: Export) -> str:
     return "\n".join([*lines, f"{found.target}: {_count(found.files, 'dump')}, {total}, from {found.place}", ""])
 
 
+class DumpDocument(Document, of=Dump):
+    """One file of the place: its size in bytes, its time in UTC."""
+
+    path: str
+    size: int
+    modified: str = field(lambda dump, _: datetime.fromtimestamp(dump.modified, UTC).isoformat(timespec="seconds"))
+    kind: DumpKind
+
+
+class RemovalDocument(Document, of=Removal):
+    """A dump that retention removes, and the rule that says so."""
+
+    dump: DumpDocument = field(inline=True)
+    why: str
+
+
+class ExportedDocument(Document, of=Exported):
+    """A dump as it was copied."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class ListDocument(Document, of=DumpList):
+    """Everything that a place holds, newest first. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/dumps/v1"]
+    place: str
+    bytes: int = field(lambda found, _: sum(dump.size for dump in found.dumps))
+    dumps: list[DumpDocument]
+
+
+class PruneDocument(Document, of=Prune):
+    """What retention removes from a place; `removed` is false while it was only looked at."""
+
+    schema: Literal["vdbg-env/dumps/v1"]
+    place: str
+    removed: bool
+    bytes: int = field(lambda found, _: sum(removal.dump.size for removal in found.removals))
+    dumps: list[RemovalDocument] = field("removals")
+
+
+class ExportDocument(Document, of=Export):
+    """What was copied from a place to a folder or a tar."""
+
+    schema: Literal["vdbg-env/dumps/v1"]
+    place: str
+    target: str
+    bytes: int = field(lambda found, _: sum(file.size for file in found.files))
+    files: list[ExportedDocument]
+
+
 def as_json(found: DumpList | Prune | Export) -> str:
     """Return any of the three as JSON: sizes in bytes, times in UTC."""
-    body: dict[str, Any] = {"schema": SCHEMA, "place": found.place}
     match found:
         case DumpList():
-            body |= {"bytes": sum(d.size for d in found.dumps), "dumps": [_dump(d) for d in found.dumps]}
+            return doc.render(found, ListDocument)
         case Prune():
-            body |= {
-                "removed": found.removed,
-                "bytes": sum(r.dump.size for r in found.removals),
-                "dumps": [{**_dump(r.dump), "why": r.why} for r in found.removals],
-            }
+            return doc.render(found, PruneDocument)
         case Export():
-            body |= {
-                "target": found.target,
-                "bytes": sum(file.size for file in found.files),
-                "files": [asdict(file) for file in found.files],
-            }
-    return json.dumps(body, indent=2) + "\n"
-
-
-def _dump(dump: Dump) -> dict[str, Any]:
-    return {**asdict(dump), "modified": datetime.fromtimestamp(dump.modified, UTC).isoformat(timespec="seconds")}
+            return doc.render(found, ExportDocument)
+    assert_never(found)
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -1,0 +1,105 @@
+"""Documents are written by their types, and the published schemas are made from the same types."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import jsonschema
+import pytest
+
+from tests.support.golden import assert_golden
+from vdbg_env.report import doctor, stored_dumps, triage, triggered_dumps
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
+from vdbg_env.report.codec.json_schema import json_schema
+from vdbg_env.report.core import as_json as core
+from vdbg_env.report.core import location
+from vdbg_env.report.run import as_json as run
+
+PUBLISHED: dict[str, tuple[type[Document], ...]] = {
+    "core-v1": (core.Core, core.Cores),
+    "doctor-v1": (doctor.DoctorDocument,),
+    "dump-v1": (triggered_dumps.Triggered,),
+    "dumps-v1": (stored_dumps.ListDocument, stored_dumps.PruneDocument, stored_dumps.ExportDocument),
+    "locate-v1": (location.Locations,),
+    "run-v1": (run.Run,),
+    "triage-v1": (triage.TriageDocument,),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_schema_is_that_of_the_types(name: str) -> None:
+    schema = json_schema(*PUBLISHED[name])
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert_golden(f"../../docs/schemas/{name}.schema.json", json.dumps(schema, indent=2) + "\n")
+
+
+def documents(one: type[Document]) -> Iterator[type[Document]]:
+    yield one
+    for hint, _ in doc.fields(one).values():
+        yield from (inner for part in parts(hint) for inner in documents(part))
+
+
+def parts(hint: Any) -> Iterator[type[Document]]:
+    if isinstance(hint, type) and issubclass(hint, Document):
+        yield hint
+    yield from (found for argument in get_args(hint) for found in parts(argument))
+
+
+ALL = sorted({d for roots in PUBLISHED.values() for root in roots for d in documents(root)}, key=str)
+
+
+@pytest.mark.parametrize("document", ALL, ids=lambda d: f"{d.__module__}.{d.__name__}")
+def test_every_field_without_a_source_is_an_attribute_of_the_value(document: type[Document]) -> None:
+    of = document.of
+    for name, (hint, spec) in doc.fields(document).items() if of else ():
+        if spec.source is None and name != "schema":
+            attribute = (spec.path or name).partition(".")[0]
+            known = {*dir(of), *getattr(of, "__annotations__", {})}
+            assert attribute in known, f"{of} has no {attribute}"
+        assert hint is not None
+
+
+@dataclass(frozen=True)
+class Point:
+    pc: int
+    words: tuple[str, ...] = ()
+    name: str | None = None
+    inner: "Point | None" = None
+
+
+class Name(Document, of=Point):
+    name: str | None
+
+
+class PointDocument(Document, of=Point):
+    """A point."""
+
+    schema: Literal["point/v1"]
+    address: Hex = field("pc", doc="Where.")
+    class_: str = field(lambda point, context: f"{context}{point.pc}")
+    naming: Name = field(lambda point, _: point, inline=True)
+    words: list[str]
+    inner: Name | None
+    extra: int = field(lambda point, _: ABSENT if point.pc else 1, may_be_absent=True)
+
+
+def test_a_value_is_written_by_its_document() -> None:
+    point = Point(255, ("a",), inner=Point(0, name="ü\udc80"))
+    assert json.loads(doc.render(point, PointDocument, "c")) == {
+        "schema": "point/v1", "address": "0xff", "class": "c255", "name": None, "words": ["a"],
+        "inner": {"name": "ü\udc80"},
+    }  # fmt: skip
+    assert doc.plain(Point(0), PointDocument, "c")["extra"] == 1
+    assert "ü\\udc80" in doc.render(point, PointDocument), "no name of a file breaks the output"
+
+
+def test_a_schema_is_made_of_the_same_type() -> None:
+    schema = json_schema(PointDocument)
+    assert (schema["$id"], schema["description"]) == ("point/v1", "A point.")
+    assert schema["required"] == ["schema", "address", "class", "name", "words", "inner"]
+    assert schema["properties"]["address"] == {"type": "string", "pattern": "^0x[0-9a-f]+$", "description": "Where."}
+    for point, right in ((Point(1), True), (Point(1, name=3), False)):  # type: ignore[arg-type]
+        written = doc.plain(point, PointDocument, "")
+        assert jsonschema.Draft202012Validator(schema).is_valid(written) is right
