@@ -12,6 +12,7 @@ from vdbg_env.cli import main
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "before-relayout"
 # What depends on the day, the folder or the version of the tool.
 OF_TODAY = {"run", "started", "duration_s", "started_s", "tool_version", "origin", "provenance", "environment", "host"}
+ADDED_SINCE = {"held_by", "known"}
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def lasting(value: Any) -> Any:
     """Return a report without what depends on the day or the folder."""
     match value:
         case dict():
-            return {key: lasting(inner) for key, inner in value.items() if key not in OF_TODAY}
+            return {key: lasting(inner) for key, inner in value.items() if key not in OF_TODAY | ADDED_SINCE}
         case list():
             return [lasting(inner) for inner in value]
         case _:
