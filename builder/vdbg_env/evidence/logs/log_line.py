@@ -41,6 +41,8 @@ _STAMPED = re.compile(rf"({_ISO}) (?=\S)")
 _JOURNAL = re.compile(
     r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) \S{1,255} [^\s:\[]{1,255}(?:\[\d{1,10}\])?: "
 )
+_BUILDKITE = re.compile(rf"\[({_ISO})\] ")
+_DOCKER_BUILD = re.compile(r"#\d{1,4} \d{1,7}\.\d{1,4} ")
 _KUBECTL = re.compile(r"\[(?:pod|container)/[^\]\s]{1,512}\] ")
 _COMPOSE = re.compile(r"[A-Za-z0-9][\w.-]{0,127} {1,40}\| ")
 _SRUN = re.compile(r"(\d{1,5}): ")
@@ -58,6 +60,22 @@ _LEVEL = re.compile(
     r"(?:(\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?) (?:\[[^\]\s]{1,200}:\d+\]|[\w./-]{1,200}:\d+\]) ?)?"
 )
 _PLAIN_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL): {1,8}")
+# What is left of other loggers' lines once their stamp is gone: `- INFO - name: `, `| ERROR    | mod:func:1 - `,
+# `ERROR serialization.py:462 -- `, `ERROR 2025-04-05T00:01:19.2Z `; SGLang's `[2025-01-29 08:52:44 TP7] `; torch's
+# `[rank2]:E0716 18:21:22.792000 132331 torch/_guards.py:283] [14/1] `, whose C++ twin is kept as it is.
+_NAMES = r"DEBUG|INFO|WARNING|ERROR|CRITICAL"
+_OTHER_LEVELS = (
+    re.compile(rf"- (?:\S{{1,120}} - )?({_NAMES}) - (?:[\w.]{{1,120}}: (?=(?:{_NAMES})\b))?"),
+    re.compile(rf"\| ({_NAMES}) *\| \S{{1,200}} - "),
+    re.compile(rf"({_NAMES}) [\w.]{{1,120}}:\d+ -- "),
+    re.compile(rf"({_NAMES}) {_ISO} "),
+)
+_SGLANG = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)((?: (?:DP|TP|PP|EP)\d{1,4})*)\] ")
+_GLOG = re.compile(
+    r"(?:\[rank(?P<rank>\d{1,6})\]:)?(?P<open>\[?)(?P<level>[IWEF])\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} "
+    r"(?:\d{1,10} )?[\w./-]{1,200}:\d+\] (?:\[\d+/\d+(?:_\d+)?\] )*"
+)
+_GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _TORCH_RANK = re.compile(r"\[rank ?(\d{1,6})\]")
 _ANY_RANK = re.compile(r"\b(?:[Rr]ank |rank=|PG \d+ Rank |VllmWorker-)(\d{1,6})\b")
 
@@ -82,11 +100,14 @@ def unwrap(raw: str) -> LogLine:
     text, container = _out_of_container(plain(raw))
     text, rank = _out_of_launcher(text)
     text, process, pid, said_rank = _out_of_process(text)
+    text, sglang, container = _out_of_sglang(text, container)
+    process = process or sglang
     body = text
     text, level, stamp = _out_of_level(text)
     if text.startswith("(") and process is None:  # Ray puts its own label before vLLM's, vLLM's before its level
         text, process, pid, said_rank = _out_of_process(text)
-    rank = said_rank if said_rank is not None else rank
+    text, level, torch_rank = _out_of_glog(text, level)
+    rank = next((seen for seen in (said_rank, torch_rank, rank) if seen is not None), None)
     return LogLine(
         text=_RAY_REPEAT.sub("", text).rstrip(),
         body=body,
@@ -106,11 +127,11 @@ def _out_of_container(text: str) -> tuple[str, str | None]:
             text, said = inner
             stamp = stamp or said
             continue
-        match = _CRI.match(text) or _JOURNAL.match(text) or _STAMPED.match(text)
+        match = _CRI.match(text) or _JOURNAL.match(text) or _STAMPED.match(text) or _BUILDKITE.match(text)
         if match:
             text, stamp = text[match.end() :], stamp or match[1]
             continue
-        match = _KUBECTL.match(text) or _COMPOSE.match(text)
+        match = _KUBECTL.match(text) or _COMPOSE.match(text) or _DOCKER_BUILD.match(text)
         if match is None:
             break
         text = text[match.end() :]
@@ -167,7 +188,29 @@ def _out_of_level(text: str) -> tuple[str, str | None, str | None]:
     match = _PLAIN_LEVEL.match(text)
     if match:
         return text[match.end() :], match[1], None
-    return text, None, None
+    match = next((found for pattern in _OTHER_LEVELS if (found := pattern.match(text))), None)
+    if match is None:
+        return text, None, None
+    inner = _LEVEL.match(text, match.end())  # a launcher that logs what its server logs: the server's level counts
+    if inner and inner[2]:
+        return text[inner.end() :], inner[1], inner[2]
+    return text[match.end() :], match[1], None
+
+
+def _out_of_sglang(text: str, container: str | None) -> tuple[str, str | None, str | None]:
+    """Take SGLang's stamp off; what it names after it, as `TP7`, is the process."""
+    match = _SGLANG.match(text)
+    if match is None:
+        return text, None, container
+    return text[match.end() :], match[2].strip().replace(" ", "_") or None, container or match[1]
+
+
+def _out_of_glog(text: str, level: str | None) -> tuple[str, str | None, int | None]:
+    match = _GLOG.match(text)
+    if match is None:
+        return text, level, None
+    rank = int(match["rank"]) if match["rank"] else None
+    return text if match["open"] else text[match.end() :], level or _GLOG_LEVELS[match["level"]], rank
 
 
 def _rank_in(text: str, process: str | None) -> int | None:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Role = Literal[
-    "root", "messenger", "stall", "cascade", "victim", "shutdown", "ready", "begin", "dismiss", "detail", "setting"
+    "root", "messenger", "stall", "exception", "cascade", "victim", "shutdown", "ready", "begin", "progress", "well",
+    "dismiss", "ignored", "detail", "setting",
 ]  # fmt: skip
 
 Named = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
@@ -25,6 +26,7 @@ class ClassDocument(_Strict):
     follows: list[Named]
     runbook: str | None = None
     cleared_by_start: bool = False
+    survivable: bool = False
     at_exit: bool = False
     settle: str
 
@@ -38,7 +40,7 @@ class ClassesDocument(_Strict):
 
 
 class SourceDocument(_Strict):
-    """Where a rule's wording comes from."""
+    """The source of a rule's wording."""
 
     program: str
     file: str
@@ -46,7 +48,12 @@ class SourceDocument(_Strict):
 
 
 class RuleDocument(_Strict):
-    """One rule. A line meets it when it holds one of `text`, then `regex` (if any), and not `unless` (if any)."""
+    """One rule. A line meets it when it holds one of `text`, then `regex` (if any), and not `unless` (if any).
+
+    `bare`: the patterns apply to the line without its level and logger; `^` is where the message begins.
+    `hardware`: the machine itself is at fault, which outranks whatever else was seen. `survivable` is that of its class
+    unless a rule says otherwise.
+    """
 
     id: Named
     failure: Named | None = Field(default=None, alias="class")
@@ -54,6 +61,9 @@ class RuleDocument(_Strict):
     text: Annotated[list[Annotated[str, Field(min_length=4)]], Field(min_length=1)]
     regex: str | None = None
     unless: str | None = None
+    bare: bool = False
+    hardware: bool = False
+    survivable: bool | None = None
     levels: Literal["failing", "any"] = "failing"
     how: Literal["log", "driver", "sanitizer", "gpu-core", "kernel-log"] = "log"
     precision: Annotated[int, Field(ge=0, le=100)] | None = None

@@ -1,4 +1,4 @@
-"""Triage's rules as values, compiled by RE2 so that no pattern of any file can take more than linear time."""
+"""Triage's rules as values. RE2 compiles them, so no pattern of any file can take more than linear time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from vdbg_env.evidence.triage.document import (
     RulesDocument,
 )
 
-NO_FAILURE = "not-a-gpu-failure"
+NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
+UNKNOWN = "unknown"  # no line of a known form says what happened
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.max_mem = 8 << 20
 
-_PRECISION = {"root": 50, "messenger": 30, "stall": 20, "cascade": 10}
-_CONFIDENCE = {"root": 0.9, "messenger": 0.75, "stall": 0.6, "cascade": 0.4}
+_PRECISION = {"root": 50, "messenger": 30, "stall": 20, "exception": 15, "cascade": 10}
+# Fitted on published logs: how often an answer by such a line was right, see docs/10-triage-score.md.
+_CONFIDENCE = {"root": 0.955, "messenger": 0.85, "stall": 0.7, "exception": 0.955, "cascade": 0.4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class FailureClass:
     follows: frozenset[str]
     runbook: str | None
     cleared_by_start: bool
+    survivable: bool
     at_exit: bool
     settle: str
 
@@ -53,6 +56,9 @@ class Rule:
     literals: tuple[str, ...]
     regex: Any
     unless: Any
+    bare: bool
+    hardware: bool
+    survivable: bool | None
     any_level: bool
     how_known: HowKnown
     precision: int
@@ -75,29 +81,33 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleBook:
-    """All rules in order, and the classes they speak of."""
+    """All rules in order, and the classes they name."""
 
     classes: Mapping[str, FailureClass]
     rules: tuple[Rule, ...]
 
     @cached_property
     def scanned(self) -> tuple[Rule, ...]:
-        """The rules whose literals a log is scanned for; a dismissal of its own line needs no scan."""
+        """The rules whose literals a log is scanned for; a rule that dismisses only the line it meets needs no scan."""
         return tuple(rule for rule in self.rules if not (rule.role == "dismiss" and rule.reach == 0))
 
     @cached_property
     def _holders(self) -> Mapping[str, tuple[int, ...]]:
-        """Each literal, and the places in `rules` of those that ask for it."""
+        """Map each literal to the places in `rules` of those that ask for it."""
         literals = {literal for rule in self.rules for literal in rule.literals}
         return {
             literal: tuple(place for place, rule in enumerate(self.rules) if literal in rule.literals)
             for literal in sorted(literals)
         }
 
-    def met_by(self, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
-        """Return the rules a line meets, in their order, each with the named groups of its pattern."""
-        places = {place for literal, holders in self._holders.items() if literal in text for place in holders}
-        pairs = ((self.rules[place], self.rules[place].confirm(text)) for place in sorted(places))
+    def met_by(self, body: str, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
+        """Return the rules a line meets, in their order, each with the named groups of its pattern.
+
+        `body` is the line with its level, `text` without.
+        """
+        places = {place for literal, holders in self._holders.items() if literal in body for place in holders}
+        rules = (self.rules[place] for place in sorted(places))
+        pairs = ((rule, rule.confirm(text if rule.bare else body)) for rule in rules)
         return [(rule, groups) for rule, groups in pairs if groups is not None]
 
 
@@ -139,6 +149,7 @@ def _class(entry: ClassDocument) -> FailureClass:
         follows=frozenset(entry.follows),
         runbook=None if entry.runbook == "none" else entry.runbook or entry.name,
         cleared_by_start=entry.cleared_by_start,
+        survivable=entry.survivable,
         at_exit=entry.at_exit,
         settle=entry.settle,
     )
@@ -165,6 +176,9 @@ def _rule(entry: RuleDocument, source: YamlSource, index: int, complaints: list[
         literals=tuple(entry.text),
         regex=compiled("regex", entry.regex),
         unless=compiled("unless", entry.unless),
+        bare=entry.bare,
+        hardware=entry.hardware,
+        survivable=entry.survivable,
         any_level=entry.levels == "any",
         how_known=HowKnown(entry.how),
         precision=entry.precision if entry.precision is not None else _PRECISION.get(entry.role, 0),
@@ -186,6 +200,6 @@ def _unknown_classes(
             if name is not None and name not in classes:
                 path: Path = ("rules", index, key)
                 found.append(source.complaint(path, f"no class {name!r}", suggestion=nearest(name, classes)))
-        if entry.failure is None and entry.role in {"root", "messenger", "stall"}:
+        if entry.failure is None and entry.role in {"root", "messenger", "stall", "exception"}:
             found.append(source.complaint(("rules", index), f"a rule of role {entry.role} names its class"))
     return found

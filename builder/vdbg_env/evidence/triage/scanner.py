@@ -1,26 +1,29 @@
-"""Finds the few lines of a log worth a look, in one pass over its bytes and in constant memory.
+"""Find the few lines of a log that are worth a look, in one pass over its bytes and in constant memory.
 
 All literals of all rules are one RE2 automaton, which runs at some 600 MB/s on one core whatever their number; only the
-lines it stops at are decoded. Between any two bytes of a literal a line break may stand, so that a log wrapped hard at
-the width of a terminal is found too; such a line is put together again before anyone reads it.
+lines it stops at are decoded. A line break may occur between any two bytes of a literal, because a log may be wrapped
+hard at the width of a terminal; such a line is joined again before it is read.
+
+Signs that a run makes progress are frequent, so they are looked for only while the answer depends on them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import re2
 
 CHUNK = 1 << 20
-HOLD = 4 << 10  # bytes kept back at the end of what came, so that no candidate is cut in two
+HOLD = 4 << 10  # bytes kept back at the end, because a candidate may not be cut in two
 CONTEXT = 8 << 10  # bytes kept from before, to see how a wrapped line began
 MAX_RUN = 1 << 20  # without a line break in so many bytes, the bytes are scanned as they are
 MAX_JOINED = 12
 
 _BREAK = rb"(?:\r?\n)?"
+_NOTHING = rb"[^\x00-\xff]"  # matches no byte
 _STARTS_A_LINE = re.compile(
     rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
     rb"=====|Traceback|File \"|"
@@ -34,74 +37,71 @@ class Candidate:
 
     number: int
     data: bytes
-    end: int  # offset in the log just behind it
 
 
 class LineScanner:
-    """Takes the bytes of one log in chunks of any size and gives candidate lines, in order."""
+    """Takes the bytes of one log in chunks of any size and yields candidate lines, in order.
 
-    def __init__(self, literals: Iterable[str]) -> None:
-        self._pattern: Any = None
+    `frequent` are literals of lines that a healthy log is full of; they are looked for only while `alert` is set. The
+    consumer may change `alert`, and call `watch`, between two candidates.
+    """
+
+    def __init__(self, literals: Iterable[str], frequent: Iterable[str] = ()) -> None:
+        self.alert = True
+        self._frequent = frozenset(frequent)
         self.watch(literals)
         self._buffer = b""
-        self._start = 0  # scanning goes on here
+        self._start = 0  # scanning continues here
         self._counted = 0  # line breaks are counted up to here
         self._line = 1  # number of the line at `_counted`
-        self._base = 0  # offset in the log of the buffer's first byte
 
     @property
     def lines(self) -> int:
-        """The number of the line the scan stands in."""
+        """The number of the line that the scan has reached."""
         return self._line
 
     def watch(self, literals: Iterable[str]) -> None:
         """Change what is looked for, from the next byte on."""
-        options = re2.Options()
-        options.encoding = re2.Options.Encoding.LATIN1
-        options.log_errors = False
-        options.max_mem = 12 << 20
-        words = sorted({literal.encode() for literal in literals}, key=len, reverse=True)
-        self._pattern = re2.compile(b"|".join(_wrappable(word) for word in words), options) if words else None
+        self._literals = frozenset(literals)
+        self._patterns: dict[bool, Any] = {}
 
-    def feed(self, chunk: bytes) -> list[Candidate]:
-        """Take the next bytes; the candidates among the lines that are complete come back."""
+    def feed(self, chunk: bytes) -> Iterator[Candidate]:
+        """Take the next bytes and yield the candidates among the lines that are complete."""
         self._buffer += chunk
         waiting = len(self._buffer) - self._start
         limit = self._buffer.rfind(b"\n", self._start, max(self._start, len(self._buffer) - HOLD)) + 1
         if limit == 0:
             if waiting < MAX_RUN:
-                return []
+                return
             limit = len(self._buffer) - HOLD
-        found = self._scan(limit)
+        yield from self._scan(limit)
         self._forget(limit)
-        return found
 
-    def finish(self) -> list[Candidate]:
+    def finish(self) -> Iterator[Candidate]:
         """Scan what is left."""
-        found = self._scan(len(self._buffer))
+        yield from self._scan(len(self._buffer))
         self._forget(len(self._buffer))
-        return found
 
-    def between(self, pattern: Any, begin: int, end: int | None = None) -> bool:
-        """Whether `pattern` occurs between two offsets of the log, as far as they are still in the buffer."""
-        stop = len(self._buffer) if end is None else end - self._base
-        first = max(0, begin - self._base)
-        return first < stop and pattern.search(self._buffer, first, stop) is not None
-
-    def _scan(self, limit: int) -> list[Candidate]:
-        buffer, found, at = self._buffer, [], self._start
-        while self._pattern is not None and at < limit:
-            match = self._pattern.search(buffer, at, min(len(buffer), limit + HOLD))
+    def _scan(self, limit: int) -> Iterator[Candidate]:
+        buffer, at = self._buffer, self._start
+        while at < limit:
+            match = self._pattern().search(buffer, at, min(len(buffer), limit + HOLD))
             if match is None or match.start() >= limit:
                 break
             begin = buffer.rfind(b"\n", 0, match.start()) + 1
             end = _line_end(buffer, match.end())
             begin, end = _unfold(buffer, begin, end)
             data = buffer[begin:end].replace(b"\r\n", b"").replace(b"\n", b"")
-            found.append(Candidate(number=self._number(begin), data=data, end=self._base + end))
             at = max(end, match.end())
+            yield Candidate(number=self._number(begin), data=data)
         self._start = max(at, limit)
-        return found
+
+    def _pattern(self) -> Any:
+        """Return the automaton of what is looked for now; each is compiled once."""
+        if self.alert not in self._patterns:
+            literals = self._literals | self._frequent if self.alert else self._literals
+            self._patterns[self.alert] = _automaton(literals)
+        return self._patterns[self.alert]
 
     def _number(self, offset: int) -> int:
         if offset < self._counted:
@@ -114,9 +114,17 @@ class LineScanner:
         self._number(max(limit, self._counted))
         keep = max(0, min(limit, self._start) - CONTEXT)
         self._buffer = self._buffer[keep:]
-        self._base += keep
         self._start -= keep
         self._counted -= keep
+
+
+def _automaton(literals: Iterable[str]) -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    options.max_mem = 12 << 20
+    words = sorted({literal.encode() for literal in literals}, key=len, reverse=True)
+    return re2.compile(b"|".join(_wrappable(word) for word in words) if words else _NOTHING, options)
 
 
 def _wrappable(word: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a rule saw in a log, and all that one log showed."""
+"""What a rule saw in a log, and what one log showed altogether."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_TEXT = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """One rule met by one line. `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it."""
+    """A line that meets a rule. `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it."""
 
     rule: Rule
     file: str
@@ -33,9 +33,10 @@ class Sighting:
 
 @dataclass(frozen=True, kw_only=True)
 class LogEvidence:
-    """All that one log showed: sightings in order, how many lines it has, whether it ended in order.
+    """What one log showed: sightings in order, how many lines it has, whether it ended in order.
 
-    `settings` are the program's own words on flags and variables it does not know, `release` is vLLM's.
+    `worked`: it shows that the run did its work at some time; `survived`: how many failures the run continued after.
+    `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's.
     """
 
     file: str
@@ -44,6 +45,8 @@ class LogEvidence:
     cascades: tuple[Sighting, ...] = ()
     victims: tuple[Sighting, ...] = ()
     shut_down: bool = False
+    worked: bool = False
+    survived: int = 0
     settings: tuple[str, ...] = ()
     release: str | None = None
     notes: tuple[str, ...] = ()

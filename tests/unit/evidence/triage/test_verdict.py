@@ -85,10 +85,16 @@ def test_a_second_run_in_the_same_log_begins_afresh() -> None:
     assert triage(text).failure.name == "illegal-memory-access"
 
 
-def test_an_engine_that_died_without_a_word_is_no_gpu_failure_but_is_told() -> None:
+def test_an_exception_that_ended_the_engine_is_the_root_though_it_is_no_failure_of_the_gpu() -> None:
     verdict = triage(PREFIX + "EngineCore failed to start.\n" + PREFIX + "ValueError: unknown option\n")
-    assert verdict.failure.name == "not-a-gpu-failure"
+    assert (verdict.failure.name, verdict.root_cause and verdict.root_cause.line) == ("not-a-gpu-failure", 2)
+
+
+def test_an_engine_that_died_without_a_word_is_unknown_and_says_what_is_missing() -> None:
+    verdict = triage(PREFIX + "EngineCore failed to start.\n")
+    assert verdict.failure.name == "unknown"
     assert any("engine died" in note for note in verdict.notes)
+    assert any("every rank" in note for note in verdict.notes)
 
 
 def test_an_abort_alone_says_what_it_may_be() -> None:
@@ -128,7 +134,7 @@ def test_windows_line_ends_change_nothing() -> None:
 def test_any_bytes_give_an_answer(pieces: list[bytes]) -> None:
     verdict = triage_bytes(b"".join(pieces), chunk=97)
     assert 0 <= verdict.confidence <= 1
-    assert (verdict.root_cause is None) == (verdict.failure.name == "not-a-gpu-failure")
+    assert verdict.root_cause is not None or verdict.failure.name in {"not-a-gpu-failure", "unknown"}
 
 
 def test_the_command_says_what_where_and_what_next(tmp_path: Path) -> None:
@@ -175,14 +181,14 @@ def test_an_empty_log_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "rank_1.log").write_text(IMA)
     notes = json.loads(vdbg_env("triage", "--json", str(tmp_path)).stdout)["notes"]
     assert [note for note in notes if "empty" in note] == [
-        f"{tmp_path / 'rank_0.log'} is empty: nothing can be told from it"
+        f"{tmp_path / 'rank_0.log'} is empty"
     ]
 
 
 def test_where_every_log_is_empty_nothing_is_sure(tmp_path: Path) -> None:
     (tmp_path / "rank_0.log").write_text("")
     document = json.loads(vdbg_env("triage", "--json", str(tmp_path)).stdout)
-    assert (document["class"], document["confidence"]) == ("not-a-gpu-failure", 0.0)
+    assert (document["class"], document["confidence"]) == ("unknown", 0.0)
 
 
 def test_a_log_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
