@@ -187,7 +187,7 @@ def _confidence(
 ) -> float:
     value = root.rule.confidence * (0.6 if root.weak else 1.0)
     if len({s.rule.id for s in same}) > 1 or any(log.cascades for log in logs):
-        value += 0.03
+        value += 0.02
     value -= 0.1 * sum(not other.effect for other in others)
     return round(min(0.99, max(0.2, value)), 2)
 
