@@ -128,4 +128,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:abd60dc5c1821039d864681c6c5619d2cb102d6c9e0422bca8e6c9977b00c9d5"
+    dev.vdbg-env.plan.digest="sha256:346d1e1bf41bdef799a323e5fcb1ca698529db0fe38b534eeb345474e19d75e8"

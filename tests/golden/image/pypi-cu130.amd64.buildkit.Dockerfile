@@ -130,4 +130,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:34c4f1f92c55bc88a5d6fa0fe37870e6a76ffece4841fa9272750978b152e0bf"
+    dev.vdbg-env.plan.digest="sha256:45c2331924180aecc2b9f2aa8b3fcbb39e7203ce1e9f6eef39f1b9d4b06ddc86"

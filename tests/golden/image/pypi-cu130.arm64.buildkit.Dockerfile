@@ -132,4 +132,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:74d542cee0aa2e899622a3e428139ed8abd6fac97bab02ece52e3f2d94749568"
+    dev.vdbg-env.plan.digest="sha256:04af6d357f9b5acc9b2d680d13fc6d704bc623341c85ad38bfcae797ed6908c8"

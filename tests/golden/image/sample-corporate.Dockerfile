@@ -120,4 +120,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:8a7e196bb7f7897d6f7f279118a0b3f2d64d2f3eb94a520a3ba9f76e2c164e94"
+    dev.vdbg-env.plan.digest="sha256:1f007f7de0fc7345d59f4ac3d209a260d98def313d8147822ada30dbc45c1ad3"

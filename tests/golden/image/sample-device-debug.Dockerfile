@@ -102,4 +102,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:9b83bf5c3e9afb5a7d82b75f0dca46fcf8cac83c89f7a0f142de59119b2b1065"
+    dev.vdbg-env.plan.digest="sha256:e31777a79394da19fb73c438d0aef91796b483e85742210f75da76a664efba78"

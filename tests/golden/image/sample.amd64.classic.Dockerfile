@@ -102,4 +102,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:166dfed61f424e5ea105e05e032e9cd8657c17cef78aac12a08302b327d358a1"
+    dev.vdbg-env.plan.digest="sha256:318cb73a3d3fd819ce31a29446737dc2fa5b2c9754981158769064f5dd4902eb"

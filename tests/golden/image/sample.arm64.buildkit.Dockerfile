@@ -107,4 +107,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:09c19de6c06a2d2d5c5914ce5b756fe0fe51d628683834c0a8c9e597c71b95e6"
+    dev.vdbg-env.plan.digest="sha256:36fa2e1217cef68ef7f371b4b552c9e4e4404e3b6571f046bf9bb80f88c28871"

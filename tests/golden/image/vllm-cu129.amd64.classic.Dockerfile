@@ -119,4 +119,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:30bdb9ee5c1932ada2e05e8ec21021793aac6ed627b0bef8da54158353a08390"
+    dev.vdbg-env.plan.digest="sha256:8d6956ae936897c36a4c9dc919c2a660517b0de0b430c2286d53e510286f4dec"

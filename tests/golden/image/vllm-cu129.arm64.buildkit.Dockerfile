@@ -121,4 +121,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:e9968086573b49558f5e31d5a1eaa50092982c42b6459829a64f938cd19eeb4f"
+    dev.vdbg-env.plan.digest="sha256:f0da8b985cb553156d76887f1169b77e6c5a14885fdcc30329bc7df65d593a81"

@@ -115,4 +115,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:738c0fe763159b824aa7ed9222cff18834bca3ebbe80e652bd838153906958d3"
+    dev.vdbg-env.plan.digest="sha256:7f09ea71c3168e4dfc2b9f538429f97c64bdf50f353c9e261313b4c02a7b5837"

@@ -121,4 +121,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:cada0f07522f1befda6511f41e07a26219cfe83b7d2e05d2703a6dc90fa86d1f"
+    dev.vdbg-env.plan.digest="sha256:56c02267b3ac54c08c539b48c22339416bc8f414704cb804d67be40a43d1aff6"

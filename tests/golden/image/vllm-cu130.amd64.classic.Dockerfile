@@ -115,4 +115,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:bf3b97419d64b43a027c1500cb72d16489c5492dabab25ea0e632b3b34f09123"
+    dev.vdbg-env.plan.digest="sha256:9377d9002144026ac9a61b955c25214d097d4852c5339a5a5aa89722a747963a"

@@ -120,4 +120,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:8a7ef89241686880edd8f06b8ee1ae6adcd3c1fb4fb541b00535dddec1ea0cda"
+    dev.vdbg-env.plan.digest="sha256:6d8e2c54cf63b50d9240cf37ddb81b7ce21b3e33b28b80242dcc797443455e15"

@@ -1,4 +1,4 @@
-"""Reads the shipped profiles, knowledge and templates, and the user's own, into one value for the planner."""
+"""Read the shipped profiles, knowledge and templates, and the user's own, into one value for the planner."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.context import FileBytes
 from vdbg_env.image.profile.knowledge import read_knowledge
-from vdbg_env.image.profile.library import ImageLibrary, ProfileFile
+from vdbg_env.image.profile.library import ImageLibrary
+from vdbg_env.image.profile.spec import ProfileFile
 
 
-def read_image_library(user_folder: Path | None = None, extra: Path | None = None) -> ImageLibrary:
-    """Read what ships with the program, what lies in `user_folder`, and the one profile file `extra`.
+def read_image_library(user_folder: Path | None = None, extra: ProfileFile | None = None) -> ImageLibrary:
+    """Read what ships with the program and the user's own `user_folder`, and add the one profile `extra`.
 
-    A profile of the user's wins over a shipped one of the same name, and so does a row of knowledge in the user's
-    `knowledge/` folder. Raises BadInput when a file cannot be read.
+    The user's profiles override shipped ones of the same name; so do rows in the `knowledge/` folder there. Raises
+    BadInput when a file cannot be read.
     """
     shipped = data_dir("images")
     profiles = dict(_profiles(shipped, shipped_with_us=True))
@@ -26,8 +27,7 @@ def read_image_library(user_folder: Path | None = None, extra: Path | None = Non
         profiles.update(_profiles(user_folder, shipped_with_us=False))
         knowledge += sorted((user_folder / "knowledge").glob("*.yaml"))
     if extra is not None:
-        file = ProfileFile(file=str(extra), text=_read(extra, at_most=yaml_source.MAX_BYTES + 1), shipped=False)
-        profiles[profile_name(file)] = file
+        profiles[profile_name(extra)] = extra
     templates = data_dir("templates")
     return ImageLibrary(
         profiles=profiles,
@@ -38,9 +38,18 @@ def read_image_library(user_folder: Path | None = None, extra: Path | None = Non
     )
 
 
+def open_profile(profile: str, user_folder: Path) -> tuple[str, ImageLibrary]:
+    """Return a profile's name and the library that contains it; `profile` is a name, or the path of a YAML file."""
+    if "/" not in profile and not profile.endswith((".yaml", ".yml")):
+        return profile, read_image_library(user_folder)
+    path = Path(profile).expanduser()
+    file = ProfileFile(file=str(path), text=_read(path, at_most=yaml_source.MAX_BYTES + 1))
+    return profile_name(file), read_image_library(user_folder, file)
+
+
 def profile_name(file: ProfileFile) -> str:
-    """Return the name a profile gives itself, or that of its file when it gives none; raises BadDocument."""
-    value = yaml_source.read(file.text, file.file).value
+    """Return the name in a profile, or that of its file when there is none in it; raises BadDocument."""
+    value = file.source.value
     name = value.get("name") if isinstance(value, dict) else None
     return name if isinstance(name, str) else Path(file.file).stem
 

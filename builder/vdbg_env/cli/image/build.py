@@ -11,10 +11,11 @@ from typing import Any, cast
 import click
 
 from vdbg_env.application.image.build import BuildResult, BuildSettings, build_image, dialect_of
+from vdbg_env.application.image.planning import default_tag
 from vdbg_env.application.ports import EngineName
 from vdbg_env.cli import composition
 from vdbg_env.cli.display.build_display import build_display
-from vdbg_env.cli.options.build import build_options, decide, default_tag, read_wish, show_notes
+from vdbg_env.cli.options.build import build_options, plan_here, read_request, show_notes
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.build_args import build_args
 from vdbg_env.image.plan.parallelism import parallelism
@@ -56,8 +57,10 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
       vdbg-env build --lineinfo --source ./vllm --target _moe_C_stable_libtorch
     """
     if dry_run:
-        wish = read_wish(flags)
-        click.echo(dockerfile(decide(wish), wish.request.dialect), nl=False)
+        request, library = read_request(flags)
+        plan = plan_here(request, library)
+        show_notes((*request.notes, *plan.notes), plan.warnings)
+        click.echo(dockerfile(plan, request.dialect), nl=False)
         return 0
     result = _build(engine, flags)
     if flags["metadata_file"]:
@@ -77,23 +80,25 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         _require_writable(path)
     engine = composition.image_engine(cast(EngineName, engine_name))
     described = engine.describe()
-    wish = read_wish(flags, dialect=dialect_of(described))
-    plan = decide(wish)
+    request, library = read_request(flags, dialect=dialect_of(described))
+    plan = plan_here(request, library)
     jobs = parallelism(
         composition.machine(),
-        architectures=len(wish.request.arch) or 1,
-        gib_per_job=wish.spec.build.memory_per_job_gib,
-        wanted=wish.request.jobs,
+        architectures=len(plan.arch),
+        gib_per_job=plan.memory_per_job_gib,
+        wanted=request.jobs,
     )
     if not flags["quiet"]:
-        show_notes((f"engine {described.name}: {described.why}", f"MAX_JOBS {jobs.sum}", *wish.notes, *plan.notes), ())
+        show_notes(
+            (f"engine {described.name}: {described.why}", f"MAX_JOBS {jobs.sum}", *request.notes, *plan.notes), ()
+        )
     show_notes((), (*plan.warnings, *((jobs.warning,) if jobs.warning else ())))
     settings = BuildSettings(
-        tags=tags or (default_tag(plan, wish.request),),
-        build_args=build_args(jobs, wish.request.site),
-        secrets={secret.id: Path(secret.path) for secret in wish.request.secrets},
+        tags=tags or (default_tag(plan, request),),
+        build_args=build_args(jobs, request.site),
+        secrets={secret.id: Path(secret.path) for secret in request.secrets},
         jobs=jobs.max_jobs,
-        offline_compile=wish.request.offline_compile,
+        offline_compile=request.offline_compile,
         no_cache=flags["no_cache"],
         push=flags["push"],
         output=flags["output"],

@@ -1,4 +1,4 @@
-"""`vdbg-env images list | show | lint | schema`: the build profiles."""
+"""`vdbg-env images list | show | new | lint | schema`: the build profiles."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import sys
 
 import click
 
-from vdbg_env.application.image.library import read_image_library
-from vdbg_env.cli.options.build import read_library, user_profiles
+from vdbg_env.application.image.library import open_profile, read_image_library
+from vdbg_env.cli.options.build import DEFAULT_PROFILE, user_profiles
+from vdbg_env.common import console
 from vdbg_env.common.errors import BadDocument, BadInput
+from vdbg_env.common.resources import data_dir
 from vdbg_env.image.plan.planner import plan
 from vdbg_env.image.profile import knowledge, spec
-from vdbg_env.image.profile.library import ImageLibrary, ProfileFile
+from vdbg_env.image.profile.library import ImageLibrary
+from vdbg_env.image.profile.new import copied_profile, extending_profile
 from vdbg_env.image.profile.request import BuildRequest
-from vdbg_env.image.profile.spec import ImageSpec
+from vdbg_env.image.profile.spec import SCHEMA_FILE, ImageSpec, ProfileFile
 
 
 @click.group("images")
 def command() -> None:
-    """List, show and check the build profiles.
+    """List, show, write and check the build profiles.
 
     \b
     Example:
       vdbg-env images list
       vdbg-env images show sample
+      vdbg-env images new our-vllm
       vdbg-env images lint ./my-profile.yaml
     """
 
@@ -46,10 +50,10 @@ def list_profiles(as_json: bool) -> int:
     else:
         width = max(len(name) for name, _, _ in rows)
         for name, found, file in rows:
-            told = (
+            text = (
                 found.summary if isinstance(found, ImageSpec) else f"WRONG: {found.what}; vdbg-env images lint {name}"
             )
-            print(f"{name:<{width}}  {'' if file.shipped else '(yours) '}{told}")
+            print(f"{name:<{width}}  {'' if file.shipped else '(yours) '}{text}")
         print(f"your own profiles: {user_profiles()}/*.yaml", file=sys.stderr)
     return 0
 
@@ -57,21 +61,56 @@ def list_profiles(as_json: bool) -> int:
 @command.command("show")
 @click.argument("profile")
 def show(profile: str) -> int:
-    """Show one profile in full, with what it extends laid under it, as JSON.
+    """Show one profile in full, merged with what it extends, as JSON.
 
     \b
     Example:
       vdbg-env images show sample
     """
-    name, library = read_library(profile)
+    name, library = open_profile(profile, user_profiles())
     print(json.dumps(library.spec(name).model_dump(by_alias=True, mode="json", exclude_defaults=True), indent=2))
+    return 0
+
+
+@command.command("new")
+@click.argument("name")
+@click.option("--from", "original", metavar="PROFILE", help="Copy this profile, with its comments.")
+def new(name: str, original: str | None) -> int:
+    """Write a profile for you to edit into the folder of your own profiles; nothing is ever overwritten.
+
+    Without --from it is a short one that extends the default profile.
+
+    \b
+    Example:
+      vdbg-env images new our-vllm
+      vdbg-env images new our-vllm --from vllm-cu129
+    """
+    schema_file = str(data_dir("images") / SCHEMA_FILE)
+    if original is None:
+        text = extending_profile(name, DEFAULT_PROFILE, schema_file)
+    else:
+        known, library = open_profile(original, user_profiles())
+        text = copied_profile(name, library.profile(known), schema_file)
+    path = user_profiles() / f"{name}.yaml"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise BadInput(f"{path} exists already", next_step=f"edit it, or choose another name than {name}") from None
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written: {error.strerror}", next_step="export VDBG_IMAGES=DIR, a folder that you own"
+        ) from None
+    print(path)
+    console.note(f"next: edit it, then vdbg-env images lint {name}")
     return 0
 
 
 @command.command("lint")
 @click.argument("profiles", nargs=-1)
 def lint(profiles: tuple[str, ...]) -> int:
-    """Check profiles, by name or file; without any, all that are at hand. Each is planned too, so that it will build.
+    """Check profiles, by name or file, or all of them. Each is planned too, as a build would plan it.
 
     \b
     Example:
@@ -81,7 +120,7 @@ def lint(profiles: tuple[str, ...]) -> int:
     wrong: list[BadInput] = []
     for wanted in names:
         try:
-            name, library = read_library(wanted)
+            name, library = open_profile(wanted, user_profiles())
             found = library.spec(name)
             warnings = plan(found, BuildRequest(profile=name), library).warnings
             print(f"{wanted}: ok" + "".join(f"\n  warning: {text}" for text in warnings))
@@ -125,4 +164,4 @@ def _all_together(wrong: list[BadInput]) -> BadInput:
     complaints = tuple(c for error in wrong if isinstance(error, BadDocument) for c in error.complaints)
     others = tuple(error.what for error in wrong if not isinstance(error, BadDocument))
     details = (*others, *(line for complaint in complaints for line in complaint.lines()))
-    return BadInput(f"{len(wrong)} profiles are wrong", next_step="mend the places named", details=details)
+    return BadInput(f"{len(wrong)} profiles are wrong", next_step="fix the places named", details=details)

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import click
 
+from vdbg_env.application.image.planning import default_tag
 from vdbg_env.application.image.render import Format, Rendering, render
 from vdbg_env.cli import composition
-from vdbg_env.cli.options.build import build_options, decide, default_tag, read_wish, show_notes
+from vdbg_env.cli.options.build import build_options, plan_here, read_request, show_notes
 from vdbg_env.common import console
 from vdbg_env.image.container.run_settings import Gpu, RunSettings, parse_dumps, parse_gpu, warnings
 from vdbg_env.image.profile.reference import parse_reference
@@ -42,9 +43,9 @@ def command(
       vdbg-env render --profile sample ./sample-image && docker build --tag sample ./sample-image
       vdbg-env render --format k8s --gpu none ./manifests
     """
-    wish = read_wish(flags, dialect=cast(Dialect, dialect))
-    decided = decide(wish)
-    name = str(parse_reference(image or default_tag(decided, wish.request), "--image"))
+    request, library = read_request(flags, dialect=cast(Dialect, dialect))
+    decided = plan_here(request, library)
+    name = str(parse_reference(image or default_tag(decided, request), "--image"))
     run = _run_settings(name, parse_gpu(gpu), dumps)
     rendering = render(
         decided,
@@ -54,7 +55,7 @@ def command(
         dialect=cast(Dialect, dialect),
         lay_out=composition.lay_out_context,
     )
-    show_notes((*wish.notes, *decided.notes), (*decided.warnings, *warnings(run)))
+    show_notes((*request.notes, *decided.notes), (*decided.warnings, *warnings(run)))
     _show(rendering, as_json=as_json)
     return 0
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 import platformdirs
 
-from vdbg_env.application.image.library import profile_name, read_image_library
+from vdbg_env.application.image.library import open_profile
+from vdbg_env.application.image.planning import existing_file, existing_folder, plan_build, read_source
 from vdbg_env.application.image.site import SiteFlags, read_site
 from vdbg_env.cli import composition
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.plan import BuildPlan
-from vdbg_env.image.plan.planner import plan
-from vdbg_env.image.profile.library import ImageLibrary, ProfileFile
+from vdbg_env.image.profile.library import ImageLibrary
 from vdbg_env.image.profile.request import BuildRequest, DebugInfo, DependencyTree, Dialect, Network, Platform, Secret
-from vdbg_env.image.profile.source import LocalTree, Source, parse_source
-from vdbg_env.image.profile.spec import ImageSpec
 from vdbg_env.image.text import one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -51,29 +47,15 @@ _OPTIONS = (
 
 
 def build_options(function: Function) -> Function:
-    """Give a command the flags that say what to build; they reach it as one mapping, for `read_wish`."""
+    """Give a command the flags that say what to build; it gets them as one mapping, for `read_request`."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """The request, the library it is to be met from, and what to tell the user of where its values came from."""
-
-    request: BuildRequest
-    library: ImageLibrary
-    notes: tuple[str, ...]
-
-    @cached_property
-    def spec(self) -> ImageSpec:
-        """The profile, with what it inherits."""
-        return self.library.spec(self.request.profile)
-
-
-def read_wish(flags: dict[str, Any], *, dialect: Dialect = "classic") -> Wish:
-    """Turn the flags of `build_options` into a request; raises BadInput for what makes none."""
-    profile, library = read_library(flags["profile"])
+def read_request(flags: dict[str, Any], *, dialect: Dialect = "classic") -> tuple[BuildRequest, ImageLibrary]:
+    """Turn the flags of `build_options` into a request, with the library of its profile; raises BadInput."""
+    profile, library = open_profile(flags["profile"], user_profiles())
     site_flags = SiteFlags(
         ca_bundle=flags["ca_bundle"],
         keep_ca=flags["keep_ca"],
@@ -82,39 +64,30 @@ def read_wish(flags: dict[str, Any], *, dialect: Dialect = "classic") -> Wish:
         apt_mirror=flags["apt_mirror"],
     )
     site, notes = read_site(site_flags, os.environ)
+    deps, secrets = _pairs(flags["deps"], "--dep"), _pairs(flags["secrets"], "--secret")
     request = BuildRequest(
         profile=profile,
         debug=cast(DebugInfo, flags["debug"]),
-        source=_source(flags["source"]),
+        source=read_source(flags["source"], composition.source_trees()) if flags["source"] is not None else None,
         arch=tuple(part.strip() for text in flags["archs"] for part in text.replace(";", ",").split(",")),
         target=flags["target"],
-        deps=tuple(DependencyTree(name=n, path=_folder(p, f"--dep {n}")) for n, p in _pairs(flags["deps"], "--dep")),
+        deps=tuple(DependencyTree(name=n, path=existing_folder(p, f"--dep {n}")) for n, p in deps),
         base=flags["base"],
         platform=cast(Platform | None, flags["platform"]),
         jobs=flags["jobs"],
         network=cast(Network, flags["network"]),
         offline_compile=flags["offline_compile"],
         site=site,
-        secrets=tuple(Secret(id=n, path=_file(p, f"--secret {n}")) for n, p in _pairs(flags["secrets"], "--secret")),
+        secrets=tuple(Secret(id=n, path=existing_file(p, f"--secret {n}")) for n, p in secrets),
         dialect=dialect,
+        notes=notes,
     )
-    return Wish(request=request, library=library, notes=notes)
+    return request, library
 
 
-def decide(wish: Wish) -> BuildPlan:
-    """Plan what is wished for on this machine; raises BadInput for what the tables or the profile rule out."""
-    decided = plan(wish.spec, wish.request, wish.library, gpu=composition.gpu())
-    return decided.with_contents(composition.source_trees().digest)
-
-
-def read_library(profile: str) -> tuple[str, ImageLibrary]:
-    """Return a profile's name and the library that holds it; `profile` may be the path of a YAML file."""
-    path = Path(profile).expanduser() if "/" in profile or profile.endswith((".yaml", ".yml")) else None
-    library = read_image_library(user_profiles(), path)
-    if path is None:
-        return profile, library
-    file = next(f for f in library.profiles.values() if f.file == str(path))
-    return profile_name(ProfileFile(file=file.file, text=file.text, shipped=False)), library
+def plan_here(request: BuildRequest, library: ImageLibrary) -> BuildPlan:
+    """Plan a request for this machine and its GPU."""
+    return plan_build(request, library, gpu=composition.gpu(), trees=composition.source_trees())
 
 
 def user_profiles() -> Path:
@@ -123,21 +96,11 @@ def user_profiles() -> Path:
 
 
 def show_notes(notes: tuple[str, ...], warnings: tuple[str, ...]) -> None:
-    """Tell on the error stream what was decided for the user, and what may surprise."""
+    """Print notes and warnings on the error stream."""
     for text in notes:
         console.note(f"note: {text}")
     for text in warnings:
         console.note(f"warning: {text}")
-
-
-def _source(text: str | None) -> Source | None:
-    if text is None:
-        return None
-    source = parse_source(text)
-    if not isinstance(source, LocalTree):
-        return source
-    path = _folder(source.path, "--source")
-    return LocalTree(path=path, revision=composition.source_trees().revision(path))
 
 
 def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:
@@ -149,23 +112,3 @@ def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:
             raise BadInput(f"{flag} {text!r} is not NAME=PATH", next_step=f"write it as in {flag} {example}")
         pairs.append((name, path))
     return pairs
-
-
-def _folder(text: str, flag: str) -> str:
-    path = Path(one_line(text, flag)).expanduser()
-    if not path.is_dir():
-        what = "a file, not a folder" if path.exists() else "not there"
-        raise BadInput(f"{flag}: {path} is {what}", next_step="name a folder that exists")
-    return str(path.resolve())
-
-
-def _file(text: str, flag: str) -> str:
-    path = Path(text).expanduser()
-    if not path.is_file():
-        raise BadInput(f"{flag}: {path} is {'not a file' if path.exists() else 'not there'}", next_step=f"ls -l {path}")
-    return str(path.resolve())
-
-
-def default_tag(plan: BuildPlan, request: BuildRequest) -> str:
-    """Name an image by profile and kind, so that a second build replaces the first and a proof is never mistaken."""
-    return f"vdbg/{plan.profile}:{request.debug}"

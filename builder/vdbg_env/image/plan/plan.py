@@ -126,6 +126,8 @@ class BuildPlan:
     artifacts: tuple[str, ...]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
+    arch: tuple[str, ...] = ()
+    memory_per_job_gib: float = 5.0
     context: tuple[ContextItem, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -138,8 +140,8 @@ class BuildPlan:
 
     @property
     def digest(self) -> str:
-        """Return "sha256:..." over the plan and the bytes it brings: the name by which a build is known again."""
-        document = {**self.document(), "args": [arg.name for arg in self.args]}
+        """Return "sha256:..." over the plan and the bytes it brings, which identifies a build."""
+        document = {**self.document(), "args": [arg.name for arg in self.args], "notes": (), "warnings": ()}
         hashed = hashlib.sha256(json.dumps(document, sort_keys=True, ensure_ascii=True).encode())
         for item in self.context:
             data = _known_content(item)

@@ -1,4 +1,4 @@
-"""From a profile and a wish to a plan; pure, so the same two give the same plan."""
+"""Turn a profile and a request into a plan; pure: the same two give the same plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vdbg_env.image.profile.request import BuildRequest, HostGpu
 from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Source
 from vdbg_env.image.profile.spec import ImageSpec
 
-# Objects of an earlier build, which ninja would take for fresh, and what is large and of no use to a compiler.
+# Objects of an earlier build, which ninja would take for fresh, and large files that no compiler reads.
 NOT_SOURCE = (
     ".git", ".deps", ".venv", "__pycache__", "build", "cmake-build-*", "dist", "*.egg-info", "*.o", "*.so", "*.whl"
 )  # fmt: skip
@@ -28,12 +28,12 @@ NOT_DEPENDENCY = (".git", "__pycache__", "*.o", "*.so")
 
 
 def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: HostGpu | None = None) -> BuildPlan:
-    """Decide everything about one build; `gpu` is the one of this machine.
+    """Decide everything about one build; `gpu` is that of this machine.
 
-    It counts as the one the image will run on unless the request names an architecture or a platform, which whoever
-    builds for other machines does: then neither its architecture nor its driver decides anything.
+    The image is taken to run on this machine unless the request names an architecture or a platform: then neither the
+    architecture nor the driver of `gpu` decides anything.
 
-    Raises BadInput for a wish that cannot be met, before anything is built.
+    Raises BadInput for a request that cannot be met, before anything is built.
     """
     check(request)
     if request.arch or request.platform is not None:
@@ -61,6 +61,8 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: 
         artifacts=_artifacts(spec, request),
         entrypoint=(f"{ROOT}/entrypoint.sh",),
         command=("bash",),
+        arch=arch,
+        memory_per_job_gib=spec.build.memory_per_job_gib,
         context=_context(request, source, library),
         notes=(*why_arch, *_notes(request)),
         warnings=(*_debug_warnings(request), *overruled(spec), *warnings),
@@ -251,13 +253,13 @@ def _context(request: BuildRequest, source: Source, library: ImageLibrary) -> tu
 def _architectures(
     spec: ImageSpec, request: BuildRequest, gpu: HostGpu | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what to compile for, and a note when nobody said: one architecture, since each costs its own hours."""
+    """Return the architectures to compile for, and a note unless they were requested: each costs its own hours."""
     if request.arch:
         return request.arch, ()
     if gpu is not None:
         return (gpu.arch,), (f"built for architecture {gpu.arch}, that of this machine's GPU; --arch names another",)
     own = spec.build.arch
-    return (own,), (f"built for architecture {own}, the profile's own; --arch names another",)
+    return own, (f"built for architecture {', '.join(own)}, the profile's own; --arch names another",)
 
 
 def _notes(request: BuildRequest) -> tuple[str, ...]:

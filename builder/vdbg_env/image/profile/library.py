@@ -1,4 +1,4 @@
-"""What ships with the program and what a user keeps beside it: profiles, knowledge, templates, bundled projects."""
+"""What ships with the program and the user's own: profiles, knowledge, templates, bundled projects."""
 
 from __future__ import annotations
 
@@ -8,16 +8,7 @@ from dataclasses import dataclass, field
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.image.context import FileBytes
 from vdbg_env.image.profile.knowledge import Knowledge
-from vdbg_env.image.profile.spec import ImageSpec, read_spec
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileFile:
-    """A profile as found: its file as shown to the user, its text, and whether it ships with the program."""
-
-    file: str
-    text: bytes
-    shipped: bool
+from vdbg_env.image.profile.spec import ImageSpec, ProfileFile, read_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +23,20 @@ class ImageLibrary:
 
     def spec(self, name: str) -> ImageSpec:
         """Return the profile called `name`; raises BadInput when there is none, BadDocument when it is wrong."""
+        found = self.profile(name)
+        spec = read_spec(found, self.profiles)
+        if spec.name != name:
+            raise BadInput(
+                f"{found.file} has the name {spec.name!r} in it",
+                next_step=f"change that to {name!r}, or rename the file to {spec.name}.yaml",
+            )
+        return spec
+
+    def profile(self, name: str) -> ProfileFile:
+        """Return a profile's file; raises BadInput when there is none of that name."""
         found = self.profiles.get(name)
         if found is None:
             near = nearest(name, self.profiles)
-            raise BadInput(
-                f"no profile is called {name!r}",
-                cause=f"did you mean {near!r}?"
-                if near
-                else "a profile in a file is given by its path, as in ./my.yaml",
-                next_step="vdbg-env images list",
-            )
-        spec = read_spec(found.text, found.file, {n: p.text for n, p in self.profiles.items()}, (name,))
-        if spec.name != name:
-            raise BadInput(
-                f"{found.file} calls itself {spec.name!r}", next_step=f"name it {name!r}, or its file {spec.name}.yaml"
-            )
-        return spec
+            cause = f"did you mean {near!r}?" if near else "a profile in a file is given by its path, as in ./my.yaml"
+            raise BadInput(f"no profile is called {name!r}", cause=cause, next_step="vdbg-env images list")
+        return found

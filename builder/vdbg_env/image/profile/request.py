@@ -1,4 +1,4 @@
-"""What the user asked to have built: the flags as one value, with the ways of the site and of the engine."""
+"""A requested build: the flags as one value, with the settings of the site and of the builder."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ DebugInfo = Literal["lineinfo", "device-debug"]
 Network = Literal["default", "host", "none"]
 Platform = Literal["linux/amd64", "linux/arm64"]
 Dialect = Literal["classic", "buildkit"]
-"""Which Dockerfile instructions the engine takes.
+"""Which Dockerfile instructions the builder takes.
 
-`classic`: what every engine takes; the default, since a rendered folder must build anywhere. `buildkit`: also
-`RUN --mount` of types cache, bind and secret, which the BuildKit embedded in every engine since 18.09 takes. Heredocs,
-`COPY --link` and `# syntax=` lines are used by neither: the first two fail on older BuildKit, and the third pulls an
-image from a registry that an air-gapped cluster cannot reach.
+`classic`: those of every builder; the default, since a rendered folder must build anywhere. `buildkit`: also
+`RUN --mount` of types cache, bind and secret, which the BuildKit inside every Docker Engine since 18.09 takes. Neither
+uses heredocs or `COPY --link`, which fail on older BuildKit, nor `# syntax=` lines, which pull an image from a registry
+that an air-gapped cluster cannot reach.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class DependencyTree:
-    """A local folder that stands in for a dependency the build would fetch; `path` is of this machine."""
+    """A local folder used instead of a dependency that the build would fetch; `path` is on this machine."""
 
     name: str
     path: str
@@ -31,7 +31,7 @@ class DependencyTree:
 
 @dataclass(frozen=True, kw_only=True)
 class Secret:
-    """A file of this machine that build steps may read and no layer may hold; `id` names it in the Dockerfile."""
+    """A file of this machine that build steps may read and no layer may contain; `id` names it in the Dockerfile."""
 
     id: str
     path: str
@@ -39,7 +39,7 @@ class Secret:
 
 @dataclass(frozen=True, kw_only=True)
 class PipIndex:
-    """Where pip looks; addresses only, credentials travel as a Secret."""
+    """Where pip looks; addresses only, credentials are passed as a Secret."""
 
     index_url: str | None = None
     extra_index_urls: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class PipIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """The ways of this site: its certificate authority, proxies, package index and apt mirror."""
+    """The settings of this site: its certificate authority, proxies, package index and apt mirror."""
 
     ca_bundle: bytes | None = None
     keep_ca: bool = False
@@ -67,11 +67,11 @@ class HostGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """One build as asked for; None and empty mean what the profile says.
+    """One requested build; None and empty mean what the profile says.
 
     `arch` are compute capabilities ("9.0"), `jobs` the number of compiler processes, `base` an image reference that
-    may end in a digest. With `offline_compile` the steps that compile run without network after the others have
-    fetched what is needed (see `BuildPlan.split_before_compile`).
+    may end in a digest. With `offline_compile` the steps that compile run without network, after the others have
+    fetched what they need (see `BuildPlan.split_before_compile`). `notes` tell the user where values come from.
     """
 
     profile: str
@@ -88,3 +88,4 @@ class BuildRequest:
     site: Site = field(default_factory=Site)
     secrets: tuple[Secret, ...] = ()
     dialect: Dialect = "classic"
+    notes: tuple[str, ...] = ()

@@ -1,10 +1,11 @@
-"""A build profile as written in images/*.yaml, checked; its JSON Schema is published beside the profiles."""
+"""A build profile as written in images/*.yaml, checked; its JSON Schema is published next to the profiles."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -22,7 +23,7 @@ SCHEMA_FILE = "image-v1.schema.json"
 
 def _printable(value: object) -> object:
     if isinstance(value, str) and not value.isprintable():
-        raise ValueError("a control character (a line break, a tab) stands in this value")
+        raise ValueError("this value contains a control character (a line break, a tab)")
     return value
 
 
@@ -34,7 +35,7 @@ def _version(value: object) -> object:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a text: a pattern for the published schema, and words for whoever got it wrong."""
+    """The form of a text: a pattern for the published schema, and its description for error messages."""
 
     pattern: str
     says: str
@@ -49,6 +50,21 @@ class Form:
         if not re.fullmatch(self.pattern, value, re.ASCII):
             raise ValueError(f"{value!r} is not {self.says}")
         return value
+
+
+@dataclass(frozen=True)
+class _OneOrMore:
+    """Takes a single value for a list of one."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._listed, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        several = handler(schema)
+        return {"anyOf": [several["items"], several]}
+
+    def _listed(self, value: object) -> object:
+        return value if isinstance(value, list | tuple) else (value,)
 
 
 Text = Annotated[str, BeforeValidator(_printable)]
@@ -66,41 +82,39 @@ Requirement = Annotated[
 
 
 class Part(BaseModel):
-    """What all parts of a profile share: unknown keys are refused, values do not change."""
+    """Base of all parts of a profile: unknown keys are refused, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Base(Part):
-    """The image the build starts from, and what is known of it."""
+    """The image that the build starts from, and its properties."""
 
     image: Text = Field(description="image reference; --base names another")
     digest: Digest | None = Field(default=None, description="pins the image whatever its tag says later")
     distribution: Literal["debian", "ubuntu"] = "debian"
     suite: Name = Field(description="the distribution's release by its apt name, as in trixie or noble")
-    gcc: Version | None = Field(default=None, description="version of the compiler its packages bring")
-    python: Version | None = Field(default=None, description="version of the Python its packages bring")
-    path: Text = Field(
-        default="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", description="what its PATH holds"
-    )
+    gcc: Version | None = Field(default=None, description="version of the compiler in its packages")
+    python: Version | None = Field(default=None, description="version of the Python in its packages")
+    path: Text = Field(default="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", description="its PATH")
 
 
 class Toolchain(Part):
-    """The CUDA toolkit: `base` when the base image brings it, `wheels` when it comes from the package index."""
+    """The CUDA toolkit: `base` if it is in the base image, `wheels` if it is installed from the package index."""
 
     cuda: Version
     provided_by: Literal["base", "wheels"]
-    home: Text = Field(default="/usr/local/cuda", description="where a base image keeps it")
+    home: Text = Field(default="/usr/local/cuda", description="its folder in the base image")
     wheels: tuple[Requirement, ...] = ()
 
 
 class Packages(Part):
-    """What is installed beside the toolchain."""
+    """What is installed in addition to the toolchain."""
 
     apt: tuple[AptPackage, ...] = ()
     build: tuple[Requirement, ...] = Field(default=(), description="Python packages the build needs")
-    tools: tuple[Requirement, ...] = Field(default=(), description="Python packages for whoever debugs")
-    indexes: tuple[Text, ...] = Field(default=(), description="package indexes beside the usual one")
+    tools: tuple[Requirement, ...] = Field(default=(), description="Python packages for debugging")
+    indexes: tuple[Text, ...] = Field(default=(), description="package indexes in addition to the usual one")
     needs: tuple[Text, ...] = Field(default=(), description="programs a bare machine must have in place of `apt`")
 
 
@@ -108,23 +122,25 @@ class Build(Part):
     """How the source is compiled."""
 
     system: Literal["vllm", "cmake"]
-    arch: Arch = Field(description="compute capability built for when neither a GPU nor --arch says")
-    cmake_args: tuple[Text, ...] = Field(default=(), description="given last, so they win over ours")
+    arch: Annotated[tuple[Arch, ...], _OneOrMore()] = Field(
+        min_length=1, description="compute capabilities to build for without --arch and without a GPU; one, or a list"
+    )
+    cmake_args: tuple[Text, ...] = Field(default=(), description="given last, so they override ours")
     prepare: tuple[tuple[Text, ...], ...] = Field(
         default=(), description="commands run in the source folder before the build, each a list of words"
     )
-    memory_per_job_gib: float = Field(default=5.0, gt=0, description="what one compiler process needs")
+    memory_per_job_gib: float = Field(default=5.0, gt=0, description="memory for one compiler process")
     artifacts: tuple[Text, ...] = Field(
-        default=("out",), description="folders below the root whose every cubin must carry line info"
+        default=("out",), description="folders below the root in which every cubin must carry line info"
     )
 
 
 class Tool(Part):
-    """A debug tool that must be there, start, and say what is expected."""
+    """A debug tool that must exist, start, and print the expected text."""
 
     name: Name
     argv: tuple[Text, ...] = Field(min_length=1)
-    expect: Text = Field(default="", description="text its output must hold, such as its version")
+    expect: Text = Field(default="", description="text that its output must contain, such as its version")
 
 
 class ImageSpec(Part):
@@ -133,39 +149,56 @@ class ImageSpec(Part):
     schema_: Literal["vdbg-env/image/v1"] = Field(alias="schema")
     name: Name
     summary: Text
-    extends: Name | None = Field(default=None, description="a profile whose values hold where this one says nothing")
+    extends: Name | None = Field(default=None, description="a profile whose values apply where this one has none")
     base: Base
     toolchain: Toolchain
     packages: Packages = Packages()
     source: Text = Field(description="PROJECT==VERSION, git+https://...@REF, a folder, or bundled:NAME")
     build: Build
     environment: dict[VariableName, Text | None] = Field(
-        default={}, description="set in the image; null takes one of ours away"
+        default={}, description="set in the image; null removes one of ours"
     )
     tools: tuple[Tool, ...] = ()
 
     @property
     def parsed_source(self) -> Source:
-        """The source as a value."""
+        """Return the source as a value."""
         return parse_source(self.source)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProfileFile:
+    """A profile as found: its file as shown to the user, its text, and whether it ships with the program."""
+
+    file: str
+    text: bytes
+    shipped: bool = False
+
+    @cached_property
+    def source(self) -> YamlSource:
+        """Return the file's document, parsed once; raises BadDocument when it is not a mapping."""
+        source = yaml_source.read(self.text, self.file)
+        if not isinstance(source.value, dict):
+            raise BadDocument((source.complaint((), "a profile is a mapping of keys to values"),))
+        return source
+
+
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a profile file, which need not say again what the profile it extends says."""
+    """Return the JSON Schema of a profile file, which need not repeat the profile that it extends."""
     schema = ImageSpec.model_json_schema(by_alias=True)
     schema["required"] = ["schema", "name"]
     for name, part in schema["$defs"].items():
-        if name != Tool.__name__:  # stands in a list, and lists are replaced whole
+        if name != Tool.__name__:  # an entry of a list, and lists are replaced whole
             part.pop("required", None)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_FILE, **schema}
 
 
-def read_spec(text: bytes | str, name: str, known: Mapping[str, bytes], trail: tuple[str, ...] = ()) -> ImageSpec:
-    """Read one profile file, with what it extends taken from `known` (profile name -> text of its file).
+def read_spec(profile: ProfileFile, known: Mapping[str, ProfileFile]) -> ImageSpec:
+    """Check one profile, with what it extends taken from `known`.
 
     Raises BadDocument with every complaint at its line and column.
     """
-    source = resolve(yaml_source.read(text, name), known, trail)
+    source = _resolve(profile, known, ())
     spec = yaml_source.validate(ImageSpec, source)
     try:
         _ = spec.parsed_source
@@ -174,30 +207,23 @@ def read_spec(text: bytes | str, name: str, known: Mapping[str, bytes], trail: t
     return spec
 
 
-def resolve(source: YamlSource, known: Mapping[str, bytes], trail: tuple[str, ...] = ()) -> YamlSource:
-    """Lay a profile over the one it extends: mappings merge key by key, everything else is replaced."""
-    child = source.value
-    if not isinstance(child, dict):
-        raise BadDocument((source.complaint((), "a profile is a mapping of keys to values"),))
-    parent_name = child.get("extends")
+def _resolve(profile: ProfileFile, known: Mapping[str, ProfileFile], trail: tuple[str, ...]) -> YamlSource:
+    """Merge a profile into the one it extends: mappings key by key, everything else is replaced."""
+    source = profile.source
+    assert isinstance(source.value, dict)
+    name, parent_name = str(source.value.get("name")), source.value.get("extends")
     if not isinstance(parent_name, str):
         return source
-    place = ("extends",)
-    if parent_name in trail or parent_name == child.get("name"):
-        round_trip = " -> ".join((*trail, parent_name))
-        raise BadDocument((source.complaint(place, f"profiles extend each other in a circle: {round_trip}"),))
+    if parent_name in {*trail, name}:
+        circle = " -> ".join((*trail, name, parent_name))
+        raise BadDocument((source.complaint(("extends",), f"profiles extend each other in a circle: {circle}"),))
     if parent_name not in known:
-        suggestion = nearest(parent_name, known)
-        raise BadDocument((source.complaint(place, f"no profile is called {parent_name!r}", suggestion=suggestion),))
-    parent = yaml_source.read(known[parent_name], parent_name)
-    parent = resolve(parent, known, (*trail, parent_name))
-    if not isinstance(parent.value, dict):
-        raise BadDocument((parent.complaint((), "a profile is a mapping of keys to values"),))
-    inherited = {key: value for key, value in parent.value.items() if key != "extends"}
-    merged = _merge(inherited, child)
-    return YamlSource(
-        name=source.name, value=merged, text=source.text, places=source.places, key_places=source.key_places
-    )
+        what, suggestion = f"no profile is called {parent_name!r}", nearest(parent_name, known)
+        raise BadDocument((source.complaint(("extends",), what, suggestion=suggestion),))
+    parent = _resolve(known[parent_name], known, (*trail, name)).value
+    assert isinstance(parent, dict)
+    inherited = {key: value for key, value in parent.items() if key != "extends"}
+    return replace(source, value=_merge(inherited, source.value))
 
 
 def _merge(under: yaml_source.Value, over: yaml_source.Value) -> yaml_source.Value:

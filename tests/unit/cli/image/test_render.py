@@ -9,6 +9,7 @@ from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from tests.support.image_library import shipped
 from vdbg_env.cli import composition
+from vdbg_env.common.resources import data_dir
 from vdbg_env.image.profile.request import HostGpu
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"
@@ -138,6 +139,40 @@ def test_every_shipped_profile_passes_lint() -> None:
 def test_a_profile_is_shown_whole() -> None:
     shown = json.loads(vdbg_env("images", "show", "sample").stdout)
     assert (shown["source"], shown["toolchain"]["cuda"]) == ("bundled:sample", "13.0")
+
+
+def profile_files(tmp_path: Path) -> dict[str, str]:
+    return {p.name: p.read_text() for p in (tmp_path / "profiles").glob("*")}
+
+
+@pytest.mark.parametrize("original", [None, *sorted(shipped().profiles)])
+def test_a_new_profile_passes_lint_and_plans_as_its_original(tmp_path: Path, original: str | None) -> None:
+    ran = vdbg_env("images", "new", "ours", *(["--from", original] if original else []))
+    assert (ran.status, ran.stdout) == (0, f"{tmp_path / 'profiles' / 'ours.yaml'}\n")
+    assert vdbg_env("images", "lint", "ours").stdout == "ours: ok\n"
+    ours, theirs = (json.loads(vdbg_env("images", "show", n).stdout) for n in ("ours", original or "vllm-cu130"))
+    assert ours.pop("name") == "ours"
+    if original:
+        assert ours == {key: value for key, value in theirs.items() if key != "name"}
+
+
+def test_a_copied_profile_keeps_its_comments_and_is_never_overwritten(tmp_path: Path) -> None:
+    vdbg_env("images", "new", "ours", "--from", "pypi-cu130")
+    text = profile_files(tmp_path)["ours.yaml"]
+    kept = [line for line in text.splitlines() if "#" in line]
+    original = (data_dir("images") / "pypi-cu130.yaml").read_text()
+    assert kept[1:] == [line for line in original.splitlines() if "#" in line][1:]
+    assert text.splitlines()[2:] == original.replace("name: pypi-cu130", "name: ours").splitlines()[2:]
+    ran = vdbg_env("images", "new", "ours")
+    assert ran.status == 2 and "exists already" in ran.stderr
+    assert profile_files(tmp_path) == {"ours.yaml": text}
+
+
+def test_a_new_profile_never_leaves_the_folder_of_profiles(tmp_path: Path) -> None:
+    for name in ("../elsewhere", "a/b", "A", ""):
+        ran = vdbg_env("images", "new", name)
+        assert (ran.status, "is not a name" in ran.stderr) == (2, True)
+    assert profile_files(tmp_path) == {}
 
 
 BAD: dict[str, tuple[list[str], str, str]] = {

@@ -7,23 +7,28 @@ import jsonschema
 import pytest
 
 from tests.support.image_library import shipped
+from vdbg_env.application.image.library import profile_name, read_image_library
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadDocument
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.profile import knowledge, spec
-from vdbg_env.image.profile.spec import ImageSpec, read_spec
+from vdbg_env.image.profile.spec import ImageSpec, ProfileFile, read_spec
 
-KNOWN = {name: file.text for name, file in shipped().profiles.items()}
+KNOWN = shipped().profiles
 CHILD = "schema: vdbg-env/image/v1\nname: mine\nsummary: my own\nextends: sample\n"
 
 
+def mine(text: str) -> ProfileFile:
+    return ProfileFile(file="mine.yaml", text=text.encode())
+
+
 def child(more: str = "") -> ImageSpec:
-    return read_spec(CHILD + more, "mine.yaml", KNOWN)
+    return read_spec(mine(CHILD + more), KNOWN)
 
 
 def complaint(text: str) -> str:
     with pytest.raises(BadDocument) as caught:
-        read_spec(text, "mine.yaml", KNOWN)
+        read_spec(mine(text), KNOWN)
     return "\n".join(caught.value.details)
 
 
@@ -32,7 +37,7 @@ def test_a_profile_inherits_key_by_key_and_replaces_lists() -> None:
     parent = shipped().spec("sample")
     assert found.packages.build == ("cmake",)
     assert found.packages.apt == parent.packages.apt
-    assert (found.build.arch, found.build.system) == ("8.0", "cmake")
+    assert (found.build.arch, found.build.system) == (("8.0",), "cmake")
     assert found.base == parent.base
 
 
@@ -52,12 +57,12 @@ def test_a_profile_inherits_key_by_key_and_replaces_lists() -> None:
         (CHILD + "base: debian\n", "mine.yaml:5:7: input should be a valid dictionary"),
         (CHILD + 'summary2: "a"\nsummary2: "b"\n', "mine.yaml:6:1: duplicate key 'summary2', first given on line 5"),
         (CHILD + "build:\n\tarch: x\n", "mine.yaml:6:1: a tab is used for indentation"),
-        (CHILD + 'environment: {A: "x\\ny"}\n', "mine.yaml:5:18: a control character"),
+        (CHILD + 'environment: {A: "x\\ny"}\n', "mine.yaml:5:18: this value contains a control character"),
         (CHILD + "environment: {A-B: x}\n", "mine.yaml:5:20: 'A-B' is not the name of an environment variable"),
         (CHILD + "packages: {apt: [--force-yes]}\n", "mine.yaml:5:18: '--force-yes' is not an apt package"),
         (CHILD + "source: vllm=1\n", "mine.yaml:5:9: the source 'vllm=1' follows no known spelling"),
         (CHILD.replace("sample", "smaple"), "mine.yaml:4:10: no profile is called 'smaple' (did you mean 'sample'?)"),
-        (CHILD.replace("sample", "mine"), "mine.yaml:4:10: profiles extend each other in a circle: mine"),
+        (CHILD.replace("sample", "mine"), "mine.yaml:4:10: profiles extend each other in a circle: mine -> mine"),
         (CHILD.replace("image/v1", "image/v9"), "mine.yaml:1:9: 'vdbg-env/image/v9' is not one of vdbg-env/image/v1"),
         ("- a\n", "mine.yaml:1:1: a profile is a mapping of keys to values"),
         ("schema: vdbg-env/image/v1\nname: mine\n", "mine.yaml:1:1: the key 'summary' is missing"),
@@ -67,10 +72,35 @@ def test_what_is_wrong_is_told_at_its_place(text: str, told: str) -> None:
     assert complaint(text).startswith(told)
 
 
+def test_a_profile_names_one_architecture_or_several() -> None:
+    assert child('build:\n  arch: "8.0"\n').build.arch == ("8.0",)
+    assert child('build:\n  arch: ["8.0", "9.0a"]\n').build.arch == ("8.0", "9.0a")
+    assert "'90' is not a compute capability" in complaint(CHILD + 'build:\n  arch: ["8.0", "90"]\n')
+    assert "at least 1 item" in complaint(CHILD + "build:\n  arch: []\n")
+
+
 def test_a_circle_of_profiles_is_found_however_long() -> None:
-    known = {a: CHILD.replace("mine", a).replace("sample", b).encode() for a, b in ("ab", "bc", "ca")}
-    with pytest.raises(BadDocument, match="1 problem"):
-        read_spec(known["a"], "a.yaml", known, ("a",))
+    known = {a: mine(CHILD.replace("mine", a).replace("sample", b)) for a, b in ("ab", "bc", "ca")}
+    with pytest.raises(BadDocument) as caught:
+        read_spec(known["a"], known)
+    assert "in a circle: a -> b -> c -> a" in caught.value.details[0]
+
+
+def test_every_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    read = yaml_source.read
+
+    def counted(text: bytes | str, name: str) -> yaml_source.YamlSource:
+        parsed.append(name)
+        return read(text, name)
+
+    monkeypatch.setattr(yaml_source, "read", counted)
+    library = read_image_library()
+    for _ in range(3):
+        library.spec("sample")
+        profile_name(library.profile("sample"))
+    profiles = [name for name in parsed if "knowledge" not in name]
+    assert len(profiles) == len(set(profiles)) == 2, "sample, and what it extends"
 
 
 @pytest.mark.parametrize(
