@@ -32,9 +32,22 @@ from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.runbook.invocation import Invocation, KillPolicy, Matcher, OutputPolicy, Watch
+from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.model import Builtin, Command, End, Outcome, Run, Runbook, Status, ToStep
+from vdbg_env.runbook.model import (
+    Builtin,
+    Command,
+    End,
+    KillPolicy,
+    Matcher,
+    Outcome,
+    OutputPolicy,
+    Run,
+    Runbook,
+    Status,
+    ToStep,
+    Watch,
+)
 from vdbg_env.runbook.state import AskPerson, Facts, StepResult, UseBuiltin
 from vdbg_env.supervisor.job import MatcherOrder
 from vdbg_env.supervisor.output.capture import LineMatcher, Matchers

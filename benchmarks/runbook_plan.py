@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.paired import run_once
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.common import yaml_source
-from vdbg_env.runbook import parse
+from vdbg_env.runbook.load import load
 from vdbg_env.runbook.machine import plan, transitions
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.parsing.library import Library
@@ -78,11 +78,11 @@ def main(arguments: Sequence[str]) -> int:
     steps = int(arguments[0]) if arguments else 200
     text = text_of(steps)
     source = yaml_source.read(text, "long.yaml")
-    runbook = parse.load(source, Library({}))
+    runbook = load(source, Library({}))
     inputs = final_inputs(runbook, {}, ["vllm", "serve", "M"], {})
     rows = {
         "read the YAML": seconds(lambda: yaml_source.read(text, "long.yaml")),
-        "parse and lint": seconds(lambda: parse.load(source, Library({}))),
+        "parse and lint": seconds(lambda: load(source, Library({}))),
         "plan": seconds(lambda: plan.as_text(plan.plan(runbook, inputs, Facts()))),
         "walk it with the engine": seconds(lambda: _walk(steps, text), runs=3),
     }
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _walk(steps: int, text: str) -> None:
-    runbook = parse.load(yaml_source.read(text, "long.yaml"), Library({}))
+    runbook = load(yaml_source.read(text, "long.yaml"), Library({}))
     inputs = final_inputs(runbook, {}, ["vllm", "serve", "M"], {})
     state, decision = transitions.start(runbook, inputs, Facts())
     done = 0

@@ -29,7 +29,8 @@ from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.run_directory import RunDirectory
-from vdbg_env.runbook.invocation import ArtifactRule, Invocation, KillPolicy, Matcher, OutputPolicy
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy
 
 pytestmark = pytest.mark.slow
 
@@ -359,7 +360,7 @@ def test_of_a_thousand_secrets_in_argv_env_output_and_artifacts_none_is_on_disk(
 
 
 def test_a_hang_is_found_within_five_seconds_of_its_watch(tmp_path: Path) -> None:
-    from vdbg_env.runbook.invocation import Watch
+    from vdbg_env.runbook.model import Watch
 
     invocation = Invocation(
         step="step",

@@ -1,11 +1,19 @@
 """Small runbooks and step results for the tests of the engine and of who runs its decisions."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, Observation
+from vdbg_env.runbook.model.fields import Part
 from vdbg_env.runbook.state import ResultValue, StepResult
 
 Artifacts = Mapping[str, int] | None
+P = TypeVar("P", bound=Part)
+
+
+def changed(part: P, **fields: object) -> P:
+    """A copy of a part of a runbook with some of its fields changed."""
+    return part.model_copy(update=fields)
 
 
 def crashed(step: str, *matchers: str, attempt: int = 1, rank: int = 0, artifacts: Artifacts = None) -> Observation:

@@ -17,14 +17,16 @@ from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.runbook.invocation import KillPolicy, Matcher
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import (
     Builtin,
     Command,
     End,
+    KillPolicy,
     Manual,
+    Matcher,
     Outcome,
+    Question,
     Repeat,
     Run,
     Runbook,
@@ -56,17 +58,19 @@ def small_runbook(name: str = "small") -> Runbook:
             Uses(
                 id="check",
                 title="Check",
-                builtin=Builtin(name="gpu-health", version=1),
+                uses="builtin/gpu-health@v1",
                 outcomes=(Outcome(status=Status.PASS, next=ToStep(step="baseline")),),
             ),
             _run("baseline", ToStep(step="ask"), repeat=Repeat(count=2)),
             Manual(
                 id="ask",
                 title="Ask",
-                prompt="Go on?",
-                choices={"yes": ToStep(step="blocking"), "no": End()},
-                default="yes",
-                timeout_s=1.0,
+                question=Question(
+                    prompt="Go on?",
+                    choices={"yes": ToStep(step="blocking"), "no": End()},
+                    default="yes",
+                    timeout_s=1.0,
+                ),
             ),
             _run("blocking", ToRunbook(runbook="other")),
         )
@@ -87,7 +91,7 @@ def _run(step: str, following: ToStep | ToRunbook | End, repeat: Repeat = Repeat
         env={"STEP": step},
         repeat=repeat,
         kill=KillPolicy(grace_s=0.5),
-        matchers=(Matcher(name="ima", pattern="illegal memory access"),),
+        matchers={"ima": Matcher(name="ima", pattern="illegal memory access")},
         outcomes=(
             Outcome(status=Status.REPRODUCED, when="has(matched.ima)", next=following),
             Outcome(status=Status.UNRESOLVED, next=following),

@@ -8,7 +8,8 @@ from typing import Any
 from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.evidence.observation import Observation
-from vdbg_env.runbook.invocation import Invocation, KillPolicy
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import KillPolicy
 from vdbg_env.supervisor.process_tree import marked
 from vdbg_env.supervisor.watch.helpers import MARK
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.shipped import RUNBOOKS
@@ -81,17 +81,14 @@ class Told:
         return f"runbook {self.handed_to}" if self.handed_to else str(self.finish and self.finish.verdict.value)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _MarkedStep(ToStep):
     index: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class _MarkedRunbook(ToRunbook):
     index: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class _MarkedEnd(End):
     index: int
 
@@ -109,7 +106,7 @@ def declared(runbook: Runbook) -> frozenset[Branch]:
 def _declared(runbook: Runbook) -> Iterator[Branch]:
     for step in runbook.steps:
         if isinstance(step, Manual):
-            yield from ((step.id, choice) for choice in step.choices)
+            yield from ((step.id, choice) for choice in step.question.choices)
         yield from ((step.id, number) for number, _ in enumerate(step.outcomes))
         if step.condition is not None:
             yield step.id, SKIPPED
@@ -238,12 +235,12 @@ def _promised(name: str, result: StepResult) -> StepResult:
 
 def _marked(runbook: Runbook) -> Runbook:
     """Number every outcome's way on, so that the record tells which of several with one status was taken."""
-    return replace(runbook, steps=tuple(_marked_step(step) for step in runbook.steps))
+    return runbook.model_copy(update={"steps": tuple(_marked_step(step) for step in runbook.steps)})
 
 
 def _marked_step(step: Step) -> Step:
     outcomes = tuple(_marked_outcome(number, outcome) for number, outcome in enumerate(step.outcomes))
-    return replace(step, outcomes=outcomes)
+    return step.model_copy(update={"outcomes": outcomes})
 
 
 def _marked_outcome(number: int, outcome: Outcome) -> Outcome:
@@ -255,7 +252,7 @@ def _marked_outcome(number: int, outcome: Outcome) -> Outcome:
             following = _MarkedRunbook(runbook=runbook, index=number)
         case End():
             following = _MarkedEnd(index=number)
-    return replace(outcome, next=following)
+    return outcome.model_copy(update={"next": following})
 
 
 def _taken(visit: StepVisit) -> Branch | None:

@@ -36,8 +36,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "triage", "knowledge",
     ),
     "runbook": (
-        "quantities", "invocation", "model", "workload", "state", "verdict", "catalogue", "expressions", "parsing",
-        "lint", "parse", "machine",
+        "model", "workload", "invocation", "state", "verdict", "catalogue", "expressions", "parsing", "lint", "load",
+        "machine",
     ),
     "record": ("atomic_write", "redaction", "codec", "event_log", "run_directory", "progress", "diff", "dumps"),
     "report": ("plain_text", "codec", "core", "lineinfo", "run"),

@@ -95,7 +95,7 @@ def validate(model: type[Model], source: YamlSource) -> Model:
     from pydantic import ValidationError
 
     try:
-        return model.model_validate(source.value)
+        return model.model_validate(source.value, by_alias=True, by_name=False, context={"document": source.name})
     except ValidationError as error:
         raise BadDocument(tuple(_model_complaints(error, source, model))) from None
 
@@ -230,6 +230,7 @@ def _syntax_complaint(error: yaml.MarkedYAMLError, name: str, lines: Sequence[st
 def _model_complaints(error: ValidationError, source: YamlSource, model: type[BaseModel]) -> Iterator[Complaint]:
     for problem in error.errors(include_url=False):
         path = _known_path(problem["loc"], source.value)
+        is_key = problem["loc"][-1:] == ("[key]",)
         match problem["type"]:
             case "extra_forbidden":
                 key = str(problem["loc"][-1])
@@ -246,10 +247,10 @@ def _model_complaints(error: ValidationError, source: YamlSource, model: type[Ba
                 options = re.findall(r"'([^']*)'", expected)
                 got = str(problem["input"])
                 what = f"{got!r} is not one of {', '.join(options)}"
-                yield source.complaint(path, what, suggestion=nearest(got, options))
+                yield source.complaint(path, what, key=is_key, suggestion=nearest(got, options))
             case _:
                 what = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-                yield source.complaint(path, what[:1].lower() + what[1:])
+                yield source.complaint(path, what[:1].lower() + what[1:], key=is_key)
 
 
 def _known_path(loc: Sequence[str | int], value: Value) -> Path:

@@ -108,8 +108,8 @@ def _steps(plan: Plan) -> Iterator[str]:
 def _by_hand(planned: PlannedStep) -> Iterator[str]:
     """Yield the lines to type for a step; none for a question and for the report."""
     match planned.step:
-        case Uses(builtin=builtin):
-            contract = catalogue.contract(builtin.name, builtin.version)
+        case Uses() as step:
+            contract = catalogue.contract(step.name, step.version)
             yield from contract.by_hand if contract else ()
         case Run() as step if planned.invocation:
             env = planned.changes.get("env")
@@ -158,7 +158,7 @@ def _sign(plan: Plan, step: Step, outcome: Outcome) -> str | None:
     found = _SEEN.search(outcome.when or "")
     if found is None or found[1] == "failure":
         return None
-    own = {m.name: m for m in step.matchers} if isinstance(step, Run) else {}
+    own = step.matchers if isinstance(step, Run) else {}
     matcher = own.get(found[1]) or plan.runbook.matchers.get(found[1])
     return _plain(matcher.pattern) if matcher else None
 

@@ -9,8 +9,8 @@ from typing import assert_never
 from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.machine.plan import next_text
 from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Runbook, Step, Uses
+from vdbg_env.runbook.model.quantities import duration_text, size_text
 from vdbg_env.runbook.parsing.library import Library
-from vdbg_env.runbook.quantities import duration_text, size_text
 
 _WIDTH = 96
 
@@ -92,7 +92,7 @@ def runbook_json(runbook: Runbook) -> dict[str, Data]:
 
 def _leads(step: Step) -> Iterator[str]:
     if isinstance(step, Manual):
-        yield from (f"{choice} -> {next_text(target)}" for choice, target in step.choices.items())
+        yield from (f"{choice} -> {next_text(target)}" for choice, target in step.question.choices.items())
     for outcome in step.outcomes:
         when = f" if {outcome.when}" if outcome.when else ""
         yield f"{outcome.status} -> {next_text(outcome.next)}{when}"
@@ -101,11 +101,11 @@ def _leads(step: Step) -> Iterator[str]:
 def _does(step: Step) -> Iterator[str]:
     match step:
         case Uses():
-            contract = catalogue.contract(step.builtin.name, step.builtin.version)
-            yield f"uses {step.builtin}: {contract.does if contract else ''}"
+            contract = catalogue.contract(step.name, step.version)
+            yield f"uses {step.uses}: {contract.does if contract else ''}"
         case Manual():
-            yield f"asks: {step.prompt}"
-            yield f"takes {step.default!r} after {duration_text(step.timeout_s)}"
+            yield f"asks: {step.question.prompt}"
+            yield f"takes {step.question.default!r} after {duration_text(step.question.timeout_s)}"
         case Run():
             yield f"runs {step.command}, up to {step.repeat.count} times"
             yield from (f"sets {name}={value}" for name, value in step.env.items() if value is not None)
@@ -115,7 +115,7 @@ def _does(step: Step) -> Iterator[str]:
                 yield "under " + " ".join(step.argv.wrap)
             yield from (f"adds {word}" for word in step.argv.append)
             yield from (f"removes {word}" for word in step.argv.remove)
-            for rule in step.artifacts:
+            for rule in step.artifacts.values():
                 limit = f", at most {size_text(rule.max_size)} each" if rule.max_size else ""
                 yield f"collects {rule.glob}{limit}"
         case _:

@@ -14,7 +14,8 @@ from typing import Any
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.redaction.compressed import mask_artifact
-from vdbg_env.runbook.invocation import ArtifactRule, Invocation
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.supervisor.processes import trees
 from vdbg_env.supervisor.state import lock_file, result_file
 

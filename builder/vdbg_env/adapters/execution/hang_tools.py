@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.job_builder import PACKAGES
 from vdbg_env.application.ports import ProgramRunner
-from vdbg_env.runbook.invocation import HangAction
+from vdbg_env.runbook.model import HangAction
 from vdbg_env.supervisor.job import HangCommand
 
 _DUMP_LIMIT_S = 600.0

@@ -14,7 +14,8 @@ import vdbg_env
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.record.redaction.secrets import as_literals, secret_values
-from vdbg_env.runbook.invocation import OURS, HangAction, Invocation, Matcher, ServerDriver
+from vdbg_env.runbook.invocation import OURS, Invocation
+from vdbg_env.runbook.model import HangAction, Matcher, ServerDriver
 from vdbg_env.supervisor import job as orders
 from vdbg_env.supervisor.processes.cgroups import KINDS
 from vdbg_env.supervisor.watch import helpers
@@ -120,9 +121,9 @@ def _matcher(matcher: Matcher) -> orders.MatcherOrder:
 
 def _driver(driver: ServerDriver, settings: StepSettings) -> tuple[str, ...]:
     document = {
-        "ready_url": driver.ready_url,
-        "ready_timeout_s": driver.ready_timeout_s,
-        "replay": str(settings.cwd / driver.replay) if driver.replay else None,
+        "ready_url": driver.ready.http,
+        "ready_timeout_s": driver.ready.timeout_s,
+        "replay": str(settings.cwd / driver.replay),
     }
     return (*settings.interpreter, str(settings.packages / SUPERVISOR / "request_driver.py"), json.dumps(document))
 

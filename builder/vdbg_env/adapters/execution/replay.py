@@ -18,7 +18,8 @@ from vdbg_env.adapters.execution.attempt_result import observation
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.observation import Match, Observation
-from vdbg_env.runbook.invocation import Invocation, Matcher
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import Matcher
 from vdbg_env.supervisor.job import MatcherOrder
 from vdbg_env.supervisor.output.capture import LineMatcher, Matchers
 from vdbg_env.supervisor.state.result_file import NAME as ENDED

@@ -14,7 +14,7 @@ from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest
 from vdbg_env.common.resources import data_dir
 from vdbg_env.common.yaml_source import YamlSource
-from vdbg_env.runbook import parse
+from vdbg_env.runbook.load import load
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.parsing.library import Library
 
@@ -98,7 +98,7 @@ class RunbookLibrary:
     def load_entry(self, entry: Entry) -> Runbook:
         """Return the linted runbook of one file; raises BadDocument with every complaint."""
         source = _source(entry.path)
-        runbook = parse.load(source, self.steps, runbooks=[x.name for x in self.entries])
+        runbook = load(source, self.steps, runbooks=[x.name for x in self.entries])
         if runbook.name != entry.path.stem:
             what = f"the file is called {entry.path.name}, so the runbook's name is {entry.path.stem!r}"
             raise BadDocument((source.complaint(("metadata", "name"), what),))

@@ -19,7 +19,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.step_container import DATA
 from vdbg_env.runbook.machine.plan import as_json, as_text, plan
-from vdbg_env.runbook.quantities import duration_s
+from vdbg_env.runbook.model.quantities import duration_s
 from vdbg_env.runbook.state import Facts
 
 

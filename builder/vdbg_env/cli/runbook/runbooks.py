@@ -17,7 +17,7 @@ from vdbg_env.cli.composition import programs
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report import runbook_text as explain
 from vdbg_env.report.failure_page import render_all
-from vdbg_env.runbook.parsing.schema import json_schema
+from vdbg_env.runbook.model.runbook import json_schema
 
 _FILES = click.option(
     "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."

@@ -36,7 +36,7 @@ def names(runbook: Runbook, step: Step, moment: Moment) -> Names:
     if isinstance(step, Run):
         here["ended"] = _ENDED
         here["matched"] = dict.fromkeys(_matchers(runbook, step), _MATCH)
-        here["artifacts"] = {rule.name: _ARTIFACT for rule in step.artifacts}
+        here["artifacts"] = dict.fromkeys(step.artifacts, _ARTIFACT)
         here["attempts"] = None
     if moment == "after":
         here["results"] = _result_names(step)
@@ -67,7 +67,7 @@ def _builtins(step: Step) -> Sequence[Builtin]:
         case Run():
             return step.readers
         case Uses():
-            return (step.builtin,)
+            return (step,)
         case Manual():
             return ()
         case _:
@@ -89,7 +89,7 @@ def values_of_attempts(step: Run, observations: Sequence[Observation]) -> dict[s
     return {
         "ended": _ended(first_failure(observations)),
         "matched": _matched(observations),
-        "artifacts": {rule.name: _artifacts(rule.name, observations) for rule in step.artifacts},
+        "artifacts": {name: _artifacts(name, observations) for name in step.artifacts},
         "attempts": len({x.attempt for x in observations}),
     }
 
@@ -193,7 +193,7 @@ def _record_names(step: Step) -> Names:
         "choice": None,
         "ended": _ENDED,
         "results": _result_names(step),
-        "artifacts": {rule.name: _ARTIFACT for rule in step.artifacts} if isinstance(step, Run) else {},
+        "artifacts": dict.fromkeys(step.artifacts, _ARTIFACT) if isinstance(step, Run) else {},
     }
 
 
@@ -202,7 +202,7 @@ def _record(step: Step, trail: Sequence[StepRecord]) -> Data:
     record = next((x for x in reversed(trail) if x.step == step.id), None)
     artifacts: dict[str, Data] = {}
     if isinstance(step, Run):
-        artifacts = {rule.name: {"count": 0, "size": 0, "paths": []} for rule in step.artifacts}
+        artifacts = {name: {"count": 0, "size": 0, "paths": []} for name in step.artifacts}
     return {
         "outcome": record.outcome.value if record and record.outcome else "",
         "visited": record is not None and record.skipped_because is None,
@@ -251,4 +251,4 @@ def _artifacts(name: str, observations: Sequence[Observation]) -> Data:
 
 
 def _matchers(runbook: Runbook, step: Run) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*runbook.matchers, *(matcher.name for matcher in step.matchers))))
+    return tuple(dict.fromkeys((*runbook.matchers, *step.matchers)))

@@ -10,10 +10,23 @@ from vdbg_env.common.yaml_source import Path
 from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.expressions import scope, template
 from vdbg_env.runbook.expressions.cel import BadExpression, Names, compile_condition
-from vdbg_env.runbook.invocation import ArtifactRule, Matcher
 from vdbg_env.runbook.lint import patterns
 from vdbg_env.runbook.lint.paths import path_complaints
-from vdbg_env.runbook.model import Builtin, Command, Data, Input, Manual, Outcome, Run, Runbook, Step, ToRunbook, Uses
+from vdbg_env.runbook.model import (
+    ArtifactRule,
+    Builtin,
+    Command,
+    Data,
+    Input,
+    Manual,
+    Matcher,
+    Outcome,
+    Run,
+    Runbook,
+    Step,
+    ToRunbook,
+    Uses,
+)
 from vdbg_env.runbook.parsing.locations import Places
 from vdbg_env.runbook.workload import engine_args
 
@@ -76,8 +89,8 @@ def _command_texts(command: Command) -> Iterator[tuple[Path, str]]:
         yield from ((("argv", i), word) for i, word in enumerate(command.argv))
     yield from ((("env", name), text) for name, text in command.env.items() if text is not None)
     if command.driver:
-        yield ("driver", "replay"), command.driver.replay or ""
-        yield ("driver", "ready", "http"), command.driver.ready_url
+        yield ("driver", "replay"), command.driver.replay
+        yield ("driver", "ready", "http"), command.driver.ready.http
 
 
 def _texts(texts: Iterable[tuple[Path, str]], path: Path, names: Names, places: Places) -> Iterator[Complaint]:
@@ -144,15 +157,16 @@ class _Step:
             case Run():
                 yield from self._run(step)
             case Uses():
-                yield from self._builtin(step.builtin, "step", (*self.path,))
+                yield from self._builtin(step, "step", (*self.path,))
                 yield from self._results(step.results)
             case Manual():
                 yield from _compiled(
-                    template.check, step.prompt, (*self.path, "manual", "prompt"), self.before, self.places
+                    template.check, step.question.prompt, (*self.path, "manual", "prompt"), self.before, self.places
                 )
-                if step.default not in step.choices:
-                    what = f"the default {step.default!r} is none of the choices: {', '.join(step.choices)}"
-                    close = nearest(step.default, step.choices)
+                default, choices = step.question.default, step.question.choices
+                if default not in choices:
+                    what = f"the default {default!r} is none of the choices: {', '.join(choices)}"
+                    close = nearest(default, choices)
                     yield self.places.complaint((*self.path, "manual", "default"), what, suggestion=close)
             case _:
                 assert_never(step)
@@ -171,8 +185,8 @@ class _Step:
         for name, what in engine_args.problems(step.engine_args):
             yield self.places.complaint((*self.path, "engine_args", name), what, key=True)
         yield from _texts(_strings(dict(step.engine_args)), (*self.path, "engine_args"), self.before, self.places)
-        yield from _matchers(step.matchers, (*self.path, "matchers"), self.places)
-        yield from _artifacts(step.artifacts, (*self.path, "artifacts"), self.places)
+        yield from _matchers(step.matchers.values(), (*self.path, "matchers"), self.places)
+        yield from _artifacts(step.artifacts.values(), (*self.path, "artifacts"), self.places)
         if step.repeat.until is not None:
             names = scope.names(self.runbook, step, "attempt")
             yield from self._condition(step.repeat.until, (*self.path, "repeat", "until"), names)
@@ -195,18 +209,18 @@ class _Step:
             yield from _compiled(template.check, text, (*self.path, "results", name), names, self.places)
 
     def _builtin(self, builtin: Builtin, role: str, path: Path) -> Iterator[Complaint]:
-        if not builtin.name:
-            return  # not even of the right form: the parser has said so
         contract = catalogue.contract(builtin.name, builtin.version)
         if contract is None or contract.role != role:
             known = [f"builtin/{x.name}@v{x.version}" for x in catalogue.BUILTINS if x.role == role]
-            what = f"{builtin} is no built-in {role}; there are: {', '.join(known)}"
-            yield self.places.complaint((*path, "uses"), what, suggestion=nearest(str(builtin), known))
+            what = f"{builtin.uses} is no built-in {role}; there are: {', '.join(known)}"
+            yield self.places.complaint((*path, "uses"), what, suggestion=nearest(builtin.uses, known))
             return
         for name, value in builtin.parameters.items():
             where = (*path, "with", name)
             if name not in contract.parameters:
-                what = f"{builtin} takes no parameter {name!r}; it takes: {', '.join(contract.parameters) or 'none'}"
+                what = (
+                    f"{builtin.uses} takes no parameter {name!r}; it takes: {', '.join(contract.parameters) or 'none'}"
+                )
                 yield self.places.complaint(where, what, key=True, suggestion=nearest(name, contract.parameters))
             yield from _texts(_strings(value), where, self.before, self.places)
 

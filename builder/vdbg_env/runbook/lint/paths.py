@@ -99,7 +99,7 @@ def _forced(step: Step, leads: Sequence[tuple[Path, Next]]) -> list[tuple[Path, 
     """Return the edges that are walked without a person's doing."""
 
     def chosen(path: Path) -> bool:
-        return isinstance(step, Manual) and path[-2:-1] == ("choices",) and path[-1] != step.default
+        return isinstance(step, Manual) and path[-2:-1] == ("choices",) and path[-1] != step.question.default
 
     return [(path, target.step) for path, target in leads if isinstance(target, ToStep) and not chosen(path)]
 
@@ -109,7 +109,7 @@ def _edges(index: int, step: Step, places: Places) -> Iterator[tuple[Path, Next]
     path: Path = ("spec", "steps", index)
     match step:
         case Manual():
-            yield from (((*path, "manual", "choices", name), x) for name, x in step.choices.items())
+            yield from (((*path, "manual", "choices", name), x) for name, x in step.question.choices.items())
         case Run() | Uses():
             for number, outcome in enumerate(step.outcomes):
                 yield _written(path, number, outcome.status.value, places), outcome.next

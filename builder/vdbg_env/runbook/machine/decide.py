@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import assert_never
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.expressions import scope, template
 from vdbg_env.runbook.expressions.cel import ExpressionFailed, Names, Value, compile_condition
-from vdbg_env.runbook.invocation import Invocation, ServerDriver
-from vdbg_env.runbook.model import ArgvOverlay, Builtin, Command, Manual, Run, Step, Uses
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import ArgvOverlay, Builtin, Command, Manual, Ready, Run, ServerDriver, Step, Uses
 from vdbg_env.runbook.state import AskPerson, Decision, RunState, RunStep, UseBuiltin
 from vdbg_env.runbook.workload import engine_args
 from vdbg_env.runbook.workload.overlay import overlaid_argv, overlaid_env
@@ -54,7 +53,7 @@ def decision(state: RunState, step: Step) -> Decision:
             case Run():
                 return _run(state, step, names, values)
             case Uses():
-                builtin = filled_builtin(step.builtin, names, values)
+                builtin = filled_builtin(step, names, values)
                 return UseBuiltin(
                     step=step.id,
                     name=builtin.name,
@@ -65,10 +64,10 @@ def decision(state: RunState, step: Step) -> Decision:
             case Manual():
                 return AskPerson(
                     step=step.id,
-                    prompt=template.fill_text(step.prompt, names, values),
-                    choices=tuple(step.choices),
-                    default=step.default,
-                    timeout_s=step.timeout_s,
+                    prompt=template.fill_text(step.question.prompt, names, values),
+                    choices=tuple(step.question.choices),
+                    default=step.question.default,
+                    timeout_s=step.question.timeout_s,
                 )
             case _:
                 assert_never(step)
@@ -80,7 +79,7 @@ def filled_builtin(builtin: Builtin, names: Names, values: dict[str, Value]) -> 
     """Return the built-in with final parameters; raises ExpressionFailed."""
     filled = template.fill(dict(builtin.parameters), names, values)
     assert isinstance(filled, dict)
-    return replace(builtin, parameters=filled)
+    return Builtin(uses=builtin.uses, parameters=filled)
 
 
 def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> RunStep:
@@ -93,7 +92,7 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
     )
     argv, hook = _engine_args(state, step, base, names, values)
     env = overlaid_env(command.env, hook, step.env)
-    matchers = {**state.runbook.matchers, **{matcher.name: matcher for matcher in step.matchers}}
+    matchers = {**state.runbook.matchers, **step.matchers}
     invocation = Invocation(
         step=step.id,
         attempt=1,
@@ -105,7 +104,7 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
         watch=step.watch,
         output=step.output,
         matchers=(*matchers.values(), *((engine_args.WITNESS,) if hook else ())),
-        artifacts=step.artifacts,
+        artifacts=tuple(step.artifacts.values()),
         driver=_driver(command, names, values),
         verify_env=step.verify_env,
     )
@@ -159,11 +158,12 @@ def _words(words: tuple[str, ...], names: Names, values: dict[str, Value]) -> tu
 def _driver(command: Command, names: Names, values: dict[str, Value]) -> ServerDriver | None:
     if command.driver is None:
         return None
-    replay = template.fill_text(command.driver.replay, names, values) if command.driver.replay else ""
+    replay = template.fill_text(command.driver.replay, names, values)
     if not replay:
         return None  # nothing to send: the command is run to its own end
-    url = template.fill_text(command.driver.ready_url, names, values)
-    return replace(command.driver, ready_url=url, replay=replay)
+    ready = command.driver.ready
+    url = template.fill_text(ready.http, names, values)
+    return ServerDriver(replay=replay, ready=Ready(http=url, timeout_s=ready.timeout_s))
 
 
 def _before(state: RunState, step: Step) -> tuple[Names, dict[str, Value]]:

@@ -45,7 +45,8 @@ def _value(
             cause=wanted.description or None,
             next_step=f"vdbg-env runbook {runbook.name} {how}",
         )
-    return wanted.default
+    default: Data = wanted.default
+    return default
 
 
 def typed(wanted: Input, text: str) -> Data:

@@ -36,10 +36,11 @@ def record(state: RunState, step: Step, result: StepResult) -> StepRecord:
 
 
 def _answer(step: Manual, result: StepResult) -> StepRecord:
-    choice = step.default if result.choice is None else result.choice
-    if choice not in step.choices:
-        raise BadInput(f"{choice!r} is no answer to step {step.id!r}; it takes {', '.join(step.choices)}")
-    return StepRecord(step=step.id, outcome=None, next=step.choices[choice], choice=choice, notes=result.notes)
+    choice = step.question.default if result.choice is None else result.choice
+    choices = step.question.choices
+    if choice not in choices:
+        raise BadInput(f"{choice!r} does not answer step {step.id!r}; it takes {', '.join(choices)}")
+    return StepRecord(step=step.id, outcome=None, next=choices[choice], choice=choice, notes=result.notes)
 
 
 class _Judge:
@@ -165,7 +166,7 @@ class _Judge:
         if not isinstance(target, ToRunbook) or not template.is_template(target.runbook):
             return target
         name = self._text(target.runbook)
-        return replace(target, runbook=name) if name else End()
+        return target.model_copy(update={"runbook": name}) if name else End()
 
     def _text(self, text: str | None) -> str | None:
         if text is None:

@@ -7,7 +7,7 @@ sees (its `if`, a path it left behind) is shown as the expression it is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from vdbg_env.common.errors import BadInput
@@ -16,7 +16,7 @@ from vdbg_env.runbook.expressions.cel import ExpressionFailed, compile_condition
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine import decide
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Runbook, Step, ToRunbook, ToStep, Uses
-from vdbg_env.runbook.quantities import duration_text
+from vdbg_env.runbook.model.quantities import duration_text
 from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, Verdict
 from vdbg_env.runbook.workload.inputs import Inputs
 
@@ -86,7 +86,7 @@ def _invocation(state: RunState, step: Run, runs: Whether) -> Invocation | None:
 
 def _whether(state: RunState, step: Step) -> tuple[Whether, str | None]:
     """Say whether a step would run: without its condition first, because that may hang on what nobody has seen yet."""
-    reason = decide.why_skipped(state, replace(step, condition=None))
+    reason = decide.why_skipped(state, step.model_copy(update={"condition": None}))
     if reason:
         return "no", reason
     if step.condition is None:
@@ -135,7 +135,8 @@ def _leads_to(step: Step) -> list[tuple[str, str | None, Next]]:
         case Run() | Uses():
             return [(outcome.status.value, outcome.when, outcome.next) for outcome in step.outcomes]
         case Manual():
-            return [(name, "the default" if name == step.default else None, x) for name, x in step.choices.items()]
+            asked = step.question
+            return [(name, "the default" if name == asked.default else None, x) for name, x in asked.choices.items()]
         case _:
             assert_never(step)
 
@@ -179,9 +180,11 @@ def _step_json(planned: PlannedStep) -> Data:
     }
     match step:
         case Uses():
-            document |= {"kind": "uses", "uses": str(step.builtin), "timeout_s": step.timeout_s}
+            document |= {"kind": "uses", "uses": step.uses, "timeout_s": step.timeout_s}
         case Manual():
-            document |= {"kind": "manual", "prompt": step.prompt, "default": step.default, "timeout_s": step.timeout_s}
+            asked = step.question
+            document |= {"kind": "manual", "prompt": asked.prompt, "default": asked.default}
+            document["timeout_s"] = asked.timeout_s
         case Run() if invocation is not None:
             document |= {
                 "kind": "run",
@@ -228,10 +231,11 @@ def _step_lines(planned: PlannedStep) -> list[str]:
     lines = [planned.why_not] if planned.why_not else []
     match step:
         case Uses():
-            lines.append(f"{step.builtin}{_limit(step.timeout_s)}")
+            lines.append(f"{step.uses}{_limit(step.timeout_s)}")
         case Manual():
-            lines.append(f"asks: {step.prompt}")
-            lines.append(f"takes {step.default!r} after {duration_text(step.timeout_s)}, at once in batch")
+            asked = step.question
+            lines.append(f"asks: {asked.prompt}")
+            lines.append(f"takes {asked.default!r} after {duration_text(asked.timeout_s)}, at once in batch")
         case Run() if invocation is not None:
             lines.append("argv " + " ".join(quoted(word) for word in invocation.argv))
             changed = planned.changes.get("env", {})

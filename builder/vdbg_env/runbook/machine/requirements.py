@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vdbg_env.runbook.model import Requires
-from vdbg_env.runbook.quantities import size_text
+from vdbg_env.runbook.model.quantities import size_text
 from vdbg_env.runbook.state import Facts
 
 

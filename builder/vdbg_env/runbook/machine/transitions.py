@@ -134,7 +134,7 @@ def _after_skip(state: RunState, step_id: str) -> Next:
     if step.skipped:
         return step.skipped.next
     if isinstance(step, Manual):
-        return step.choices[step.default]
+        return step.question.choices[step.question.default]
     return step.outcomes[-1].next
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from vdbg_env.runbook.invocation import Matcher
-from vdbg_env.runbook.model import Data
+from vdbg_env.runbook.model import Data, Matcher
 from vdbg_env.runbook.workload.overlay import without_flags
 
 VARIABLE = "VDBG_VLLM_ENGINE_ARGS"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from vdbg_env.adapters.execution.job_builder import PACKAGES, StepSettings, orders_for
-from vdbg_env.runbook.invocation import Invocation, ServerDriver
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import Ready, ServerDriver
 from vdbg_env.supervisor.job import Orders, from_json, settled, to_json
 from vdbg_env.supervisor.state import ownership
 
@@ -50,7 +51,7 @@ def test_a_secret_of_an_image_is_known_beforehand() -> None:
 
 def test_the_driver_is_started_by_the_python_of_the_place() -> None:
     invocation = Invocation(
-        step="s", attempt=1, argv=("x",), driver=ServerDriver(ready_url="http://127.0.0.1:1/", replay="r.jsonl")
+        step="s", attempt=1, argv=("x",), driver=ServerDriver(ready=Ready(http="http://127.0.0.1:1/"), replay="r.jsonl")
     )
     argv = order(invocation, python="/image/python3", packages=Path("/run/vdbg-env")).driver
     assert argv[:4] == ("/image/python3", "-I", "-S", "/run/vdbg-env/vdbg_env/supervisor/request_driver.py")

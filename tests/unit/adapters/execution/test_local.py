@@ -16,15 +16,8 @@ from tests.support.patience import patience
 from tests.support.steps import ENV, place, python, runner, seen, survivors
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
-from vdbg_env.runbook.invocation import (
-    ArtifactRule,
-    Invocation,
-    KillPolicy,
-    Matcher,
-    OutputPolicy,
-    ServerDriver,
-    Watch,
-)
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Ready, ServerDriver, Watch
 from vdbg_env.supervisor.job import HangCommand
 
 NASTY = Path(__file__).parents[3] / "workloads" / "nasty.py"
@@ -286,7 +279,7 @@ def test_a_server_is_driven_and_then_stopped(tmp_path: Path) -> None:
         {"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": {"prompt": i}} for i in range(3)
     ]
     (tmp_path / "requests.jsonl").write_text("\n".join(json.dumps(r) for r in requests))
-    driver = ServerDriver(ready_url=f"http://127.0.0.1:{port}/health", replay="requests.jsonl", ready_timeout_s=10)
+    driver = ServerDriver(ready=Ready(http=f"http://127.0.0.1:{port}/health", timeout_s=10), replay="requests.jsonl")
     env = {"PORT_FILE": str(tmp_path / "port")}
     found = seen(tmp_path, python(server, driver=driver, env=env))
     assert found.ended.by is EndedBy.STOPPED
@@ -304,7 +297,9 @@ def free_port() -> int:
 
 
 def test_a_server_that_never_gets_ready_is_out_of_time(tmp_path: Path) -> None:
-    driver = ServerDriver(ready_url=f"http://127.0.0.1:{free_port()}/health", ready_timeout_s=0.5)
+    driver = ServerDriver(
+        ready=Ready(http=f"http://127.0.0.1:{free_port()}/health", timeout_s=0.5), replay="none.jsonl"
+    )
     found = seen(tmp_path, python("import time; time.sleep(60)", driver=driver))
     assert (found.ended.by, found.ended.message) == (EndedBy.TIMEOUT, "the server was not ready after 0.5 s")
 

@@ -110,7 +110,7 @@ class Bench:
             artifacts=self.artifacts,
             directory="steps/s/1/localhost-0",
         )
-        reading = self.steps().read(Builtin(name=name, version=1, parameters=parameters), (seen,), self.context)
+        reading = self.steps().read(Builtin(uses=f"builtin/{name}@v1", parameters=parameters), (seen,), self.context)
         return StepResult(step="s", results=reading.results, findings=reading.findings, notes=reading.notes)
 
 

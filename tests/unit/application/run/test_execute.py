@@ -23,6 +23,7 @@ from tests.support.killing import (
     outcome,
     run,
 )
+from tests.support.runbooks import changed
 from vdbg_env.application.run.execute import StepContext, run_runbook
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
@@ -147,7 +148,7 @@ def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_ru
     book = small_run.small_runbook()
     first = book.steps[0]
     assert isinstance(first, Uses)
-    book = replace(book, steps=(replace(first, timeout_s=0.3), *book.steps[1:]))
+    book = changed(book, steps=(changed(first, timeout_s=0.3), *book.steps[1:]))
     order = replace(small_run.order(path), state=transitions.start(book, {}, Facts())[0])
     with order.directory.locked():
         end = run_runbook(order, replace(small_run.context(path), builtins=Slow()))

@@ -7,11 +7,12 @@ from jsonschema import Draft202012Validator
 
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
+from tests.support.runbooks import changed
 from tests.support.shipped import RUNBOOKS, shipped
 from vdbg_env.common.errors import BadInput
 from vdbg_env.runbook.machine import plan
 from vdbg_env.runbook.machine.inputs import final_inputs
-from vdbg_env.runbook.parsing.schema import SCHEMA_FILE, json_schema
+from vdbg_env.runbook.model.runbook import SCHEMA_FILE, json_schema
 from vdbg_env.runbook.state import Facts
 
 RUNBOOK = shipped("illegal-memory-access")
@@ -66,10 +67,8 @@ def test_the_command_line_prints_plan_and_document(tmp_path: object) -> None:
 
 
 def test_a_sensitive_input_is_masked_in_the_plan() -> None:
-    from dataclasses import replace
-
-    wanted = replace(RUNBOOK.inputs["url"], sensitive=True)
-    runbook = replace(RUNBOOK, inputs={**RUNBOOK.inputs, "url": wanted})
+    wanted = changed(RUNBOOK.inputs["url"], sensitive=True)
+    runbook = changed(RUNBOOK, inputs={**RUNBOOK.inputs, "url": wanted})
     document = plan.as_json(plan.plan(runbook, final_inputs(runbook, {}, ("x",), {}), FACTS))
     inputs = document["inputs"]
     assert isinstance(inputs, dict)

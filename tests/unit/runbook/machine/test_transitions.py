@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.runbooks import crashed, hung, observation, ran, result
+from tests.support.runbooks import changed, crashed, hung, observation, ran, result
 from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.finding import Level
 from vdbg_env.evidence.observation import Ended, EndedBy, MemoryKills, Observation, WorkerEnvironment
-from vdbg_env.runbook.invocation import Matcher
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import (
     ArgvOverlay,
@@ -17,12 +16,15 @@ from vdbg_env.runbook.model import (
     End,
     Input,
     Manual,
+    Matcher,
     Outcome,
+    Question,
     Repeat,
     Run,
     Runbook,
     Skipped,
     Status,
+    StepRequires,
     ToRunbook,
     ToStep,
 )
@@ -81,10 +83,12 @@ RUNBOOK = Runbook(
         Manual(
             id="ask",
             title="Ask",
-            prompt="${{ steps.baseline.outcome }}: again?",
-            choices={"again": ToStep(step="baseline"), "stop": End()},
-            default="stop",
-            timeout_s=60,
+            question=Question(
+                prompt="${{ steps.baseline.outcome }}: again?",
+                choices={"again": ToStep(step="baseline"), "stop": End()},
+                default="stop",
+                timeout_s=60,
+            ),
         ),
     ),
 )
@@ -149,8 +153,8 @@ def test_an_outcome_may_name_the_runbook_by_what_was_seen(seen: dict[str, str], 
     baseline = RUNBOOK.steps[0]
     assert isinstance(baseline, Run)
     elsewhere = Outcome(status=Status.FAIL, next=ToRunbook(runbook="${{ results.runbook }}"))
-    step = replace(baseline, readers=(Builtin(name="triage", version=1),), outcomes=(elsewhere,))
-    state, _ = begin(replace(RUNBOOK, steps=(step, *RUNBOOK.steps[1:])))
+    step = changed(baseline, readers=(Builtin(uses="builtin/triage@v1"),), outcomes=(elsewhere,))
+    state, _ = begin(changed(RUNBOOK, steps=(step, *RUNBOOK.steps[1:])))
     _, decision = transitions.advance(state, result("baseline", crashed("baseline"), **seen))
     assert decision == expected
 
@@ -165,8 +169,8 @@ def test_an_outcome_that_leads_back_to_a_walked_runbook_is_passed_over() -> None
 def test_a_runbook_that_was_walked_is_not_walked_again() -> None:
     baseline = RUNBOOK.steps[0]
     assert isinstance(baseline, Run)
-    back = replace(baseline, outcomes=(Outcome(status=Status.FAIL, next=ToRunbook(runbook="out-of-memory")),))
-    small = replace(RUNBOOK, steps=(back, *RUNBOOK.steps[1:]))
+    back = changed(baseline, outcomes=(Outcome(status=Status.FAIL, next=ToRunbook(runbook="out-of-memory")),))
+    small = changed(RUNBOOK, steps=(back, *RUNBOOK.steps[1:]))
     state, _ = transitions.start(small, INPUTS, Facts(), came_from=("out-of-memory",))  # type: ignore[arg-type]
     _, decision = transitions.advance(state, result("baseline", crashed("baseline", "oom")))
     assert isinstance(decision, Finish)
@@ -215,9 +219,9 @@ def test_what_cannot_be_started_at_all_is_not_tried_again() -> None:
 
 def test_a_command_that_could_not_be_started_is_not_tried_with_another_setting_either() -> None:
     refused = Ended(by=EndedBy.NOT_STARTED, message="nope: No such file or directory")
-    first, second = replace(BLOCKING, id="first"), replace(BLOCKING, id="second")
-    leads_on = tuple(replace(outcome, next=ToStep(step="second")) for outcome in BLOCKING.outcomes)
-    state, _ = begin(replace(RUNBOOK, steps=(replace(first, outcomes=leads_on), second)))
+    first, second = changed(BLOCKING, id="first"), changed(BLOCKING, id="second")
+    leads_on = tuple(changed(outcome, next=ToStep(step="second")) for outcome in BLOCKING.outcomes)
+    state, _ = begin(changed(RUNBOOK, steps=(changed(first, outcomes=leads_on), second)))
     state, decision = transitions.advance(state, result("first", observation("first", ended=refused)))
     assert isinstance(decision, Finish)
     assert decision.why == "the workload was never run: nope: No such file or directory"
@@ -237,35 +241,38 @@ def test_a_command_that_could_not_be_started_is_not_tried_with_another_setting_e
 
 def test_a_tool_that_could_not_be_started_says_nothing_of_the_command_inside_it() -> None:
     refused = Ended(by=EndedBy.NOT_STARTED, message="tool: No such file or directory")
-    leads_on = tuple(replace(outcome, next=ToStep(step="second")) for outcome in BLOCKING.outcomes)
-    wrapped = replace(BLOCKING, id="first", argv=ArgvOverlay(wrap=("tool",)), outcomes=leads_on)
-    state, _ = begin(replace(RUNBOOK, steps=(wrapped, replace(BLOCKING, id="second"))))
+    leads_on = tuple(changed(outcome, next=ToStep(step="second")) for outcome in BLOCKING.outcomes)
+    wrapped = changed(BLOCKING, id="first", argv=ArgvOverlay(wrap=("tool",)), outcomes=leads_on)
+    state, _ = begin(changed(RUNBOOK, steps=(wrapped, changed(BLOCKING, id="second"))))
     state, decision = transitions.advance(state, result("first", observation("first", ended=refused)))
     assert isinstance(decision, RunStep)
     assert decision.invocation.step == "second"
 
 
 def test_a_missing_tool_skips_a_step_and_says_so() -> None:
-    sanitizer = replace(BLOCKING, tools=("compute-sanitizer",), skipped=Skipped(next=ToStep(step="ask")))
-    runbook = replace(RUNBOOK, steps=(sanitizer, *RUNBOOK.steps[2:]))
-    state, decision = begin(replace(runbook, steps=(sanitizer, _ask())), Facts(tools=frozenset({"gdb"})))
+    sanitizer = changed(
+        BLOCKING, requires=StepRequires(tools=("compute-sanitizer",)), skipped=Skipped(next=ToStep(step="ask"))
+    )
+    runbook = changed(RUNBOOK, steps=(sanitizer, *RUNBOOK.steps[2:]))
+    state, decision = begin(changed(runbook, steps=(sanitizer, _ask())), Facts(tools=frozenset({"gdb"})))
     assert isinstance(decision, AskPerson)
     assert state.trail[0].skipped_because == "compute-sanitizer is not at hand"
 
 
 def _ask() -> Manual:
-    return Manual(id="ask", title="Ask", prompt="?", choices={"stop": End()}, default="stop", timeout_s=1)
+    question = Question(prompt="?", choices={"stop": End()}, default="stop", timeout_s=1)
+    return Manual(id="ask", title="Ask", question=question)
 
 
 def test_a_condition_that_does_not_hold_skips_a_step() -> None:
-    runbook = replace(RUNBOOK, steps=(replace(BLOCKING, condition="inputs.deep"),))
+    runbook = changed(RUNBOOK, steps=(changed(BLOCKING, condition="inputs.deep"),))
     state, decision = begin(runbook)
     assert isinstance(decision, Finish)
     assert state.trail[0].skipped_because == "its condition does not hold: inputs.deep"
 
 
 def test_a_delta_that_did_not_reach_the_worker_has_tried_nothing() -> None:
-    state, _ = begin(replace(RUNBOOK, steps=(BLOCKING,)))
+    state, _ = begin(changed(RUNBOOK, steps=(BLOCKING,)))
     worker = WorkerEnvironment(pid=4, name="VLLM::Worker_TP0", seen={"CUDA_LAUNCH_BLOCKING": None})
     seen = replace(crashed("blocking", "ima"), workers=(worker,))
     state, decision = transitions.advance(state, result("blocking", seen))
@@ -281,7 +288,7 @@ def test_an_unknown_environment_makes_less_sure_and_is_said_and_is_no_error() ->
     unknown = replace(known, seen={}, known=False)
     told = []
     for worker in (known, unknown):
-        state, _ = begin(replace(RUNBOOK, steps=(BLOCKING,)))
+        state, _ = begin(changed(RUNBOOK, steps=(BLOCKING,)))
         seen = replace(crashed("blocking", "ima"), workers=(worker,))
         told.append(transitions.advance(state, result("blocking", seen))[0])
     sure, unsure = told

@@ -264,17 +264,15 @@ class Teller:
 
 def _marked(runbook: Runbook) -> Runbook:
     """Have every outcome make a finding whose rule is its own number, so that the record tells which was taken."""
-    return replace(
-        runbook,
-        steps=tuple(
-            replace(step, outcomes=tuple(_numbered(n, o) for n, o in enumerate(step.outcomes)))
-            for step in runbook.steps
-        ),
+    steps = (
+        step.model_copy(update={"outcomes": tuple(_numbered(n, o) for n, o in enumerate(step.outcomes))})
+        for step in runbook.steps
     )
+    return runbook.model_copy(update={"steps": tuple(steps)})
 
 
 def _numbered(number: int, outcome: Outcome) -> Outcome:
-    return replace(outcome, rule=f"outcome:{number}", how_known=HowKnown.LOG)
+    return outcome.model_copy(update={"rule": f"outcome:{number}", "how_known": HowKnown.LOG})
 
 
 def taken(state: RunState) -> set[str]:

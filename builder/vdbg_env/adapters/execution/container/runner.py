@@ -78,10 +78,10 @@ class ContainerSteps:
     def _visible(self, invocation: Invocation) -> tuple[Invocation, tuple[Mount, ...]]:
         """Have the requests that a server's driver replays seen in the container too."""
         driver = invocation.driver
-        if driver is None or driver.replay is None:
+        if driver is None:
             return invocation, ()
         path = str((self._here / driver.replay).resolve())
-        return replace(invocation, driver=replace(driver, replay=path)), (
+        return replace(invocation, driver=driver.model_copy(update={"replay": path})), (
             Mount(source=path, target=path, read_only=True),
         )
 

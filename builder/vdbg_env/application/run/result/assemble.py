@@ -15,7 +15,7 @@ from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.weigh_findings import judge
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.runbook.invocation import Invocation, placed
-from vdbg_env.runbook.model import Builtin, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
+from vdbg_env.runbook.model import End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Finish, RunStep, StepRecord
 from vdbg_env.runbook.workload import engine_args
 
@@ -175,8 +175,8 @@ def _next(following: Next) -> str:
 
 def _builtin(step: Step) -> str | None:
     match step:
-        case Uses(builtin=Builtin() as builtin):
-            return str(builtin)
+        case Uses(uses=builtin):
+            return builtin
         case Manual():
             return "a question to a person"
         case Run():

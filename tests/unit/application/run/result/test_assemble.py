@@ -13,7 +13,6 @@ from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import (
-    Builtin,
     Command,
     End,
     Repeat,
@@ -28,8 +27,8 @@ from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, StepRecord,
 from vdbg_env.runbook.workload.inputs import Inputs
 
 BASELINE = Run(id="baseline", title="Does it reproduce?", command="main", env={"B": None, "D": "${{ rank.dir }}"})
-CORE = Uses(id="core", title="Read the core", builtin=Builtin(name="decode-gpu-core", version=1))
-UNUSED = Uses(id="locate", title="Look up the PC", builtin=Builtin(name="locate", version=1))
+CORE = Uses(id="core", title="Read the core", uses="builtin/decode-gpu-core@v1")
+UNUSED = Uses(id="locate", title="Look up the PC", uses="builtin/locate@v1")
 BOOK = Runbook(
     name="ima",
     title="Illegal access",

@@ -1,0 +1,67 @@
+"""How a command is run: what ends it, what counts as a hang, what of its output and files is kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool
+
+from vdbg_env.runbook.model.fields import Bytes, Named, Part, Seconds, Text
+
+HangAction = Literal["py-spy", "gpu-coredump", "stacks"]
+Signal = Literal["SIGTERM", "SIGINT", "SIGABRT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"]
+
+
+class KillPolicy(Part):
+    """How a process tree is ended: the signal, then SIGKILL to all that is left after the grace."""
+
+    signal: Signal = "SIGTERM"
+    grace_s: Annotated[Seconds, Field(alias="grace")] = 15.0
+
+
+class Watch(Part):
+    """When silence counts as a hang, and what is done about it."""
+
+    output_idle_s: Annotated[Seconds | None, Field(alias="output_idle")] = None
+    gpu_idle_s: Annotated[Seconds | None, Field(alias="gpu_idle")] = None
+    gpu_pinned_s: Annotated[Seconds | None, Field(alias="gpu_pinned")] = None
+    on_hang: tuple[HangAction, ...] = ("stacks",)
+    dump_wait_s: Annotated[Seconds, Field(alias="dump_wait")] = 300.0
+
+
+class OutputPolicy(Part):
+    """How much of the output is kept; beyond the limit the middle is dropped, and reported."""
+
+    limit: Bytes = 2 << 30
+    keep: Literal["head+tail", "head", "tail"] = "head+tail"
+
+
+class Matcher(Named):
+    """A named pattern that is searched in every line of the output; `stop` ends the step at the first match."""
+
+    pattern: Annotated[Text, Field(alias="regex")]
+    source: Literal["output", "kernel-log"] = "output"
+    take: Literal["first", "last", "all"] = "first"
+    stop: StrictBool = False
+
+
+class ArtifactRule(Named):
+    """Files to collect after a step: a glob under the folder of the rank."""
+
+    glob: Annotated[Text, Field(alias="path")]
+    required: StrictBool = False
+    max_size: Bytes | None = None
+
+
+class Ready(Part):
+    """How a server reports that it is ready: this URL answers."""
+
+    http: Text
+    timeout_s: Annotated[Seconds, Field(alias="timeout")] = 900.0
+
+
+class ServerDriver(Part):
+    """How a server is driven: wait until it is ready, send the requests of `replay`, stop it."""
+
+    replay: Text
+    ready: Ready
