@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
 
 # Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
 INSIDE: dict[str, tuple[str, ...]] = {
-    "common": ("errors", "resources", "yaml_source", "console"),
+    "common": ("errors", "size", "resources", "yaml_source", "console"),
     "cuda": ("symbols", "binary", "lines", "arming", "gpu_core"),
     "image": ("text", "context", "container", "profile", "plan", "render"),
     "evidence": (
@@ -39,7 +39,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "model", "workload", "invocation", "state", "verdict", "catalogue", "expressions", "parsing", "lint", "load",
         "machine",
     ),
-    "record": ("atomic_write", "redaction", "codec", "event_log", "run_directory", "progress", "diff", "dumps"),
+    "record": ("atomic_write", "redaction", "codec", "event_log", "run_directory", "progress", "diff", "dump_files"),
     "report": ("plain_text", "codec", "core", "lineinfo", "run"),
     "application": ("ports", "knowledge", "analysis", "image", "run", "host", "builtins", "failure_pages"),
     "supervisor": (

@@ -1,4 +1,4 @@
-"""Characters, durations, sizes, signals and places as every writer of a report puts them."""
+"""Characters, durations, signals and places as every writer of a report puts them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,6 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-
-
-def size(count: int) -> str:
-    """Return a count of bytes in binary units: `512 B`, `3.1 MiB`."""
-    amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount /= 1024
-        units.pop(0)
-    return f"{count} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"
 
 
 def signal_name(number: int | None) -> str | None:

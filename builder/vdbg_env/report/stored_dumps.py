@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Literal, assert_never
 
 from vdbg_env.application.host.stored_dumps import DumpList, Export, Prune
-from vdbg_env.record.dumps import Dump, DumpKind, Exported, Removal, age_text, size_text
+from vdbg_env.common.size import size_text
+from vdbg_env.record.dump_files import Dump, DumpKind, Exported, Removal, age_text
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
 

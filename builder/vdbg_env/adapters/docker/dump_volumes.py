@@ -16,7 +16,7 @@ from vdbg_env.adapters.docker.create import created, tool_container
 from vdbg_env.application.ports import ContainerRunner, DumpStore
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.container.run_settings import DUMPS, DumpVolume
-from vdbg_env.record.dumps import HEAD_BYTES, Dump, kind_of
+from vdbg_env.record.dump_files import HEAD_BYTES, Dump, kind_of
 
 _CHUNK = 1 << 20
 

@@ -71,7 +71,10 @@ class CoreFilesOnDisk:
 
 def _is_dump(path: Path) -> bool:
     """Tell a dump by its name, so that a damaged one is told of, or by its first bytes: runbooks name theirs freely."""
-    from vdbg_env.record.dumps import HEAD_BYTES, kind_of  # loaded for a folder alone: a named file needs no record
+    from vdbg_env.record.dump_files import (  # loaded for a folder alone: a named file needs no record
+        HEAD_BYTES,
+        kind_of,
+    )
 
     if path.name.endswith(_SUFFIXES):
         return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vdbg_env.application.ports.host_facts import UNLIMITED, HostFacts, HostInspector
-from vdbg_env.record.dumps import size_text
+from vdbg_env.common.size import size_text
 
 Status = Literal["ok", "warn", "fail"]
 GIB = 1 << 30

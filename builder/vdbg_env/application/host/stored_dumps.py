@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from vdbg_env.application.ports import DumpStore
 from vdbg_env.common.errors import BadInput
-from vdbg_env.record.dumps import Dump, Exported, Removal, Retention, retire
+from vdbg_env.record.dump_files import Dump, Exported, Removal, Retention, retire
 
 Tell = Callable[[str], None]
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from vdbg_env.application.ports import Clock, CorePipes, DumpFile, DumpTarget, FiredDump, PipeState
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.record.dumps import size_text
+from vdbg_env.common.size import size_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from vdbg_env.application.ports import ContainerRunner, DumpStore, StoredImage
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.size import size_text
 from vdbg_env.image.container.run_settings import Gpu, RunSettings, warnings
-from vdbg_env.record.dumps import size_text
 
 Tell = Callable[[str], None]
 

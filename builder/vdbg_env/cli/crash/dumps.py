@@ -15,7 +15,7 @@ from vdbg_env.cli import composition
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import parse_dumps, parse_size
-from vdbg_env.record.dumps import Retention
+from vdbg_env.record.dump_files import Retention
 from vdbg_env.report import stored_dumps as report
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from vdbg_env.application.run.result.model import NextStep, Report, SourceExcerpt, StepReport, StepStatus
 from vdbg_env.application.run.result.next_steps import next_step
+from vdbg_env.common.size import size_text
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.evidence.finding import Finding
@@ -202,7 +203,7 @@ _FILTERS: dict[str, Any] = {
     "brief_change": lambda text: text if len(text) <= _LONGEST_CHANGE else text[: _LONGEST_CHANGE - 1] + "…",
     "href": _href,
     "duration": plain_text.duration,
-    "size": plain_text.size,
+    "size": size_text,
     "ended": phrases.ended,
     "how_known": phrases.how_known,
     "sureness": phrases.sureness,

@@ -11,10 +11,11 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from vdbg_env.application.run.result.model import Report, StepReport, WarpHistogram
+from vdbg_env.common.size import size_text
 from vdbg_env.cuda.lines.source_frame import Chain
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.report.plain_text import duration, place, printable, size
+from vdbg_env.report.plain_text import duration, place, printable
 from vdbg_env.report.run.changes import changes, delta
 from vdbg_env.report.run.phrases import ended, how_known, outcome, provenance, sureness, verdict
 
@@ -120,7 +121,7 @@ def _step(step: StepReport) -> Iterator[str]:
         yield f"- attempt {attempt.attempt}, rank {attempt.rank}: {escaped(ended(attempt.ended))}"
         yield from (f"  - {escaped(note)}" for note in attempt.notes)
     for artifact in step.artifacts:
-        yield f"- {code(artifact.path)} ({size(artifact.size)})"
+        yield f"- {code(artifact.path)} ({size_text(artifact.size)})"
     yield from (f"- {escaped(note)}" for note in step.notes)
     yield ""
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.support import reports
 from tests.support.golden import assert_golden
 from vdbg_env.application.run.result.model import NextStep, Report
+from vdbg_env.common.size import size_text
 from vdbg_env.evidence.observation import Ended, EndedBy
-from vdbg_env.report.plain_text import duration, size
+from vdbg_env.report.plain_text import duration
 from vdbg_env.report.run import as_markdown as run_markdown
 from vdbg_env.report.run import as_terminal as run_terminal
 from vdbg_env.report.run.phrases import ended
@@ -112,7 +113,7 @@ def test_the_command_line_can_be_typed_again() -> None:
 
 def test_figures_are_said_as_people_say_them() -> None:
     assert [duration(s) for s in (0.04, 42, 478, 10_920)] == ["0.0 s", "42 s", "7 min 58 s", "3 h 02 min"]
-    assert [size(n) for n in (12, 3_250_586, 1 << 50)] == ["12 B", "3.1 MiB", "1024.0 TiB"]
+    assert [size_text(n) for n in (12, 3_250_586, 1 << 50)] == ["12 B", "3.1 MiB", "1024.0 TiB"]
 
 
 @pytest.mark.parametrize("by", EndedBy)

@@ -6,10 +6,10 @@ from collections import Counter
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.common.errors import BadInput, UnreadableBinary
+from vdbg_env.common.size import size_text
 from vdbg_env.cuda.binary.elf import Buffer, Elf
 from vdbg_env.cuda.gpu_core import read_core
 from vdbg_env.cuda.gpu_core.layout import SectionType
-from vdbg_env.record.dumps import size_text
 from vdbg_env.runbook.state import ResultValue
 
 # The flag of CUDA_COREDUMP_GENERATION_FLAGS that leaves a kind out; registers, lanes and the relocated code have none.

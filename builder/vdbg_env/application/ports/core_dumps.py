@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from vdbg_env.record.dumps import Dump
+    from vdbg_env.record.dump_files import Dump
 
 
 class DumpStore(Protocol):

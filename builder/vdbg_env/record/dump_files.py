@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from vdbg_env.common.size import size_text
+
 DumpKind = Literal["gpu-core", "host-core", "compressed", "other"]
 HEAD_BYTES = 64
 
@@ -92,16 +94,6 @@ def _why(dump: Dump, place: int, total: int, retention: Retention, now: float) -
     if retention.max_bytes is not None and total > retention.max_bytes:
         return f"with the newer ones more than {size_text(retention.max_bytes)}"
     return None
-
-
-def size_text(size: int) -> str:
-    """Return a size in the largest unit of 1024 that leaves a number of at least one."""
-    value, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def age_text(seconds: float) -> str:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.record.dumps import Dump, DumpKind, Retention, age_text, kind_of, retire, size_text
+from vdbg_env.common.size import size_text
+from vdbg_env.record.dump_files import Dump, DumpKind, Retention, age_text, kind_of, retire
 
 DAY = 86400.0
 NOW = 1_800_000_000.0
