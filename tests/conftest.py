@@ -7,9 +7,9 @@ from collections.abc import Generator
 
 import pytest
 
-# What `make test` installs by itself. A skip of such a test is a hole in the proof, so where CI runs it is a failure;
+# What `make test` and `make test-slow` install by themselves. A skip of such a test is a hole in the proof, so where CI runs it is a failure;
 # only a GPU may be missing there.
-PROVIDED = ("engine", "nvcc", "browser")
+PROVIDED = ("engine", "nvcc", "browser", "vllm")
 
 # A shell that starts the tests in the background has them ignore SIGINT, and Python then leaves Ctrl-C without effect:
 # a test that presses it would wait for ever.

