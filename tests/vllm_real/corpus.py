@@ -1,4 +1,4 @@
-"""The logs that the real vLLM wrote under each fault, kept in tests/data/logs/real-vllm without names of the machine."""
+"""The logs of the real vLLM under each fault, kept in tests/data/logs/real-vllm without names of the machine."""
 
 import os
 import re

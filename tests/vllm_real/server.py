@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.patience import patience
@@ -41,6 +40,18 @@ class RealVllm:
             "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
             **more,
         }
+
+    def names(self, scratch: Path) -> dict[Path, str]:
+        """Return what the paths of this machine are called in a log that is kept."""
+        home = next(line for line in (self.folder / "pyvenv.cfg").read_text().splitlines() if line.startswith("home"))
+        python = Path(home.partition("=")[2].strip()).parent
+        names = {
+            self.folder: "/opt/vllm",
+            self.model: "/models/tiny-llama",
+            self.caches: "/root/.cache",
+            python: "/usr",
+        }
+        return names | {HERE.parents[1]: "/src", scratch: "/tmp/run"}
 
     def serve(self, port: int, *flags: str) -> list[str]:
         """Return the command line of a small server."""
@@ -78,7 +89,7 @@ class Server:
             )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         for pid in self.left_running():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

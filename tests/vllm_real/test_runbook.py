@@ -1,0 +1,78 @@
+"""The shipped runbooks over a real `vllm serve` whose worker fails: what each step found, and what the workers had."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ladder import outcomes
+from tests.vllm_real.server import SHARED_MEMORY, RealVllm, free_port
+
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
+
+RUN_S = 2400
+
+Walk = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
+    """Return a function that runs a runbook over a server with a fault, and returns the report and the witnesses."""
+
+    def run(runbook: str, fault: Mapping[str, object], *flags: str, **inputs: str) -> dict[str, Any]:
+        port = free_port()
+        given = {"url": f"http://127.0.0.1:{port}", "request": str(recorded_requests)} | inputs
+        env = vllm_cpu.environment(
+            VDBG_TEST_FAULT=json.dumps({"request": 2, "when": [], **fault}), VDBG_TEST_WITNESS=str(tmp_path / "witness")
+        )
+        shared = {path.name for path in SHARED_MEMORY.iterdir()}
+        began = time.monotonic()
+        words = [word for name, value in given.items() for word in ("-i", f"{name}={value}")]
+        ran = subprocess.run(
+            [Path(sys.executable).parent / "vdbg-env", "runbook", runbook, "--batch", "--json", *words, "--",
+             *vllm_cpu.serve(port, *flags)],
+            env=env, cwd=tmp_path, capture_output=True, text=True, timeout=RUN_S, check=False,
+        )  # fmt: skip
+        if keep := os.environ.get("VLLM_RECORDS"):
+            (Path(keep) / f"{runbook}-{fault['kind']}.json").write_text(ran.stdout)
+        assert ran.stdout, f"no report, status {ran.returncode}:\n{ran.stderr[-4000:]}"
+        report: dict[str, Any] = json.loads(ran.stdout)
+        report["exit_status"] = ran.returncode
+        report["seconds"] = time.monotonic() - began
+        report["witnesses"] = [json.loads(path.read_text()) for path in sorted((tmp_path / "witness").glob("*.json"))]
+        report["left_in_shared_memory"] = sorted({path.name for path in SHARED_MEMORY.iterdir()} - shared)
+        return report
+
+    return run
+
+
+def test_an_illegal_access_that_blocking_launches_hide(walk: Walk) -> None:
+    report = walk("illegal-memory-access", {"kind": "illegal-access", "when": ["not-blocking"]}, "--enforce-eager")
+    seen = outcomes(report)
+    assert seen["baseline"] == "reproduced"
+    assert seen["blocking"] == "not_reproduced"
+    assert "eager" not in seen, "eager was given: there is no such layer to take off"
+    finding = next(f for f in report["findings"] if f["rule"] == "VDBG011")
+    assert "depends on timing" in finding["message"]
+    blocking = [w for w in report["witnesses"] if w["environment"].get("CUDA_LAUNCH_BLOCKING") == "1"]
+    assert len(blocking) == 2
+    assert all(w["engine"]["enforce_eager"] for w in report["witnesses"])
+    assert report["left_in_shared_memory"] == []
+
+
+def test_an_illegal_access_of_compiled_code(walk: Walk) -> None:
+    report = walk("illegal-memory-access", {"kind": "illegal-access", "when": ["compiled"]})
+    seen = outcomes(report)
+    assert seen["baseline"] == "reproduced"
+    assert seen["blocking"] == "reproduced"
+    assert seen["compile_off"] == "not_reproduced"
+    modes = [w["engine"]["compilation_mode"] for w in report["witnesses"]]
+    assert modes[0] == "DYNAMO_TRACE_ONCE"
+    assert "NONE" in modes
+    assert report["left_in_shared_memory"] == []
