@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class Server:
     env: Mapping[str, str]
     port: int
     log: Path
-    shared_before: frozenset[str] = field(default_factory=lambda: frozenset(_shared_memory()))
+    there_before: frozenset[Path] = field(default_factory=lambda: frozenset(_leavings()))
     process: subprocess.Popen[bytes] = field(init=False)
     started: float = field(init=False)
 
@@ -94,8 +95,8 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(timeout=patience(30))
-        for name in self.left_in_shared_memory():
-            (SHARED_MEMORY / name).unlink(missing_ok=True)
+        for path in self.left_in_files():
+            Path(path).unlink(missing_ok=True)
 
     def wait_until_ready(self) -> float:
         """Return the seconds until /health answered 200; fail with the log's end when the server ends before."""
@@ -145,9 +146,19 @@ class Server:
         """
         return [pid for pid, session, state in _processes() if session == self.process.pid and state != "Z"]
 
-    def left_in_shared_memory(self) -> list[str]:
-        """Return the names in /dev/shm that were not there before."""
-        return sorted(set(_shared_memory()) - self.shared_before)
+    def left_after(self, seconds: float) -> list[int]:
+        """Return the processes that still run `seconds` after the server's end.
+
+        Python's resource tracker outlives the others for a moment and removes their shared memory.
+        """
+        until = time.monotonic() + seconds
+        while self.left_running() and time.monotonic() < until:
+            time.sleep(0.2)
+        return self.left_running()
+
+    def left_in_files(self) -> list[str]:
+        """Return the shared memory and the rendezvous files that were not there before."""
+        return sorted(str(path) for path in set(_leavings()) - self.there_before)
 
 
 def free_port() -> int:
@@ -158,8 +169,8 @@ def free_port() -> int:
         return port
 
 
-def _shared_memory() -> list[str]:
-    return [path.name for path in SHARED_MEMORY.iterdir()]
+def _leavings() -> list[Path]:
+    return [*SHARED_MEMORY.iterdir(), *Path(tempfile.gettempdir()).glob("vllm_dist_*")]
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:

