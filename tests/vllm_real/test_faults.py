@@ -25,8 +25,8 @@ EAGER = ("--enforce-eager",)
 TWO_RANKS = ("--enforce-eager", "--tensor-parallel-size", "2")
 # Both ranks, and two servers, are bound to the first core otherwise and starve each other.
 EACH_ITS_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-# The rank that did not fail waits this long for the other one, and not five minutes. The first request needs most of it:
-# a C++ compiler runs then, with --enforce-eager too.
+# The rank that did not fail waits this long for the other one, and not five minutes. The first request may need much of
+# it: a C++ compiler runs then, with --enforce-eager too.
 SHORT_WAIT = {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "60"}
 
 
@@ -52,8 +52,8 @@ CASES = {
     "illegal-access-rank-1": Case(
         {"kind": "illegal-access", "rank": 1}, (ILLEGAL,), TWO_RANKS, EACH_ITS_CORE | SHORT_WAIT
     ),
-    "python-error": Case({"kind": "python-error"}, ("KeyError: ", DEAD_ENGINE)),
-    "python-error-at-start": Case({"kind": "python-error", "request": 0}, ("KeyError: ",), status=1),
+    "python-error": Case({"kind": "python-error"}, ("RuntimeError: The size of tensor a", DEAD_ENGINE)),
+    "missing-weight-at-start": Case({"kind": "missing-weight", "request": 0}, ("KeyError: ",), status=1),
     "segfault": Case({"kind": "segfault"}, ("Segmentation fault", DEAD_WORKER)),
     "abort": Case({"kind": "abort"}, ("Fatal Python error: Aborted", DEAD_WORKER)),
     "sigkill": Case({"kind": "sigkill"}, (DEAD_WORKER,)),

@@ -126,6 +126,12 @@ def _raise_illegal_access() -> None:
 
 
 def _raise_python_error() -> None:
+    import torch
+
+    torch.ones(4, 64) + torch.ones(4, 32)
+
+
+def _miss_a_weight() -> None:
     raise KeyError("model.layers.0.self_attn.qkv_proj.weight")
 
 
@@ -162,6 +168,7 @@ def _wait() -> None:
 FAULTS: dict[str, Callable[[], None]] = {
     "illegal-access": _raise_illegal_access,
     "python-error": _raise_python_error,
+    "missing-weight": _miss_a_weight,
     "segfault": _segfault,
     "abort": os.abort,
     "sigkill": _kill_itself,
