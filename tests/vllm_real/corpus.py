@@ -16,7 +16,7 @@ def keep(name: str, text: str, paths: Mapping[Path, str], *, port: int) -> None:
         redacted = redact(text, paths, port=port)
         assert len(redacted) < LARGEST, f"{name}: {len(redacted)} bytes are too many to keep"
         FOLDER.mkdir(parents=True, exist_ok=True)
-        (FOLDER / f"{name}.log").write_text(redacted)
+        (FOLDER / f"{name}.log").write_bytes(redacted.encode())
 
 
 def redact(text: str, paths: Mapping[Path, str], *, port: int) -> str:

@@ -75,7 +75,9 @@ def test_fault(name: str, vllm_cpu: RealVllm, serving: Serving, recorded_request
         if fault["request"] != 0:
             record["ready_s"] = round(server.wait_until_ready(), 1)
             struck = time.monotonic()
-            answers = server.replay(recorded_requests, timeout_s=patience(75) if case.hangs else patience(90))
+            # After a request that hangs the others would hang as long: the second is the last.
+            sent = slice(2) if case.hangs else slice(None)
+            answers = server.replay(recorded_requests, sent, timeout_s=75 if case.hangs else patience(90))
             record["answers"] = [(a.status, a.text[:120], round(a.seconds, 1)) for a in answers]
         else:
             struck = time.monotonic()
