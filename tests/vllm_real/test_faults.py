@@ -17,7 +17,7 @@ import pytest
 from tests.support.patience import patience
 from tests.vllm_real import corpus
 from tests.vllm_real.conftest import Serving
-from tests.vllm_real.server import RealVllm
+from tests.vllm_real.server import READY_S, RealVllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -85,12 +85,13 @@ def test_fault(name: str, vllm_cpu: RealVllm, serving: Serving, recorded_request
             assert server.wait(0) is None, "a server that hangs ends by itself"
             record["stopped_by"] = "SIGTERM"
             server.process.send_signal(signal.SIGTERM)
-        status = server.wait(patience(90))
+        status = server.wait(patience(READY_S if fault["request"] == 0 else 90))
+        left_running, left_in_files = server.left_after(patience(10)), server.left_in_files()
         record |= {
             "status": status,
             "ended_s": round(time.monotonic() - struck, 1),
-            "left_running": _names(server.left_after(patience(10))),
-            "left_in_files": server.left_in_files(),
+            "left_running": _names(left_running),
+            "left_in_files": left_in_files,
         }
         text = server.text()
     _keep_record(name, record)
@@ -98,8 +99,9 @@ def test_fault(name: str, vllm_cpu: RealVllm, serving: Serving, recorded_request
     for words in case.says:
         assert re.search(words, text), f"{words!r} is not in the log:\n{text[-4000:]}"
     assert status == case.status
-    assert record["left_running"] == []
-    assert record["left_in_files"] == []
+    assert left_running == []
+    # vLLM never removes its rendezvous file, and the CPU backend's shared memory of several ranks is named after it.
+    assert [path for path in left_in_files if "vllm_dist_" not in path] == []
     corpus.keep(name, text, vllm_cpu.names(tmp_path), port=server.port)
 
 
