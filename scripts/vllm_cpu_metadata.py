@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# The index's builds of these want a CUDA build of torch; a model that reads only text does without them.
+# The index's builds of these need a CUDA build of torch; a model that reads only text does without them.
 LEFT_OUT = {"torchaudio", "torchvision", "torchcodec"}
 
 

@@ -72,7 +72,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Server:
-    """A server in a session of its own; a `with` block ends all that is left of it."""
+    """A server that leads a session; a `with` block ends all that is left of it."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -142,7 +142,7 @@ class Server:
     def left_running(self) -> list[int]:
         """Return the processes of the server's session that run now, by the session's number alone.
 
-        vLLM overwrites its children's environment and command line (setproctitle), so that no mark survives there.
+        vLLM overwrites its children's environment and command line (setproctitle): no mark survives there.
         """
         return [pid for pid, session, state in _processes() if session == self.process.pid and state != "Z"]
 

@@ -1,6 +1,6 @@
 """What a real `vllm serve` does under each fault: its exit status, its log's shape, what it leaves behind.
 
-The runbooks and the triage are made for this behaviour, so that a new release of vLLM that changes it is seen here.
+The runbooks and the triage rely on this behaviour: a new release of vLLM that changes it fails here.
 """
 
 import json

@@ -8,7 +8,7 @@ vLLM loads this as a general plug-in in each of its processes. VDBG_TEST_FAULT i
     when      conditions that must all hold: "eager", "compiled", "not-blocking" (none)
 
 VDBG_TEST_WITNESS names a folder: each worker writes RANK-PID.json there with its environment, its command line and the
-configuration that vLLM made of its arguments. /proc cannot say that, because setproctitle overwrites it.
+effective configuration. /proc cannot say that, because setproctitle overwrites it.
 """
 
 import ctypes
@@ -70,7 +70,7 @@ def _execute_model(original: Callable[..., Any], fault: dict[str, Any] | None) -
         nonlocal requests
         before, requests = requests, requests + len(scheduled.scheduled_new_reqs)
         if fault and before < fault["request"] <= requests and _is_due(wrapper, fault):
-            # In the runner's place, and not here, so that the stack has vLLM's own frames down to the model's step.
+            # In the runner's place, and not here: the stack then has vLLM's own frames down to the model's step.
             wrapper.worker.model_runner.execute_model = lambda *_args, **_named: FAULTS[fault["kind"]]()
         return original(wrapper, scheduled)
 
