@@ -25,7 +25,7 @@ CHILD = ("true",)
 def main(image: str) -> None:
     """Print the time of a step and of a bare container."""
     settings = RunSettings(image=image, gpu=Gpu(by="none"), dumps=None)
-    place = composition.container_place(StepContainer(settings=settings), name=None, tell=print)
+    place = composition.step_places().containers(StepContainer(settings=settings), name=None, notice=print)
     ours, bare = [], []
     with tempfile.TemporaryDirectory() as folder:
         runner = place.runner(Path(folder) / "run", (), None)

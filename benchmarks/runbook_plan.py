@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.paired import run_once
+from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.common import yaml_source
 from vdbg_env.runbook.load import load
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{steps} steps{'':20} {'least':>9} {'median':>9} {'most':>9}  ms")
     for name, figures in rows.items():
         print(f"{name:30} " + " ".join(f"{1000 * x:9.1f}" for x in figures))
-    shipped = RunbookLibrary().load("illegal-memory-access")
+    shipped = RunbookLibrary(RunbookFilesOnDisk()).load("illegal-memory-access")
     print(f"(the shipped illegal-memory-access has {len(shipped.steps)} steps)")
     total = sum(rows[name][1] for name in ("read the YAML", "parse and lint", "plan"))
     print(f"read, lint and plan: {1000 * total:.1f} ms, limit {1000 * LIMIT_S:.0f} ms")

@@ -109,7 +109,7 @@ def test_a_question_that_is_interrupted_is_asked_again_when_the_run_goes_on(tmp_
     environment = faulty(tmp_path, "well")
     ran = attended(tmp_path, environment, (*QUICK, *BENCH), [("It did not fail in three tries", "\x03")])
     assert ran.status == 130
-    assert "go on with: vdbg-env runbook" in ran.screen
+    assert "continue with: vdbg-env runbook" in ran.screen
     assert not any(s["id"] == "ask" and s["outcome"] for s in ran.report["steps"])
     again = attended(tmp_path, environment, ("--resume", "attended"), [("It did not fail in three tries", "stop")])
     assert step(again.report, "ask")["message"] == "answered 'stop'"

@@ -3,7 +3,8 @@
 from functools import cache
 from pathlib import Path
 
-from vdbg_env.application.run.library import Folder, RunbookLibrary
+from vdbg_env.adapters.files.runbook_files import Folder, RunbookFilesOnDisk
+from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.runbook.model import Runbook
 
 RUNBOOKS = Path(__file__).parents[2] / "runbooks"
@@ -12,7 +13,7 @@ RUNBOOKS = Path(__file__).parents[2] / "runbooks"
 @cache
 def library() -> RunbookLibrary:
     """Return the shipped runbooks alone."""
-    return RunbookLibrary(folders=[Folder(origin="shipped", path=RUNBOOKS)])
+    return RunbookLibrary(RunbookFilesOnDisk(folders=[Folder(origin="shipped", path=RUNBOOKS)]))
 
 
 @cache

@@ -18,6 +18,7 @@ from tests.support.sights import Sight
 from vdbg_env.adapters.execution.replay import ReplayedStep
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.host.clock import SystemClock
+from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.application.builtins.registry import BuiltinSteps
 from vdbg_env.application.ports import BinaryFile, Completed
 from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext, run_runbook
@@ -140,6 +141,7 @@ class _Walker:
             cores=CoreFilesOnDisk(),
             binaries=Binaries(scenario.host.get("library", "no_lines_sm90")),
             environment=scenario.environment,
+            host=LocalMachine(),
             write_report=_no_report,
             redact=Redactor().text,
         )

@@ -39,14 +39,17 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "model", "workload", "invocation", "state", "verdict", "catalogue", "expressions", "parsing", "lint", "load",
         "machine",
     ),
-    "record": ("atomic_write", "redaction", "codec", "event_log", "run_directory", "progress", "diff", "dump_files"),
+    "record": (
+        "atomic_write", "redaction", "codec", "event_log", "run_directory", "run_files", "runs", "progress", "diff",
+        "dump_files",
+    ),
     "report": ("plain_text", "codec", "core", "lineinfo", "run"),
-    "application": ("ports", "knowledge", "analysis", "image", "run", "host", "builtins", "failure_pages"),
+    "application": ("ports", "knowledge", "analysis", "image", "run", "host", "builtins", "session", "failure_pages"),
     "supervisor": (
         "process_tree", "state", "processes", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
         "__main__",
     ),
-    "adapters": ("files", "docker", "builders", "host", "execution"),
+    "adapters": ("files", "docker", "builders", "host", "execution", "places"),
     "cli": ("composition", "options", "display", "image", "runbook", "crash", "container"),
 }  # fmt: skip
 
@@ -100,6 +103,65 @@ def wrong_arrows(module: Path) -> list[str]:
             if here[1] in order and order.index(target[1]) > order.index(here[1]):
                 wrong.append(f"{where}: {room}/{here[1]} is below {room}/{target[1]}")
     return wrong
+
+
+# What only adapters and the record may do: `application` reaches files, clocks and sockets through its ports.
+WORLD = {"glob", "os", "platformdirs", "shutil", "socket", "subprocess", "tempfile", "time"}
+PATH_WORK = {
+    "absolute", "chmod", "cwd", "exists", "expanduser", "glob", "home", "is_dir", "is_file", "is_symlink", "iterdir",
+    "lstat", "mkdir", "read_bytes", "read_text", "readlink", "resolve", "rglob", "rmdir", "stat", "symlink_to", "touch",
+    "unlink", "utime", "write_bytes", "write_text",
+}  # fmt: skip
+CLOCKS = {"now", "today", "utcnow", "token_bytes", "token_hex"}
+# Where shipped data is read at its fixed place, and what still has to move behind a port.
+SHIPPED_DATA = {
+    "application/analysis/triage.py", "application/image/library.py", "application/image/site.py",
+    "application/knowledge/load.py", "application/knowledge/name_lint.py", "application/knowledge/version_match.py",
+}  # fmt: skip
+STILL_TO_MOVE = {
+    "application/host/stored_dumps.py", "application/image/planning.py", "application/image/render.py",
+    "application/knowledge/installed_packages.py",
+}  # fmt: skip
+
+
+def world_work(module: Path) -> Iterator[str]:
+    """Yield each import or call by which a module reaches files, clocks or sockets itself."""
+    tree = ast.parse(module.read_text())
+    for line, name in imports(module):
+        if name[0] in WORLD:
+            yield f"{line}: import {name[0]}"
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Name(id="open"):
+                yield f"{node.lineno}: open()"
+            case ast.Attribute(attr="open") if all(isinstance(a, ast.Constant) for a in node.args):
+                yield f"{node.lineno}: .open()"  # a port's `open` is given what to open
+            case ast.Attribute(value=ast.Attribute(attr="files") | ast.Attribute(attr="_files")):
+                continue  # of the ports RunFiles and RunbookFiles
+            case ast.Attribute(attr=attr) if attr in PATH_WORK | CLOCKS:
+                yield f"{node.lineno}: .{attr}()"
+
+
+APPLICATION = sorted((PACKAGE / "application").rglob("*.py"))
+
+
+@pytest.mark.parametrize("module", APPLICATION, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_application_reaches_the_world_through_ports_only(module: Path) -> None:
+    if str(module.relative_to(PACKAGE)) in SHIPPED_DATA | STILL_TO_MOVE:
+        assert list(world_work(module)), "this module is clean: take it off the list"
+    else:
+        assert list(world_work(module)) == []
+
+
+def test_work_beside_the_ports_is_seen(tmp_path: Path) -> None:
+    planted = tmp_path / "planted.py"
+    planted.write_text(
+        "import os\nfrom datetime import datetime\ndef f(p, cores, self):\n    p.read_text()\n    p.open('rb')\n"
+        "    open(p)\n    datetime.now()\n    cores.open(p)\n    self._files.exists(p)\n"
+    )
+    assert len(list(world_work(planted))) == 5
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -34,8 +34,14 @@ class Event:
 
 
 def read_events(path: Path) -> tuple[Event, ...]:
-    """Return the events of a log, without a torn last one; raises BadInput for a log that is damaged elsewhere."""
-    return _parse(path, path.read_bytes())[0]
+    """Return the events of a log, none where there is no log, without a torn last one.
+
+    Raises BadInput for a log that is damaged elsewhere.
+    """
+    try:
+        return _parse(path, path.read_bytes())[0]
+    except FileNotFoundError:
+        return ()
 
 
 def damaged(what: str) -> BadInput:
@@ -99,7 +105,7 @@ class EventLog:
                 raise HostNotAble(
                     f"{self._path} cannot be written: {error.strerror}",
                     cause="the disk is full, or has become read-only",
-                    next_step="free some space, then go on with --resume",
+                    next_step="free some space, then continue with --resume",
                 ) from error
             self._reserve.unlink()
             self._put(line)

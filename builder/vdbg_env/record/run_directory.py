@@ -1,4 +1,4 @@
-"""Where a run lies on disk: its lock, its head (`run.json`), its events, and a folder for each attempt on each rank.
+"""One run on disk: its lock, its head (`run.json`), its events, and a folder for each attempt on each rank.
 
 run.json  events.jsonl  run.lock  report.{html,md,json,sarif}
 steps/<id>/<attempt>/<host>-<rank>/{argv.json,env.json,stdout,stderr,ended.json,...}
@@ -11,8 +11,9 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,23 @@ class RunDirectory:
     """One run's folder; making one writes nothing."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.absolute()
         self._real = path.resolve()
 
     @property
     def events(self) -> Path:
         """The path of the event log."""
         return self.path / "events.jsonl"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "run.json").exists()
+
+    def free_space(self) -> int:
+        """Return the free bytes of the disk that the run is, or will be, on."""
+        there = next(folder for folder in (self.path, *self.path.parents) if folder.is_dir())
+        return shutil.disk_usage(there).free
 
     def create(self) -> None:
         """Make the folder; raises HostNotAble where that cannot be done."""
@@ -80,12 +91,11 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self, host: str | None = None) -> Iterator[None]:
-        """Hold the run alone; raises BadInput naming the holder when another engine works on it.
+        """Hold the run alone; raises BadInput naming the holder when another process works on it.
 
-        `host` is what others are told this machine is called, its own name without it.
-
-        The lock is the kernel's and dies with its holder. The descriptor is closed in every child: one that was
-        inherited would outlive us in a workload.
+        `host` is the name that others read of this machine, its own where it is None. The lock is the kernel's and
+        dies with its holder. The descriptor is closed in every child: one that was inherited would outlive this
+        process in a workload.
         """
         descriptor = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -93,8 +103,8 @@ class RunDirectory:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BadInput(
-                    f"another engine works on {self.path}: {_holder(descriptor)}",
-                    cause="two engines on one run would start its steps twice",
+                    f"another process works on {self.path}: {_holder(descriptor)}",
+                    cause="two processes on one run would start its steps twice",
                     next_step="wait for it, or end that process first",
                 ) from None
             holder = json.dumps({"pid": os.getpid(), "host": host or socket.gethostname()})
@@ -105,7 +115,7 @@ class RunDirectory:
                 raise HostNotAble(
                     f"{self.path} cannot be written: {error.strerror}",
                     cause="the disk is full",
-                    next_step="free some space, then go on with --resume",
+                    next_step="free some space, then continue with --resume",
                 ) from error
             yield
             os.ftruncate(descriptor, 0)
@@ -115,14 +125,14 @@ class RunDirectory:
     def check_in_place(self, name: str = "") -> None:
         """Raise HostNotAble when the run, or `name` below it, has become a way to somewhere else since the run began.
 
-        A workload may put a link where its record lies; what follows would then be written wherever that leads.
+        A workload may put a link in place of its record; what follows would then be written wherever that leads.
         """
         real = (self.path / name).resolve()
         if real != self._real / name:
             raise HostNotAble(
                 f"{self.path / name} leads to {real} now: it has been replaced by a link",
-                cause="the workload, or somebody else, moved the record of this run",
-                next_step="look at what lies there, then begin again with another --run-dir",
+                cause="the workload, or another program, moved the record of this run",
+                next_step="look at what is there, then begin again with another --run-dir",
             )
 
     def write_head(self, head: RunHead) -> None:
@@ -130,7 +140,7 @@ class RunDirectory:
         self.write_json("run.json", {"schema": SCHEMA, **_plain(head)})
 
     def read_head(self) -> RunHead:
-        """Return what the run was started with; raises BadInput for a folder that is no run's."""
+        """Return what the run was started with; raises BadInput for a folder that is not a run."""
         try:
             document = json.loads((self.path / "run.json").read_bytes())
         except (OSError, ValueError, RecursionError) as error:
@@ -155,6 +165,34 @@ class RunDirectory:
         """Return the folder of one attempt on one rank."""
         return self.path / "steps" / _SAFE.sub("_", step) / str(attempt) / f"{_SAFE.sub('_', host)}-{rank}"
 
+    def where(self, name: str) -> Path:
+        """Return the real path of a file or folder of the run, by its name in records."""
+        return (self.path / name).resolve()
+
+    def begin_attempt(self, name: str, argv: Sequence[str], env: Mapping[str, Any]) -> None:
+        """Make the folder of an attempt with what will be started in it, both redacted; raises HostNotAble."""
+        self.check_in_place(name)
+        try:
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+            self.write_json(f"{name}/argv.json", {"argv": argv})
+            self.write_json(f"{name}/env.json", env)
+        except OSError as error:
+            raise HostNotAble(
+                f"{self.path / name} cannot be written: {error.strerror}", cause="the disk is full"
+            ) from error
+
+    def read_report(self) -> Mapping[str, Any]:
+        """Return the run's report as JSON values; raises BadInput where none was written."""
+        try:
+            document: Mapping[str, Any] = json.loads((self.path / "report.json").read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise BadInput(
+                f"run {self.path.name!r} has no report yet",
+                cause="it was cut off before its end",
+                next_step=f"vdbg-env runs report {self.path} --write",
+            ) from error
+        return document
+
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a JSON file below the run, whole or not at all."""
         target = self.path / name
@@ -165,14 +203,6 @@ class RunDirectory:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
-
-
-def runs_under(home: Path) -> tuple[RunDirectory, ...]:
-    """Return the runs kept in a folder, the oldest first."""
-    if not home.is_dir():
-        return ()
-    found = (RunDirectory(path) for path in home.iterdir() if (path / "run.json").is_file())
-    return tuple(sorted(found, key=lambda run: (run.path / "run.json").stat().st_mtime))
 
 
 def _plain(head: RunHead) -> dict[str, Any]:

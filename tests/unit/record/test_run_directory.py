@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.record.run_directory import RunDirectory, RunHead, runs_under
+from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.runs import runs_under
 
 
 def test_a_second_engine_is_refused_and_the_holder_is_named(tmp_path: Path) -> None:

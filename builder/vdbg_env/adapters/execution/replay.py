@@ -10,14 +10,18 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vdbg_env.adapters.execution.attempt_result import observation
 from vdbg_env.adapters.execution.required_literals import needles
+from vdbg_env.application.ports import StepRunner
+from vdbg_env.application.ports.places import RecordingHead
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.observation import Match, Observation
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Matcher
 from vdbg_env.supervisor.job import MatcherOrder
@@ -26,16 +30,6 @@ from vdbg_env.supervisor.state.result_file import NAME as ENDED
 
 SCHEMA = "vdbg-env/recording/v1"
 HEAD = "recording.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordingHead:
-    """Where and when a recording was made; `synthetic` says that it was written by hand, without a GPU."""
-
-    runbook: str
-    recorded_on: str
-    recorded_at: str
-    synthetic: bool
 
 
 def read_recording(folder: Path) -> RecordingHead:
@@ -92,6 +86,31 @@ def write_recording(run: Path, target: Path, head: RecordingHead) -> None:
     }
     (temporary / HEAD).write_text(json.dumps(document, indent=1) + "\n")
     temporary.rename(target)
+
+
+class RecordingFolders:
+    """A Recordings over folders of this machine."""
+
+    def bundled(self, runbook: str) -> Path | None:
+        """Return the recording that is shipped for a runbook."""
+        folder = data_dir("runbooks") / "recordings" / runbook
+        return folder if folder.is_dir() else None
+
+    def check_target(self, folder: Path) -> None:
+        """Raise BadInput unless a recording can be written there."""
+        check_recording_place(folder)
+
+    def read(self, folder: Path) -> RecordingHead:
+        """Return the head of a recording; raises BadInput for a folder that is not a recording."""
+        return read_recording(folder)
+
+    def write(self, run: Path, folder: Path, head: RecordingHead) -> None:
+        """Write the recording of a run; raises BadInput when the folder exists already."""
+        write_recording(run, folder, head)
+
+    def player(self, folder: Path, redactor: Redactor) -> StepRunner:
+        """Return what plays a recording in place of running steps."""
+        return Replay(folder.absolute())
 
 
 class Replay:

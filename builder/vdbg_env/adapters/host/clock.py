@@ -11,7 +11,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SystemClock:
-    """A Clock that tells the machine's time."""
+    """A Clock that reads the machine's time."""
 
     def monotonic(self) -> float:
         """Return seconds since some fixed moment."""

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
-from vdbg_env.common.errors import BadInput
+from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.logs.log_line import LogLine, decode, unwrap
 from vdbg_env.evidence.observation import Observation
+from vdbg_env.record.run_files import RunFiles
 from vdbg_env.runbook.model import Data, Step
 from vdbg_env.runbook.state import Facts, ResultValue
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _STREAMS = ("stdout", "stderr")
-_LONGEST_TEXT = 64 << 20  # bytes of one text file that are read at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinContext:
-    """The world as a built-in sees it.
+    """What a built-in may use.
 
-    `folder` is the step's own, for files it wants to keep; `began_s` is when the engine took the run up, in seconds
-    since the machine's start; `observations` are those of the step that a reader reads,
-    and empty for a step; `workload` is its unchanged command line, `environment` the one it inherits; `steps` are
-    those of the runbook; `write_report` writes the report of all so far in the formats named and returns the files;
-    `redact` takes secrets out of what is kept.
+    `folder` is for files that the step keeps; `began_s` is when this process started or resumed the run, in seconds
+    since the machine's start; `observations` are those of the step that a reader reads, and empty for a step;
+    `workload` is its unchanged command line, `environment` the one it inherits; `steps` are those of the runbook;
+    `write_report` writes the report of all steps so far, and `redact` takes secrets out of what is kept.
     """
 
     run_directory: Path
     folder: Path
+    files: RunFiles
+    host: ThisHost
     began_s: float
     workload: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
@@ -65,22 +69,20 @@ class BuiltinContext:
         """Yield the output of all observed attempts, line by line, those with `needle` only, out of their wrappings."""
         for seen in self.observations:
             for stream in _STREAMS:
-                yield from (unwrap(text) for text in text_lines(self._inside(seen.directory) / stream, needle))
+                yield from (unwrap(text) for text in self.text_lines(self._inside(seen.directory) / stream, needle))
+
+    def text_lines(self, path: Path, needle: bytes = b"") -> Iterator[str]:
+        """Yield the lines of a text file that contain `needle`, each cut at the longest length that is read."""
+        yield from (decode(line).rstrip("\n") for line in self.files.lines(path, needle))
 
     def keep(self, name: str, text: str) -> str:
         """Write a text into the step's folder, redacted, and return the name records give it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / name
-        path.write_text(self.redact(text), encoding="utf-8", errors="replace")
+        self.files.write(path, self.redact(text).encode("utf-8", "replace"))
         return self.relative(path)
 
     def _inside(self, path: str) -> Path:
-        whole = (self.run_directory / path).resolve()
-        if not whole.is_relative_to(self.run_directory.resolve()):
-            raise BadInput(
-                f"{path} leads out of the run directory", cause="a path in a runbook that starts with / or .."
-            )
-        return self.run_directory / path
+        return self.files.inside(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,25 +92,3 @@ class BuiltinResult:
     results: Mapping[str, ResultValue] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-def text_lines(path: Path, needle: bytes = b"") -> Iterator[str]:
-    """Yield the lines of a text file that hold `needle`, each cut at the length `log_line` reads; none if missing."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        for line in file:
-            if needle in line:
-                yield decode(line).rstrip("\n")
-
-
-def whole_text(path: Path) -> str:
-    """Return a text file, of a huge one its end; nothing when it is missing."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LONGEST_TEXT))
-            return file.read().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""

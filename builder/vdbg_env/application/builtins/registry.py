@@ -25,10 +25,12 @@ from vdbg_env.application.builtins.steps import (
     write_report,
 )
 from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
+from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.execute import Reading, StepContext
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
+from vdbg_env.record.run_files import RunFiles
 from vdbg_env.runbook.model import Builtin, Data
 from vdbg_env.runbook.state import StepResult, UseBuiltin
 
@@ -66,6 +68,7 @@ class BuiltinSteps:
     cores: CoreFiles
     binaries: BinarySource
     environment: Mapping[str, str]
+    host: ThisHost
     write_report: Callable[[StepContext, Iterable[str]], tuple[str, ...]]
     redact: Callable[[str], str]
 
@@ -88,6 +91,8 @@ class BuiltinSteps:
         return BuiltinContext(
             run_directory=context.directory,
             folder=context.directory / "steps" / step,
+            files=RunFiles(context.directory),
+            host=self.host,
             began_s=context.began_s,
             workload=context.state.inputs.workload.argv,
             steps=context.state.runbook.steps,

@@ -1,4 +1,4 @@
-"""Running the steps of a runbook, and the work of this program beside them; clocks and signals."""
+"""Running the steps of a runbook, and the work of this program in addition; clocks and signals."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class StartedStep(Protocol):
-    """One attempt of one step that runs, or has ended, under a supervisor of its own."""
+    """One attempt of one step that runs, or has ended, under its supervisor."""
 
     def wait(self, timeout_s: float | None = None) -> Observation | None:
         """Wait for the end and return what was seen; None when it has not ended after `timeout_s` seconds."""
         ...
 
     def cancel(self, *, firmly: bool = False) -> None:
-        """Have the tree ended, politely first; `firmly` leaves out the politeness. Does not wait."""
+        """Ask for the end of the tree, with its grace unless `firmly`; return at once."""
         ...
 
 
@@ -40,19 +40,19 @@ class StepRunner(Protocol):
 
 
 class IsolatedWorker(Protocol):
-    """Does a piece of this program's own work where it can be ended: it may hang, or take all memory."""
+    """Does a piece of this program's work where it can be ended: it may hang, or take all memory."""
 
     def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:
-        """Do the work and return what it gave; `check` is called while it lasts, and ends it by raising.
+        """Do the work and return its result; `check` is called during the work, and ends it by raising.
 
-        What the work changes is files alone: nothing of this program's memory. Raises HostNotAble when it outlasts
-        `timeout_s` seconds, or dies.
+        The work may change files, but not this program's memory. Raises HostNotAble when it dies, or takes longer than
+        `timeout_s` seconds.
         """
         ...
 
 
 class Clock(Protocol):
-    """Two clocks: one to measure with, one to print."""
+    """Two clocks, one to measure with and one to print."""
 
     def monotonic(self) -> float:
         """Return seconds that only ever grow, for durations and limits: on Linux, those since the machine's start."""
@@ -67,5 +67,5 @@ class Interrupts(Protocol):
     """Whether the user or the system has asked this program to stop."""
 
     def pending(self) -> tuple[int, ...]:
-        """Return the numbers of the signals that came, oldest first."""
+        """Return the numbers of the signals received, oldest first."""
         ...

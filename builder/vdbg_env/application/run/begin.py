@@ -1,41 +1,39 @@
-"""Makes a run out of a request: a new one with a folder of its own, or one that was cut short, as it was begun."""
+"""Begin a new run in a new folder, or resume one that was cut short as it was begun."""
 
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from vdbg_env import __version__
+from vdbg_env.application.ports import Clock
+from vdbg_env.application.ports.places import StepPlace
+from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.execute import RunOrder
 from vdbg_env.application.run.gather_facts import gather_facts
 from vdbg_env.application.run.library import RunbookLibrary
-from vdbg_env.application.run.pseudonyms import holds_stand_in, pseudonyms
+from vdbg_env.application.run.pseudonyms import has_pseudonym, pseudonyms
 from vdbg_env.application.run.request import RunbookRequest, prepare
-from vdbg_env.application.run.target import StepPlace, container_record
-from vdbg_env.common.errors import BadInput, HostNotAble, nearest
+from vdbg_env.application.run.target import container_record
+from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.yaml_source import YamlSource
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.record.redaction.secrets import as_literals, secret_values
 from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.runs import find_run, runs_home
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.machine.requirements import unmet
 from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
 
-RUNS_VARIABLE = "VDBG_ENV_RUNS"
-RUNS_FOLDER = "vdbg-runs"
-
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A run ready to go, and what must not be kept of it: `sensitive` are the values of sensitive inputs."""
+class ReadyRun:
+    """A run that can be executed, and what must not be kept of it: `sensitive` are the values of sensitive inputs."""
 
     order: RunOrder
     runbook: Runbook
@@ -43,55 +41,41 @@ class Begun:
     sensitive: tuple[str, ...]
 
 
-def runs_home(environment: Mapping[str, str]) -> Path:
-    """Return the folder runs are kept in: that of VDBG_ENV_RUNS, else `vdbg-runs` here."""
-    return Path(environment.get(RUNS_VARIABLE) or RUNS_FOLDER)
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """What a run is begun with besides the request; `environment` is that of this process, not of the place."""
+
+    library: RunbookLibrary
+    project: YamlSource | None
+    environment: Mapping[str, str]
+    place: StepPlace
+    host: ThisHost
+    clock: Clock
+    interactive: bool
 
 
-def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
-    """Return a run by its name in the runs' folder, or by its path; raises BadInput with the nearest name."""
-    home = runs_home(environment)
-    for path in (home / name, Path(name)):
-        if (path / "run.json").is_file():
-            return RunDirectory(path.resolve())
-    known = [p.name for p in home.iterdir() if (p / "run.json").is_file()] if home.is_dir() else []
-    close = nearest(name, known)
-    hint = f" (did you mean {close!r}?)" if close else ""
-    raise BadInput(f"no run {name!r} in {home}{hint}", next_step="vdbg-env runs list")
-
-
-def begin(
-    request: RunbookRequest,
-    library: RunbookLibrary,
-    environment: Mapping[str, str],
-    place: StepPlace,
-    *,
-    interactive: bool,
-) -> Begun:
-    """Return a new run, or the one to be resumed; `environment` is that of this program, not of the place.
-
-    Raises BadInput, BadDocument and HostNotAble.
-    """
+def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
+    """Return a new run, or the one to be resumed; raises BadInput, BadDocument and HostNotAble."""
     if request.resume:
-        return _resumed(request, library, environment, place)
-    prepared = prepare(request, library, environment)
+        return _resumed(request, given)
+    place, environment = given.place, given.environment
+    prepared = prepare(request, given.library, environment, given.project)
     workload = prepared.inputs.workload.argv
-    facts = gather_facts(request, place, prepared.runbook, workload, interactive=interactive)
-    names = pseudonyms({**place.environment, **environment}) if request.pseudonyms else None
+    facts = gather_facts(request, place, prepared.runbook, workload, interactive=given.interactive)
+    names = pseudonyms(given.host, {**place.environment, **environment}) if request.pseudonyms else None
     redactor, sensitive = _redactor(prepared.runbook, prepared.inputs, environment, names, place)
-    started = datetime.now(UTC)
-    name = f"{started:%Y%m%d-%H%M%S}-{prepared.runbook.name}-{secrets.token_hex(2)}"
-    path = request.run_dir or runs_home(environment) / name
-    if (path / "run.json").exists():
+    started = datetime.fromtimestamp(given.clock.wall(), UTC)
+    name = f"{started:%Y%m%d-%H%M%S}-{prepared.runbook.name}-{given.host.token()}"
+    directory = RunDirectory(request.run_dir or runs_home(environment) / name)
+    if directory.exists:
         raise BadInput(
-            f"{path} holds a run already",
-            next_step=f"vdbg-env runbook {request.runbook} --resume {path}, or another --run-dir",
+            f"{directory.path} has a run already",
+            next_step=f"vdbg-env runbook {request.runbook} --resume {directory.path}, or another --run-dir",
         )
     if not request.replay:
-        _check_requirements(prepared.runbook, facts, path.absolute())
-    directory = RunDirectory(path.absolute())
+        _check_requirements(prepared.runbook, facts, directory.free_space())
     head = RunHead(
-        run=path.name if request.run_dir else name,
+        run=directory.path.name,
         runbook=prepared.runbook.name,
         runbook_file=prepared.runbook.file,
         digest=prepared.runbook.digest,
@@ -100,45 +84,45 @@ def begin(
         inputs=_redacted_inputs(prepared.runbook, prepared.inputs, redactor),
         facts=to_document(facts),
         tool_version=__version__,
-        host=redactor.text(socket.gethostname()),
+        host=redactor.text(given.host.name()),
         environment=place.in_words,
         **container_record(place, redactor),
         pseudonyms=request.pseudonyms,
     )
-    return _begun(directory, head, prepared.runbook, prepared.inputs, facts, library, request, redactor, sensitive)
+    return _ready(
+        directory, head, prepared.runbook, prepared.inputs, facts, given.library, request, redactor, sensitive
+    )
 
 
-def _check_requirements(runbook: Runbook, facts: Facts, record: Path) -> None:
-    there = next(folder for folder in (record, *record.parents) if folder.is_dir())
-    missing = unmet(runbook.requires, facts, free_disk=shutil.disk_usage(there).free)
+def _check_requirements(runbook: Runbook, facts: Facts, free_disk: int) -> None:
+    missing = unmet(runbook.requires, facts, free_disk=free_disk)
     if missing:
         what = f"this host lacks what runbook {runbook.name!r} requires"
         raise HostNotAble(what, details=missing, next_step="vdbg-env doctor, or another --run-dir for the record")
 
 
-def _resumed(
-    request: RunbookRequest, library: RunbookLibrary, environment: Mapping[str, str], place: StepPlace
-) -> Begun:
-    """Return the run as it was begun: its facts, and its inputs as recorded, with what was redacted given anew."""
+def _resumed(request: RunbookRequest, given: Beginning) -> ReadyRun:
+    """Return the run as it was begun: its facts and its recorded inputs, with the redacted ones given again."""
+    place, environment = given.place, given.environment
     directory = find_run(request.resume or "", environment)
     head = directory.read_head()
     if head.runbook != request.runbook:
         raise BadInput(
-            f"run {head.run!r} is one of runbook {head.runbook!r}",
+            f"run {head.run!r} is a run of runbook {head.runbook!r}",
             next_step=f"vdbg-env runbook {head.runbook} --resume {request.resume}",
         )
-    runbook = library.load(head.runbook_file if Path(head.runbook_file).is_file() else head.runbook)
+    runbook = given.library.load_recorded(head)
     if runbook.digest != head.digest:
         raise BadInput(
             f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
             cause="its recorded steps would be judged by other rules",
             next_step=f"vdbg-env runbook {runbook.name} begins anew",
         )
-    names = pseudonyms({**place.environment, **environment}) if head.pseudonyms else None
+    names = pseudonyms(given.host, {**place.environment, **environment}) if head.pseudonyms else None
     inputs = _inputs_again(request, runbook, head, environment, names)
     redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
     facts = from_document(Facts, head.facts)
-    return _begun(directory, head, runbook, inputs, facts, library, request, redactor, sensitive)
+    return _ready(directory, head, runbook, inputs, facts, given.library, request, redactor, sensitive)
 
 
 def _inputs_again(
@@ -148,7 +132,7 @@ def _inputs_again(
     environment: Mapping[str, str],
     names: Pseudonyms | None,
 ) -> dict[str, Data]:
-    """Return the recorded inputs; those that were redacted must come from the command line or the environment again."""
+    """Return the recorded inputs; those that were redacted have to be given again."""
     inputs: dict[str, Data] = {name: head.inputs.get(name) for name in runbook.inputs}
     lost = [name for name, value in inputs.items() if _is_lost(json.dumps(value), head)]
     if not lost:
@@ -157,9 +141,9 @@ def _inputs_again(
         fresh = final_inputs(runbook, request.inputs, request.argv, environment)
     except BadInput as error:
         raise BadInput(
-            f"the record of run {head.run!r} holds no secrets, and its input {lost[0]!r} had one"
+            f"the record of run {head.run!r} has no secrets, and its input {lost[0]!r} had one"
             if not head.pseudonyms
-            else f"the record of run {head.run!r} holds no secret and no host, and its input {lost[0]!r} had one",
+            else f"the record of run {head.run!r} has no secret and no host, and its input {lost[0]!r} had one",
             next_step=f"give it again: vdbg-env runbook {runbook.name} --resume {request.resume} -- COMMAND ...",
         ) from error
     redactor, _ = _redactor(runbook, fresh, environment, names)
@@ -167,7 +151,7 @@ def _inputs_again(
     for name in lost:
         if redacted[name] != inputs[name]:
             raise BadInput(
-                f"input {name!r} is another one than run {head.run!r} was begun with",
+                f"input {name!r} differs from the one that run {head.run!r} was begun with",
                 next_step="give the same command line, or begin a new run without --resume",
             )
         inputs[name] = fresh[name]
@@ -175,10 +159,10 @@ def _inputs_again(
 
 
 def _is_lost(recorded: str, head: RunHead) -> bool:
-    return "[redacted" in recorded or (head.pseudonyms and holds_stand_in(recorded))
+    return "[redacted" in recorded or (head.pseudonyms and has_pseudonym(recorded))
 
 
-def _begun(
+def _ready(
     directory: RunDirectory,
     head: RunHead,
     runbook: Runbook,
@@ -188,7 +172,7 @@ def _begun(
     request: RunbookRequest,
     redactor: Redactor,
     sensitive: tuple[str, ...],
-) -> Begun:
+) -> ReadyRun:
     def start_branch(branch: BranchTo) -> RunState:
         """Start another runbook on the same workload; inputs it shares keep their values, the others their defaults."""
         other = library.load(branch.runbook)
@@ -202,7 +186,7 @@ def _begun(
         start_branch=start_branch,
         total_s=request.total_s,
     )
-    return Begun(order=order, runbook=runbook, redactor=redactor, sensitive=sensitive)
+    return ReadyRun(order=order, runbook=runbook, redactor=redactor, sensitive=sensitive)
 
 
 def _redactor(

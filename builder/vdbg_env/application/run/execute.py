@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from vdbg_env.application.ports import Clock, Interrupts, IsolatedWorker, StartedStep, StepRunner
 from vdbg_env.common.errors import HostNotAble, VdbgError
@@ -35,9 +34,13 @@ from vdbg_env.runbook.state import (
     UseBuiltin,
 )
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 POLL_S = 0.25  # how long a signal or the total time limit may wait to be seen
 HOST = "localhost"
-_ENDING = "ending the step: its processes are asked to end, and killed when their grace is over"
+Listener = Callable[[Event, Progress], None]
+_ENDING = "ending the step: its processes are asked to end, and killed after their grace"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +107,7 @@ class RunContext:
     clock: Clock
     interrupts: Interrupts
     redactor: Redactor
-    listener: Callable[[Event, Progress], None] = lambda _event, _walk: None
+    listener: Listener = lambda _event, _walk: None
     notice: Callable[[str], None] = lambda _text: None
 
 
@@ -201,21 +204,15 @@ class _Run:
     def _adopted(self, invocation: Invocation, attempt: OpenAttempt) -> StartedStep:
         """Take over an attempt whose end is not on record; start one that was recorded but never started."""
         directory = self._order.directory.path / attempt.directory
-        adopted = self._context.runner.adopt(_placed(invocation, attempt, directory), directory)
+        adopted = self._context.runner.adopt(self._placed(invocation, attempt), directory)
         return adopted or self._start(invocation, attempt)
 
     def _start(self, invocation: Invocation, attempt: OpenAttempt) -> StartedStep:
         directory = self._order.directory.path / attempt.directory
-        placed_here = _placed(invocation, attempt, directory)
-        try:
-            self._order.directory.check_in_place(attempt.directory)
-            directory.mkdir(parents=True, exist_ok=True)
-            redactor = self._context.redactor
-            write = self._order.directory.write_json
-            write(f"{attempt.directory}/argv.json", {"argv": redactor.argv(placed_here.argv)})
-            write(f"{attempt.directory}/env.json", {"delta": redactor.env(placed_here.env), "ours": dict(OURS)})
-        except OSError as error:
-            raise HostNotAble(f"{directory} cannot be written: {error.strerror}", cause="the disk is full") from error
+        placed_here = self._placed(invocation, attempt)
+        redactor = self._context.redactor
+        env = {"delta": redactor.env(placed_here.env), "ours": dict(OURS)}
+        self._order.directory.begin_attempt(attempt.directory, redactor.argv(placed_here.argv), env)
         return self._context.runner.start(placed_here, directory)
 
     def _observe(self, step: StartedStep) -> None:
@@ -283,6 +280,10 @@ class _Run:
             return StepResult(step=decision.step, error=_reason(error))
         return from_document(StepResult, json.loads(done))
 
+    def _placed(self, invocation: Invocation, attempt: OpenAttempt) -> Invocation:
+        directory = str(self._order.directory.where(attempt.directory))
+        return placed(invocation, attempt=attempt.attempt, rank=attempt.rank, host=attempt.host, directory=directory)
+
     # -- what holds the run together --------------------------------------------------------------------------------
 
     def _finish_step(self, result: StepResult) -> None:
@@ -324,12 +325,6 @@ class _Run:
             visits=self._progress.visits,
             began_s=self._began_s,
         )
-
-
-def _placed(invocation: Invocation, attempt: OpenAttempt, directory: Path) -> Invocation:
-    return placed(
-        invocation, attempt=attempt.attempt, rank=attempt.rank, host=attempt.host, directory=str(directory.resolve())
-    )
 
 
 def _reason(error: VdbgError) -> str:

@@ -1,15 +1,14 @@
-"""What was recorded: runs listed, shown, compared, reported anew and redacted again."""
+"""Recorded runs: list and show them, report and redact them again."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal
 
 from vdbg_env.application.ports import CoreFiles, SourceText
-from vdbg_env.application.run.begin import runs_home
+from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.pseudonyms import pseudonyms
 from vdbg_env.application.run.result.model import Report
@@ -22,16 +21,20 @@ from vdbg_env.record.progress import at_start, replay
 from vdbg_env.record.redaction.redact_run import Redacted, redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import secret_values
-from vdbg_env.record.run_directory import RunDirectory, RunHead, runs_under
+from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.runs import runs_home, runs_under
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Condition = Literal["running", "finished", "interrupted", "cut off"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedStep:
-    """One line of a run's story: a step, its outcome, how its last attempt ended, how many there were, its duration.
+    """One step of a recorded run: its outcome, how its last attempt ended, how many there were, its duration.
 
     `outcome` is None for an answered question (`choice`), and in records made before outcomes were written down.
     """
@@ -48,7 +51,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run as its record tells it, whatever has become of its runbook since.
+    """A run as it was recorded, even if its runbook has changed since.
 
     `found` is the finding to read first, as one line; None where nothing was found, or no report was written.
     """
@@ -64,7 +67,7 @@ class RecordedRun:
 
 
 def list_runs(environment: Mapping[str, str]) -> tuple[tuple[RecordedRun, ...], tuple[BadInput, ...]]:
-    """Return every run of the runs' folder, the oldest first, and why the records of others cannot be read."""
+    """Return every run of the folder of all runs, the oldest first, and why other records cannot be read."""
     found, unreadable = [], []
     for run in runs_under(runs_home(environment)):
         try:
@@ -75,9 +78,9 @@ def list_runs(environment: Mapping[str, str]) -> tuple[tuple[RecordedRun, ...], 
 
 
 def recorded(run: RunDirectory) -> RecordedRun:
-    """Return what the record of a run tells; raises BadInput for a folder or a log that cannot be read."""
+    """Return a run from its record; raises BadInput for a folder or a log that cannot be read."""
     head = run.read_head()
-    events = read_events(run.events) if run.events.is_file() else ()
+    events = read_events(run.events)
     try:
         return _recorded(run, head, events)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -98,31 +101,23 @@ def _recorded(run: RunDirectory, head: RunHead, events: tuple[Event, ...]) -> Re
     )
 
 
-def report_document(run: RunDirectory) -> Mapping[str, Any]:
-    """Return a run's report as JSON values; raises BadInput when none was written."""
-    path = run.path / "report.json"
-    try:
-        document: Mapping[str, Any] = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"run {run.path.name!r} has no report yet",
-            cause="it was cut off before its end",
-            next_step=f"vdbg-env runs report {run.path} --write",
-        ) from error
-    return document
-
-
 def _found(run: RunDirectory) -> str | None:
     """Return the finding to read first: what it says, in which kernel, at which line."""
     try:
-        report = report_document(run)
+        report = run.read_report()
     except BadInput:
         return None
     lead = next((f for f in report.get("findings", ()) if f.get("id") == report.get("lead")), None)
     if lead is None:
         return None
     place, kernel = lead.get("location"), lead.get("kernel")
-    at = f" at {Path(place['file']).name}:{place['line']}" if place else f" in {short_name(kernel)}" if kernel else ""
+    at = (
+        f" at {PurePath(place['file']).name}:{place['line']}"
+        if place
+        else f" in {short_name(kernel)}"
+        if kernel
+        else ""
+    )
     return str(lead["message"]) + ("" if at and at.rsplit(" ", 1)[-1] in lead["message"] else at)
 
 
@@ -133,15 +128,16 @@ def report_anew(
     *,
     cores: CoreFiles,
     sources: SourceText,
+    host: ThisHost,
 ) -> Report:
-    """Return the report of a run as far as it came, made from its record by this release.
+    """Return the report of a run up to where its record ends, made by this release.
 
-    The record holds no secret, but source lines are read anew: those of `environment` are taken out of them too.
+    The record has no secret, but source lines are read again: the secrets of `environment` are redacted in them too.
 
     Raises BadInput when its runbook has changed since: its steps would be judged by other rules.
     """
     head = run.read_head()
-    runbook = library.load(head.runbook_file if Path(head.runbook_file).is_file() else head.runbook)
+    runbook = library.load_recorded(head)
     if runbook.digest != head.digest:
         raise BadInput(
             f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
@@ -162,23 +158,23 @@ def report_anew(
     finish = progress.finish
     if finish is None and condition in {"interrupted", "cut off"}:
         finish = transitions.cut_short(progress.state, condition)[1]
-    redactor = Redactor(secret_values(environment), pseudonyms({}, (head.host,)) if head.pseudonyms else None)
+    redactor = Redactor(secret_values(environment), pseudonyms(host, {}, (head.host,)) if head.pseudonyms else None)
     return run_report(
         head, progress, run.path, cores=cores, sources=sources, redact=redactor.text, elapsed_s=elapsed, finish=finish
     )
 
 
 def redact_again(
-    run: RunDirectory, environment: Mapping[str, str], *, hosts: tuple[str, ...] | None = None
+    run: RunDirectory, environment: Mapping[str, str], host: ThisHost, *, hosts: tuple[str, ...] | None = None
 ) -> Redacted:
-    """Redact a run once more and return what changed; nobody may be at work on it.
+    """Redact a run once more and return what changed; raises BadInput while a process works on it.
 
     With `hosts`, host names and addresses become pseudonyms, the same for all runs of this user: those of the run and
     of this machine, and the names given.
     """
     with run.locked():
         literals = secret_values(environment)
-        names = None if hosts is None else pseudonyms({}, (*hosts, run.read_head().host))
+        names = None if hosts is None else pseudonyms(host, {}, (*hosts, run.read_head().host))
         return redact_run(run.path, Redactor(literals, names), literals)
 
 

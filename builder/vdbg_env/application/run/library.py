@@ -1,81 +1,36 @@
-"""Finds runbooks and shared steps: in the files named, `./runbooks`, the user's folder, then in what is shipped."""
+"""The runbooks and shared steps that are available, parsed and linted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from platformdirs import user_config_path
-
-from vdbg_env.common import yaml_source
+from vdbg_env.application.ports.runbook_files import Entry, RunbookFiles
 from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest
-from vdbg_env.common.resources import data_dir
-from vdbg_env.common.yaml_source import YamlSource
 from vdbg_env.runbook.load import load
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.parsing.library import Library
 
-Origin = Literal["named", "project", "user", "shipped"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Folder:
-    """One place of the search path."""
-
-    origin: Origin
-    path: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A runbook file that was found; its name is that of the file, which lint holds it to."""
-
-    name: str
-    path: Path
-    origin: Origin
-
-
-def search_path(project: Path | None = None) -> tuple[Folder, ...]:
-    """Return the folders that are searched, the first first; `project` is the current folder unless told."""
-    here = (project or Path()) / "runbooks"
-    shipped = Folder(origin="shipped", path=data_dir("runbooks"))
-    user = Folder(origin="user", path=user_config_path("vdbg-env", appauthor=False) / "runbooks")
-    if here.resolve() == shipped.path.resolve():  # a checkout of this program
-        return (user, shipped)
-    return (Folder(origin="project", path=here), user, shipped)
+if TYPE_CHECKING:
+    from vdbg_env.record.run_directory import RunHead
 
 
 class RunbookLibrary:
-    """The runbooks at hand by name; of two with one name the first on the search path is taken."""
+    """The runbooks by name."""
 
-    def __init__(self, files: Sequence[Path] = (), folders: Sequence[Folder] | None = None) -> None:
-        self._files = tuple(files)
-        self._folders = search_path() if folders is None else tuple(folders)
+    def __init__(self, files: RunbookFiles) -> None:
+        self._files = files
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """Every runbook that can be started by name."""
-        found: dict[str, Entry] = {}
-        for path in self._files:
-            found.setdefault(path.stem, Entry(name=path.stem, path=path, origin="named"))
-        for folder in self._folders:
-            for path in _yaml_files(folder.path):
-                found.setdefault(path.stem, Entry(name=path.stem, path=path, origin=folder.origin))
-        return tuple(sorted(found.values(), key=lambda entry: entry.name))
+        return tuple(self._files.runbooks())
 
     @cached_property
     def steps(self) -> Library:
-        """The shared steps of every `lib` folder on the search path."""
-        found: dict[str, YamlSource] = {}
-        folders = [*dict.fromkeys(path.parent for path in self._files), *(folder.path for folder in self._folders)]
-        for folder in folders:
-            for path in _yaml_files(folder / "lib"):
-                if path.stem not in found:
-                    found[path.stem] = _source(path)
-        return Library(found)
+        """The shared steps."""
+        return Library(dict(self._files.shared_steps()))
 
     def load(self, name: str) -> Runbook:
         """Return the linted runbook called `name`, or the one in the file of that path.
@@ -84,10 +39,14 @@ class RunbookLibrary:
         """
         return self.load_entry(self.entry(name))
 
+    def load_recorded(self, head: RunHead) -> Runbook:
+        """Return the runbook of a recorded run: of its file if that is still there, else the one of its name."""
+        return self.load(head.runbook_file if self._files.exists(head.runbook_file) else head.runbook)
+
     def entry(self, name: str) -> Entry:
-        """Return where a runbook lies; raises BadInput with the nearest name."""
+        """Return where a runbook is; raises BadInput with the nearest name."""
         if name.endswith((".yaml", ".yml")) or "/" in name:
-            return Entry(name=Path(name).stem, path=Path(name), origin="named")
+            return self._files.named(name)
         known = {entry.name: entry for entry in self.entries}
         if name not in known:
             close = nearest(name, known)
@@ -97,7 +56,7 @@ class RunbookLibrary:
 
     def load_entry(self, entry: Entry) -> Runbook:
         """Return the linted runbook of one file; raises BadDocument with every complaint."""
-        source = _source(entry.path)
+        source = self._files.read(entry.path)
         runbook = load(source, self.steps, runbooks=[x.name for x in self.entries])
         if runbook.name != entry.path.stem:
             what = f"the file is called {entry.path.name}, so the runbook's name is {entry.path.stem!r}"
@@ -115,17 +74,3 @@ class RunbookLibrary:
         except BadDocument as error:
             return error.complaints
         return ()
-
-
-def _yaml_files(folder: Path) -> Iterator[Path]:
-    if folder.is_dir():
-        yield from sorted(path for path in folder.iterdir() if path.suffix in {".yaml", ".yml"} and path.is_file())
-
-
-def _source(path: Path) -> YamlSource:
-    try:
-        with path.open("rb") as file:
-            data = file.read(yaml_source.MAX_BYTES + 1)  # one more, so that a longer file is refused
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    return yaml_source.read(data, str(path))

@@ -1,23 +1,25 @@
-"""What the user asked of `vdbg-env runbook`, and what is made of it before anything starts."""
+"""The request of `vdbg-env runbook`, and the linted runbook with final inputs that follows from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.common import yaml_source
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.yaml_source import YamlSource
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.workload.inputs import Inputs
 
-PROJECT_FILE = "vdbg.yaml"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ArgvFrom = Literal["command line", "vdbg.yaml", "nowhere"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class PreparedRun:
 
     runbook: Runbook
     inputs: Inputs
-    argv_from: Literal["command line", "vdbg.yaml", "nowhere"]
+    argv_from: ArgvFrom
 
 
 class _Workload(BaseModel):
@@ -63,28 +65,17 @@ class _Project(BaseModel):
 
 
 def prepare(
-    request: RunbookRequest, library: RunbookLibrary, environment: Mapping[str, str], *, project: Path | None = None
+    request: RunbookRequest, library: RunbookLibrary, environment: Mapping[str, str], project: YamlSource | None
 ) -> PreparedRun:
-    """Find and lint the runbook and make its inputs final.
+    """Find and lint the runbook and make its inputs final; `project` is the current folder's `vdbg.yaml`.
 
-    Without a command line the workload of `vdbg.yaml` in the current folder is taken. Raises BadInput and BadDocument.
+    Without a command line its workload is taken. Raises BadInput and BadDocument.
     """
     runbook = library.load(request.runbook)
-    ours = _project((project or Path()) / PROJECT_FILE)
-    argv, argv_from = request.argv, "command line" if request.argv else "nowhere"
-    if not argv and ours.workload:
-        argv, argv_from = tuple(ours.workload.argv), "vdbg.yaml"
-    given = {name: text for name, text in ours.inputs.items() if name in runbook.inputs} | dict(request.inputs)
-    inputs = final_inputs(runbook, given, argv, environment)
-    return PreparedRun(runbook=runbook, inputs=inputs, argv_from=argv_from)  # type: ignore[arg-type]
-
-
-def _project(path: Path) -> _Project:
-    if not path.is_file():
-        return _Project()
-    try:
-        with path.open("rb") as file:
-            data = file.read(yaml_source.MAX_BYTES + 1)  # one more, so that a longer file is refused
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    return yaml_source.validate(_Project, yaml_source.read(data, str(path)))
+    settings = yaml_source.validate(_Project, project) if project else _Project()
+    argv: tuple[str, ...] = request.argv
+    argv_from: ArgvFrom = "command line" if argv else "nowhere"
+    if not argv and settings.workload:
+        argv, argv_from = tuple(settings.workload.argv), "vdbg.yaml"
+    given = {name: text for name, text in settings.inputs.items() if name in runbook.inputs} | dict(request.inputs)
+    return PreparedRun(runbook=runbook, inputs=final_inputs(runbook, given, argv, environment), argv_from=argv_from)

@@ -1,24 +1,25 @@
-"""Where the steps of a run are started: this machine, or containers of an image, and what may be asked there."""
+"""The containers of a run: as requested, as recorded, and again when the run is resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from vdbg_env.application.image.run import RunRequest
+from vdbg_env.application.image.run import RunRequest, settled
+from vdbg_env.application.ports import ContainerRunner, DumpStore
+from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.step_container import StepContainer, StepImage
 from vdbg_env.image.plan.plan import LABEL_PROOF
-from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.state import Facts
 
 if TYPE_CHECKING:
-    from vdbg_env.application.ports import BinarySource, ProgramRunner, SourceText, StepRunner
+    from vdbg_env.image.container.run_settings import DumpVolume
     from vdbg_env.record.run_directory import RunHead
 
 _LABEL_CUDA = "dev.vdbg-env.cuda"
@@ -29,7 +30,7 @@ _RECORD = TypeAdapter(StepContainer)
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRequest:
-    """Containers as asked for; `image` and GPU of `run` may still be left to be found, as for `vdbg-env run`."""
+    """The containers requested; image and GPU of `run` may still have to be found, as for `vdbg-env run`."""
 
     run: RunRequest
     mounts: tuple[Mount, ...] = ()
@@ -38,38 +39,28 @@ class ContainerRequest:
     folder: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepPlace:
-    """Where a run's steps are started; `image` and `container` are None for this machine.
+def step_container(
+    request: ContainerRequest,
+    containers: ContainerRunner,
+    dump_store: Callable[[DumpVolume], DumpStore],
+    notice: Callable[[str], None],
+) -> StepContainer:
+    """Return what a run's containers have in common; image and GPU are found where the request names none.
 
-    `programs` and `binaries` are those at hand there, and `reading` gives programs that may also read the folder of a
-    run; `sources` finds the text of source lines there; `environment` is what a workload inherits there, `data_dir` the
-    shipped runbooks as it sees them. `runner` makes what starts the steps of a run, given the run's folder, the values
-    that must not be kept and the stand-ins where there are any; `close` takes away what a helper program that was cut
-    short has left.
+    Raises BadInput where there is no image, HostNotAble where Docker does not respond or the dump volume is too full.
     """
-
-    programs: ProgramRunner
-    reading: Callable[[Path], ProgramRunner]
-    binaries: BinarySource
-    environment: Mapping[str, str]
-    data_dir: str
-    sources: SourceText
-    runner: Callable[[Path, tuple[str, ...], Pseudonyms | None], StepRunner]
-    close: Callable[[], None]
-    container: StepContainer | None = None
-    image: StepImage | None = None
-
-    @property
-    def in_words(self) -> Mapping[str, str]:
-        """The place as a report's environment shows it; nothing for this machine."""
-        if self.image is None:
-            return {}
-        return {"steps run in": f"containers of {self.image.name}", "image": self.image.digest or self.image.image_id}
+    watched = request.run.settings.dumps if request.run.dump_quota is not None else None
+    return StepContainer(
+        settings=settled(request.run, containers, dump_store(watched) if watched else None, notice, record=True),
+        mounts=request.mounts,
+        user=request.user,
+        memory=request.memory,
+        folder=request.folder,
+    )
 
 
 def with_image_facts(facts: Facts, image: StepImage | None) -> Facts:
-    """Return the facts with what the labels that `vdbg-env build` wrote say of an image that could not be asked."""
+    """Return the facts completed by the labels that `vdbg-env build` gave an image."""
     if image is None:
         return facts
     labels = dict(image.labels)
@@ -85,7 +76,7 @@ def with_image_facts(facts: Facts, image: StepImage | None) -> Facts:
 
 
 def container_record(place: StepPlace, redactor: Redactor) -> dict[str, Any]:
-    """Return what `run.json` keeps of a place, without secrets: enough to go on in the same one; empty for here."""
+    """Return what `run.json` keeps of a place, without secrets, enough to continue in the same one; empty for here."""
     if place.container is None or place.image is None:
         return {}
     settings = place.container.settings
@@ -100,8 +91,8 @@ def container_record(place: StepPlace, redactor: Redactor) -> dict[str, Any]:
 def resumed_container(head: RunHead, asked: ContainerRequest | None) -> StepContainer | None:
     """Return the containers a run was begun in, of the image it was begun with; None when it was begun here.
 
-    Of what is asked for anew, only the values of variables count, for the record keeps no secret. Raises BadInput when
-    one is missing, or when another place is asked for.
+    Of a new request only the values of variables count: the record keeps no secret. Raises BadInput when one is
+    missing, or when another place is requested.
     """
     if not head.container:
         if asked:

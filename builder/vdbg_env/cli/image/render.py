@@ -53,7 +53,7 @@ def command(
         folder,
         format=cast(Format, format),
         dialect=cast(Dialect, dialect),
-        lay_out=composition.lay_out_context,
+        lay_out=composition.lay_out_context(),
     )
     show_notes((*request.notes, *decided.notes), (*decided.warnings, *warnings(run)))
     _show(rendering, as_json=as_json)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import click
 import platformdirs
 
+from vdbg_env.application.host.gpu import first_gpu
 from vdbg_env.application.image.library import open_profile
 from vdbg_env.application.image.planning import existing_file, existing_folder, plan_build, read_source
 from vdbg_env.application.image.site import SiteFlags, read_site
@@ -87,7 +88,7 @@ def read_request(flags: dict[str, Any], *, dialect: Dialect = "classic") -> tupl
 
 def plan_here(request: BuildRequest, library: ImageLibrary) -> BuildPlan:
     """Plan a request for this machine and its GPU."""
-    return plan_build(request, library, gpu=composition.gpu(), trees=composition.source_trees())
+    return plan_build(request, library, gpu=first_gpu(composition.programs()), trees=composition.source_trees())
 
 
 def user_profiles() -> Path:

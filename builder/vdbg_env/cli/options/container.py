@@ -60,6 +60,24 @@ class ContainerFlags(TypedDict):
     stop_grace: int
 
 
+NO_CONTAINER_FLAGS = ContainerFlags(
+    on=None,
+    mounts=(),
+    user=None,
+    memory=None,
+    image=None,
+    gpu="auto",
+    dumps="vdbg-dumps",
+    dump_quota=None,
+    variables=(),
+    ipc="private",
+    shm_size=None,
+    capabilities=(),
+    seccomp="ptrace",
+    stop_grace=300,
+)
+
+
 def container_options(*names: str) -> Callable[[Function], Function]:
     """Give a command the flags that say where steps run, or those of them that are named."""
 
@@ -71,14 +89,9 @@ def container_options(*names: str) -> Callable[[Function], Function]:
     return with_options
 
 
-def given_words(context: click.Context) -> list[str]:
-    """Return the flags of this kind that the user gave, as they may be given to another command."""
-    words: list[str] = []
-    for option in _given(context):
-        value = context.params[option.name or ""]
-        for one in value if isinstance(value, tuple) else (value,):
-            words += [option.opts[-1], str(one)]
-    return words
+def given_option(context: click.Context) -> str | None:
+    """Return the first option of this kind that the user gave."""
+    return next((option.opts[-1] for option in _given(context)), None)
 
 
 def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -> ContainerRequest | None:

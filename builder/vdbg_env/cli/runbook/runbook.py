@@ -1,4 +1,4 @@
-"""`vdbg-env runbook`: flags become a request; the plan is shown, or the run is begun."""
+"""`vdbg-env runbook`: turn the flags into a request, then show its plan or run it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import Unpack
 
 import click
 
-from vdbg_env.application.run.begin import find_run
-from vdbg_env.application.run.library import RunbookLibrary
-from vdbg_env.application.run.request import RunbookRequest, prepare
+from vdbg_env.application import session
+from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli import composition
 from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
-from vdbg_env.cli.runbook.runbook_run import run, tell_stale
-from vdbg_env.common.errors import BadInput
-from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.step_container import DATA
-from vdbg_env.runbook.machine.plan import as_json, as_text, plan
+from vdbg_env.cli.runbook.runbook_run import run
+from vdbg_env.common.console import note
+from vdbg_env.record.runs import find_run
+from vdbg_env.runbook.machine.plan import as_json, as_text
 from vdbg_env.runbook.model.quantities import duration_s
-from vdbg_env.runbook.state import Facts
 
 
 def _seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
@@ -39,7 +36,7 @@ def _inputs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 
 
 def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return [entry.name for entry in RunbookLibrary().entries if entry.name.startswith(incomplete)]
+    return [entry.name for entry in composition.runbook_library().entries if entry.name.startswith(incomplete)]
 
 
 @click.command("runbook", context_settings={"ignore_unknown_options": False})
@@ -56,7 +53,7 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 @click.option(
     "--replay", type=click.Path(path_type=Path), help="Run nothing: take what each step gave from a recording."
 )
-@click.option("--resume", metavar="RUN", help="Go on with a run that was cut short; it knows NAME and COMMAND.")
+@click.option("--resume", metavar="RUN", help="Continue a run that was cut short; it knows NAME and COMMAND.")
 @click.option(
     "--total-time",
     "total_s",
@@ -64,13 +61,13 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
     metavar="DURATION",
     help="End the whole run after this time (status 124).",
 )
-@click.option("--batch", is_flag=True, help="Ask nobody: every question takes its default at once.")
-@click.option("--bisect", is_flag=True, help="Exit as `git bisect run` wants: 1 reproduced, 0 not, 125 unclear.")
+@click.option("--batch", is_flag=True, help="Ask no questions: each takes its default at once.")
+@click.option("--bisect", is_flag=True, help="Exit as `git bisect run` expects: 1 reproduced, 0 not, 125 unclear.")
 @click.option(
     "--plan", "plan_only", is_flag=True, help="Show each step's final command line and variables; start nothing."
 )
 @click.option(
-    "--pseudonyms", is_flag=True, help="Keep no host name and no address: write stand-ins, the same in all your runs."
+    "--pseudonyms", is_flag=True, help="Replace host names and addresses by pseudonyms, the same in all your runs."
 )
 @click.option("--json", "as_document", is_flag=True, help="Print the report (or the plan) as JSON on stdout.")
 @container_options()
@@ -93,11 +90,11 @@ def command(
     as_document: bool,
     **place: Unpack[ContainerFlags],
 ) -> int:
-    """Walk a failure step by step, from the workload as given to kernel, source line and report.
+    """Trace a failure step by step, from the workload as given to kernel, source line and report.
 
-    Steps run where this is typed, or, with --image or --on docker, each in a container of an image that holds Python
-    3.11; the record stays here. Without COMMAND the workload of ./vdbg.yaml is taken, and without that the
-    bundled sample, replayed where no GPU answers.
+    Steps run on this machine, or, with --image or --on docker, each in a container of an image with Python 3.11 or
+    later; the record stays here. Without COMMAND the workload of ./vdbg.yaml is taken, and without that the
+    bundled sample, replayed where no GPU responds.
 
     \b
     Example:
@@ -139,19 +136,9 @@ def command(
 
 
 def _show_plan(request: RunbookRequest) -> int:
-    if request.resume:
-        raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
-    prepared = prepare(request, RunbookLibrary(request.files), os.environ)
-    image = None
-    if request.container:
-        image = request.container.run.image or "the newest image built here"
-        facts = Facts(on="plan", data_dir=DATA)
-    else:
-        tell_stale(prepared.runbook, prepared.inputs, composition.local_place(os.environ))
-        facts = Facts(on="plan", data_dir=str(data_dir("runbooks")), python_path=os.environ.get("PYTHONPATH", ""))
-    planned = plan(prepared.runbook, prepared.inputs, facts, image=image)
+    plan = session.planned(request, composition.run_ports(request.files), note)
     if request.json:
-        click.echo(json.dumps(as_json(planned), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(as_json(plan), indent=2, ensure_ascii=False))
     else:
-        click.echo(as_text(planned), nl=False)
+        click.echo(as_text(plan), nl=False)
     return 0

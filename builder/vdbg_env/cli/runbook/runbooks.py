@@ -12,7 +12,7 @@ from vdbg_env.application.failure_pages import failure_pages
 from vdbg_env.application.knowledge.installed_packages import installed_vllm
 from vdbg_env.application.knowledge.load import explain_name, is_name
 from vdbg_env.application.knowledge.name_lint import name_complaints
-from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.cli import composition
 from vdbg_env.cli.composition import programs
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report import runbook_text as explain
@@ -49,7 +49,7 @@ def list_command(files: tuple[Path, ...], as_document: bool) -> int:
     Example:
       vdbg-env runbooks list --json
     """
-    library = RunbookLibrary(files)
+    library = composition.runbook_library(files)
     runbooks = [(entry, library.load_entry(entry)) for entry in library.entries]
     if as_document:
         rows = [
@@ -81,7 +81,7 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
     Example:
       vdbg-env runbooks show illegal-memory-access
     """
-    runbook = RunbookLibrary(files).load(name)
+    runbook = composition.runbook_library(files).load(name)
     if as_document:
         _print_json(explain.runbook_json(runbook))
     else:
@@ -106,7 +106,7 @@ def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document:
       vdbg-env runbooks lint ./mine.yaml
       vdbg-env runbooks lint --vllm 0.24.0
     """
-    results = RunbookLibrary(files).lint(targets)
+    results = composition.runbook_library(files).lint(targets)
     complaints = [complaint for _, found in results for complaint in found]
     release = vllm or installed_vllm(programs())
     complaints += name_complaints((entry.path for entry, found in results if not found), release)
@@ -145,7 +145,7 @@ def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
     Example:
       vdbg-env runbooks docs docs/failures
     """
-    pages = render_all(failure_pages(RunbookLibrary(files)))
+    pages = render_all(failure_pages(composition.runbook_library(files)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in pages.items():
@@ -174,7 +174,7 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
     if len(names) == 1 and is_name(names[0]):
         click.echo(explain_name(names[0], vllm=vllm or installed_vllm(programs())), nl=False)
         return 0
-    library = RunbookLibrary(files)
+    library = composition.runbook_library(files)
     if len(names) > 2:
         raise click.UsageError("explain takes a runbook, and one of its steps")
     if len(names) == 1 and names[0] in library.steps.names and names[0] not in {x.name for x in library.entries}:

@@ -1,4 +1,4 @@
-"""`vdbg-env runs`: what was recorded."""
+"""`vdbg-env runs`: list, show, compare, report and redact recorded runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from vdbg_env.application.run.begin import find_run, runs_home
 from vdbg_env.application.run.history import (
     RecordedRun,
     RecordedStep,
@@ -17,13 +16,12 @@ from vdbg_env.application.run.history import (
     recorded,
     redact_again,
     report_anew,
-    report_document,
 )
-from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.result.next_steps import typed_outside
 from vdbg_env.cli import composition
 from vdbg_env.common.console import note
 from vdbg_env.record.diff import diff
+from vdbg_env.record.runs import find_run, runs_home
 from vdbg_env.report.plain_text import duration, printable
 from vdbg_env.report.run import as_json as run_json
 from vdbg_env.report.run import as_markdown as run_markdown
@@ -37,7 +35,7 @@ SCHEMA = "vdbg-env/runs/v1"
 def command() -> None:
     """List, show, compare, report and redact recorded runs.
 
-    Runs lie in the folder of VDBG_ENV_RUNS, else in ./vdbg-runs; a run is named by its folder's name or its path.
+    Runs are kept in the folder of VDBG_ENV_RUNS, else in ./vdbg-runs; a run is named by its folder's name or its path.
 
     \b
     Example:
@@ -73,7 +71,7 @@ def list_command(as_json: bool) -> int:
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
 def show_command(run: str, as_json: bool) -> int:
-    """Show what a run's record tells, also of a run that was cut off.
+    """Show what was recorded of a run, even of one that was cut off.
 
     \b
     Example:
@@ -92,7 +90,7 @@ def show_command(run: str, as_json: bool) -> int:
 @click.argument("after")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs-diff/v1).")
 def diff_command(before: str, after: str, as_json: bool) -> int:
-    """Say what differs in meaning between two runs: outcomes, ends, findings, deltas, versions.
+    """Compare two runs: outcomes, ends, findings, deltas, versions; never times or paths.
 
     Exit status: 0 nothing differs, 4 something does.
 
@@ -100,7 +98,7 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
     Example:
       vdbg-env runs diff last-good-run latest-run
     """
-    documents = [report_document(find_run(name, os.environ)) for name in (before, after)]
+    documents = [find_run(name, os.environ).read_report() for name in (before, after)]
     found = diff(*documents)
     if as_json:
         click.echo(json.dumps({"schema": "vdbg-env/runs-diff/v1", "differences": [asdict(d) for d in found]}, indent=2))
@@ -114,9 +112,9 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
 @command.command("report")
 @click.argument("run")
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
-@click.option("--write", is_flag=True, help="Also write every format beside the record.")
+@click.option("--write", is_flag=True, help="Also write every format next to the record.")
 def report_command(run: str, form: str, write: bool) -> int:
-    """Make a run's report anew out of its record, also of a run that was cut off.
+    """Make a run's report again from its record, even of a run that was cut off.
 
     \b
     Example:
@@ -124,7 +122,14 @@ def report_command(run: str, form: str, write: bool) -> int:
     """
     directory = find_run(run, os.environ)
     sources = composition.source_text((), ())
-    report = report_anew(directory, RunbookLibrary(), os.environ, cores=composition.core_files(), sources=sources)
+    report = report_anew(
+        directory,
+        composition.runbook_library(),
+        os.environ,
+        cores=composition.core_files(),
+        sources=sources,
+        host=composition.this_host(),
+    )
     match form:
         case "markdown":
             click.echo(run_markdown.render(report), nl=False)
@@ -148,7 +153,8 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     Example:
       vdbg-env runs redact 20261121-072809-illegal-memory-access-1f2e --hosts
     """
-    redacted = redact_again(find_run(run, os.environ), os.environ, hosts=names if hosts or names else None)
+    wanted = names if hosts or names else None
+    redacted = redact_again(find_run(run, os.environ), os.environ, composition.this_host(), hosts=wanted)
     for name in redacted.changed:
         click.echo(printable(name))
     for text in redacted.notes:
@@ -180,22 +186,21 @@ def _text(run: RecordedRun) -> str:
     width = max((len(step.id) for step in run.steps), default=0)
     lines += [_step(step, width) for step in run.steps]
     if run.condition in {"interrupted", "cut off"}:
-        lines.append(f"  go on with: vdbg-env runbook {head.runbook} --resume {run.directory}")
+        lines.append(f"  continue with: vdbg-env runbook {head.runbook} --resume {run.directory}")
     elif run.condition == "finished":
         lines.append(f"  all of it: vdbg-env runs report {run.directory}")
     return "\n".join(printable(line) for line in lines)
 
 
 def _step(step: RecordedStep, width: int) -> str:
-    """Return a step as a line: outcome, attempts, time, and why it is so; a step of the tool's own has no end."""
+    """Return a step as a line: outcome, attempts, time and reason; a built-in step has no end."""
     ended = step.ended or {}
     number = next((ended[k] for k in ("signal", "code") if ended.get(k) is not None), "")
-    said = step.outcome or (f"answered {step.choice}" if step.choice else "")
-    words = (f"{ended.get('by', '')} {number}".strip(), step.error or step.message)
-    why = ", ".join(word for word in words if word)
-    return (
-        f"    {step.id:<{width}}  {said:<14} {step.attempts or '':>3} {duration(step.duration_s):>11}  {why}".rstrip()
-    )
+    outcome = step.outcome or (f"answered {step.choice}" if step.choice else "")
+    reasons = (f"{ended.get('by', '')} {number}".strip(), step.error or step.message)
+    why = ", ".join(reason for reason in reasons if reason)
+    took = duration(step.duration_s)
+    return f"    {step.id:<{width}}  {outcome:<14} {step.attempts or '':>3} {took:>11}  {why}".rstrip()
 
 
 def _document(run: RecordedRun) -> dict[str, Any]:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import click
 
 from vdbg_env.application.analysis.triage import TriageRequest, runbook_to_start, triage_logs
-from vdbg_env.application.run.library import RunbookLibrary
-from vdbg_env.cli.composition import log_source
-from vdbg_env.cli.options.container import FEW, container_options, given_words
+from vdbg_env.application.run.request import RunbookRequest
+from vdbg_env.cli import composition
+from vdbg_env.cli.options.container import (
+    FEW,
+    NO_CONTAINER_FLAGS,
+    ContainerFlags,
+    container_options,
+    container_request,
+    given_option,
+)
+from vdbg_env.cli.runbook.runbook_run import run as run_request
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report.triage import triage_json, triage_text
@@ -25,12 +34,18 @@ FOUND = 3
 @container_options(*FEW)
 @click.pass_context
 def command(
-    context: click.Context, /, logs: tuple[str, ...], as_json: bool, run: bool, rules: Path | None, **_place: object
+    context: click.Context,
+    /,
+    logs: tuple[str, ...],
+    as_json: bool,
+    run: bool,
+    rules: Path | None,
+    **place: Any,
 ) -> int:
     """Name the failure, the line that says so and the runbook to start.
 
     LOG is a file, a folder of per-rank logs, or - for the standard input; .gz and .zst are opened. All logs given
-    belong to one run. What says where steps run goes to the runbook, with --run.
+    belong to one run. With --run, the options that say where steps run are those of the runbook.
 
     \b
     Example:
@@ -41,17 +56,18 @@ def command(
 
     Exit status: 3 a failure was found, 0 none was, 2 a log cannot be read.
     """
-    place = given_words(context)
-    if place and not run:
-        raise click.UsageError(f"{place[0]} is for the runbook that --run starts", context)
+    given = given_option(context)
+    if given and not run:
+        raise click.UsageError(f"{given} is for the runbook that --run starts", context)
     targets, argv = _split(logs, run)
-    verdict = triage_logs(TriageRequest(targets=targets, rules=rules), log_source())
+    verdict = triage_logs(TriageRequest(targets=targets, rules=rules), composition.log_source())
     runbook = verdict.failure.runbook
-    at_hand = runbook_to_start(runbook, {entry.name for entry in RunbookLibrary().entries})
-    if run and at_hand:
-        console.note(triage_text(verdict, at_hand))
-        return _start(context, at_hand, argv, [*place, *(["--json"] if as_json else [])])
-    click.echo(triage_json(verdict) if as_json else triage_text(verdict, at_hand), nl=False)
+    start = runbook_to_start(runbook, {entry.name for entry in composition.runbook_library().entries})
+    if run and start:
+        console.note(triage_text(verdict, start))
+        container = container_request(context, **cast(ContainerFlags, {**NO_CONTAINER_FLAGS, **place}))
+        return run_request(RunbookRequest(runbook=start, argv=argv, json=as_json, container=container))
+    click.echo(triage_json(verdict) if as_json else triage_text(verdict, start), nl=False)
     return FOUND if runbook else 0
 
 
@@ -62,10 +78,3 @@ def _split(words: tuple[str, ...], run: bool) -> tuple[tuple[str, ...], tuple[st
     if len(words) < 2:
         raise BadInput("--run needs the command to run", next_step="vdbg-env triage --run LOG -- vllm serve MODEL")
     return words[:1], words[1:]
-
-
-def _start(context: click.Context, runbook: str, argv: tuple[str, ...], flags: list[str]) -> int:
-    group = context.find_root().command
-    words = ["runbook", runbook, *flags, "--", *argv]
-    status = group.main(args=words, prog_name="vdbg-env", standalone_mode=False)
-    return status if isinstance(status, int) else 0

@@ -14,10 +14,10 @@ import pytest
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
 from tests.support import reports
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
+from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.application.builtins.registry import READERS, STEPS, BuiltinSteps
 from vdbg_env.application.builtins.steps import code_on_disk
 from vdbg_env.application.builtins.steps.code_on_disk import alike
-from vdbg_env.application.builtins.steps.gpu_health import may_trace
 from vdbg_env.application.ports import BinaryFile, Completed
 from vdbg_env.application.run.execute import StepContext
 from vdbg_env.common.errors import BadInput, HostNotAble
@@ -74,6 +74,7 @@ class Bench:
             cores=CoreFilesOnDisk(),
             binaries=Binaries(),
             environment=self.environment,
+            host=LocalMachine(),
             write_report=lambda _step_context, formats: write_report(reports.FULL, self.directory, formats),
             redact=Redactor((b"a-planted-secret",)).text,
         )
@@ -328,8 +329,8 @@ def test_tracing_needs_the_capability_or_an_open_scope(
     (tmp_path / "self" / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
     (tmp_path / "sys" / "kernel" / "yama").mkdir(parents=True)
     (tmp_path / "sys" / "kernel" / "yama" / "ptrace_scope").write_text(f"{scope}\n")
-    assert may_trace(tmp_path) is may
-    assert may_trace(tmp_path / "nowhere") is None
+    assert LocalMachine(tmp_path).may_trace() is may
+    assert LocalMachine(tmp_path / "nowhere").may_trace() is None
 
 
 def test_versions_come_from_the_workloads_own_interpreter(bench: Bench) -> None:

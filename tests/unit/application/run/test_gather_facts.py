@@ -11,9 +11,9 @@ from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.programs import Programs as RealPrograms
 from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_libraries, workload_python
 from vdbg_env.application.ports import BinarySource, ProgramRunner, StepRunner
+from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.run.gather_facts import gather_facts
 from vdbg_env.application.run.request import RunbookRequest
-from vdbg_env.application.run.target import StepPlace
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.runbook.model import Requires, Runbook

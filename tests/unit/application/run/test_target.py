@@ -11,9 +11,9 @@ from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.application.image.run import RunRequest
 from vdbg_env.application.ports import BinarySource, Completed, SourceText, StepRunner
+from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.run.target import (
     ContainerRequest,
-    StepPlace,
     container_record,
     resumed_container,
     with_image_facts,

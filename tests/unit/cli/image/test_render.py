@@ -8,11 +8,12 @@ import pytest
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from tests.support.image_library import shipped
-from vdbg_env.cli import composition
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.profile.request import HostGpu
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"
+
+FIRST_GPU = "vdbg_env.cli.options.build.first_gpu"
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VDBG_IMAGES", str(tmp_path / "profiles"))
-    monkeypatch.setattr(composition, "gpu", lambda: None)
+    monkeypatch.setattr(FIRST_GPU, lambda _programs: None)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -49,7 +50,7 @@ def test_a_rendered_folder_holds_the_dockerfile_and_all_it_copies(tmp_path: Path
 def test_the_architecture_is_that_of_the_gpu_found_unless_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composition, "gpu", lambda: HostGpu(driver="580.95.05", arch="10.0"))
+    monkeypatch.setattr(FIRST_GPU, lambda _programs: HostGpu(driver="580.95.05", arch="10.0"))
     ran = vdbg_env("render", "--profile", "sample", str(tmp_path / "found"))
     assert "note: built for architecture 10.0, that of this machine's GPU" in ran.stderr
     assert b"CMAKE_CUDA_ARCHITECTURES=100-real" in files(tmp_path / "found")["Dockerfile"]
@@ -60,7 +61,7 @@ def test_the_architecture_is_that_of_the_gpu_found_unless_asked_for(
 def test_a_driver_too_old_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composition, "gpu", lambda: HostGpu(driver="535.183.01", arch="9.0"))
+    monkeypatch.setattr(FIRST_GPU, lambda _programs: HostGpu(driver="535.183.01", arch="9.0"))
     ran = vdbg_env("render", "--profile", "sample", str(tmp_path / "out"))
     assert ran.status == 2
     assert "driver 535.183.01 cannot run CUDA 13.0" in ran.stderr

@@ -9,12 +9,11 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from vdbg_env.application.run.target import ContainerRequest
-from vdbg_env.cli.options.container import container_options, container_request, given_words
+from vdbg_env.cli.options.container import container_options, container_request
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import CAPABILITIES, DumpVolume, Gpu
 
 ASKED: list[ContainerRequest | None] = []
-WORDS: list[list[str]] = []
 
 
 @click.command()
@@ -22,7 +21,6 @@ WORDS: list[list[str]] = []
 @click.pass_context
 def command(context: click.Context, /, **flags: Any) -> None:
     ASKED.append(container_request(context, **flags))
-    WORDS.append(given_words(context))
 
 
 def asked(*words: str) -> ContainerRequest | None:
@@ -67,14 +65,6 @@ def test_a_flag_of_containers_without_containers_is_bad_usage() -> None:
         asked("--memory", "1g")
     with pytest.raises(click.UsageError, match="--image is for steps in containers"):
         asked("--on", "local", "--image", "debug:1")
-
-
-def test_what_was_given_is_handed_on_as_it_was() -> None:
-    words = ["--image", "debug:1", "--mount", "/a", "--mount", "/b:ro", "--gpu", "none"]
-    asked(*words)
-    assert WORDS[-1] == words
-    asked()
-    assert WORDS[-1] == []
 
 
 def test_a_variable_that_is_not_set_here_cannot_be_handed_on() -> None:

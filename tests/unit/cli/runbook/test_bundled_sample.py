@@ -9,15 +9,18 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.unit.application.builtins.test_steps import Answer, Programs
+from vdbg_env.adapters.execution.replay import RecordingFolders
 from vdbg_env.application.image.run import RunRequest
 from vdbg_env.application.run.request import RunbookRequest
-from vdbg_env.application.run.sample import SAMPLE, with_bundled_sample, with_sample_in_sight
+from vdbg_env.application.run.sample import SAMPLE, names_workload, with_sample, with_sample_mounted
 from vdbg_env.application.run.target import ContainerRequest
+from vdbg_env.cli import main
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.run_settings import RunSettings
 
 IMA = RunbookRequest(runbook="illegal-memory-access")
+RECORDING = data_dir("runbooks") / "recordings" / "illegal-memory-access"
 GPU = MappingProxyType({"nvidia-smi": "GPU 0: NVIDIA H200 (UUID: GPU-1)\n"})
 
 
@@ -60,17 +63,22 @@ def test_the_recording_names_nothing_of_where_it_was_made() -> None:
         RunbookRequest(runbook="illegal-memory-access", argv=("prog",)),
         RunbookRequest(runbook="illegal-memory-access", resume="r"),
         RunbookRequest(runbook="illegal-memory-access", inputs={"argv": "[]"}),
-        RunbookRequest(runbook="no-recording-of-this-one"),
     ],
 )
-def test_what_the_user_named_is_left_alone(request_: RunbookRequest, tmp_path: Path) -> None:
-    bundled = with_bundled_sample(request_, Programs(), tmp_path)
-    assert bundled.request is request_ and bundled.said is None
+def test_a_request_that_names_its_workload_needs_no_sample(request_: RunbookRequest) -> None:
+    assert names_workload(request_) and not names_workload(IMA)
 
 
-def test_the_workload_of_a_project_file_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "vdbg.yaml").write_text("workload: {argv: [prog]}\n")
-    assert with_bundled_sample(IMA, Programs(), tmp_path).said is None
+def test_only_some_runbooks_have_a_recording() -> None:
+    recordings = RecordingFolders()
+    assert recordings.bundled("illegal-memory-access") == RECORDING
+    assert recordings.bundled("no-recording-of-this-one") is None
+
+
+def test_the_workload_of_a_project_file_is_run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (elsewhere / "vdbg.yaml").write_text("workload: {argv: [/bin/true]}\n")
+    assert main(["runbook", "illegal-memory-access", "--batch", "--total-time", "1ms", "--json"]) == 124
+    assert json.loads(capsys.readouterr().out)["workload"] == ["/bin/true"]
 
 
 def with_gpu(**more: Answer) -> Programs:
@@ -79,9 +87,9 @@ def with_gpu(**more: Answer) -> Programs:
 
 def test_on_a_gpu_the_program_itself_is_built_and_run(tmp_path: Path) -> None:
     programs = with_gpu(nvcc="")
-    bundled = with_bundled_sample(IMA, programs, tmp_path)
-    assert bundled.request.argv == (str(tmp_path / SAMPLE),) and bundled.request.replay is None
-    assert bundled.said and "was built here" in bundled.said
+    sample = with_sample(IMA, RECORDING, programs, tmp_path)
+    assert sample.request.argv == (str(tmp_path / SAMPLE),) and sample.request.replay is None
+    assert sample.notice and "was built here" in sample.notice
     assert "-lineinfo" in programs.asked[-1]
 
 
@@ -91,39 +99,35 @@ def in_image(runbook: str = "illegal-memory-access", **fields: Any) -> RunbookRe
 
 
 def test_in_an_image_the_sample_is_built_by_the_images_compiler_where_containers_see_it(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "sample"
-    request = with_sample_in_sight(in_image(), folder)
+    request = with_sample_mounted(in_image(), tmp_path)
     assert request.container is not None
     mounts = [(mount.source, mount.read_only) for mount in request.container.mounts]
-    assert mounts == [(str(folder), False), (str(data_dir("images") / "samples"), True)]
-    assert folder.is_dir(), "what is not there cannot be mounted"
-    bundled = with_bundled_sample(request, with_gpu(nvcc=""), folder)
-    assert bundled.request.argv == (str(folder / SAMPLE),) and bundled.request.container
-    assert bundled.said and "was built in the image" in bundled.said
+    assert mounts == [(str(tmp_path), False), (str(data_dir("images") / "samples"), True)]
+    sample = with_sample(request, RECORDING, with_gpu(nvcc=""), tmp_path)
+    assert sample.request.argv == (str(tmp_path / SAMPLE),) and sample.request.container
+    assert sample.notice and "was built in the image" in sample.notice
+
+
+def test_steps_of_this_machine_need_no_mount(tmp_path: Path) -> None:
+    assert with_sample_mounted(IMA, tmp_path) is IMA
 
 
 def test_an_image_without_a_gpu_gives_the_replay_which_runs_in_no_container(tmp_path: Path) -> None:
-    bundled = with_bundled_sample(in_image(), Programs(), tmp_path)
-    assert bundled.request.replay and bundled.request.container is None
-    assert bundled.said and "no GPU answers in the image" in bundled.said
-
-
-@pytest.mark.parametrize("request_", [in_image(argv=("prog",)), in_image(runbook="no-recording-of-this-one"), IMA])
-def test_containers_that_need_no_sample_see_none(request_: RunbookRequest, tmp_path: Path) -> None:
-    assert with_sample_in_sight(request_, tmp_path / "sample") is request_
-    assert not (tmp_path / "sample").exists()
+    sample = with_sample(in_image(), RECORDING, Programs(), tmp_path)
+    assert sample.request.replay and sample.request.container is None
+    assert sample.notice and "no GPU responds in the image" in sample.notice
 
 
 def test_a_gpu_without_a_compiler_gives_the_replay_and_says_why(tmp_path: Path) -> None:
-    bundled = with_bundled_sample(IMA, with_gpu(), tmp_path)
-    assert bundled.request.replay and bundled.said and "no nvcc is at hand" in bundled.said
+    sample = with_sample(IMA, RECORDING, with_gpu(), tmp_path)
+    assert sample.request.replay and sample.notice and "there is no nvcc here" in sample.notice
 
 
-def test_a_compiler_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_compiler_that_fails_is_reported_with_its_last_lines(tmp_path: Path) -> None:
     with pytest.raises(HostNotAble, match="could not be built"):
-        with_bundled_sample(IMA, with_gpu(nvcc="FAILED"), tmp_path)
+        with_sample(IMA, RECORDING, with_gpu(nvcc="FAILED"), tmp_path)
 
 
-def test_a_driver_that_does_not_answer_is_no_gpu(tmp_path: Path) -> None:
+def test_a_driver_that_does_not_respond_is_not_a_gpu(tmp_path: Path) -> None:
     programs = Programs({"nvidia-smi": HostNotAble("no answer"), "nvcc": ""})
-    assert with_bundled_sample(IMA, programs, tmp_path).request.replay
+    assert with_sample(IMA, RECORDING, programs, tmp_path).request.replay

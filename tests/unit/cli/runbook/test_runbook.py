@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import Ran, vdbg_env
+from vdbg_env.adapters.places import Places
 from vdbg_env.application.ports import StartedStep
-from vdbg_env.cli import composition, main
+from vdbg_env.cli import main
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.runbook.invocation import Invocation
@@ -145,7 +146,7 @@ def test_a_resumed_run_needs_no_name_its_record_has_it(here: Path, capsys: pytes
 def test_a_resumed_run_must_be_the_same_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("--run-dir", "r")
     assert run("--run-dir", "r") == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "has a run already" in capsys.readouterr().err
     assert run("--resume", "x") == 2
     assert "no run 'x'" in capsys.readouterr().err
     (here / "tiny.yaml").write_text(RUNBOOK.replace("calm helps", "calm helped"))
@@ -160,9 +161,9 @@ def test_what_was_redacted_must_be_given_again(here: Path, capsys: pytest.Captur
     assert not [p for p in (here / "r").rglob("*") if p.is_file() and secret[1].encode() in p.read_bytes()]
     capsys.readouterr()
     assert run("--resume", "r", workload=()) == 2
-    assert "the record of run 'r' holds no secrets" in capsys.readouterr().err
+    assert "the record of run 'r' has no secrets" in capsys.readouterr().err
     assert run("--resume", "r", workload=(*workload, "--other")) == 2
-    assert "is another one than run 'r' was begun with" in capsys.readouterr().err
+    assert "differs from the one that run 'r' was begun with" in capsys.readouterr().err
     assert run("--resume", "r", workload=workload) == 3
 
 
@@ -171,7 +172,7 @@ def test_a_second_engine_on_a_run_is_refused(here: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     with RunDirectory(here / "r").locked():
         assert run("--resume", "r") == 2
-    assert f"another engine works on {here / 'r'}: process {os.getpid()} on" in capsys.readouterr().err
+    assert f"another process works on {here / 'r'}: process {os.getpid()} on" in capsys.readouterr().err
 
 
 def test_a_workload_that_puts_a_link_in_the_records_place_is_told_and_nothing_is_written_there(here: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_bug_of_ours_is_no_bad_revision(here: Path, monkeypatch: pytest.Monkey
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("vdbg_env.cli.runbook.runbook_run.begin", broken)
+    monkeypatch.setattr("vdbg_env.application.session.begin", broken)
     ran = _run("--bisect", "--", "true")
     assert ran.status == 128
     assert "ZeroDivisionError" in ran.stderr
@@ -266,11 +267,11 @@ class EngineAway:
 def test_a_run_whose_engine_went_away_says_how_to_go_on(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    local = composition.local_place
+    here_ = Places.here
     with monkeypatch.context() as patch:
-        patch.setattr(composition, "local_place", lambda env: replace(local(env), runner=lambda *_: EngineAway()))
+        patch.setattr(Places, "here", lambda self: replace(here_(self), runner=lambda *_: EngineAway()))
         assert run("--run-dir", "r") == 1
     told = capsys.readouterr().err
     assert "error: the engine is away" in told
-    assert f"go on with: vdbg-env runbook tiny --resume {here / 'r'}" in told
+    assert f"continue with: vdbg-env runbook tiny --resume {here / 'r'}" in told
     assert run("--resume", "r", workload=()) == 3

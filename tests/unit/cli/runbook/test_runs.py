@@ -249,7 +249,7 @@ def test_a_resumed_run_asks_for_what_its_stand_ins_hide(here: Path, capsys: pyte
     events.write_bytes(b"".join(events.read_bytes().splitlines(keepends=True)[:1]))
     capsys.readouterr()
     assert main(["runbook", "keeping", "--resume", "shy"]) == 2
-    assert "holds no secret and no host" in capsys.readouterr().err
+    assert "has no secret and no host" in capsys.readouterr().err
     assert main(["runbook", "keeping", "--resume", "shy", *workload[:-1], "10.1.2.4"]) == 2
     assert main(["runbook", "keeping", "--resume", "shy", *workload]) == 3
     assert all(b"10.1.2.3" not in p.read_bytes() for p in (here / "shy").rglob("*") if p.is_file())

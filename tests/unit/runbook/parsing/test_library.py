@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runbook.lint.broken_runbooks import RIGHT
-from vdbg_env.application.run.library import Folder, RunbookLibrary
+from vdbg_env.adapters.files.runbook_files import Folder, RunbookFilesOnDisk
+from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.request import RunbookRequest, prepare
 from vdbg_env.common.errors import BadDocument, BadInput
 
@@ -22,11 +23,13 @@ def write(folder: Path, name: str, title: str = "A title") -> Path:
     return path
 
 
-def library(tmp_path: Path, *files: Path) -> RunbookLibrary:
-    return RunbookLibrary(
-        files,
-        [Folder(origin="project", path=tmp_path / "project"), Folder(origin="shipped", path=tmp_path / "shipped")],
-    )
+def files(tmp_path: Path, *named: Path) -> RunbookFilesOnDisk:
+    folders = [Folder(origin="project", path=tmp_path / "project"), Folder(origin="shipped", path=tmp_path / "shipped")]
+    return RunbookFilesOnDisk(named, folders, tmp_path)
+
+
+def library(tmp_path: Path, *named: Path) -> RunbookLibrary:
+    return RunbookLibrary(files(tmp_path, *named))
 
 
 def test_the_first_of_a_name_is_taken(tmp_path: Path) -> None:
@@ -77,9 +80,9 @@ def request(**fields: object) -> RunbookRequest:
 def test_without_a_command_line_that_of_the_project_is_taken(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
     (tmp_path / "vdbg.yaml").write_text("workload: {argv: [./crash, '1']}\ninputs: {tries: '5', other: x}\nimage: {}\n")
-    ready = prepare(request(), library(tmp_path), {}, project=tmp_path)
+    ready = prepare(request(), library(tmp_path), {}, files(tmp_path).project())
     assert (ready.inputs["argv"], ready.inputs["tries"], ready.argv_from) == (["./crash", "1"], 5, "vdbg.yaml")
-    ready = prepare(request(argv=("./other",), inputs={"tries": "2"}), library(tmp_path), {}, project=tmp_path)
+    ready = prepare(request(argv=("./other",), inputs={"tries": "2"}), library(tmp_path), {}, files(tmp_path).project())
     assert (ready.inputs["argv"], ready.inputs["tries"], ready.argv_from) == (["./other"], 2, "command line")
 
 
@@ -87,11 +90,11 @@ def test_a_project_file_that_is_wrong_is_told_where(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
     (tmp_path / "vdbg.yaml").write_text("workload: {argv: ./crash}\n")
     with pytest.raises(BadDocument) as caught:
-        prepare(request(), library(tmp_path), {}, project=tmp_path)
+        prepare(request(), library(tmp_path), {}, files(tmp_path).project())
     assert caught.value.complaints[0].line == 1
 
 
 def test_no_command_line_at_all_says_how_to_give_one(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
     with pytest.raises(BadInput, match="needs the input 'argv'"):
-        prepare(request(), library(tmp_path), {}, project=tmp_path)
+        prepare(request(), library(tmp_path), {}, files(tmp_path).project())

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult, whole_text
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.logs.function_trace import parse_function_trace
 
 
 def work(context: BuiltinContext) -> BuiltinResult:
     """Read every thread's trace; the first result is that of the trace that was written to last."""
-    paths = sorted(
-        context.artifact_paths(str(context.parameters.get("artifact", "trace"))), key=lambda p: p.stat().st_mtime
-    )
-    open_calls = {path.name: parse_function_trace(whole_text(path).splitlines()).calls for path in reversed(paths)}
+    paths = sorted(context.artifact_paths(str(context.parameters.get("artifact", "trace"))), key=context.files.modified)
+    open_calls = {
+        path.name: parse_function_trace(context.files.text(path).splitlines()).calls for path in reversed(paths)
+    }
     last = next((calls[0] for calls in open_calls.values() if calls), None)
     if last is None:
         return BuiltinResult()

@@ -1,8 +1,8 @@
-"""`builtin/hang-stacks@v1`: where each process of a silent tree waits, by the stacks taken before it was ended."""
+"""`builtin/hang-stacks@v1`: where each process of a silent tree waits, by its stacks."""
 
 from __future__ import annotations
 
-from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult, text_lines
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.logs.host_stacks import parse_host_stacks
 
 HANG_FILE = "hang.txt"
@@ -11,7 +11,7 @@ HANG_FILE = "hang.txt"
 def work(context: BuiltinContext) -> BuiltinResult:
     """Read the stacks of every attempt on every rank."""
     found = [
-        parse_host_stacks(text_lines(context.run_directory / seen.directory / HANG_FILE))
+        parse_host_stacks(context.text_lines(context.run_directory / seen.directory / HANG_FILE))
         for seen in context.observations
     ]
     processes = sum(len(stacks.processes) for stacks in found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult, text_lines
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.logs.nccl_log import nccl_findings, parse_nccl_log
 from vdbg_env.runbook.state import ResultValue
 
@@ -20,5 +20,5 @@ def work(context: BuiltinContext) -> BuiltinResult:
 
 def _lines(context: BuiltinContext) -> Iterator[str]:
     for path in context.artifact_paths("nccl"):
-        yield from text_lines(path, b"NCCL")
+        yield from context.text_lines(path, b"NCCL")
     yield from (line.text for line in context.lines(b"NCCL"))

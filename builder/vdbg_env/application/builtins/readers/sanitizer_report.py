@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult, whole_text
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.tools.sanitizer import SanitizerReport, parse_sanitizer
 from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
@@ -14,7 +14,7 @@ from vdbg_env.runbook.state import ResultValue
 def work(context: BuiltinContext) -> BuiltinResult:
     """Read every log of the tool: one for each process, and the output itself where no log was asked for."""
     name = str(context.parameters.get("artifact", ""))
-    texts = {context.relative(path): whole_text(path) for path in context.artifact_paths(name)}
+    texts = {context.relative(path): context.files.text(path) for path in context.artifact_paths(name)}
     texts = texts or {"": "\n".join(line.text for line in context.lines(b"====="))}
     reports = {path: parse_sanitizer(text) for path, text in texts.items() if text.strip()}
     counted = [report for report in reports.values() if report.verdict != "tool-failed"]

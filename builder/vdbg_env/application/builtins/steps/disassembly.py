@@ -26,9 +26,8 @@ def instruction_at(context: BuiltinContext, code: CodeMap, location: Location, n
     if program is None or function is None:
         return None
     section = code.elf.sections[function.section]
-    context.folder.mkdir(parents=True, exist_ok=True)
     cubin = context.folder / f"{name}.cubin"
-    cubin.write_bytes(code.elf.data)
+    context.files.write(cubin, code.elf.data)
     try:
         done = context.programs.run(
             [program, "-ndf", "-c", "-gi", "-fun", f"{section.info:#x}", str(cubin)], timeout_s=_TIME_S

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.ports import ProgramRunner
@@ -20,7 +18,6 @@ _QUERY = (
 )
 _ASKED = 4  # columns that every nvidia-smi tells; compute_cap came later
 _CUDA = re.compile(r"CUDA(?: UMD)? Version\s*:\s*([\d.]+)")
-_CAP_SYS_PTRACE = 19
 _SHOWN = 3  # the last of what went before
 # Variables that change a crash's behaviour; left over from an earlier session they make every step a lie.
 _TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_DEVICE_WAITS_ON_EXCEPTION",
@@ -29,14 +26,14 @@ _TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_D
 
 def work(context: BuiltinContext) -> BuiltinResult:
     """Look at the host; what cannot be looked at is left out of the results, with a note that says why."""
-    results: dict[str, ResultValue] = {"free_disk": shutil.disk_usage(context.run_directory).free}
+    results: dict[str, ResultValue] = {"free_disk": context.files.free_space()}
     notes: list[str] = []
     findings: list[Finding] = []
     results |= _gpus(context.programs, notes)
     xids, from_log = _kernel_log(context.programs, context.began_s, notes)
     results |= xids
     findings += from_log
-    ptrace = may_trace(Path("/proc"))
+    ptrace = context.host.may_trace()
     results |= {} if ptrace is None else {"ptrace": ptrace}
     findings += _leftovers(context)
     return BuiltinResult(results=results, findings=tuple(findings), notes=tuple(notes))
@@ -121,21 +118,6 @@ def _not_of_this_run(earlier: KernelLog) -> Iterator[str]:
 def _of_a_program(xid: Xid) -> bool:
     """Whether an Xid tells of a program that has ended since; what it tells of the GPU itself lasts."""
     return xid.meaning.severity in {"software", "follow-up"}
-
-
-def may_trace(proc: Path) -> bool | None:
-    """Say whether a debugger may attach to a process that is not its child; None where that cannot be told."""
-    try:
-        status = (proc / "self" / "status").read_text()
-    except OSError:
-        return None
-    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
-    if effective and int(effective[1], 16) >> _CAP_SYS_PTRACE & 1:
-        return True
-    try:
-        return (proc / "sys" / "kernel" / "yama" / "ptrace_scope").read_text().strip() == "0"
-    except OSError:
-        return None
 
 
 def _leftovers(context: BuiltinContext) -> Iterator[Finding]:

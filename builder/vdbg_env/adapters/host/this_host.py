@@ -1,0 +1,60 @@
+"""This machine: its name, its user's key for pseudonyms, what a debugger may do, what a build may use."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+_CAP_SYS_PTRACE = 19
+
+
+class LocalMachine:
+    """A ThisHost that asks Linux."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+
+    def name(self) -> str:
+        """Return the host name."""
+        return socket.gethostname()
+
+    def token(self) -> str:
+        """Return four random hexadecimal digits."""
+        return secrets.token_hex(2)
+
+    def pseudonym_key(self) -> bytes:
+        """Return this user's key, made at first use; next to a run it would undo its purpose."""
+        path = user_state_path("vdbg-env", appauthor=False) / "pseudonym.key"
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return path.read_bytes()
+        with os.fdopen(descriptor, "wb") as file:
+            key = secrets.token_bytes(32)
+            file.write(key)
+        return key
+
+    def may_trace(self) -> bool | None:
+        """Say whether a debugger may attach; see `ThisHost.may_trace`."""
+        try:
+            status = (self._proc / "self" / "status").read_text()
+        except OSError:
+            return None
+        effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+        if effective and int(effective[1], 16) >> _CAP_SYS_PTRACE & 1:
+            return True
+        try:
+            return (self._proc / "sys" / "kernel" / "yama" / "ptrace_scope").read_text().strip() == "0"
+        except OSError:
+            return None
+
+    def folder(self, path: Path) -> Path:
+        """Make a folder if there is none, and return its real path."""
+        path.mkdir(parents=True, exist_ok=True)
+        return path.resolve()

@@ -1,0 +1,113 @@
+"""The places where steps are started: this machine, and containers of an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vdbg_env.adapters.execution.hang_tools import gpu_probe, hang_tools
+from vdbg_env.adapters.execution.job_builder import StepSettings
+from vdbg_env.adapters.files.source_lines import SourceFiles
+from vdbg_env.adapters.host.programs import Programs
+from vdbg_env.application.ports import BinarySource, SourceText, StepRunner
+from vdbg_env.application.ports.places import StepPlace
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer
+from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.runbook.catalogue import TOOLS
+
+DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record can still be written
+
+
+class Places:
+    """A StepPlaces for a process with this environment, in the current folder."""
+
+    def __init__(self, environment: Mapping[str, str], binaries: BinarySource) -> None:
+        self._environment = environment
+        self._binaries = binaries
+
+    def here(self) -> StepPlace:
+        """Return this machine."""
+        from vdbg_env.adapters.execution.local import LocalProcesses
+
+        programs = Programs()
+
+        def runner(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepRunner:
+            return LocalProcesses(
+                StepSettings(
+                    env=self._environment,
+                    cwd=Path.cwd(),
+                    mark=str(run),
+                    hang_tools=hang_tools(programs),
+                    gpu_probe=gpu_probe(programs, self._environment),
+                    disk_floor=DISK_FLOOR,
+                    sensitive=sensitive,
+                    pseudonyms=names,
+                )
+            )
+
+        return StepPlace(
+            programs=programs,
+            reading=lambda _: programs,
+            binaries=self._binaries,
+            environment=self._environment,
+            data_dir=str(data_dir("runbooks")),
+            sources=_sources_here(),
+            runner=runner,
+            close=lambda: None,
+        )
+
+    def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:
+        """Return containers of an image; see `StepPlaces.containers`."""
+        from vdbg_env.adapters.docker.client import connect
+        from vdbg_env.adapters.execution.container.containers import StepContainers
+        from vdbg_env.adapters.execution.container.image_probe import look
+        from vdbg_env.adapters.execution.container.programs import ContainerBinaries, ContainerPrograms
+        from vdbg_env.adapters.execution.container.runner import ContainerSteps
+        from vdbg_env.adapters.execution.container.sources import ContainerSources
+
+        steps = StepContainers(connect, container, runbooks=data_dir("runbooks"), tell=notice)
+        image = look(steps, TOOLS, name=name)
+        given = dict(container.settings.env)
+        environment = {**dict(image.env), **given}
+        inside = ContainerPrograms(steps, image, asked=TOOLS, machine=Programs())
+
+        def runner(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepRunner:
+            settings = StepSettings(
+                env=given,
+                cwd=Path(image.folder),
+                mark=str(run),
+                inherits=True,
+                inherited=dict(image.env),
+                python=image.python,
+                packages=Path(PACKAGES),
+                hang_tools=hang_tools(inside, python=image.python, packages=Path(PACKAGES)),
+                gpu_probe=gpu_probe(inside, environment),
+                disk_floor=DISK_FLOOR,
+                sensitive=sensitive,
+                pseudonyms=names,
+            )
+            return ContainerSteps(steps, image, settings, here=Path.cwd())
+
+        return StepPlace(
+            programs=inside,
+            reading=inside.reading,
+            binaries=ContainerBinaries(steps, image, self._binaries),
+            environment=environment,
+            data_dir=DATA,
+            sources=ContainerSources(steps, image, _sources_here()),
+            runner=runner,
+            close=steps.close,
+            container=container,
+            image=image,
+        )
+
+    def with_pseudonyms(self, runner: StepRunner, redactor: Redactor) -> StepRunner:
+        """Return a runner whose text artifacts have pseudonyms."""
+        from vdbg_env.adapters.execution.pseudonymized import PseudonymousSteps
+
+        return PseudonymousSteps(runner, redactor)
+
+
+def _sources_here() -> SourceText:
+    return SourceFiles((str(Path.cwd()), str(data_dir("images") / "samples")), ())

@@ -1,0 +1,97 @@
+"""Where the steps of a run are started, and the recordings that take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from vdbg_env.application.ports.files import BinarySource, SourceText
+    from vdbg_env.application.ports.programs import ProgramRunner
+    from vdbg_env.application.ports.steps import StepRunner
+    from vdbg_env.image.container.step_container import StepContainer, StepImage
+    from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlace:
+    """Where a run's steps are started; `image` and `container` are None for this machine.
+
+    `programs` and `binaries` are those of the place, `reading` gives programs that may also read the folder of a run,
+    `sources` finds the text of source lines; `environment` is what a workload inherits, `data_dir` the folder of the
+    shipped runbooks as the place sees it. `runner` starts the steps of a run, given the run's folder, the values that
+    must not be kept and the pseudonyms if there are any; `close` ends helper programs that are still running.
+    """
+
+    programs: ProgramRunner
+    reading: Callable[[Path], ProgramRunner]
+    binaries: BinarySource
+    environment: Mapping[str, str]
+    data_dir: str
+    sources: SourceText
+    runner: Callable[[Path, tuple[str, ...], Pseudonyms | None], StepRunner]
+    close: Callable[[], None]
+    container: StepContainer | None = None
+    image: StepImage | None = None
+
+    @property
+    def in_words(self) -> Mapping[str, str]:
+        """The place as a report's environment shows it; nothing for this machine."""
+        if self.image is None:
+            return {}
+        return {"steps run in": f"containers of {self.image.name}", "image": self.image.digest or self.image.image_id}
+
+
+class StepPlaces(Protocol):
+    """Opens the places where steps are started."""
+
+    def here(self) -> StepPlace:
+        """Return this machine."""
+        ...
+
+    def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:
+        """Return containers of an image, once a first one has run; `name` is what the user calls the image.
+
+        Raises BadInput, HostNotAble and EngineFailed when steps could not be started there.
+        """
+        ...
+
+    def with_pseudonyms(self, runner: StepRunner, redactor: Redactor) -> StepRunner:
+        """Return a runner whose text artifacts have pseudonyms for hosts and addresses."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingHead:
+    """Where and when a recording was made; `synthetic` says that it was written by hand, without a GPU."""
+
+    runbook: str
+    recorded_on: str
+    recorded_at: str
+    synthetic: bool
+
+
+class Recordings(Protocol):
+    """Reads, writes and plays recordings of runs."""
+
+    def bundled(self, runbook: str) -> Path | None:
+        """Return the recording that is shipped for a runbook."""
+        ...
+
+    def check_target(self, folder: Path) -> None:
+        """Raise BadInput unless a recording can be written there."""
+        ...
+
+    def read(self, folder: Path) -> RecordingHead:
+        """Return the head of a recording; raises BadInput for a folder that is not a recording."""
+        ...
+
+    def write(self, run: Path, folder: Path, head: RecordingHead) -> None:
+        """Write the recording of a run; raises BadInput when the folder exists already."""
+        ...
+
+    def player(self, folder: Path, redactor: Redactor) -> StepRunner:
+        """Return what plays a recording, redacted once more, in place of running steps."""
+        ...

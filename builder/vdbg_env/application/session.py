@@ -1,0 +1,299 @@
+"""Do what `vdbg-env runbook` was asked for: begin or resume a run, follow it to its end, and make its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from vdbg_env.application.builtins.registry import BuiltinSteps
+from vdbg_env.application.knowledge.installed_packages import installed_vllm
+from vdbg_env.application.knowledge.stale_settings import Settings, told_before_start
+from vdbg_env.application.ports import (
+    Clock,
+    ContainerRunner,
+    CoreFiles,
+    DumpStore,
+    Interrupts,
+    IsolatedWorker,
+    StepRunner,
+)
+from vdbg_env.application.ports.places import RecordingHead, Recordings, StepPlace, StepPlaces
+from vdbg_env.application.ports.runbook_files import RunbookFiles
+from vdbg_env.application.ports.this_host import ThisHost
+from vdbg_env.application.run.begin import Beginning, ReadyRun, begin
+from vdbg_env.application.run.execute import (
+    Listener,
+    Person,
+    RunContext,
+    RunEnd,
+    StepContext,
+    redacted,
+    run_runbook,
+)
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.application.run.request import RunbookRequest, prepare
+from vdbg_env.application.run.result.model import REPORT_FILES, Report
+from vdbg_env.application.run.result.run_report import run_report
+from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
+from vdbg_env.application.run.target import resumed_container, step_container
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.image.container.step_container import DATA
+from vdbg_env.record.progress import Progress
+from vdbg_env.record.runs import find_run, runs_home
+from vdbg_env.runbook.machine.plan import Plan, plan
+from vdbg_env.runbook.model import Runbook
+from vdbg_env.runbook.state import Facts
+from vdbg_env.runbook.verdict import bisect_status
+from vdbg_env.runbook.workload.inputs import Inputs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vdbg_env.image.container.run_settings import DumpVolume
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPorts:
+    """The outside world of a run."""
+
+    environment: Mapping[str, str]
+    files: RunbookFiles
+    places: StepPlaces
+    recordings: Recordings
+    containers: Callable[[], ContainerRunner]
+    dump_store: Callable[[DumpVolume], DumpStore]
+    cores: CoreFiles
+    worker: IsolatedWorker
+    clock: Clock
+    interrupts: Callable[[], AbstractContextManager[Interrupts]]
+    host: ThisHost
+    write_report: Callable[[Report, Path, Iterable[str]], tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """How a run is shown while it lasts: its events, notices in one line, and the person who answers questions."""
+
+    interactive: bool
+    notice: Notice
+    listener: Callable[[Path], Listener]
+    person: Callable[[Interrupts], Person]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """A run at its end, or cut short; `files` are the reports that were written, `resume` the command to continue."""
+
+    directory: Path
+    report: Report
+    files: tuple[str, ...]
+    status: int
+    resume: str | None
+
+
+def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
+    """Run the request to its end, write the report next to the record, and return both."""
+    if request.record:
+        ports.recordings.check_target(request.record)
+    library = RunbookLibrary(ports.files)
+    recording = _sample_recording(request, ports)
+    folder = ports.host.folder(runs_home(ports.environment) / "sample") if recording else None
+    if folder:
+        request = with_sample_mounted(request, folder)
+    with closing(_place(request, library, ports, view.notice)) as place:
+        if recording and folder:
+            sample = with_sample(request, recording, place.programs, folder)
+            request = sample.request
+            view.notice(sample.notice or "")
+        where = ports.places.here() if request.replay else place
+        return _Session(request, ports, view, where).finished(library)
+
+
+def planned(request: RunbookRequest, ports: RunPorts, notice: Notice) -> Plan:
+    """Return each step's final command line and variables; start nothing."""
+    if request.resume:
+        raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
+    prepared = prepare(request, RunbookLibrary(ports.files), ports.environment, ports.files.project())
+    image = None
+    if request.container:
+        image = request.container.run.image or "the newest image built here"
+        facts = Facts(on="plan", data_dir=DATA)
+    else:
+        place = ports.places.here()
+        for line in _stale(prepared.runbook, prepared.inputs, place):
+            notice(line)
+        facts = Facts(on="plan", data_dir=place.data_dir, python_path=place.environment.get("PYTHONPATH", ""))
+    return plan(prepared.runbook, prepared.inputs, facts, image=image)
+
+
+class _Session:
+    """One run in one place."""
+
+    def __init__(self, request: RunbookRequest, ports: RunPorts, view: RunView, place: StepPlace) -> None:
+        self._request = request
+        self._ports = ports
+        self._view = view
+        self._place = place
+
+    def finished(self, library: RunbookLibrary) -> FinishedRun:
+        """Begin or resume the run, execute it, and keep its report."""
+        request, ports, view = self._request, self._ports, self._view
+        given = Beginning(
+            library=library,
+            project=None if request.resume else ports.files.project(),
+            environment=ports.environment,
+            place=self._place,
+            host=ports.host,
+            clock=ports.clock,
+            interactive=view.interactive and not request.batch,
+        )
+        ready = self._with_provenance(begin(request, given))
+        directory = ready.order.directory
+        if not request.resume:
+            for line in _stale(ready.runbook, ready.order.state.inputs, self._place):
+                view.notice(line)
+        directory.create()
+        with directory.locked(ready.order.head.host), ports.interrupts() as interrupts:
+            if not request.resume:
+                directory.write_head(ready.order.head)
+            try:
+                end = run_runbook(ready.order, self._context(ready, interrupts))
+            except (HostNotAble, EngineFailed):
+                view.notice(f"continue with: {_resume(ready)}")
+                raise
+            report = self._report(ready, end.progress, end)
+            files = self._kept(ready, report)
+            if request.record and end.signal is None:
+                ports.recordings.write(directory.path, request.record, self._recording_head(ready))
+        return FinishedRun(
+            directory=directory.path,
+            report=report,
+            files=files,
+            status=self._status(end, report),
+            resume=_resume(ready) if end.signal is not None else None,
+        )
+
+    def _context(self, ready: ReadyRun, interrupts: Interrupts) -> RunContext:
+        return RunContext(
+            runner=self._runner(ready),
+            builtins=self._builtins(ready),
+            worker=self._ports.worker,
+            person=self._view.person(interrupts),
+            clock=self._ports.clock,
+            interrupts=interrupts,
+            redactor=ready.redactor,
+            listener=self._view.listener(ready.order.directory.path),
+            notice=self._view.notice,
+        )
+
+    def _runner(self, ready: ReadyRun) -> StepRunner:
+        if self._request.replay:
+            return self._ports.recordings.player(self._request.replay, ready.redactor)
+        names = ready.redactor.pseudonyms
+        runner = self._place.runner(ready.order.directory.path, ready.sensitive, names)
+        return self._ports.places.with_pseudonyms(runner, ready.redactor) if names else runner
+
+    def _builtins(self, ready: ReadyRun) -> BuiltinSteps:
+        path = ready.order.directory.path
+
+        def write_report(at: StepContext, formats: Iterable[str]) -> tuple[str, ...]:
+            report = self._report(ready, Progress(state=at.state, visits=at.visits))
+            return self._ports.write_report(report, path, formats)
+
+        return BuiltinSteps(
+            programs=self._place.reading(path),
+            cores=self._ports.cores,
+            binaries=self._place.binaries,
+            environment=self._place.environment,
+            host=self._ports.host,
+            write_report=write_report,
+            redact=ready.redactor.text,
+        )
+
+    def _report(self, ready: ReadyRun, progress: Progress, end: RunEnd | None = None) -> Report:
+        return run_report(
+            ready.order.head,
+            redacted(progress, ready.redactor),
+            ready.order.directory.path,
+            cores=self._ports.cores,
+            sources=self._place.sources,
+            redact=ready.redactor.text,
+            elapsed_s=end.elapsed_s if end else None,
+            finish=end.finish if end else None,
+        )
+
+    def _kept(self, ready: ReadyRun, report: Report) -> tuple[str, ...]:
+        """Write the report next to the record; a full disk costs the files, not the report and the exit status."""
+        directory = ready.order.directory
+        try:
+            directory.check_in_place()
+            return self._ports.write_report(report, directory.path, REPORT_FILES)
+        except HostNotAble as moved:
+            self._view.notice(f"no report could be kept: {moved.what}")
+        except OSError as error:
+            self._view.notice(f"no report could be kept in {directory.path}: {error.strerror or error}")
+        return ()
+
+    def _status(self, end: RunEnd, report: Report) -> int:
+        if end.signal is not None:
+            return 128 + end.signal
+        if self._request.bisect:
+            return bisect_status(report.verdict, handed_over=bool(end.progress.state.came_from))
+        return report.exit_status
+
+    def _with_provenance(self, ready: ReadyRun) -> ReadyRun:
+        """Put into a replayed run's head where its recording was made: it is not a crash of this user."""
+        if self._request.replay is None or self._request.resume:
+            return ready
+        recording = self._ports.recordings.read(self._request.replay)
+        origin = f"{recording.recorded_on} {recording.recorded_at}".strip()
+        head = replace(ready.order.head, recorded_on=origin, synthetic=recording.synthetic)
+        return replace(ready, order=replace(ready.order, head=head))
+
+    def _recording_head(self, ready: ReadyRun) -> RecordingHead:
+        head = ready.order.head
+        return RecordingHead(
+            runbook=head.runbook,
+            recorded_on=head.recorded_on or head.host,
+            recorded_at=datetime.fromtimestamp(self._ports.clock.wall(), UTC).isoformat(timespec="seconds"),
+            synthetic=head.synthetic,
+        )
+
+
+def _place(request: RunbookRequest, library: RunbookLibrary, ports: RunPorts, notice: Notice) -> StepPlace:
+    """Return where the run's steps are started; a run that is resumed continues where it was begun."""
+    if request.resume:
+        head = find_run(request.resume, ports.environment).read_head()
+        recorded = resumed_container(head, request.container)
+        name = str(head.image.get("name"))
+        return ports.places.containers(recorded, name=name, notice=notice) if recorded else ports.places.here()
+    if request.container is None:
+        return ports.places.here()
+    library.load(request.runbook)  # no container is started for a runbook that cannot be run
+    container = step_container(request.container, ports.containers(), ports.dump_store, notice)
+    return ports.places.containers(container, name=None, notice=notice)
+
+
+def _sample_recording(request: RunbookRequest, ports: RunPorts) -> Path | None:
+    """Return the recording of the bundled sample for a request without any workload; None for every other request."""
+    if names_workload(request) or ports.files.project():
+        return None
+    return ports.recordings.bundled(request.runbook)
+
+
+def _stale(runbook: Runbook, inputs: Inputs, place: StepPlace) -> Iterator[str]:
+    """Yield what has no effect in the command, the environment or the runbook, before any time is spent on it."""
+    words = inputs.workload.argv
+    given = Settings(argv=words, environment=place.environment)
+    release = lambda: installed_vllm(place.programs, words, here=place.image is None)  # noqa: E731 - asked if needed
+    for line in told_before_start(runbook, given, release):
+        yield f"stale: {line}"
+
+
+def _resume(ready: ReadyRun) -> str:
+    return f"vdbg-env runbook {ready.order.head.runbook} --resume {ready.order.directory.path}"
