@@ -22,6 +22,7 @@ from vdbg_env.cuda.binary.cubin import read_cubin, read_cubin_start
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.elf import Elf
 from vdbg_env.cuda.binary.fatbin import EntryKind
+from vdbg_env.cuda.lines.coverage import Cause
 from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, Verdict
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
@@ -209,8 +210,8 @@ def test_naive_listing_leaves_out_relocatable_code(tools: Toolchain) -> None:
     assert verify(tools, library).counts.cubins == 3
 
 
-def test_one_unit_with_lines_makes_the_linked_cubin_pass_and_its_own_entry_fails(tools: Toolchain) -> None:
-    """So relocatable entries are judged too: a naive check of the linked code alone says full."""
+def test_one_unit_with_lines_gives_the_linked_cubin_a_table_that_covers_the_other_not(tools: Toolchain) -> None:
+    """A naive check of the linked code says full: its table is there, and has no row for the other unit."""
     with_lines = tools.compile(
         "caller.o", "-c", "-lineinfo", "-rdc=true", "-arch=sm_90", tools.source("caller.cu", CALLER)
     )
@@ -225,8 +226,11 @@ def test_one_unit_with_lines_makes_the_linked_cubin_pass_and_its_own_entry_fails
     assert all(c.has_debug_line for c in linked if c.has_code)  # the naive verdict: full
 
     report = verify(tools, library)
-    assert (report.verdict, report.counts) == (Verdict.PARTIAL, Counts(cubins=3, with_code=3, with_debug_line=2, ptx=2))
-    assert report.missing[0].kernel_count == 0
+    counts = Counts(cubins=3, with_code=3, with_debug_line=1, partly=1, ptx=2)
+    assert (report.verdict, report.counts) == (Verdict.PARTIAL, counts)
+    linked_one, unit = sorted(report.missing, key=lambda m: -m.kernel_count)
+    assert (unit.cause, unit.kernel_count) == (Cause.NO_TABLE, 0)
+    assert (linked_one.cause, [f.name for f in linked_one.functions]) == (Cause.LINKED_WITHOUT, ["_Z3farf"])
 
 
 def test_lines_asked_for_at_the_link_alone_add_nothing(tools: Toolchain) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from vdbg_env.application.image.build import BuildResult
 from vdbg_env.cuda.lines.lineinfo import FileReport
 from vdbg_env.report.lineinfo import as_json as lineinfo_json
+from vdbg_env.report.lineinfo import text as lineinfo
 
 SCHEMA = "vdbg-env/build/v1"
 
@@ -16,6 +17,7 @@ def build_text(result: BuildResult) -> str:
     counts = result.proof.counts
     lines = [
         f"proven    {counts.with_debug_line} of {counts.with_code} cubins with code carry line info",
+        f"          {lineinfo.coverage_text(result.proof.covered)}",
         *(f"          {_file_line(file)}" for file in result.proof.files if file.counts.with_code),
         f"image     {result.image_id}",
         *(f"tag       {tag}" for tag in result.tags),

@@ -95,7 +95,9 @@ def proof_label(proof: LineinfoReport) -> str:
     counts = proof.counts
     witnesses = {f.witness.tool for f in proof.files if f.witness and f.witness.agrees}
     seen = f"; seen by {', '.join(sorted(witnesses))} too" if witnesses else ""
-    return f"{proof.verdict}: {counts.with_debug_line} of {counts.with_code} cubins with code carry .debug_line{seen}"
+    covered = f"rows cover {proof.covered.instructions_covered} of {proof.covered.instructions} instructions"
+    cubins = f"{counts.with_debug_line} of {counts.with_code} cubins with code carry .debug_line"
+    return f"{proof.verdict}: {cubins}; {covered}{seen}"
 
 
 def dialect_of(engine: EngineDescription) -> Dialect:

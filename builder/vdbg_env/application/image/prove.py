@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
 from vdbg_env.application.analysis.verify_binaries import Tell, VerifyRequest, verify_binaries
 from vdbg_env.application.ports import BinaryFile, Buffer, Completed, ImageEngine
 from vdbg_env.common.errors import EngineFailed, HostNotAble, NotProven
-from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Verdict
+from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Missing, Verdict
 from vdbg_env.image.plan.plan import ROOT, BuildPlan
 
 
@@ -39,7 +40,7 @@ def require_proven(proof: LineinfoReport, image_id: str) -> None:
         raise NotProven(
             _summary(proof),
             details=(*details[:20], f"the candidate is kept, untagged: {image_id}"),
-            cause=_cause(proof.verdict),
+            cause=_cause(proof),
             next_step=f"vdbg-env verify {image_id}",
         )
     raise NotProven(
@@ -54,17 +55,15 @@ def _summary(proof: LineinfoReport) -> str:
     counts = proof.counts
     if proof.verdict is Verdict.NO_DEVICE_CODE:
         return "the build left no device code to prove anything on"
-    return f"{counts.with_debug_line} of {counts.with_code} cubins with code carry line info: {proof.verdict}"
+    share = f"{proof.covered.instructions_covered:,} of {proof.covered.instructions:,} instructions"
+    covered = f", rows cover {share} where there is a line table" if counts.partly else ""
+    return f"{counts.with_debug_line} of {counts.with_code} cubins with code carry line info: {proof.verdict}{covered}"
 
 
-def _cause(verdict: Verdict) -> str:
-    match verdict:
+def _cause(proof: LineinfoReport) -> str:
+    match proof.verdict:
         case Verdict.PARTIAL | Verdict.NONE:
-            return (
-                "a compiler cache handed back objects compiled without the flag: ccache does not look at "
-                "NVCC_PREPEND_FLAGS, and a build folder used before counts as fresh. CCACHE_DISABLE=1, "
-                "VLLM_DISABLE_SCCACHE=1 and a clean folder, as the shipped profiles have them, prevent it"
-            )
+            return "; ".join(EXPLAINED[cause].reason for cause in proof.causes)
         case Verdict.NO_DEVICE_CODE:
             return "a prebuilt wheel was installed instead of compiling, or the build made no library with kernels"
         case _:
@@ -74,10 +73,16 @@ def _cause(verdict: Verdict) -> str:
 def _missing_line(file: FileReport) -> str:
     if file.problem:
         return f"{file.path}: {file.problem}"
-    units = sorted({m.identifier or (m.kernels[0] if m.kernels else "a cubin without a name") for m in file.missing})
+    units = sorted({_unit_name(m) for m in file.missing})
     more = f" and {len(units) - 3} more" if len(units) > 3 else ""
     named = f": {', '.join(units[:3])}{more}" if units else ""
     return f"{file.path}: {file.counts.with_debug_line} of {file.counts.with_code} with line info{named}"
+
+
+def _unit_name(missing: Missing) -> str:
+    if missing.functions:
+        return f"{missing.functions[0].name} ({EXPLAINED[missing.cause].short})"
+    return missing.identifier or (missing.kernels[0] if missing.kernels else "a cubin without a name")
 
 
 def _doubt_line(file: FileReport) -> str:

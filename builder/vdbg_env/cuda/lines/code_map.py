@@ -110,12 +110,16 @@ class CodeMap:
     @cached_property
     def lines(self) -> LineTable | None:
         """The table from instructions to source; None when the cubin was built without line info."""
-        return self._line_table(".debug_line")
+        return self.read_lines()
 
     @cached_property
     def ptx_lines(self) -> LineTable | None:
         """The table from instructions to lines of the PTX text in `.nv_debug_ptx_txt`."""
         return self._line_table(".nv_debug_line_sass")
+
+    def read_lines(self) -> LineTable | None:
+        """Return `lines` without keeping it here: a table that is kept holds the cubin in memory in a circle."""
+        return self._line_table(".debug_line")
 
     @cached_property
     def device_debug(self) -> bool:

@@ -16,8 +16,10 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Final
 
 from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.lines.leb128 import sleb, uleb
 
 Buffer = bytes | memoryview
 AddressOf = Callable[[int, int], int]
@@ -28,13 +30,15 @@ class Sequence:
     """Where one sequence lies: `start` and `end` are byte offsets in the line section.
 
     `operand` is the offset of the first DW_LNE_set_address operand (the place a relocation names), `address` the
-    value that stands there; both are None when the sequence sets no address before its first row.
+    value that stands there; both are None when the sequence sets no address before its first row. `ended` is whether
+    every opcode up to an end_sequence could be told from the next.
     """
 
     start: int
     end: int
     operand: int | None
     address: int | None
+    ended: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,14 +182,29 @@ def _read_files(tables: bytes, origin: int) -> tuple[tuple[str, ...], int]:
         while tables[at]:
             stop = tables.index(0, at)
             name = tables[at:stop].decode("utf-8", "backslashreplace")
-            directory, at = _uleb(tables, stop + 1)
-            _modified, at = _uleb(tables, at)
-            _size, at = _uleb(tables, at)
+            directory, at = uleb(tables, stop + 1)
+            _modified, at = uleb(tables, at)
+            _size, at = uleb(tables, at)
             parent = directories[directory] if directory < len(directories) else ""
             files.append(f"{parent}/{name}" if parent and not name.startswith("/") else name)
     except (IndexError, ValueError):
         raise UnreadableBinary("line table: the list of files is cut short", offset=origin + at) from None
     return tuple(files), origin + at + 1
+
+
+def _extended_pattern() -> bytes:
+    """Return a pattern of one extended opcode: 0, length, sub-opcode, operands.
+
+    A length of one byte covers everything ptxas writes, the common ones first. Length 1 is end_sequence, which must end
+    the match and is left out, or an unknown marker.
+    """
+    lengths = [4, 5, 3, 9, *sorted(set(range(2, 128)) - {3, 4, 5, 9})]
+    bodies = [rb"\x%02x.{%d}" % (length, length) for length in lengths]
+    return rb"\x00(?:" + b"|".join([*bodies, rb"\x01[^\x01]"]) + rb")"
+
+
+EXTENDED: Final = _extended_pattern()
+LEB128: Final = rb"[\x80-\xff]*+[\x00-\x7f]"
 
 
 @cache
@@ -201,16 +220,11 @@ def _skipper(opcode_base: int, counts: tuple[int, ...]) -> re.Pattern[bytes]:
         if opcode == 9 and opcode < opcode_base:  # DW_LNS_fixed_advance_pc: one uhalf, not a LEB128
             longer.append(rb"\x09..")
         elif operands:
-            longer.append(rb"\x%02x(?:[\x80-\xff]*+[\x00-\x7f]){%d}" % (opcode, operands))
+            longer.append(rb"\x%02x(?:%b){%d}" % (opcode, LEB128, operands))
         else:
             single.append(opcode)
-    # An extended opcode is 0, length, sub-opcode, operands; a length of one byte covers everything ptxas writes, the
-    # common ones first. Length 1 stands for end_sequence, which must end the match, or for an unknown marker.
-    lengths = [4, 5, 3, 9, *sorted(set(range(2, 128)) - {3, 4, 5, 9})]
-    bodies = [rb"\x%02x.{%d}" % (length, length) for length in lengths]
-    extended = rb"\x00(?:" + b"|".join([*bodies, rb"\x01[^\x01]"]) + rb")"
     ones = b"[" + b"".join(rb"\x%02x" % byte for byte in single) + b"]++"
-    body = b"|".join(([ones] if single else []) + longer + [extended])
+    body = b"|".join(([ones] if single else []) + longer + [EXTENDED])
     return re.compile(rb"(?:" + body + rb")*+\x00\x01\x01", re.DOTALL)
 
 
@@ -233,28 +247,11 @@ def _find_sequences(
                 end=stop,
                 operand=at + 3 if first else None,
                 address=int.from_bytes(first[1], "little") if first else None,
+                ended=match is not None,
             )
         )
         at = stop
     return tuple(found)
-
-
-def _uleb(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift = min(shift + 7, 70)  # more than 64 bits carry no meaning and must not grow a number without bound
-
-
-def _sleb(data: bytes, at: int) -> tuple[int, int]:
-    start = at
-    value, at = _uleb(data, at)
-    bits = 7 * min(at - start, 11)
-    return (value - (1 << bits) if value >> (bits - 1) & 1 else value), at
 
 
 @dataclass
@@ -308,13 +305,13 @@ class _Machine:
             case 1:  # DW_LNS_copy
                 self._emit()
             case 2:  # DW_LNS_advance_pc
-                value, self.at = _uleb(code, self.at)
+                value, self.at = uleb(code, self.at)
                 self.address += value * unit.min_instruction
             case 3:  # DW_LNS_advance_line
-                value, self.at = _sleb(code, self.at)
+                value, self.at = sleb(code, self.at)
                 self.line += value
             case 4:  # DW_LNS_set_file
-                self.file, self.at = _uleb(code, self.at)
+                self.file, self.at = uleb(code, self.at)
             case 8:  # DW_LNS_const_add_pc
                 self.address += (255 - unit.opcode_base) // unit.line_range * unit.min_instruction
             case 9:  # DW_LNS_fixed_advance_pc
@@ -323,12 +320,12 @@ class _Machine:
                 self.at += 2
             case _:  # set_column, negate_stmt, set_basic_block, and any the header declares: only their size matters
                 for _ in range(unit.operand_counts[opcode - 1]):
-                    _, self.at = _uleb(code, self.at)
+                    _, self.at = uleb(code, self.at)
 
     def _extended(self) -> bool:
         """Run one extended opcode; return whether it was end_sequence."""
         code = self.code
-        length, body = _uleb(code, self.at)
+        length, body = uleb(code, self.at)
         end = body + length
         self.at = end
         if length == 0:
@@ -342,11 +339,11 @@ class _Machine:
                 raw = int.from_bytes(code[body + 1 : end], "little")
                 self.address = self.address_of(self.origin + body + 1, raw) if self.address_of else raw
             case 0x90:  # DW_LNE_NVIDIA_inlined_call: a context, then a name, both kept until changed
-                self.context, at = _uleb(code, body + 1)
-                self.name, _ = _uleb(code, at)
+                self.context, at = uleb(code, body + 1)
+                self.name, _ = uleb(code, at)
                 self.name += self.unit.name_base or 0
             case 0x91:  # DW_LNE_NVIDIA_set_function_name
-                self.name, _ = _uleb(code, body + 1)
+                self.name, _ = uleb(code, body + 1)
                 self.name += self.unit.name_base or 0
             case _:
                 pass

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from vdbg_env.cuda.lines.line_coverage import CoverageReader, Span
 from vdbg_env.cuda.lines.line_program import Buffer, Rows, Sequence, Unit, decode, read_units
 from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
 from vdbg_env.cuda.symbols.demangling import demangle
@@ -87,6 +88,16 @@ class LineTable:
     def sections(self) -> frozenset[int]:
         """The indexes of the sections that have line rows."""
         return frozenset(self._runs)
+
+    def covered(self) -> Iterator[tuple[int, list[Span]]]:
+        """Yield, for every sequence, its section and what of it has a source line, without decoding rows."""
+        readers: dict[int, CoverageReader] = {}
+        for section, runs in self._runs.items():
+            for run in runs:
+                reader = readers.get(run.unit.offset)
+                if reader is None:
+                    reader = readers[run.unit.offset] = CoverageReader(self._section, run.unit, self._offset)
+                yield section, reader.spans(run.sequence)
 
     def chain(self, place: Place, function: str | None = None) -> Chain:
         """Return the source frames of an instruction, leaf first; empty when no row covers it.

@@ -1,12 +1,12 @@
 """Judges line info: cubin by cubin, then per file, then over all files, with the reasons kept.
 
-A cubin counts when it has code (a `.text.*` section) and passes when it has a section named exactly `.debug_line`. What
-has no code, such as the stub that a device link leaves behind, is reported and never failed.
+A cubin counts when it has code (a `.text.*` section) and passes when the rows of its `.debug_line` cover every function
+(`coverage`). What has no code, such as the stub that a device link leaves behind, is reported and never failed.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,10 +16,11 @@ from vdbg_env.cuda.binary.decompression import Compression
 from vdbg_env.cuda.binary.device_code import DeviceCode, find_device_code
 from vdbg_env.cuda.binary.elf import Buffer
 from vdbg_env.cuda.binary.fatbin import EntryKind
+from vdbg_env.cuda.lines.coverage import Cause, Coverage, FunctionCoverage, read_coverage
 
 
 class Verdict(StrEnum):
-    """Whether the cubins with code carry line info; UNREADABLE when some bytes could not be judged at all."""
+    """Whether rows of line tables cover the code; UNREADABLE when some bytes could not be judged at all."""
 
     FULL = "full"
     PARTIAL = "partial"
@@ -30,9 +31,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How many cubins there are; `with_debug_line` and `device_debug` count among those with code, `ptx` counts apart.
+    """How many cubins there are; `with_debug_line`, `partly` and `device_debug` count among those with code.
 
-    `other` counts entries that are neither cubin nor PTX, such as LTO-IR.
+    `with_debug_line` counts those whose line table covers every function, `partly` those whose line table covers less,
+    yet something; an empty table counts in neither. `ptx` counts apart, and so does `other`: entries that are neither
+    cubin nor PTX, such as LTO-IR.
     """
 
     cubins: int = 0
@@ -41,6 +44,7 @@ class Counts:
     device_debug: int = 0
     ptx: int = 0
     other: int = 0
+    partly: int = 0
 
     def __add__(self, more: Counts) -> Counts:
         return Counts(
@@ -50,6 +54,7 @@ class Counts:
             device_debug=self.device_debug + more.device_debug,
             ptx=self.ptx + more.ptx,
             other=self.other + more.other,
+            partly=self.partly + more.partly,
         )
 
     @property
@@ -59,15 +64,43 @@ class Counts:
             return Verdict.NO_DEVICE_CODE
         if self.with_debug_line == self.with_code:
             return Verdict.FULL
-        return Verdict.PARTIAL if self.with_debug_line else Verdict.NONE
+        return Verdict.PARTIAL if self.with_debug_line + self.partly else Verdict.NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Covered:
+    """How much of the code the line tables cover, over the cubins that have one; the others cover nothing.
+
+    `functions` and `instructions` are those judged, `compiler_made` functions are counted apart. `lowest` is the
+    smallest share of a function, None where none was judged.
+    """
+
+    functions: int = 0
+    functions_covered: int = 0
+    compiler_made: int = 0
+    instructions: int = 0
+    instructions_covered: int = 0
+    lowest: float | None = None
+
+    def __add__(self, more: Covered) -> Covered:
+        lowest = [share for share in (self.lowest, more.lowest) if share is not None]
+        return Covered(
+            functions=self.functions + more.functions,
+            functions_covered=self.functions_covered + more.functions_covered,
+            compiler_made=self.compiler_made + more.compiler_made,
+            instructions=self.instructions + more.instructions,
+            instructions_covered=self.instructions_covered + more.instructions_covered,
+            lowest=min(lowest, default=None),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """A cubin with code and without line info: what to rebuild.
+    """A cubin with code that its line table does not cover: what to rebuild, and the likeliest cause.
 
     `identifier` is the source path if nvcc noted one; it does so only with -lineinfo or -G, so most often the kernels
-    (mangled, the first of `kernel_count`) are the only trace. `member` is that of a static library.
+    (mangled, the first of `kernel_count`) are the only trace. `member` is that of a static library. Where there is a
+    table, `functions` are the first of `function_count` functions that it does not cover.
     """
 
     arch: str
@@ -75,6 +108,9 @@ class Missing:
     member: str
     kernels: tuple[str, ...]
     kernel_count: int
+    cause: Cause = Cause.NO_TABLE
+    functions: tuple[FunctionCoverage, ...] = ()
+    function_count: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +131,11 @@ class Witness:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """One entry of device code, read."""
+    """One entry of device code, read; `coverage` is None where there is no line table."""
 
     code: DeviceCode
     cubin: Cubin | None  # None for PTX and other entries
+    coverage: Coverage | None = None
 
     @property
     def counts(self) -> Counts:
@@ -109,8 +146,30 @@ class Judgement:
         return Counts(
             cubins=1,
             with_code=int(has_code),
-            with_debug_line=int(has_code and self.cubin.has_debug_line),
+            with_debug_line=int(self.complete),
             device_debug=int(has_code and self.cubin.device_debug),
+            partly=int(not self.complete and self.coverage is not None and self.coverage.covered > 0),
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether the line table covers every function."""
+        return self.coverage is not None and self.coverage.complete
+
+    @property
+    def covered(self) -> Covered:
+        """How much the line table covers."""
+        found = self.coverage
+        if found is None:
+            return Covered()
+        judged = found.functions - found.compiler_made
+        return Covered(
+            functions=judged,
+            functions_covered=judged - found.below_count,
+            compiler_made=found.compiler_made,
+            instructions=found.instructions,
+            instructions_covered=found.covered,
+            lowest=found.lowest if judged else None,
         )
 
 
@@ -123,6 +182,7 @@ class FileReport:
 
     path: str
     counts: Counts = Counts()
+    covered: Covered = Covered()
     archs: tuple[tuple[str, Counts], ...] = ()
     missing: tuple[Missing, ...] = ()
     witness: Witness | None = None
@@ -153,6 +213,16 @@ class LineinfoReport:
         return sum((f.counts for f in self.files), Counts())
 
     @property
+    def covered(self) -> Covered:
+        """What the line tables of all files cover."""
+        return sum((f.covered for f in self.files), Covered())
+
+    @property
+    def causes(self) -> list[Cause]:
+        """Why code lacks lines, each cause once, the one of most cubins first."""
+        return [cause for cause, _ in Counter(m.cause for f in self.files for m in f.missing).most_common()]
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict over all: unreadable when any file could not be judged, since nothing is proven then."""
         if any(f.verdict is Verdict.UNREADABLE for f in self.files):
@@ -163,28 +233,36 @@ class LineinfoReport:
 def judge(code: DeviceCode) -> Judgement:
     """Read one entry, with as little expansion as settles it; raises UnreadableBinary when it is damaged.
 
-    Line info is only ever found by reading the section headers of the whole cubin. That there is none can be read from
-    the first bytes already, which makes a library without line info ten times cheaper than one with.
+    That rows cover the code is only ever found by reading the line table of the whole cubin. That there is no table can
+    be read from the first bytes already, which makes a library without line info ten times cheaper than one with.
     """
     entry = code.entry
     if entry.kind != EntryKind.ELF:
         return Judgement(code=code, cubin=None)
-    cubin = read_cubin_start(entry.payload_in_pieces()) if entry.compression is Compression.ZSTD else None
-    return Judgement(code=code, cubin=cubin or read_cubin(entry.payload()))
+    start = read_cubin_start(entry.payload_in_pieces()) if entry.compression is Compression.ZSTD else None
+    if start is not None:
+        return Judgement(code=code, cubin=start)
+    payload = entry.payload()
+    cubin = read_cubin(payload)
+    judged = cubin.has_code and cubin.has_debug_line
+    return Judgement(code=code, cubin=cubin, coverage=read_coverage(payload) if judged else None)
 
 
 def file_report(path: str, judgements: Iterable[Judgement]) -> FileReport:
     """Sum up the entries of one file."""
     archs: defaultdict[tuple[bool, int, str], Counts] = defaultdict(Counts)
+    covered = Covered()
     missing = []
     for judged in judgements:
         entry = judged.code.entry
         archs[entry.kind != EntryKind.ELF, entry.arch, entry.target] += judged.counts
-        if judged.cubin and judged.cubin.has_code and not judged.cubin.has_debug_line:
-            missing.append(_missing(judged.code, judged.cubin))
+        covered += judged.covered
+        if judged.cubin and judged.cubin.has_code and not judged.complete:
+            missing.append(_missing(judged.code, judged.cubin, judged.coverage))
     return FileReport(
         path=path,
         counts=sum(archs.values(), Counts()),
+        covered=covered,
         archs=tuple((key[2], counts) for key, counts in sorted(archs.items(), key=lambda item: item[0])),
         missing=tuple(missing),
     )
@@ -198,11 +276,14 @@ def verify(data: Buffer, name: str = "") -> FileReport:
     return file_report(name, map(judge, find_device_code(data)))
 
 
-def _missing(code: DeviceCode, cubin: Cubin) -> Missing:
+def _missing(code: DeviceCode, cubin: Cubin, coverage: Coverage | None) -> Missing:
     return Missing(
         arch=code.entry.target,
         identifier=code.entry.identifier,
         member=code.member,
         kernels=cubin.kernels,
         kernel_count=cubin.kernel_count,
+        cause=(coverage.cause if coverage else None) or Cause.NO_TABLE,
+        functions=coverage.below if coverage else (),
+        function_count=coverage.below_count if coverage else 0,
     )

@@ -12,7 +12,8 @@ from typing_extensions import (
     TypedDict,
 )  # pydantic makes the published schema of these, before Python 3.12 of these only
 
-from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, LineinfoReport, Missing, Witness
+from vdbg_env.cuda.lines.coverage import BOUND
+from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Witness
 
 SCHEMA: Literal["vdbg-env/verify/v1"] = "vdbg-env/verify/v1"
 
@@ -20,7 +21,11 @@ VerdictName = Literal["full", "partial", "none", "no-device-code", "unreadable"]
 
 
 class CountsDocument(TypedDict):
-    """Numbers of cubins; with_debug_line and device_debug count among those with code, ptx and other count apart."""
+    """Numbers of cubins; with_debug_line, partly and device_debug count among those with code, ptx and other apart.
+
+    with_debug_line counts those whose line table covers every function, partly those whose table covers less, yet
+    something; a table without rows counts in neither.
+    """
 
     cubins: int
     with_code: int
@@ -28,6 +33,23 @@ class CountsDocument(TypedDict):
     device_debug: int
     ptx: int
     other: int
+    partly: int
+
+
+class CoverageDocument(TypedDict):
+    """What line tables cover, over the cubins that have one; a function is covered from a share of bound on.
+
+    compiler_made functions are CUDA's own and the compiler's, which no flag gives rows: they count in nothing else.
+    lowest is the smallest share of a function, null where no table was read.
+    """
+
+    bound: float
+    functions: int
+    functions_covered: int
+    compiler_made: int
+    instructions: int
+    instructions_covered: int
+    lowest: float | None
 
 
 class ArchDocument(CountsDocument):
@@ -36,14 +58,32 @@ class ArchDocument(CountsDocument):
     arch: str
 
 
+CauseName = Literal["no-line-table", "empty-line-table", "linked-without", "rows-missing", "damaged-line-table"]
+
+
+class FunctionDocument(TypedDict):
+    """A function that rows do not cover; name is mangled."""
+
+    name: str
+    kernel: bool
+    instructions: int
+    covered: int
+
+
 class MissingDocument(TypedDict):
-    """A cubin with code and without line info; kernels are mangled and the first of kernel_count."""
+    """A cubin with code that line info does not cover; kernels are mangled and the first of kernel_count.
+
+    functions are the first of function_count that its line table does not cover; none where there is no table.
+    """
 
     arch: str
     identifier: str | None
     member: str | None
     kernels: list[str]
     kernel_count: int
+    cause: CauseName
+    functions: list[FunctionDocument]
+    function_count: int
 
 
 class WitnessDocument(TypedDict):
@@ -62,6 +102,7 @@ class FileDocument(CountsDocument):
 
     path: str
     verdict: VerdictName
+    coverage: CoverageDocument
     archs: list[ArchDocument]
     missing: list[MissingDocument]
     witness: WitnessDocument | None
@@ -73,6 +114,7 @@ class VerifyDocument(CountsDocument):
 
     schema: Literal["vdbg-env/verify/v1"]
     verdict: VerdictName
+    coverage: CoverageDocument
     files: list[FileDocument]
     without_device_code: int
 
@@ -88,6 +130,7 @@ def document(report: LineinfoReport) -> VerifyDocument:
         "schema": SCHEMA,
         "verdict": report.verdict.value,
         **_counts(report.counts),
+        "coverage": _coverage(report.covered),
         "files": [_file(file) for file in report.files],
         "without_device_code": report.without_device_code,
     }
@@ -98,6 +141,7 @@ def _file(file: FileReport) -> FileDocument:
         "path": file.path,
         "verdict": file.verdict.value,
         **_counts(file.counts),
+        "coverage": _coverage(file.covered),
         "archs": [{"arch": arch, **_counts(counts)} for arch, counts in file.archs],
         "missing": [_missing(missing) for missing in file.missing],
         "witness": _witness(file.witness) if file.witness else None,
@@ -113,6 +157,19 @@ def _counts(counts: Counts) -> CountsDocument:
         "device_debug": counts.device_debug,
         "ptx": counts.ptx,
         "other": counts.other,
+        "partly": counts.partly,
+    }
+
+
+def _coverage(covered: Covered) -> CoverageDocument:
+    return {
+        "bound": BOUND,
+        "functions": covered.functions,
+        "functions_covered": covered.functions_covered,
+        "compiler_made": covered.compiler_made,
+        "instructions": covered.instructions,
+        "instructions_covered": covered.instructions_covered,
+        "lowest": covered.lowest,
     }
 
 
@@ -123,6 +180,12 @@ def _missing(missing: Missing) -> MissingDocument:
         "member": missing.member or None,
         "kernels": list(missing.kernels),
         "kernel_count": missing.kernel_count,
+        "cause": missing.cause.value,
+        "functions": [
+            {"name": f.name, "kernel": f.kernel, "instructions": f.instructions, "covered": f.covered}
+            for f in missing.functions
+        ],
+        "function_count": missing.function_count,
     }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
-from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, LineinfoReport, Missing, Verdict, Witness
+from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
+from vdbg_env.cuda.lines.coverage import Cause
+from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Verdict, Witness
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 
 _COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")
@@ -13,7 +15,6 @@ _MISSING_SHOWN: Final = 10
 _MISSING_SHOWN_OF_NONE: Final = 3  # where nothing has lines, which ones lack them is no news
 _KERNELS_SHOWN: Final = 3
 _APART: Final = "verify what you built apart from what others did, as IMAGE:/opt/vdbg/out; or "
-_REBUILD: Final = "NVCC_PREPEND_FLAGS=-lineinfo CCACHE_DISABLE=1, in an empty build folder"
 
 
 def render(report: LineinfoReport, *, every_missing: bool = False) -> str:
@@ -31,12 +32,14 @@ def _file(file: FileReport, every_missing: bool) -> Iterator[str]:
         return
     if file.counts.cubins:
         yield from _table(file)
+    if file.covered.functions:
+        yield f"  {coverage_text(file.covered)}"
     if file.counts.ptx:
         yield f"  {_number(file.counts.ptx, 'PTX entry', 'PTX entries')}, compiled when the program starts: not judged"
     if file.counts.other:
         yield f"  {_number(file.counts.other, 'entry', 'entries')} of another kind, such as LTO-IR: not judged"
     if file.witness:
-        yield f"  {_witness(file.witness)}"
+        yield f"  {_witness(file.witness, file.missing)}"
     few = _MISSING_SHOWN_OF_NONE if file.verdict is Verdict.NONE else _MISSING_SHOWN
     yield from _missing(file.missing, len(file.missing) if every_missing else few)
 
@@ -53,31 +56,57 @@ def _table(file: FileReport) -> Iterator[str]:
         yield "  " + arch.ljust(width) + "".join(cells)
 
 
-def _witness(witness: Witness) -> str:
-    if witness.agrees:
-        return f"{witness.tool} lists {_number(witness.listed or 0, 'cubin', 'cubins')} too"
-    return f"{witness.tool} does not agree: {_one_line(witness.reason or 'it gave no reason')}"
+def coverage_text(covered: Covered) -> str:
+    """Return how much of the code rows cover, in one line; a share is never rounded up to all."""
+    share = f"{covered.instructions_covered:,} of {covered.instructions:,} instructions"
+    apart = f", {covered.compiler_made:,} of CUDA's own apart" if covered.compiler_made else ""
+    least = ""
+    if covered.lowest is not None and covered.lowest < 1:
+        least = f"; the least covered function to {int(covered.lowest * 1000) / 10:g} %"
+    return f"rows cover {share} of {_number(covered.functions, 'function', 'functions')}{apart}{least}"
+
+
+def _witness(witness: Witness, missing: Iterable[Missing]) -> str:
+    if not witness.agrees:
+        return f"{witness.tool} does not agree: {_one_line(witness.reason or 'it gave no reason')}"
+    listed = f"{witness.tool} lists {_number(witness.listed or 0, 'cubin', 'cubins')} too"
+    stricter = any(m.cause is not Cause.NO_TABLE for m in missing)
+    return f"{listed}; it does not look at the rows of their line tables" if stricter else listed
 
 
 def _missing(missing: Iterable[Missing], shown: int) -> Iterator[str]:
     groups = _by_unit(missing)
-    if not groups:
-        return
-    yield "  without line info:"
-    for unit, archs in list(groups.items())[:shown]:
-        yield f"    {', '.join(archs)}: {_one_line(_unit(unit))}"
+    left = shown
+    for cause in dict.fromkeys(unit.cause for unit in groups):
+        units = [unit for unit in groups if unit.cause is cause][:left]
+        left -= len(units)
+        yield from [f"  {EXPLAINED[cause].heading}:"] if units else []
+        for unit in units:
+            yield f"    {', '.join(groups[unit])}: {_one_line(_unit(unit))}"
     if len(groups) > shown:
         yield f"    and {len(groups) - shown:,} more (--all names them, --json with their kernels)"
 
 
-_Unit = tuple[str, str, tuple[str, ...], int]
+class _Unit(NamedTuple):
+    """What the cubins of one translation unit have in common, whatever their architecture."""
+
+    cause: Cause
+    member: str
+    identifier: str
+    kernels: tuple[str, ...]
+    kernel_count: int
+    functions: tuple[str, ...]
+    function_count: int
 
 
 def _by_unit(missing: Iterable[Missing]) -> dict[_Unit, list[str]]:
     """Group by translation unit: one source file is compiled once for each architecture."""
     groups: dict[_Unit, list[str]] = {}
     for cubin in missing:
-        unit = (cubin.member, cubin.identifier, cubin.kernels, cubin.kernel_count)
+        unit = _Unit(
+            cubin.cause, cubin.member, cubin.identifier, cubin.kernels, cubin.kernel_count,
+            tuple(f.name for f in cubin.functions[:_KERNELS_SHOWN]), cubin.function_count,
+        )  # fmt: skip
         archs = groups.setdefault(unit, [])
         if cubin.arch not in archs:
             archs.append(cubin.arch)
@@ -85,11 +114,17 @@ def _by_unit(missing: Iterable[Missing]) -> dict[_Unit, list[str]]:
 
 
 def _unit(unit: _Unit) -> str:
-    member, identifier, kernels, count = unit
-    names = list(dict.fromkeys(short_name(demangle(kernel)) for kernel in kernels))[:_KERNELS_SHOWN]
+    if unit.cause in (Cause.LINKED_WITHOUT, Cause.ROWS_MISSING):  # the kernels of the cubin may be good ones
+        held = _named("function", unit.functions, unit.function_count)
+    else:
+        held = _named("kernel", unit.kernels, unit.kernel_count) if unit.kernels else "device functions only"
+    return ": ".join(part for part in (unit.member, unit.identifier, held) if part)
+
+
+def _named(what: str, mangled: Iterable[str], count: int) -> str:
+    names = list(dict.fromkeys(short_name(demangle(name)) for name in mangled))[:_KERNELS_SHOWN]
     more = f" and {count - len(names):,} more" if count > len(names) else ""
-    held = f"{'kernel' if count == 1 else 'kernels'} {', '.join(names)}{more}" if names else "device functions only"
-    return ": ".join(part for part in (member, identifier, held) if part)
+    return f"{what if count == 1 else what + 's'} {', '.join(names)}{more}"
 
 
 def _summary(report: LineinfoReport) -> Iterator[str]:
@@ -99,9 +134,9 @@ def _summary(report: LineinfoReport) -> Iterator[str]:
     if report.without_device_code:
         yield f"  {_number(report.without_device_code, 'other file holds', 'other files hold')} no device code"
     if report.verdict in (Verdict.NONE, Verdict.PARTIAL):
-        again = f"build again with {_REBUILD}"
         apart = report.verdict is Verdict.PARTIAL and not _mixed(report)
-        yield f"  try: {_APART if apart else ''}{again}"
+        for number, cause in enumerate(report.causes):
+            yield f"  try: {_APART if apart and not number else ''}{EXPLAINED[cause].remedy}"
 
 
 def _mixed(report: LineinfoReport) -> bool:
@@ -109,19 +144,24 @@ def _mixed(report: LineinfoReport) -> bool:
     return any(file.verdict is Verdict.PARTIAL for file in report.files)
 
 
+def _tables(report: LineinfoReport) -> list[Cause]:
+    """The reasons that are found in line tables."""
+    return [cause for cause in report.causes if cause is not Cause.NO_TABLE]
+
+
 def _said(report: LineinfoReport, counts: Counts) -> str:
     match report.verdict:
         case Verdict.FULL:
-            return f"{_number(counts.with_code, 'cubin', 'cubins')} with code, each with line info"
+            return f"{_number(counts.with_code, 'cubin', 'cubins')} with code, every function with line info"
         case Verdict.PARTIAL:
             lacking = f"{counts.with_code - counts.with_debug_line:,} of {counts.with_code:,} cubins with code lack"
             bare = sum(file.verdict is Verdict.NONE for file in report.files)
-            why = (
-                "as after a compiler cache hit" if _mixed(report) else f"those of {_number(bare, 'file', 'files')} all"
-            )
-            return f"{lacking} line info, {why}"
+            whole = f"those of {_number(bare, 'file', 'files')} all"
+            why = "; ".join(EXPLAINED[cause].short for cause in report.causes) if _mixed(report) else whole
+            return f"{lacking} line info{': ' if _tables(report) else ', '}{why}"
         case Verdict.NONE:
-            return f"none of {_number(counts.with_code, 'cubin', 'cubins')} with code carries line info"
+            none = f"none of {_number(counts.with_code, 'cubin', 'cubins')} with code carries line info"
+            return f"{none}: {'; '.join(EXPLAINED[c].short for c in _tables(report))}" if _tables(report) else none
         case Verdict.NO_DEVICE_CODE:
             return _why_nothing(counts)
         case Verdict.UNREADABLE:

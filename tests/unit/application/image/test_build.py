@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.cubin import cubin
+from tests.builders.cubin import EMPTY_TABLE, cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.application.image.build import BuildSettings, build_image
 from vdbg_env.application.image.library import read_image_library
@@ -31,6 +31,8 @@ from vdbg_env.report.build_result import build_document, build_text
 LINES = EntrySpec(payload=cubin("k", lines=True), identifier="csrc/k.cu")
 NO_LINES = EntrySpec(payload=cubin("stale_kernel"))
 STUB = EntrySpec(payload=cubin())
+EMPTY = EntrySpec(payload=cubin("k", lines=True, table=EMPTY_TABLE))
+LINKED = EntrySpec(payload=cubin("_Z4linePf", "_Z4barePf", lines=True, covered=["_Z4linePf"], linked=True))
 
 
 @dataclass
@@ -110,10 +112,11 @@ def build(sample: BuildPlan, on: FakeEngine, **settings: object) -> tuple[str, s
 def test_a_proven_image_is_labelled_with_its_proof_and_tagged(sample: BuildPlan) -> None:
     fake = engine(LINES, STUB)
     text, document = build(sample, fake)
-    proof = "full: 1 of 1 cubins with code carry .debug_line; seen by cuobjdump too"
+    proof = "full: 1 of 1 cubins with code carry .debug_line; rows cover 8 of 8 instructions; seen by cuobjdump too"
     assert fake.tagged == [("sha256:1", ("a:1",), {LABEL_PROOF: proof})]
     assert fake.read_to_the_end, "closing an engine's events early cancels the build"
     assert "proven    1 of 1 cubins with code carry line info" in text
+    assert "rows cover 8 of 8 instructions of 1 function" in text
     assert "libsample.so: 1 of 1 (sm_90 1); cuobjdump agrees" in text
     assert "'verdict': 'full'" in document
     assert "time      2.5 s" in text
@@ -124,9 +127,16 @@ def test_a_proven_image_is_labelled_with_its_proof_and_tagged(sample: BuildPlan)
     [
         ((LINES, NO_LINES), "1 of 2 cubins with code carry line info: partial", "a compiler cache handed back"),
         ((NO_LINES, NO_LINES), "0 of 2 cubins with code carry line info: none", "a compiler cache handed back"),
+        ((EMPTY, STUB), "0 of 1 cubins with code carry line info: none", "only ptxas was given -lineinfo"),
+        (
+            (LINKED, LINES),
+            "1 of 2 cubins with code carry line info: partial, "
+            "rows cover 16 of 24 instructions where there is a line table",
+            "some units of a device link",
+        ),
         ((STUB, STUB), "the build left no device code to prove anything on", "a prebuilt wheel was installed"),
     ],
-    ids=["partial", "none", "no-code"],
+    ids=["partial", "none", "empty-table", "linked", "no-code"],
 )
 def test_what_is_not_proven_is_not_tagged(
     sample: BuildPlan, entries: tuple[EntrySpec, ...], summary: str, cause: str
@@ -145,6 +155,13 @@ def test_the_missing_kernel_is_named(sample: BuildPlan) -> None:
     with pytest.raises(NotProven) as caught:
         build(sample, engine(LINES, NO_LINES))
     assert caught.value.details[0] == "/opt/vdbg/out/lib/libsample.so: 1 of 2 with line info: stale_kernel"
+
+
+def test_a_function_without_rows_is_named_with_the_reason(sample: BuildPlan) -> None:
+    with pytest.raises(NotProven) as caught:
+        build(sample, engine(LINKED, STUB))
+    unit = "_Z4barePf (a device link took in units without line info)"
+    assert caught.value.details[0] == f"/opt/vdbg/out/lib/libsample.so: 0 of 1 with line info: {unit}"
 
 
 def test_a_witness_that_counts_otherwise_without_a_known_reason_keeps_the_tag_back(sample: BuildPlan) -> None:

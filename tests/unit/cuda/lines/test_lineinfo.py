@@ -2,15 +2,18 @@
 
 import pytest
 
-from tests.builders.cubin import cubin
+from tests.builders.cubin import EMPTY_TABLE, cubin
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
 from vdbg_env.cuda.binary.decompression import Compression
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, LineinfoReport, Verdict, file_report, judge
+from vdbg_env.cuda.lines.coverage import Cause
+from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Verdict, file_report, judge
 
 WITH = EntrySpec(payload=cubin("_Z4goodPf", lines=True), identifier="good.cu")
 WITHOUT = EntrySpec(payload=cubin("_Z3badPf"))
+EMPTY = EntrySpec(payload=cubin("_Z5emptyPf", lines=True, table=EMPTY_TABLE))
+LINKED = EntrySpec(payload=cubin("_Z4goodPf", "_Z3badPf", lines=True, covered=["_Z4goodPf"], linked=True))
 STUB = EntrySpec(payload=cubin(unused_names=[".debug_line"]), identifier="host.cu ")
 PTX = EntrySpec(payload=b".version 9.0", kind=EntryKind.PTX)
 
@@ -30,6 +33,10 @@ def report_of(data: bytes) -> FileReport:
         ([WITH, STUB, PTX], Verdict.FULL),
         ([WITH, WITHOUT], Verdict.PARTIAL),
         ([WITHOUT, STUB], Verdict.NONE),
+        ([EMPTY], Verdict.NONE),
+        ([EMPTY, WITH], Verdict.PARTIAL),
+        ([LINKED], Verdict.PARTIAL),
+        ([LINKED, WITH], Verdict.PARTIAL),
         ([STUB], Verdict.NO_DEVICE_CODE),
         ([PTX], Verdict.NO_DEVICE_CODE),
         ([], Verdict.NO_DEVICE_CODE),
@@ -43,6 +50,21 @@ def test_a_stub_without_code_is_not_a_failure() -> None:
     judged = report(WITH, STUB)
     assert judged.counts == Counts(cubins=2, with_code=1, with_debug_line=1)
     assert judged.missing == ()
+
+
+def test_only_cubins_covered_as_a_whole_count_as_having_lines() -> None:
+    judged = report(WITH, EMPTY, LINKED, STUB)
+    assert judged.counts == Counts(cubins=4, with_code=3, with_debug_line=1, partly=1)
+    assert judged.covered == Covered(
+        functions=4, functions_covered=2, instructions=32, instructions_covered=16, lowest=0.0
+    )
+
+
+def test_what_lacks_rows_is_named_with_the_cause_and_its_functions() -> None:
+    empty, linked, without = report(EMPTY, LINKED, WITHOUT).missing
+    assert (empty.cause, [f.name for f in empty.functions]) == (Cause.EMPTY_TABLE, ["_Z5emptyPf"])
+    assert (linked.cause, [f.name for f in linked.functions]) == (Cause.LINKED_WITHOUT, ["_Z3badPf"])
+    assert (without.cause, without.functions, without.function_count) == (Cause.NO_TABLE, (), 0)
 
 
 @pytest.mark.parametrize("how", Compression)

@@ -8,7 +8,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from tests.support.golden import assert_golden
-from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, LineinfoReport, Missing, Witness
+from vdbg_env.cuda.lines.coverage import Cause, FunctionCoverage
+from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Witness
 from vdbg_env.report.lineinfo import as_json as lineinfo_json
 from vdbg_env.report.lineinfo import text as lineinfo
 
@@ -18,6 +19,7 @@ BLUR = ("_Z4blurILi4EEvPKfPf", "_Z4blurILi8EEvPKfPf")
 GOOD = FileReport(
     path="vllm/_moe_C.abi3.so",
     counts=Counts(cubins=3, with_code=2, with_debug_line=2, ptx=1),
+    covered=Covered(functions=164, functions_covered=164, instructions=90_112, instructions_covered=90_112, lowest=1.0),
     archs=(
         ("sm_90a", Counts(cubins=2, with_code=1, with_debug_line=1)),
         ("sm_100f", Counts(cubins=1, with_code=1, with_debug_line=1)),
@@ -47,6 +49,34 @@ NONE = FileReport(
     archs=(("sm_90", Counts(cubins=1, with_code=1)),),
     missing=(Missing(arch="sm_90", identifier="", member="", kernels=("_Z1kPf",), kernel_count=1),),
 )
+EMPTY = FileReport(
+    path="libjit.so",
+    counts=Counts(cubins=2, with_code=1),
+    covered=Covered(functions=3, instructions=304, lowest=0.0),
+    archs=(("sm_90", Counts(cubins=2, with_code=1)),),
+    missing=(
+        Missing(
+            arch="sm_90", identifier="", member="", kernels=BLUR, kernel_count=2, cause=Cause.EMPTY_TABLE,
+            functions=(FunctionCoverage(name=BLUR[0], kernel=True, instructions=162, covered=0),), function_count=3,
+        ),
+    ),
+    witness=Witness(tool="cuobjdump", listed=2, rc=0, agrees=True),
+)  # fmt: skip
+LINKED = FileReport(
+    path="libmixed.so",
+    counts=Counts(cubins=1, with_code=1, partly=1),
+    covered=Covered(
+        functions=5, functions_covered=3, compiler_made=2, instructions=7000, instructions_covered=6999, lowest=0.9999
+    ),
+    archs=(("sm_90", Counts(cubins=1, with_code=1, partly=1)),),
+    missing=(
+        Missing(
+            arch="sm_90", identifier="", member="", kernels=BLUR, kernel_count=2, cause=Cause.LINKED_WITHOUT,
+            functions=tuple(FunctionCoverage(name=n, kernel=True, instructions=24, covered=0) for n in BLUR),
+            function_count=5,
+        ),
+    ),
+)  # fmt: skip
 DAMAGED = FileReport(path="bad\nname.so", problem="a fat binary container is cut short (at byte 0x10)")
 TEXT_FILE = FileReport(path="notes.txt", problem="neither ELF nor fat binary", next_step="name a library")
 PTX_ONLY = FileReport(path="ptx.so", counts=Counts(ptx=2), archs=(("compute_90", Counts(ptx=2)),))
@@ -68,6 +98,9 @@ REPORTS = {
     "unreadable": LineinfoReport(files=(GOOD, DAMAGED, TEXT_FILE)),
     "ptx_only": LineinfoReport(files=(PTX_ONLY,)),
     "stubs": LineinfoReport(files=(STUBS,), without_device_code=1),
+    "empty_table": LineinfoReport(files=(EMPTY,)),
+    "device_link": LineinfoReport(files=(GOOD, LINKED)),
+    "causes": LineinfoReport(files=(EMPTY, LINKED, NONE)),
     "nothing": LineinfoReport(files=(), without_device_code=3),
     "many": LineinfoReport(files=(MANY,)),
 }

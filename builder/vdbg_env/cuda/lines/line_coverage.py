@@ -1,0 +1,159 @@
+"""Which bytes of code a sequence of the line table covers, without making its rows.
+
+A row covers from its address to the next row's, the last one to the end of the sequence. Addresses only grow behind a
+DW_LNE_set_address, so a sequence covers all from its first row to its end, unless a row names no file of the table, or
+line 0, which DWARF keeps for code without a source. Both are decided over the distinct opcodes up to a row, which are
+few; a sequence in which they do not hold, or of another form, is decoded row by row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from typing import Final
+
+from vdbg_env.cuda.lines.leb128 import sleb, uleb
+from vdbg_env.cuda.lines.line_program import EXTENDED, LEB128, Buffer, Sequence, Unit, decode
+
+Span = tuple[int, int]
+"""A half-open range of byte offsets."""
+
+AddressOf = Callable[[int, int], int]
+
+_STANDARD: Final = (0, 1, 1, 1, 1, 0, 0, 0, 1)  # the operand counts that ptxas, nvlink and nvcc -G write
+_SET_ADDRESS: Final = b"\0\x09\x02"
+_BODY: Final = len(_SET_ADDRESS) + 8
+_END: Final = b"\0\x01\x01"
+_LARGEST_LINE: Final = 1 << 31
+_LARGEST_ADDRESS: Final = 1 << 64
+
+
+class CoverageReader:
+    """Finds what the sequences of one unit cover; what the unit's opcodes do is worked out once for all of them."""
+
+    def __init__(self, section: Buffer, unit: Unit, address_of: AddressOf) -> None:
+        self._section: Final = section
+        self._unit: Final = unit
+        self._address_of: Final = address_of
+        self._steps: Final = _Steps(unit)
+        self._standard: Final = unit.operand_counts == _STANDARD
+
+    def spans(self, sequence: Sequence) -> list[Span]:
+        """Return what a sequence covers, in order and apart from each other."""
+        span = self._in_one(sequence)
+        return merged(self._row_by_row(sequence) if span is None else [span])
+
+    def _in_one(self, sequence: Sequence) -> Span | None:
+        """Return the one span of a sequence, or None when its rows must be looked at one by one."""
+        code = bytes(self._section[sequence.start : sequence.end])
+        known = self._standard and sequence.operand is not None and sequence.address is not None
+        if not known or not sequence.ended or code.find(_SET_ADDRESS, _BODY) >= 0:
+            return None
+        steps = self._steps
+        taken = _finder().findall(code, _BODY, len(code) - len(_END))
+        if 0 in accumulate(map(steps.__getitem__, taken), initial=1):
+            return None
+        counted = [(steps.known[step], times) for step, times in Counter(taken).items()]
+        if not all(step.file is None or 1 <= step.file <= len(self._unit.files) for step, _ in counted):
+            return None
+        if not self._unit.files or sum(abs(step.lines) * times for step, times in counted) >= _LARGEST_LINE:
+            return None
+        start = self._address_of(sequence.operand or 0, sequence.address or 0)
+        end = start + sum(step.advance * times for step, times in counted)
+        first = start
+        for step in map(steps.known.__getitem__, taken):
+            first += step.advance
+            if step.is_row:
+                return (first, end) if end < _LARGEST_ADDRESS else None
+        return (end, end)  # not one row
+
+    def _row_by_row(self, sequence: Sequence) -> list[Span]:
+        rows = decode(self._section, self._unit, sequence, self._address_of)
+        ends = [*rows.addresses[1:], rows.end_address if rows.end_address is not None else 0]
+        named = range(1, len(self._unit.files) + 1)
+        return [
+            (start, end)
+            for start, end, file, line in zip(rows.addresses, ends, rows.files, rows.lines, strict=False)
+            if line and file in named
+        ]
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Return spans in order, those that touch made one and empty ones left out."""
+    whole: list[Span] = []
+    for start, end in sorted(spans):
+        if start >= end:
+            continue
+        if whole and start <= whole[-1][1]:
+            whole[-1] = (whole[-1][0], max(whole[-1][1], end))
+        else:
+            whole.append((start, end))
+    return whole
+
+
+@cache
+def _finder() -> re.Pattern[bytes]:
+    """Compile a pattern that finds, one row after the other, the standard and special opcodes up to and with the row.
+
+    It reads the opcodes as `line_program` does when it looks for the end of a sequence, so none is read out of step.
+    """
+    operands = b"|".join([rb"[\x02-\x05]" + LEB128, rb"[\x06-\x08]", rb"\x09.."])
+    return re.compile(rb"(?:" + EXTENDED + rb")*+((?:" + operands + rb")*+[\x01\x0a-\xff]?+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What the opcodes up to a row do to the registers; `file` is the number it sets, if any."""
+
+    advance: int
+    lines: int
+    file: int | None
+    is_row: bool
+
+
+class _Steps(dict[bytes, int]):
+    """By the opcodes of a step its advance of the line, worked out on first use; all of it is in `known`."""
+
+    def __init__(self, unit: Unit) -> None:
+        super().__init__()
+        self.known: Final[dict[bytes, _Step]] = {}
+        self._unit: Final = unit
+
+    def __missing__(self, opcodes: bytes) -> int:
+        step = self.known[opcodes] = self._read(opcodes)
+        self[opcodes] = step.lines
+        return step.lines
+
+    def _read(self, code: bytes) -> _Step:
+        unit = self._unit
+        advance = lines = at = 0
+        file: int | None = None
+        is_row = False
+        while at < len(code):
+            opcode = code[at]
+            at += 1
+            if opcode >= unit.opcode_base:
+                steps, delta = divmod(opcode - unit.opcode_base, unit.line_range)
+                advance, lines, is_row = advance + steps * unit.min_instruction, lines + unit.line_base + delta, True
+            elif opcode == 1:
+                is_row = True
+            elif opcode == 2:
+                value, at = uleb(code, at)
+                advance += value * unit.min_instruction
+            elif opcode == 3:
+                value, at = sleb(code, at)
+                lines += value
+            elif opcode == 4:
+                file, at = uleb(code, at)
+            elif opcode == 5:
+                _, at = uleb(code, at)
+            elif opcode == 8:
+                advance += (255 - unit.opcode_base) // unit.line_range * unit.min_instruction
+            elif opcode == 9:
+                advance += code[at] | code[at + 1] << 8
+                at += 2
+        return _Step(advance, lines, file, is_row)
