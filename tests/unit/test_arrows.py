@@ -115,11 +115,11 @@ PATH_WORK = {
 CLOCKS = {"now", "today", "utcnow", "token_bytes", "token_hex"}
 # Where shipped data is read at its fixed place, and what still has to move behind a port.
 SHIPPED_DATA = {
-    "application/analysis/triage.py", "application/image/library.py", "application/image/site.py",
-    "application/knowledge/load.py", "application/knowledge/name_lint.py", "application/knowledge/version_match.py",
+    "application/image/library.py", "application/image/site.py",
+    "application/knowledge/name_lint.py",
 }  # fmt: skip
 STILL_TO_MOVE = {
-    "application/host/stored_dumps.py", "application/image/planning.py", "application/image/render.py",
+    "application/image/planning.py", "application/image/render.py",
     "application/knowledge/installed_packages.py",
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ContainerRunner,
         CoreFiles,
         CorePipes,
+        DumpDestination,
         DumpStore,
         EngineName,
         ImageEngine,
@@ -134,6 +135,12 @@ def dump_store(place: DumpVolume) -> DumpStore:
     if place.kind == "bind":
         return FolderDumps(Path(place.source))
     return open_dumps(connect(), containers(), place.source)
+
+
+def dump_export(target: Path) -> DumpDestination:
+    from vdbg_env.adapters.files.dump_export import DumpExport
+
+    return DumpExport(target)
 
 
 def runbook_library(files: Sequence[Path] = ()) -> RunbookLibrary:

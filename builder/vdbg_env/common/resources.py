@@ -1,13 +1,18 @@
-"""Says where the shipped runbooks, images and templates lie, in a checkout and in an installed wheel alike."""
+"""Find and read the runbooks, images and templates that are shipped, in a checkout and in an installed wheel."""
 
 from pathlib import Path
 from typing import Literal
 
 _PACKAGE = Path(__file__).parents[1]
-_SHIPPED = _PACKAGE / "_data"  # stands only in an installed wheel
+_SHIPPED = _PACKAGE / "_data"  # exists only in an installed wheel
 _CHECKOUT = _PACKAGE.parent.parent
 
 
 def data_dir(name: Literal["runbooks", "images", "templates"]) -> Path:
     """Return the folder of shipped data called `name`."""
     return (_SHIPPED if _SHIPPED.is_dir() else _CHECKOUT) / name
+
+
+def read_tables(folder: Path) -> tuple[tuple[str, bytes], ...]:
+    """Return the YAML files of a folder, each with its path, by name."""
+    return tuple((str(path), path.read_bytes()) for path in sorted(folder.glob("*.yaml")))

@@ -10,7 +10,7 @@ from pathlib import Path
 from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.application.ports import LogFile, LogSource
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
 from vdbg_env.evidence.triage.sighting import LogEvidence
@@ -18,9 +18,9 @@ from vdbg_env.evidence.triage.verdict import Triage, judge
 
 _NAME = re.compile(r"(?<!\S)(?:--[a-z][\w.-]*|-[a-z]{2,3}\b|[A-Z][A-Z0-9_]{3,})")
 
-# The walk of an illegal access also takes in other exceptions of kernels and hangs: it dumps and reads those alike.
-_ONE_WALK = "illegal-memory-access"
-_ALSO_WALKED = frozenset({"misaligned-address", "device-side-assert", "kernel-hang"})
+# The runbook of an illegal access also finds other exceptions of kernels, and hangs: it dumps and reads both.
+_ONE_RUNBOOK = "illegal-memory-access"
+_ALSO_FOUND = frozenset({"misaligned-address", "device-side-assert", "kernel-hang"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,29 +42,29 @@ def triage_logs(request: TriageRequest, source: LogSource) -> Triage:
 
 
 def _stale(evidence: Sequence[LogEvidence]) -> Iterator[str]:
-    """Tell what replaced the flags and variables that the logs themselves say are not known."""
+    """Yield what replaced the flags and variables that the logs report as unknown."""
     release = next((log.release for log in evidence if log.release), None)
     said = " ".join(text for log in evidence for text in log.settings)
     for name in dict.fromkeys(_NAME.findall(said)):
         judged = shipped_knowledge().judge_name(name, release)
         if judged.level == "error" and judged.replaced_by:
-            yield f"set to no use: {judged.message}" + (f" ({judged.source})" if judged.source else "")
+            yield f"has no effect: {judged.message}" + (f" ({judged.source})" if judged.source else "")
 
 
-def runbook_to_start(name: str | None, at_hand: Collection[str]) -> str | None:
-    """Return the runbook at hand for a class whose own is called `name`, or None where there is none to start."""
-    if name in at_hand:
+def runbook_to_start(name: str | None, available: Collection[str]) -> str | None:
+    """Return the available runbook for a class that names the runbook `name`, or None."""
+    if name in available:
         return name
-    return _ONE_WALK if name in _ALSO_WALKED and _ONE_WALK in at_hand else None
+    return _ONE_RUNBOOK if name in _ALSO_FOUND and _ONE_RUNBOOK in available else None
 
 
 def rule_book(folder: Path | None = None) -> RuleBook:
     """Read the rules of a folder, or the shipped ones; raises BadDocument where one is wrong, BadInput without any."""
     folder = folder or data_dir("runbooks") / "triage"
-    files = sorted(folder.glob("*.yaml"))
+    files = read_tables(folder)
     if not files:
         raise BadInput(f"{folder} holds no triage rules", next_step="leave --rules out to use the shipped ones")
-    return read_rule_book((str(path), path.read_bytes()) for path in files)
+    return read_rule_book(files)
 
 
 def _read(log: LogFile, book: RuleBook) -> LogEvidence:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.common.yaml_source import read
 from vdbg_env.evidence.knowledge.names import Judgement, Knowledge, read_knowledge
 from vdbg_env.evidence.knowledge.surface_table import read_release_table
@@ -19,11 +19,12 @@ _ADVICE, _SURFACE = "advice.yaml", "vllm-surface.yaml"
 def shipped_knowledge(folder: Path | None = None) -> Knowledge:
     """Read the tables of a folder, the shipped ones without; raises BadDocument where one is wrong."""
     folder = folder or data_dir("images") / "knowledge" / "flags"
-    names = sorted(path for path in folder.glob("*.yaml") if path.name not in {_ADVICE, _SURFACE})
+    tables = dict(read_tables(folder))
+    advice, surface = (str(folder / name) for name in (_ADVICE, _SURFACE))
     return read_knowledge(
-        (read(path.read_bytes(), str(path)) for path in names),
-        read((folder / _ADVICE).read_bytes(), str(folder / _ADVICE)),
-        read_release_table((folder / _SURFACE).read_bytes(), str(folder / _SURFACE)),
+        (read(text, name) for name, text in tables.items() if name not in {advice, surface}),
+        read(tables[advice], advice),
+        read_release_table(tables[surface], surface),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.image.profile.knowledge import Knowledge, read_knowledge, version_key
 
@@ -36,8 +36,7 @@ class Versions:
 @cache
 def shipped_tables() -> Knowledge:
     """Read the shipped tables; raises BadDocument where one is wrong."""
-    files = sorted((data_dir("images") / "knowledge").glob("*.yaml"))
-    return read_knowledge((str(path), path.read_bytes()) for path in files)
+    return read_knowledge(read_tables(data_dir("images") / "knowledge"))
 
 
 def mismatches(versions: Versions, tables: Knowledge) -> tuple[Finding, ...]:

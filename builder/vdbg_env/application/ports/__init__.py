@@ -15,7 +15,15 @@ must not load the planner of images because another command does.
 """
 
 from vdbg_env.application.ports.containers import ContainerRunner, GpuAccess, StoredImage
-from vdbg_env.application.ports.core_dumps import CorePipes, DumpFile, DumpStore, DumpTarget, FiredDump, PipeState
+from vdbg_env.application.ports.core_dumps import (
+    CorePipes,
+    DumpDestination,
+    DumpFile,
+    DumpStore,
+    DumpTarget,
+    FiredDump,
+    PipeState,
+)
 from vdbg_env.application.ports.files import (
     BinaryFile,
     BinarySource,
@@ -51,6 +59,7 @@ __all__ = [
     "CoreFile",
     "CoreFiles",
     "CorePipes",
+    "DumpDestination",
     "DumpFile",
     "DumpStore",
     "DumpTarget",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from vdbg_env.record.dump_files import Dump
+    from vdbg_env.record.dump_files import Dump, Exported
 
 
 class DumpStore(Protocol):
@@ -33,6 +33,19 @@ class DumpStore(Protocol):
 
     def read(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
         """Yield a file's bytes in pieces; raises BadInput when it is not there."""
+        ...
+
+
+class DumpDestination(Protocol):
+    """A folder or a tar that dumps are copied to."""
+
+    @property
+    def name(self) -> str:
+        """The place as a user would name it."""
+        ...
+
+    def write(self, dumps: Sequence[Dump], store: DumpStore, tell: Callable[[str], None]) -> tuple[Exported, ...]:
+        """Copy the dumps, whole or not at all; raises BadInput when the place exists or cannot be written."""
         ...
 
 

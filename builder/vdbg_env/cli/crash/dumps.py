@@ -98,7 +98,9 @@ def export_command(place: str, as_json: bool, target: Path, names: tuple[str, ..
       vdbg-env dumps export crash.tar
       vdbg-env dumps export ./for-upstream core_node7_4711.nvcudmp
     """
-    found = export_dumps(composition.dump_store(parse_dumps(place)), target, names, console.note)
+    found = export_dumps(
+        composition.dump_store(parse_dumps(place)), composition.dump_export(target), names, console.note
+    )
     click.echo(report.as_json(found) if as_json else report.export_text(found), nl=False)
     return 0
 

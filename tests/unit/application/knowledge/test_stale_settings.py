@@ -90,7 +90,7 @@ def test_the_plan_tells_before_anything_is_started() -> None:
 
 def test_triage_tells_what_replaced_a_name_that_the_log_calls_unknown() -> None:
     ran = vdbg_env("triage", str(LOGS / "dev" / "ima-unrelated-warning-first.log"))
-    assert "note: set to no use: VLLM_ATTENTION_BACKEND: gone since vLLM 0.18.0" in ran.stdout
+    assert "note: has no effect: VLLM_ATTENTION_BACKEND: gone since vLLM 0.18.0" in ran.stdout
     assert "instead: --attention-backend" in ran.stdout
     assert "instead: --kv-offloading-size" in vdbg_env("triage", str(LOGS / "held-out" / "benign-bad-flag.log")).stdout
 
