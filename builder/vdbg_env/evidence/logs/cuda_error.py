@@ -1,4 +1,4 @@
-"""Reads one line that reports a CUDA error, whoever says it: PyTorch old and new, Triton, vLLM's own macros, NCCL.
+"""Read one line that reports a CUDA error, from any program: PyTorch old and new, Triton, vLLM's macros, NCCL.
 
 The same driver error reaches a log in a dozen wordings. What they share is the error's text (cudaGetErrorString) or its
 name; `carrier` says who wrote the line, since some (custom all-reduce, a watchdog) only pass on another's fault.
@@ -7,7 +7,6 @@ name; `carrier` says who wrote the line, since some (custom all-reduce, a watchd
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 # cudaGetErrorString's text -> the enum's name (CUDA 13.0 driver_types.h; same order as there).
@@ -65,7 +64,7 @@ ERROR_TEXTS: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CudaError:
-    """A CUDA error as one line reports it. `messenger`: the writer met the error at some later call of its own."""
+    """A CUDA error as one line reports it. `messenger`: its writer only met the error, at some later call."""
 
     name: str | None
     message: str
@@ -146,18 +145,12 @@ def parse_cuda_error(text: str, *, line: int | None = None) -> CudaError | None:
     return None
 
 
-def parse_cuda_errors(lines: Iterable[str]) -> tuple[CudaError, ...]:
-    """Return every CUDA error the lines report, with 1-based line numbers."""
-    found = (parse_cuda_error(line, line=number) for number, line in enumerate(lines, 1))
-    return tuple(error for error in found if error)
-
-
 _ENUM = re.compile(r"\b(cudaError\w+|CUDA_ERROR_[A-Z_]+)\b")
 _LONGEST_FIRST = sorted(ERROR_TEXTS, key=len, reverse=True)
 
 
 def error_name(message: str) -> str | None:
-    """Return the enum name of an error's text; the driver API's names are given as they stand."""
+    """Return the enum name of an error's text; the driver API's names are returned unchanged."""
     if match := _ENUM.search(message):
         return match[1]
     text = next((known for known in _LONGEST_FIRST if known in message), None)

@@ -1,4 +1,4 @@
-"""Reads the stacks that were taken of a silent process tree: the kernel's own (/proc) and py-spy's.
+"""Read the stacks that were taken of a silent process tree: the kernel's own (/proc) and py-spy's.
 
 py-spy's shape: `src/main.rs` of benfred/py-spy: `Process PID: CMD`, `Thread ID (state): "NAME"`, frames innermost
 first as `    function (file:line)`.
@@ -16,7 +16,11 @@ _PROCESS = re.compile(r"process (?P<pid>\d+) (?P<name>.+) \(parent \d+, state (?
 _PY_PROCESS = re.compile(r"Process (?P<pid>\d+): (?P<command>.+)$")
 _THREAD = re.compile(r'Thread (?P<id>\S+) \((?P<state>[\w+]+)\)(?:: "(?P<name>.*)")?$')
 _FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.+?)(?::(?P<line>\d+))?\)$")
-_IDLE = re.compile(r"/(?:threading|queue|selectors|socket)\.py$|^(?:threading|queue|selectors|socket)\.py$")
+# Where a process waits on behalf of its caller: the standard library, zmq, event loops.
+_IDLE = re.compile(
+    r"(?:^|/)(?:threading|queue|selectors|socket|ssl|subprocess|shmem|contextlib)\.py$"
+    r"|(?:^|/)(?:zmq|asyncio|uvloop|anyio|multiprocessing|concurrent/futures)/"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +34,8 @@ class PythonThread:
 
     @property
     def own_frame(self) -> SourceFrame | None:
-        """The innermost frame that is not the standard library's waiting."""
-        own = (frame for frame in self.frames if not _IDLE.search(frame.file))
+        """The innermost Python frame outside of what only waits: the standard library, zmq, event loops."""
+        own = (frame for frame in self.frames if frame.line and not _IDLE.search(frame.file))
         return next(own, self.frames[0] if self.frames else None)
 
 
@@ -44,14 +48,14 @@ class HostStacks:
 
     @property
     def waiting_in(self) -> tuple[str, ...]:
-        """Where the main thread of each Python process stands, as `name (pid): file:line in function`."""
+        """The place of each Python process's main thread, as `name (pid): file:line in function`."""
         mains = [thread for thread in self.threads if thread.name == "MainThread"] or list(self.threads)
         places = ((thread, thread.own_frame) for thread in mains)
         return tuple(f"{self.processes.get(t.pid, 'python')} ({t.pid}): {frame}" for t, frame in places if frame)
 
 
 def parse_host_stacks(lines: Iterable[str]) -> HostStacks:
-    """Return what the text says; a process that py-spy could not read has no threads."""
+    """Return the processes and threads of a text; a process that py-spy could not read has no threads."""
     processes: dict[int, str] = {}
     threads: list[PythonThread] = []
     pid = 0

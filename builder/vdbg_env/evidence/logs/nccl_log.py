@@ -1,4 +1,4 @@
-"""Reads NCCL's debug output (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS with COLL): warnings, transports, who is where.
+"""Read NCCL's debug output (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS with COLL): warnings, transports, who is where.
 
 Shapes: NCCL 2.18 to 2.28 as printed by `src/debug.cc`, `src/transport.cc` and `src/enqueue.cc`:
 `host:pid:tid [device] NCCL LEVEL text`.
@@ -17,7 +17,7 @@ _LINE = re.compile(
     r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[(?P<device>-?\d+)\] (?:\S+ )?NCCL (?P<level>\w+) (?P<text>.*)"
 )
 _VIA = re.compile(r" via (?P<transport>P2P|SHM|NET|COLLNET|NVLS|C2C)(?:/(?P<detail>\w+))?")
-_RANKS = re.compile(r"\b(?:nranks|nRanks) (?P<count>\d+)")
+_RANKS = re.compile(r"\b(?:nranks|nRanks)(?:=| +)(?P<count>\d+)")
 _COLLECTIVE = re.compile(r"(?P<name>[A-Z]\w+): opCount (?P<count>[0-9a-f]+) .*?comm (?P<comm>0x[0-9a-f]+)")
 _MOST_WARNINGS = 20
 
@@ -33,7 +33,7 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class NcclLog:
-    """What NCCL said, over all processes: warnings once each, transports with how many channels use them."""
+    """NCCL's output of all processes: warnings once each, transports with how many channels use them."""
 
     warnings: tuple[str, ...] = ()
     transports: tuple[tuple[str, int], ...] = ()
@@ -42,7 +42,7 @@ class NcclLog:
 
 
 def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
-    """Return what NCCL's lines say; other lines are passed over."""
+    """Return the content of NCCL's lines; other lines are passed over."""
     warnings: dict[str, None] = {}
     transports: Counter[str] = Counter()
     last: dict[tuple[str, str], Collective] = {}
@@ -71,15 +71,15 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
 
 
 def nccl_findings(log: NcclLog) -> tuple[Finding, ...]:
-    """Return who is behind: a process whose last collective is older than the others', or another one."""
+    """Return the processes whose last collective is older than the others', or a different one."""
     if len(log.last) < 2:
         return ()
     front = max(one.count for one in log.last)
     names = Counter(one.name for one in log.last if one.count == front)
     behind = [one for one in log.last if one.count < front]
     if behind:
-        told = ", ".join(f"{one.process} is at {one.name} number {one.count}" for one in behind[:4])
-        message = f"not all ranks are at collective number {front} ({names.most_common(1)[0][0]}): {told}"
+        places = ", ".join(f"{one.process} is at {one.name} number {one.count}" for one in behind[:4])
+        message = f"not all ranks are at collective number {front} ({names.most_common(1)[0][0]}): {places}"
     elif len(names) > 1:
         message = f"ranks entered different collectives at number {front}: {', '.join(sorted(names))}"
     else:

@@ -1,4 +1,4 @@
-"""Reads what the CUDA driver prints while it writes a GPU core dump (CUDA_COREDUMP_SHOW_PROGRESS=1).
+"""Read what the CUDA driver prints while it writes a GPU core dump (CUDA_COREDUMP_SHOW_PROGRESS=1).
 
 Shapes: the cuda-gdb manual's "GPU core dump support" and the vLLM posts of August and December 2025. The time stamp is
 absent on older drivers, the case of the lane masks differs, and any process label may stand before a line.
@@ -49,7 +49,10 @@ class DriverException:
 
 @dataclass(frozen=True, kw_only=True)
 class DriverProgress:
-    """All core-dump progress of one log: exceptions in order, files named, dumps finished, flags the driver refused."""
+    """All core-dump progress of one log: exceptions in order, files named, dumps finished, flags the driver refused.
+
+    `begun`: a newer driver said that a dump begins, and no more, because CUDA_COREDUMP_SHOW_PROGRESS is off.
+    """
 
     exceptions: tuple[DriverException, ...] = ()
     files: tuple[str, ...] = ()
@@ -57,13 +60,15 @@ class DriverProgress:
     global_memory_bytes: int | None = None
     unknown_flags: tuple[str, ...] = ()
     valid_flags: tuple[str, ...] = ()
+    begun: bool = False
 
     @property
     def cut_short(self) -> bool:
-        """Whether a dump was begun and fewer ended than were begun: something killed the process while it wrote."""
+        """Whether fewer dumps were finished than begun: something killed the process while it wrote."""
         return len(self.files) > self.finished
 
 
+_BEGUN = "Starting GPU coredump generation"
 _LINE = re.compile(r"(?:\[\d\d:\d\d:\d\d\.\d+\] )?coredump:(.*)")
 _EXCEPTION = re.compile(r"\s*Detected an exception of type (\w+) \((\d+)\)")
 _PLACE = re.compile(r"\s*- (Device|SM|Warp): (.*)")
@@ -87,12 +92,14 @@ class _Reader:
     global_memory: int | None = None
     unknown: list[str] = field(default_factory=list)
     valid: tuple[str, ...] = ()
+    begun: bool = False
 
     def take(self, number: int, line: LogLine) -> None:
         if flag := _UNKNOWN_FLAG.search(line.text):
             self.unknown.append(flag[1])
         if flags := _VALID_FLAGS.search(line.text):
             self.valid = tuple(flags[1].split(", "))
+        self.begun |= _BEGUN in line.text
         match = _LINE.search(line.text)
         if match is None:
             return
@@ -131,12 +138,24 @@ def read_driver_progress(lines: Iterable[LogLine]) -> DriverProgress:
         global_memory_bytes=reader.global_memory,
         unknown_flags=tuple(dict.fromkeys(reader.unknown)),
         valid_flags=reader.valid,
+        begun=reader.begun,
     )
 
 
 def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
     """Return one finding per exception, a note where a dump was cut short, and one for flags the driver refused."""
     findings = [_exception_finding(exception) for exception in progress.exceptions]
+    if progress.begun and not findings:
+        findings.append(
+            Finding(
+                rule="driver-gpu-exception",
+                level=Level.ERROR,
+                message="a kernel raised a GPU exception, and the driver began a core dump without naming it",
+                how_known=HowKnown.DRIVER,
+                confidence=0.8,
+                next_step="read the dump: vdbg-env core FILE",
+            )
+        )
     if progress.cut_short:
         findings.append(
             Finding(

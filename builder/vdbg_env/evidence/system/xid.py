@@ -1,8 +1,8 @@
-"""What the NVIDIA driver's Xid numbers mean, as a table.
+"""The meaning of the NVIDIA driver's Xid numbers, as a table.
 
-Source: NVIDIA's "Xid Errors" guide (GPU deployment and management documents) and the kernel-log lines collected in
-leptonai/gpud#46. `severity` says what to do first: `software` look at the program, `follow-up` look at the Xid before
-it, `hardware` take the GPU out of use, `check` may be either.
+Source: NVIDIA's "Xid Errors" guide with its catalog (GPU deployment and management documents) and the kernel-log lines
+collected in leptonai/gpud#46. `severity` says what to do first: `software` look at the program, `follow-up` look at the
+Xid before it, `hardware` take the GPU out of use, `check` may be either.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Severity = Literal["software", "follow-up", "check", "hardware"]
 
 @dataclass(frozen=True, kw_only=True)
 class XidMeaning:
-    """One Xid: its short name, how grave it is, and what to do about it."""
+    """One Xid: its short name, how severe it is, and what to do about it."""
 
     code: int
     name: str
@@ -26,9 +26,31 @@ class XidMeaning:
 _SOFTWARE = "the program's fault in nearly every case: find the kernel (vdbg-env runbook illegal-memory-access)"
 _DRAIN = "take the GPU out of service, reset it when idle, and run dcgmi diag -r 3"
 
+_LINK = "see the peer GPU's Xid and nvidia-smi nvlink -e; check the fabric"
+_NVLINK_UNITS = {144: "SAW", 145: "RLW", 146: "TLW", 147: "TREX", 148: "NVLPW_CTRL", 149: "NETIR", 150: "MSE"}
+
+# What Xid 154 says the GPU needs, with what to do about it.
+RECOVERY_ACTIONS = {
+    "None": "the GPU needs no recovery",
+    "GPU Reset Required": "stop what uses the GPU, then nvidia-smi --gpu-reset -i GPU",
+    "Node Reboot Required": "drain the node and reboot it",
+    "Drain P2P": "stop the jobs that use this GPU's NVLink; the GPU can then be reset",
+    "Drain and Reset": "let running work end, give the GPU no new work, then reset it",
+}
+
 XIDS: dict[int, XidMeaning] = {
     meaning.code: meaning
     for meaning in (
+        XidMeaning(code=11, name="invalid push buffer stream", severity="software", action=_SOFTWARE),
+        XidMeaning(code=12, name="driver error handling a GPU exception", severity="check", action="update the driver"),
+        XidMeaning(code=44, name="fault during context switch", severity="check", action="update the driver"),
+        XidMeaning(code=46, name="GPU stopped processing", severity="check", action="reset when idle"),
+        XidMeaning(code=54, name="auxiliary power is not connected", severity="hardware", action="connect the power"),
+        XidMeaning(code=56, name="display engine error", severity="check", action="update the driver"),
+        XidMeaning(code=57, name="memory interface programming error", severity="hardware", action=_DRAIN),
+        XidMeaning(code=58, name="memory interface is unstable", severity="hardware", action=_DRAIN),
+        XidMeaning(code=66, name="illegal access by the driver", severity="check", action="update the driver"),
+        XidMeaning(code=67, name="illegal access by the driver", severity="check", action="update the driver"),
         XidMeaning(code=8, name="GPU stopped processing", severity="software", action="a kernel ran past a time limit"),
         XidMeaning(code=13, name="graphics engine exception", severity="software", action=_SOFTWARE),
         XidMeaning(code=31, name="GPU memory page fault (MMU fault)", severity="software", action=_SOFTWARE),
@@ -73,9 +95,18 @@ XIDS: dict[int, XidMeaning] = {
         ),
         XidMeaning(code=140, name="unrecovered ECC error", severity="hardware", action=_DRAIN),
         XidMeaning(code=143, name="GPU initialisation failed", severity="hardware", action="power-cycle the machine"),
-        XidMeaning(code=144, name="NVLink: SAW error", severity="hardware", action="check the fabric; " + _DRAIN),
-        XidMeaning(code=145, name="NVLink: RLW error", severity="check", action="see the peer GPU's Xid"),
+        *(
+            XidMeaning(code=code, name=f"NVLink: {unit} error", severity="check", action=_LINK)
+            for code, unit in _NVLINK_UNITS.items()
+        ),
         XidMeaning(code=154, name="recovery action changed", severity="follow-up", action="do what the line says"),
+        XidMeaning(code=155, name="NVLink: software-defined error", severity="check", action=_LINK),
+        XidMeaning(code=156, name="resource retirement recorded", severity="check", action="reset when idle"),
+        XidMeaning(code=157, name="resource retirement failed", severity="hardware", action=_DRAIN),
+        XidMeaning(code=158, name="GPU fatal timeout", severity="hardware", action=_DRAIN),
+        XidMeaning(code=159, name="chip-to-chip interface error", severity="hardware", action=_DRAIN),
+        XidMeaning(code=160, name="channel retirement recorded", severity="check", action="reset when idle"),
+        XidMeaning(code=161, name="channel retirement failed", severity="hardware", action=_DRAIN),
     )
 }
 

@@ -1,23 +1,23 @@
-"""Reads a cuda-gdb transcript of a GPU core: the exception, the focus, frames, and the `info cuda` tables.
+"""Read a cuda-gdb transcript: the exception, the focus, frames, and the `info cuda` tables.
 
-Shapes: cuda-gdb 12.4 run on synthetic cores, and the vLLM post of August 2025, where `[Current focus ...]` comes
-before `CUDA Exception:`. Column widths follow the content, so a row is read by the kinds of its fields.
+Shapes: cuda-gdb 12.4 run on synthetic cores, and transcripts of 12.9 and 13.x as posted by others: the focus may come
+before `CUDA Exception:`, a live session names the frame without a number, and a terminal wraps long frames.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-
-Axes = tuple[int, int, int]
+from vdbg_env.evidence.tools.cuda_gdb_tables import AXES, Axes, CudaTables, DeviceRow, KernelRow, LaneRow, WarpRow, axes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Focus:
-    """Where the debugger stands; `cluster` is None on cores that record none."""
+    """The thread that the debugger shows; `cluster` is None on cores that record none."""
 
     kernel: int
     grid: int
@@ -32,7 +32,10 @@ class Focus:
 
 @dataclass(frozen=True, kw_only=True)
 class GdbFrame:
-    """One stack row; `place` is None without line info, `pc` where the debugger prints none (line starts)."""
+    """One stack row; `place` is None without line info, `pc` where the debugger prints none (line starts).
+
+    `inlined_at` is the file and line of the caller that the debugger names.
+    """
 
     level: int
     function: str
@@ -40,63 +43,12 @@ class GdbFrame:
     grid_dim: Axes | None = None
     block_dim: Axes | None = None
     place: SourceFrame | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelRow:
-    """One row of `info cuda kernels`."""
-
-    kernel: int
-    device: int
-    grid: int
-    status: str
-    grid_dim: Axes
-    block_dim: Axes
-    invocation: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceRow:
-    """One row of `info cuda devices`; `architecture` is `sm_90`."""
-
-    device: int
-    name: str
-    architecture: str
-    sms: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarpRow:
-    """One row of `info cuda warps`; masks are lane masks."""
-
-    device: int
-    sm: int
-    warp: int
-    active: int
-    divergent: int
-    pc: int
-    kernel: int
-    block: Axes
-    thread: Axes
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaneRow:
-    """One row of `info cuda lanes`; `exception` is None where the debugger says None."""
-
-    device: int
-    sm: int
-    warp: int
-    lane: int
-    state: str
-    pc: int
-    thread: Axes
-    exception: str | None
+    inlined_at: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GdbTranscript:
-    """What one transcript says; everything absent from it is None or empty."""
+    """The content of one transcript; everything absent from it is None or empty."""
 
     file: str | None = None
     exception: str | None = None
@@ -116,78 +68,114 @@ class GdbTranscript:
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
+    @property
+    def thread(self) -> str | None:
+        """The thread in focus as a phrase, with how many lanes of the core have an exception; None without a focus."""
+        if self.focus is None:
+            return None
+        faulted = sum(lane.exception is not None for lane in self.lanes)
+        device = next((d.name for d in self.devices if d.device == self.focus.device), None)
+        more = [f"{faulted} lanes with an exception"] if faulted else []
+        more += [f"{len(self.kernels)} kernels resident"] if len(self.kernels) > 1 else []
+        more += [f"{len(self.warps)} warps shown"] if self.warps else []
+        more += [f"on {device}"] if device else []
+        where = "thread ({},{},{}) of block ({},{},{})".format(*self.focus.thread, *self.focus.block)
+        return ", ".join([where, *more])
 
-_AXES = r"\((\d+), ?(\d+), ?(\d+)\)"
+
 _OPEN = re.compile(r"Opening GPU coredump: (.+)")
 _EXCEPTION = re.compile(
     r"(?:CUDA Exception|CUDA_EXCEPTION_\d+)[:,] (.+?)\.?$|.*received signal CUDA_EXCEPTION_\d+, (.+?)\.?$"
 )
 _ERROR_PC = re.compile(r"The exception was triggered at PC (0x[0-9a-fA-F]+)(?: +(.+))?$")
-_ERROR_PLACE = re.compile(r"\((\S.*?):(\d+)(?: in (.+?))?(?: inlined from (.+):(\d+))?\)$")
+_ERROR_PLACE = re.compile(r"(?:(\S.*?)\s+)?\((\S[^()]*?):(\d+)(?: in (.+?))?(?: inlined from (.+):(\d+))?\)$")
 _FOCUS = re.compile(
-    rf".*[Ff]ocus (?:set )?to CUDA kernel (\d+), grid (\d+),(?: cluster {_AXES},)? block {_AXES}, thread {_AXES}, "
+    rf".*[Ff]ocus (?:set )?to CUDA kernel (\d+), grid (\d+),(?: cluster {AXES},)? block {AXES}, thread {AXES}, "
     r"device (\d+), sm (\d+), warp (\d+), lane (\d+)"
 )
-_FRAME = re.compile(
-    rf"#(\d+)\s+(?:(0x[0-9a-fA-F]+) in )?(.+?)(?:<<<{_AXES},{_AXES}>>>)?(?: ?\([^()]*\))?(?: at (\S.*):(\d+))?$"
+_LAUNCHED = re.compile(
+    rf"(?:#(?P<level>\d+)\s+)?(?:(?P<pc>0x[0-9a-fA-F]+) in )?(?P<function>\S.*?)<<<{AXES},\s?{AXES}>>>\s*\(.*?\)"
+    r"(?:\s+at (?P<file>\S.*?):(?P<line>\d+)(?: in (?P<leaf>\S+))?(?: inlined from (?P<from>\S+?):(?P<at>\d+))?)?\s*$"
 )
-_KERNEL = re.compile(rf"\*?\s*(\d+)\s+\S+\s+(\d+)\s+(\d+)\s+(\w+)\s+0x[0-9a-fA-F]+\s+{_AXES}\s+{_AXES}\s+(\S.*?)\s*$")
-_DEVICE = re.compile(r"\*?\s*(\d+)\s+[0-9a-fA-F:.]+\s+(\S.*?)\s+(\w+)\s+(sm_\w+)\s+(\d+)\s+\d+\s")
-_WARP = re.compile(
-    rf"\*?\s*(\d+)\s+(0x[0-9a-fA-F]+)\s+(0x[0-9a-fA-F]+)\s+(0x[0-9a-fA-F]+)\s+(\d+)\s+{_AXES}\s+{_AXES}\s*$"
+_CALLED = re.compile(
+    r"#(?P<level>\d+)\s+(?:(?P<pc>0x[0-9a-fA-F]+) in )?(?P<function>.+?)(?: ?\([^()]*\))?"
+    r"(?: at (?P<file>\S.*):(?P<line>\d+))?$"
 )
-_LANE = re.compile(rf"\*?\s*(\d+)\s+(\w+)\s+(0x[0-9a-fA-F]+)\s+{_AXES}\s+(\S.*?)\s*$")
-_UNDER = re.compile(r"Device (\d+)(?: SM (\d+))?(?: Warp (\d+))?\s*$")
 _SYMBOL = re.compile(r"(.+?) \+ (\d+) in section (\S+)")
-_PRINT_PC = re.compile(r"\$\d+ = .*?(0x[0-9a-fA-F]+) <(.+?)\+(\d+)>")
+_PRINT_PC = re.compile(r"(?:\$\d+ = .*?|errorpc\s+)(0x[0-9a-fA-F]+)\s.*?<(.+?)\+(\d+)>")
 _INFO_LINE = re.compile(r"Line (\d+) of \"([^\"]+)\" starts at address")
 _INFO_INLINED = re.compile(r" inlined from (\S+) at line (\d+) of (\S+?)\.?$")
+_PROBLEM = re.compile(r"(?:.*: )?(?:No such file|not a core dump|.*[Uu]nrecognized|Error (?:opening|while))|fatal:")
+
+_WRAPS = re.compile(r"#\d+\s|0x[0-9a-fA-F]+ in |The exception was triggered at PC ")
+_BEGINS = re.compile(
+    r"\s*$|#\d+\s|\[|\(cuda-gdb\)|CUDA |Opening |The exception |Thread |Line \d|\$\d|warning: |\*"
+    r"|\s+\*?\s*\w+ +\w+ +\w+ |(?:error)?pc\s|[RP]\d+\s|\d+\t|\d+ {2,}|0x[0-9a-fA-F]+ in |--"
+)
+_MAX_WRAPPED = 60  # physical lines of one frame
 
 
 @dataclass
 class _Reader:
-    """Collects what each line says; `under` is the device, SM and warp the following rows belong to."""
+    """Collects the content of each line."""
 
     said: dict[str, object] = field(default_factory=dict)
     frames: dict[tuple[int, str], GdbFrame] = field(default_factory=dict)
-    kernels: list[KernelRow] = field(default_factory=list)
-    devices: list[DeviceRow] = field(default_factory=list)
-    warps: list[WarpRow] = field(default_factory=list)
-    lanes: list[LaneRow] = field(default_factory=list)
+    tables: CudaTables = field(default_factory=CudaTables)
     warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    under: tuple[int, int, int] = (0, 0, 0)
 
 
 def parse_cuda_gdb(text: str) -> GdbTranscript:
     """Read one transcript; lines of no known shape are passed over."""
     reader = _Reader()
-    for line in text.splitlines():
-        if not (_banner(reader, line) or _symbols(reader, line)):
-            _row(reader, line)
+    for line in _unwrapped(text.splitlines()):
+        if not (_banner(reader, line) or _symbols(reader, line) or _stack(reader, line)):
+            reader.tables.read(line)
     return GdbTranscript(
         **reader.said,  # type: ignore[arg-type]
         frames=tuple(reader.frames.values()),
-        kernels=tuple(reader.kernels),
-        devices=tuple(reader.devices),
-        warps=tuple(reader.warps),
-        lanes=tuple(reader.lanes),
+        kernels=tuple(reader.tables.kernels),
+        devices=tuple(reader.tables.devices),
+        warps=tuple(reader.tables.warps),
+        lanes=tuple(reader.tables.lanes),
         warnings=tuple(reader.warnings),
         problems=tuple(reader.problems),
     )
 
 
+def _unwrapped(lines: list[str]) -> Iterator[str]:
+    """Join what a terminal, or gdb itself, wrapped: a frame is one line again."""
+    index = 0
+    while index < len(lines):
+        line, width = lines[index], len(lines[index])
+        last = index
+        if _WRAPS.match(line):
+            while last + 1 < len(lines) and last - index < _MAX_WRAPPED:
+                following = lines[last + 1]
+                indented = following.startswith("    ") and following.strip()
+                cut = line.count("(") != line.count(")") or (last > index and len(lines[last]) >= width - 1 >= 78)
+                if not (indented or (cut and not _BEGINS.match(following))):
+                    break
+                line += f" {following.strip()}" if indented else following
+                width = max(width, len(following))
+                last += 1
+        yield line
+        index = last + 1
+
+
 def cuda_gdb_findings(transcript: GdbTranscript) -> tuple[Finding, ...]:
-    """Return the exception as a finding with the best place known, or nothing when the core holds none."""
+    """Return the exception as a finding with the best place known, or nothing when the core has none."""
     if transcript.exception is None:
         return ()
-    kernel = transcript.error_function or (transcript.frames[0].function if transcript.frames else None)
-    place = transcript.error_place or (transcript.frames[0].place if transcript.frames else None)
+    first = transcript.frames[0] if transcript.frames else None
+    kernel = transcript.error_function or (first.function if first else None)
+    place = transcript.error_place or (first.place if first else None)
+    inlined_at = transcript.inlined_at or (first.inlined_at if first and place is first.place else None)
     at = f" at PC {transcript.error_pc:#x}" if transcript.error_pc is not None else ""
     chain: Chain = (place,) if place else ()
-    if place and transcript.inlined_at:
-        file, line = transcript.inlined_at
-        chain = (place, SourceFrame(function=None, file=file, line=line))
+    if place and inlined_at:
+        chain = (place, SourceFrame(function=None, file=inlined_at[0], line=inlined_at[1]))
     return (
         Finding(
             rule="cuda-gdb-exception",
@@ -208,28 +196,34 @@ def _banner(reader: _Reader, line: str) -> bool:
         said["file"] = match[1].strip()
     elif match := _ERROR_PC.match(line):
         said["error_pc"] = int(match[1], 16)
-        place = _ERROR_PLACE.match(match[2] or "")
-        if place:
-            said["error_place"] = SourceFrame(function=place[3], file=place[1], line=int(place[2]))
-            if place[4]:
-                said["inlined_at"] = (place[4], int(place[5]))
-        elif match[2]:
-            said["error_function"] = match[2].strip()
+        _error_place(said, (match[2] or "").strip())
     elif match := _FOCUS.match(line):
         said["focus"] = _focus(match)
     elif match := _EXCEPTION.match(line):
         said.setdefault("exception", match[1] or match[2])
-    elif line == "Assertion failed.":  # all that is said for code 12, where every other exception has a name
+    elif line == "Assertion failed.":  # the only text for code 12; every other exception has a name
         said.setdefault("exception", "Warp Assert")
     elif line.startswith("warning: "):
         reader.warnings.append(line.removeprefix("warning: "))
         said["no_exception"] = said.get("no_exception", False) or "No exception was found" in line
         said["no_focus"] = said.get("no_focus", False) or "No focus could be set" in line
-    elif re.match(r"(?:.*: )?(?:No such file|not a core dump|.*[Uu]nrecognized|Error (?:opening|while))|fatal:", line):
+    elif _PROBLEM.match(line):
         reader.problems.append(line.strip())
     else:
         return False
     return True
+
+
+def _error_place(said: dict[str, object], text: str) -> None:
+    """Read what follows the error PC: a function, `(file:line)`, or both; `...` stands for a name that is too long."""
+    place = _ERROR_PLACE.match(text)
+    function = place[1] if place else text
+    if function and function != "...":
+        said["error_function"] = function
+    if place:
+        said["error_place"] = SourceFrame(function=place[4] or place[1], file=place[2], line=int(place[3]))
+        if place[5]:
+            said["inlined_at"] = (place[5], int(place[6]))
 
 
 def _symbols(reader: _Reader, line: str) -> bool:
@@ -239,6 +233,8 @@ def _symbols(reader: _Reader, line: str) -> bool:
     elif match := _PRINT_PC.match(line):
         said.setdefault("error_function", match[2])
         said.setdefault("error_offset", int(match[3]))
+        if line.startswith("errorpc"):
+            said.setdefault("error_pc", int(match[1], 16))
     elif match := _INFO_LINE.match(line):
         inlined = _INFO_INLINED.search(line)
         function = inlined[1] if inlined else None
@@ -250,52 +246,30 @@ def _symbols(reader: _Reader, line: str) -> bool:
     return True
 
 
-def _row(reader: _Reader, line: str) -> None:
-    if match := _FRAME.match(line):
-        frame = _frame(match)
-        reader.frames.setdefault((frame.level, frame.function), frame)
-    elif match := _UNDER.match(line):
-        reader.under = (int(match[1]), int(match[2] or 0), int(match[3] or 0))
-    elif match := _KERNEL.match(line):
-        n = match.groups()
-        reader.kernels.append(
-            KernelRow(
-                kernel=int(n[0]), device=int(n[1]), grid=int(n[2]), status=n[3],
-                grid_dim=_axes(n[4:7]), block_dim=_axes(n[7:10]), invocation=n[10],
-            )
-        )  # fmt: skip
-    elif match := _WARP.match(line):
-        n = match.groups()
-        device, sm, _ = reader.under
-        reader.warps.append(
-            WarpRow(
-                device=device, sm=sm, warp=int(n[0]), active=int(n[1], 16), divergent=int(n[2], 16),
-                pc=int(n[3], 16), kernel=int(n[4]), block=_axes(n[5:8]), thread=_axes(n[8:11]),
-            )
-        )  # fmt: skip
-    elif match := _LANE.match(line):
-        n = match.groups()
-        device, sm, warp = reader.under
-        reader.lanes.append(
-            LaneRow(
-                device=device, sm=sm, warp=warp, lane=int(n[0]), state=n[1], pc=int(n[2], 16),
-                thread=_axes(n[3:6]), exception=None if n[6] == "None" else n[6],
-            )
-        )  # fmt: skip
-    elif match := _DEVICE.match(line):
-        reader.devices.append(DeviceRow(device=int(match[1]), name=match[2], architecture=match[4], sms=int(match[5])))
+def _stack(reader: _Reader, line: str) -> bool:
+    match = _LAUNCHED.match(line) or _CALLED.match(line)
+    if match is None or not line.startswith(("#", "0x")):
+        return False
+    frame = _frame(match)
+    reader.frames.setdefault((frame.level, frame.function), frame)
+    return True
 
 
 def _frame(match: re.Match[str]) -> GdbFrame:
-    level, pc, function = match[1], match[2], match[3].strip()
-    place = SourceFrame(function=function, file=match[10], line=int(match[11])) if match[10] else None
+    seen = match.groupdict()
+    function = seen["function"].strip()
+    launched = match.re is _LAUNCHED
+    place = None
+    if seen["file"]:
+        place = SourceFrame(function=seen.get("leaf") or function, file=seen["file"], line=int(seen["line"]))
     return GdbFrame(
-        level=int(level),
+        level=int(seen["level"] or 0),
         function=function,
-        pc=int(pc, 16) if pc else None,
-        grid_dim=_axes(match.group(4, 5, 6)) if match[4] else None,
-        block_dim=_axes(match.group(7, 8, 9)) if match[7] else None,
+        pc=int(seen["pc"], 16) if seen["pc"] else None,
+        grid_dim=axes(match.group(4, 5, 6)) if launched else None,
+        block_dim=axes(match.group(7, 8, 9)) if launched else None,
         place=place,
+        inlined_at=(seen["from"], int(seen["at"])) if seen.get("from") else None,
     )
 
 
@@ -304,15 +278,11 @@ def _focus(match: re.Match[str]) -> Focus:
     return Focus(
         kernel=int(n[0]),
         grid=int(n[1]),
-        cluster=_axes(n[2:5]) if n[2] else None,
-        block=_axes(n[5:8]),
-        thread=_axes(n[8:11]),
+        cluster=axes(n[2:5]) if n[2] else None,
+        block=axes(n[5:8]),
+        thread=axes(n[8:11]),
         device=int(n[11]),
         sm=int(n[12]),
         warp=int(n[13]),
         lane=int(n[14]),
     )
-
-
-def _axes(said: tuple[str, ...]) -> Axes:
-    return int(said[0]), int(said[1]), int(said[2])

@@ -1,4 +1,4 @@
-"""Reads compute-sanitizer's text: memcheck, racecheck, initcheck and synccheck, old form and new.
+"""Read compute-sanitizer's text: memcheck, racecheck, initcheck and synccheck, old form and new.
 
 Shapes: the Compute Sanitizer manual (2026.4) and reports in pytorch#140777, pytorch#196209, sgl-project/sglang#2599
 and caffe2-era cuda-memcheck logs. The exit status cannot be trusted (a dead target gives 0 with `--require-cuda-init
@@ -8,7 +8,7 @@ no`, 255 otherwise), so a run is judged by its SUMMARY line: without one the too
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -74,24 +74,31 @@ class SanitizerReport:
 
 _PREFIX = re.compile(r"^.*?={5,} ?(.*)$")
 _TOOL = re.compile(r"--tool[= ](memcheck|racecheck|initcheck|synccheck)")
-_SUMMARY = re.compile(r"\s*ERROR SUMMARY: (\d[\d,]*) errors?")
+# The second line of a summary counts again what the first one has counted: `5 errors were not printed. Use ...`.
+_SUMMARY = re.compile(r"\s*ERROR SUMMARY: (\d[\d,]*) errors?\b(?! were not printed)")
 _RACE_SUMMARY = re.compile(
     r"\s*RACECHECK SUMMARY: (\d[\d,]*) hazards? displayed \((\d[\d,]*) errors?, (\d[\d,]*) warnings?\)"
 )
 _LEAK_SUMMARY = re.compile(r"\s*LEAK SUMMARY: (\d[\d,]*) bytes leaked")
 _API_CALL = re.compile(r"on CUDA API call to (\w+)")
 
+_LEVEL = re.compile(r"(?i:(?P<level>error|err|warning|warn|info) ?: ?)?(?:\([\w ]+\) )?")
 _HEADLINES: tuple[tuple[re.Pattern[str], Tool], ...] = (
     (
         re.compile(r"Invalid __?\w+?__? (?:read|write|atomic)\b|Invalid (?:global|local|shared) (?:read|write)"),
         Tool.MEMCHECK,
     ),
-    (re.compile(r"Program hit .+ on CUDA API call to"), Tool.MEMCHECK),
+    (re.compile(r"Program hit .+ on CUDA API call to|Fatal UVM \w+ fault"), Tool.MEMCHECK),
     (re.compile(r"Malloc/Free error encountered|Leaked \d[\d,]* bytes|Tensor Memory column"), Tool.MEMCHECK),
     (re.compile(r"(?:Illegal|Misaligned|Stack overflow|Hardware stack|Device-side stack)\b"), Tool.MEMCHECK),
-    (re.compile(r"(?i:Error|Warning|Warn|Info): (?:Potential )?(?:\w+ )?(?i:Race|hazard)"), Tool.RACECHECK),
-    (re.compile(r"Potential \w+ hazard|Potential invalid __shared__|Deadlock detected"), Tool.RACECHECK),
-    (re.compile(r"Uninitialized __\w+__ memory|Unused __\w+__ memory|Host API uninitialized"), Tool.INITCHECK),
+    (re.compile(r"(?:Potential )?(?:\w+ )?(?:[Rr]ace reported|[Hh]azard)\b"), Tool.RACECHECK),
+    (re.compile(r"Potential invalid __shared__|Deadlock detected"), Tool.RACECHECK),
+    (
+        re.compile(
+            r"Uninitialized __\w+__ memory|Unused (?:__\w+__ )?memory|Host API (?:uninitialized|memory access error)"
+        ),
+        Tool.INITCHECK,
+    ),
     (
         re.compile(r"Barrier error detected|Warpgroup MMA sequence error|Missing (?:wait|init)|Invalid arguments"),
         Tool.SYNCCHECK,
@@ -104,6 +111,7 @@ _OWN_FAILURE = re.compile(
     r"|Target application returned an error)"
 )
 
+_IN_FILE = re.compile(r"in (?P<file>[^\s\]:][^\]:]*):(?P<line>\d+)$")
 _FILE_PART = r"(?: (?:\[?in )(?P<file>[^\s\]:][^\]:]*)(?::(?P<line>\d+))?\]?)?"
 _AT = re.compile(rf"(?P<function>.+?)(?:\+|:)0x(?P<offset>[0-9a-fA-F]+){_FILE_PART}(?P<rest> \[.*|\(.*)?$")
 _AT_OLD = re.compile(r"0x(?P<offset>[0-9a-fA-F]+) in (?P<file>[^\s:]+):(?P<line>\d+):(?P<function>.+)$")
@@ -116,7 +124,7 @@ _HAZARDS = re.compile(r" \[(\d[\d,]*) hazards?\]")
 
 @dataclass
 class _Open:
-    """A record whose end has not come yet."""
+    """A record that is still being read."""
 
     headline: str
     line: int
@@ -151,9 +159,7 @@ def parse_sanitizer(text: str, *, tool: Tool | None = None) -> SanitizerReport:
         elif (kind := _headline_tool(said)) is not None:
             if current:
                 records.append(_record(current))
-            current = _Open(
-                said.strip(), number, kind, "warning" if said.lower().lstrip().startswith("warn") else "error"
-            )
+            current = _Open(said.strip(), number, kind, _level(said))
         elif current and said.startswith("  "):
             current.body.append(said.strip())
     if current:
@@ -172,7 +178,16 @@ def parse_sanitizer(text: str, *, tool: Tool | None = None) -> SanitizerReport:
 def _headline_tool(said: str) -> Tool | None:
     if said.startswith("   "):
         return None
-    return next((tool for pattern, tool in _HEADLINES if pattern.match(said.lstrip())), None)
+    said = said.lstrip()
+    prefix = _LEVEL.match(said)
+    at = prefix.end() if prefix else 0
+    return next((tool for pattern, tool in _HEADLINES if pattern.match(said, at)), None)
+
+
+def _level(said: str) -> Literal["error", "warning"]:
+    prefix = _LEVEL.match(said.lstrip())
+    named = (prefix["level"] or "").lower() if prefix else ""
+    return "warning" if named.startswith(("warn", "info")) else "error"
 
 
 def _record(opened: _Open) -> SanitizerRecord:
@@ -183,8 +198,15 @@ def _record(opened: _Open) -> SanitizerRecord:
     details: list[str] = []
     frames: list[str] = []
     for said in (opened.headline, *opened.body):
-        if said.startswith(("Host Frame:", "Device Frame:")) or (frames and said.startswith("in ")):
+        if said.startswith("Host Frame:"):
             frames.append(said.removeprefix("Host Frame:").strip())
+            continue
+        if said.startswith("in ") and frames:  # the library of the frame above, on a line of its own
+            frames[-1] = f"{frames[-1]} {said}"
+            continue
+        if (found := _IN_FILE.match(said)) and places and places[-1].frame is None:
+            frame = SourceFrame(function=places[-1].function, file=found["file"], line=int(found["line"]))
+            places[-1] = replace(places[-1], frame=frame)
             continue
         counted = _HAZARDS.search(said)
         if counted:

@@ -1,4 +1,4 @@
-"""Turns compute-sanitizer's reports into findings, and says which reports are known false alarms."""
+"""Turn compute-sanitizer's reports into findings, and say which reports may be false alarms."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ MAX_FINDINGS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class FalseAlarm:
-    """A report that is often no bug: where that is known from, and what would settle it."""
+    """A report that may not be a bug: where that is known from, and what would settle it.
+
+    `certain`: programs cause such a report on purpose, so it is only a note. Any other keeps its level.
+    """
 
     pattern: re.Pattern[str]
     reason: str
     source: str
+    certain: bool = False
 
 
 FALSE_ALARMS: tuple[FalseAlarm, ...] = (
@@ -25,10 +29,14 @@ FALSE_ALARMS: tuple[FalseAlarm, ...] = (
         pattern=re.compile(r"cuGetProcAddress(?:_v2)?\b"),
         reason="a probe for an entry point this driver lacks; programs expect it to fail",
         source="compute-sanitizer --report-api-errors explicit leaves it out",
+        certain=True,
     ),
     FalseAlarm(
-        pattern=re.compile(r"Invalid __global__ (?:read|write).*is inside the nearest allocation", re.DOTALL),
-        reason="the address lies inside an allocation: PyTorch's expandable segments map memory the tool does not see",
+        # A misaligned access is inside an allocation too, and is always a bug.
+        pattern=re.compile(
+            r"Invalid __global__ (?:read|write).*is out of bounds.*is inside the nearest allocation", re.DOTALL
+        ),
+        reason="the address is inside an allocation: PyTorch's expandable segments map memory the tool does not see",
         source="pytorch#196209; run again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
     ),
     FalseAlarm(
@@ -38,20 +46,21 @@ FALSE_ALARMS: tuple[FalseAlarm, ...] = (
     ),
     FalseAlarm(
         pattern=re.compile(r"cudaErrorPeerAccessAlreadyEnabled|peer access is already enabled"),
-        reason="PyTorch and NCCL both ask for peer access, and the second is told that it is on already",
+        reason="PyTorch and NCCL both ask for peer access, and the second request finds that it is on already",
         source="pytorch: c10/cuda/PeerToPeerAccess.cpp clears this error",
+        certain=True,
     ),
 )
 
 
 def false_alarm(record: SanitizerRecord) -> FalseAlarm | None:
-    """Return why `record` is likely no bug, or None."""
+    """Return why `record` may not be a bug, or None."""
     said = "\n".join((record.headline, *record.details))
     return next((alarm for alarm in FALSE_ALARMS if alarm.pattern.search(said)), None)
 
 
 def sanitizer_findings(report: SanitizerReport) -> tuple[Finding, ...]:
-    """Return a finding per distinct report, most telling first; none when clean, one when the tool itself failed."""
+    """Return a finding per distinct report, the surest first; none when clean, one when the tool itself failed."""
     if report.verdict == "tool-failed":
         return (_tool_failed(report),)
     distinct: dict[tuple[str, str | None], SanitizerRecord] = {}
@@ -70,20 +79,21 @@ def _finding(record: SanitizerRecord) -> Finding:
     alarm = false_alarm(record)
     where = ""
     if place and place.function and place.function in record.headline:  # a race's headline holds its first access
-        where = "".join(f", and {_told(other)}" for other in record.places[1:])
+        where = "".join(f", and {_place(other)}" for other in record.places[1:])
     elif place:
-        where = f" at {_told(place, line=False)}"
+        where = f" at {_place(place, line=False)}"
     if record.thread and record.block:
         where += f" by thread {_axes(record.thread)} in block {_axes(record.block)}"
-    level = Level.NOTE if alarm else Level.WARNING if record.level == "warning" else Level.ERROR
+    level = Level.NOTE if alarm and alarm.certain else Level.WARNING if record.level == "warning" else Level.ERROR
     if record.headline.startswith(("Unused ", "Leaked ")):
         level = Level.NOTE
     return Finding(
         rule=f"sanitizer-{record.tool.value}",
         level=level,
-        message=f"{record.headline}{where}" + (f" (often a false alarm: {alarm.reason})" if alarm else ""),
+        message=f"{record.headline}{where}"
+        + (f" ({'' if alarm.certain else 'may be '}a false alarm: {alarm.reason})" if alarm else ""),
         how_known=HowKnown.SANITIZER,
-        confidence=0.4 if alarm else 0.95 if place else 0.8,
+        confidence=(0.4 if alarm.certain else 0.6) if alarm else 0.95 if place else 0.8,
         location=place.frame if place else None,
         chain=(place.frame,) if place and place.frame else (),
         kernel=place.function if place else None,
@@ -91,7 +101,7 @@ def _finding(record: SanitizerRecord) -> Finding:
     )
 
 
-def _told(place: SanitizerPlace, *, line: bool = True) -> str:
+def _place(place: SanitizerPlace, *, line: bool = True) -> str:
     offset = f"+{place.offset:#x}" if place.offset is not None else ""
     frame = f" in {place.frame.file}:{place.frame.line}" if line and place.frame else ""
     return f"{place.function}{offset}{frame}"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.evidence.logs.cuda_error import parse_cuda_error, parse_cuda_errors
+from vdbg_env.evidence.logs.cuda_error import parse_cuda_error
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,10 @@ def test_a_line_without_an_error_is_none() -> None:
     assert parse_cuda_error("For debugging consider passing CUDA_LAUNCH_BLOCKING=1") is None
 
 
-def test_line_numbers_are_kept() -> None:
-    errors = parse_cuda_errors(["fine", "RuntimeError: CUDA error: unspecified launch failure"])
-    assert [(e.line, e.name) for e in errors] == [(2, "cudaErrorLaunchFailure")]
+def test_the_line_number_is_carried_over() -> None:
+    error = parse_cuda_error("RuntimeError: CUDA error: unspecified launch failure", line=2)
+    assert error is not None
+    assert (error.line, error.name) == (2, "cudaErrorLaunchFailure")
 
 
 @given(st.text())

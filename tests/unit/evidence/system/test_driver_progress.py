@@ -78,3 +78,12 @@ def test_flags_the_driver_does_not_know_are_named_with_those_it_knows() -> None:
 @given(st.lists(st.sampled_from([*NEW.splitlines(), "coredump:", "coredump: #0", "", "x"])).map("\n".join))
 def test_lines_in_any_order_are_read(text: str) -> None:
     driver_findings(parse_driver_progress(text))
+
+
+def test_a_newer_driver_says_only_that_a_dump_begins() -> None:
+    progress = parse_driver_progress(
+        "Starting GPU coredump generation, set the CUDA_COREDUMP_SHOW_PROGRESS environment variable to 1 to enable more"
+    )
+    assert (progress.begun, progress.exceptions, progress.cut_short) == (True, (), False)
+    (finding,) = driver_findings(progress)
+    assert finding.level.value == "error"

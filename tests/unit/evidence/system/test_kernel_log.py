@@ -38,6 +38,43 @@ def test_old_and_new_forms_are_read(line: str, code: int) -> None:
     assert [x.code for x in parse_kernel_log(line).xids] == [code]
 
 
+def test_with_mig_the_instance_follows_the_address() -> None:
+    (xid,) = parse_kernel_log("NVRM: Xid (PCI:0000:01:00 GPU-I:03): 94, pid=7194, Contained: CE User Channel").xids
+    assert (xid.code, xid.bus, xid.instance, xid.pid) == (94, "0000:01:00", 3, 7194)
+    assert "GPU instance 3" in kernel_log_findings(parse_kernel_log(xid.text))[0].message
+
+
+@pytest.mark.parametrize("code", range(144, 151))
+def test_an_error_of_a_link_has_its_unit_and_is_hardware_only_when_fatal(code: int) -> None:
+    line = f"NVRM: Xid (PCI:0018:01:00): {code}, SOME_UNIT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)"
+    (xid,) = parse_kernel_log(line).xids
+    assert xid.nvlink is not None
+    assert (xid.nvlink.unit, xid.nvlink.link, xid.nvlink.fatal, xid.severity) == ("SOME_UNIT", 3, False, "check")
+    assert parse_kernel_log(line.replace("Nonfatal", "Fatal   ")).xids[0].severity == "hardware"
+    assert xid.meaning.name.startswith("NVLink")
+
+
+def test_an_xid_that_names_another_as_its_cause_is_a_follow_up() -> None:
+    text = (
+        "NVRM: Xid (PCI:0008:01:00): 145, RLW_SRC Nonfatal XC1 i0 Link 12 (0x0)\n"
+        "NVRM: Xid (PCI:0008:01:00): 43, pid=7, name=python3, channel 0x0000001a caused by previous Xid 145\n"
+    )
+    log = parse_kernel_log(text)
+    assert (log.xids[1].caused_by, log.xids[1].channel, log.root and log.root.code) == (145, "0000001a", 145)
+    assert [f.rule for f in kernel_log_findings(log)] == ["xid-145"]
+
+
+def test_the_recovery_that_a_gpu_needs_is_reported_with_the_cause() -> None:
+    text = (
+        FAULT
+        + "\nNVRM: Xid (PCI:0000:0a:00): 154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)"
+    )
+    first, second = kernel_log_findings(parse_kernel_log(text))
+    assert (first.rule, second.rule) == ("xid-31", "xid-154")
+    assert "Drain and Reset" in second.message
+    assert "reset it" in (second.next_step or "")
+
+
 def test_a_follow_up_is_not_told_beside_its_cause() -> None:
     log = parse_kernel_log(FAULT + "\n" + FOLLOW_UP)
     assert [f.rule for f in kernel_log_findings(log)] == ["xid-31"]

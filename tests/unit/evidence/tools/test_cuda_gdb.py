@@ -83,6 +83,58 @@ def test_what_went_wrong_is_kept() -> None:
     assert parse_cuda_gdb("core.1: No such file or directory.\n").problems
 
 
+def test_a_frame_that_the_terminal_wrapped_keeps_its_function_launch_and_place() -> None:
+    name = (
+        "void ns::gather_kernel<128, 4, ns::impl<ns::Opaque<1> >(ns::Iter&, ns::Ref<long>)::{lambda(char*)#1}>(long, "
+    )
+    frame = (
+        f"#0  {name}ns::impl<ns::Opaque<1> >(ns::Iter&, ns::Ref<long>)::{{lambda(char*)#1}})<<<(2,1,1),(128,1,1)>>> ()"
+    )
+    wrapped = "\n".join(frame[at : at + 100] for at in range(0, len(frame), 100))
+    seen = parse_cuda_gdb(
+        "CUDA Exception: Warp Illegal Address\nThe exception was triggered at PC 0x7ff533bb91d0  ...\n"
+        f"{wrapped}\n    at /src/Gather.cu:203 in _ZN2ns4implEv inlined from Gather.cu:118\n"
+    )
+    (row,) = seen.frames
+    assert row.function == frame[4:].split("<<<")[0]
+    assert (row.grid_dim, row.block_dim) == ((2, 1, 1), (128, 1, 1))
+    assert row.place == SourceFrame(function="_ZN2ns4implEv", file="/src/Gather.cu", line=203)
+    (finding,) = cuda_gdb_findings(seen)
+    assert finding.location == row.place
+    assert [(frame.file, frame.line) for frame in finding.chain] == [("/src/Gather.cu", 203), ("Gather.cu", 118)]
+    assert finding.kernel == row.function
+
+
+def test_a_kernel_with_its_line_is_a_function_and_a_place() -> None:
+    seen = parse_cuda_gdb("The exception was triggered at PC 0x628fbe590  gather_kernel  (tma.py:245)\n")
+    assert seen.error_function == "gather_kernel"
+    assert seen.error_place == SourceFrame(function="gather_kernel", file="tma.py", line=245)
+
+
+def test_the_frame_of_a_live_session_is_one() -> None:
+    seen = parse_cuda_gdb("0x0000000628fbe700 in gather_kernel<<<(1,1,1),(128,1,1)>>> () at /tut/tma.py:245\n")
+    (frame,) = seen.frames
+    assert (frame.level, frame.pc, frame.block_dim) == (0, 0x628FBE700, (128, 1, 1))
+    assert frame.place == SourceFrame(function="gather_kernel", file="/tut/tma.py", line=245)
+
+
+def test_a_device_whose_description_has_a_hyphen_is_a_row() -> None:
+    seen = parse_cuda_gdb("*   0     0000:1b:00.0 NVIDIA B200   GB100-A     sm_100   148    64       32\n")
+    assert [(d.name, d.architecture, d.sms) for d in seen.devices] == [("NVIDIA B200", "sm_100", 148)]
+
+
+def test_the_register_of_the_error_pc_gives_function_and_offset() -> None:
+    seen = parse_cuda_gdb("errorpc        0x721beb7ad960      0x721beb7ad960 <gather_u32+7264>\n")
+    assert (seen.error_pc, seen.error_function, seen.error_offset) == (0x721BEB7AD960, "gather_u32", 7264)
+
+
+def test_the_thread_in_focus_is_a_phrase() -> None:
+    assert parse_cuda_gdb(transcript("nolines")).thread == (
+        "thread (32,0,0) of block (3,0,0), 32 lanes with an exception, 2 warps shown, on NVIDIA H200"
+    )
+    assert parse_cuda_gdb("").thread is None
+
+
 LINES = [line for name in ("hang", "nolines", "r575_layout") for line in transcript(name).splitlines()]
 
 

@@ -57,8 +57,10 @@ def test_the_old_form_names_the_same() -> None:
     (record,) = report.records
     assert record.places[0].frame == SourceFrame(function="fused_moe_kernel", file="fused_moe.py", line=175)
     assert (record.places[0].offset, report.errors) == (0xDA0, 3)
-    assert record.host_frames[0] == "[0x2f26f0]"
-    assert len(record.host_frames) == 4
+    assert record.host_frames == (
+        "[0x2f26f0] in /usr/lib/x86_64-linux-gnu/libcuda.so.1",
+        "PyObject_Call [0x22d1ab] in /usr/bin/python3",
+    )
 
 
 def test_the_middle_form_has_a_colon_before_the_offset() -> None:
@@ -126,11 +128,75 @@ def test_a_prefix_of_the_log_before_the_marks_is_no_hindrance() -> None:
     assert parse_sanitizer(text).records[0].places == parse_sanitizer(NEW).records[0].places
 
 
-def test_expandable_segments_are_named_as_a_false_alarm() -> None:
+def test_an_access_inside_an_allocation_stays_an_error_and_names_what_may_be_wrong_with_it() -> None:
     text = NEW.replace("and is 1,241,911,296 bytes before the nearest", "and is inside the nearest")
     (finding,) = sanitizer_findings(parse_sanitizer(text))
-    assert finding.level is Level.NOTE
+    assert (finding.level, finding.confidence) == (Level.ERROR, 0.6)
     assert "expandable_segments" in (finding.next_step or "")
+
+
+def test_a_misaligned_access_inside_an_allocation_is_a_sure_error() -> None:
+    text = NEW.replace("is out of bounds", "is misaligned").replace(
+        "and is 1,241,911,296 bytes before", "and is inside"
+    )
+    (finding,) = sanitizer_findings(parse_sanitizer(text))
+    assert (finding.level, finding.confidence) == (Level.ERROR, 0.95)
+
+
+def test_errors_that_were_not_printed_are_counted_once() -> None:
+    said = (
+        "========= ERROR SUMMARY: 40 errors\n========= ERROR SUMMARY: 39 errors were not printed. Use --print-limit\n"
+    )
+    assert parse_sanitizer(NEW.replace("========= ERROR SUMMARY: 1 error\n", said)).errors == 40
+
+
+def test_initcheck_reports_of_unused_memory_and_of_the_host_are_records() -> None:
+    text = (
+        "========= Unused memory in allocation 0x7f1100000000 of size 64 bytes\n"
+        "=========     Not written 32 bytes at offset 0x20 (0x7f1100000020)\n"
+        "=========\n"
+        "========= Host API memory access error at host access to 0x7f1100000400 of size 128 bytes\n"
+        "=========     Uninitialized access at 0x7f1100000440 on access by cudaMemcpy source.\n"
+        "=========     Host Frame: cuMemcpyDtoH_v2 [0x29200c]\n"
+        "=========                in libcuda.so.1\n"
+        "========= ERROR SUMMARY: 1 error\n"
+    )
+    unused, host = parse_sanitizer(text).records
+    assert (unused.tool, host.tool) == (Tool.INITCHECK, Tool.INITCHECK)
+    assert host.host_frames == ("cuMemcpyDtoH_v2 [0x29200c] in libcuda.so.1",)
+
+
+def test_faults_of_managed_memory_are_records() -> None:
+    text = (
+        "========= Fatal UVM GPU fault of type invalid pde due to invalid address\n"
+        "=========     during write access to address 0x20be00000\n"
+    )
+    (record,) = parse_sanitizer(text).records
+    assert record.tool is Tool.MEMCHECK
+
+
+def test_a_hazard_between_threads_of_a_warp_is_a_warning_with_both_places() -> None:
+    text = (
+        "========= WARN:(Warp Level Programming) Potential RAW hazard detected at __shared__ 0x10 in block (1, 0, 0)\n"
+        "=========     Write Thread (3, 0, 0) at 0x000001a8 in warp.cu:9:sum(float*)\n"
+        "=========     Read Thread (4, 0, 0) at 0x00000170 in warp.cu:11:sum(float*)\n"
+        "=========     Current Value : 0, Incoming Value : 1\n"
+        "========= RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)\n"
+    )
+    (record,) = parse_sanitizer(text).records
+    assert (record.level, record.tool) == ("warning", Tool.RACECHECK)
+    assert [place.frame.line for place in record.places if place.frame] == [9, 11]
+
+
+def test_a_file_on_a_line_of_its_own_belongs_to_the_place_above() -> None:
+    text = (
+        "========= Error: Race reported between Write access at blend(float *, int)+0x580\n"
+        "=========     in blend.cu:25\n"
+        "=========     and Read access at blend(float *, int)+0x5f0 [12 hazards]\n"
+        "=========     in blend.cu:27\n"
+    )
+    (record,) = parse_sanitizer(text).records
+    assert [place.frame.line for place in record.places if place.frame] == [25, 27]
 
 
 def test_a_probe_for_an_entry_point_is_named_as_a_false_alarm() -> None:

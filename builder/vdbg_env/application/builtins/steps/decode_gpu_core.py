@@ -23,6 +23,8 @@ _GDB = ("-nx", "-batch", "-ex", "set width 0", "-ex")
 _GDB_ASKS = (
     "info cuda devices",
     "info cuda kernels",
+    "info cuda warps",
+    "info cuda lanes",
     "bt",
     "print $errorpc",
     "info symbol $errorpc",
@@ -102,7 +104,9 @@ def _second_opinion(
         yield f"cuda-gdb could not be asked: {error.what}"
         return
     kept = context.keep("cuda-gdb.txt", done.stdout + done.stderr)
-    yield f"{compare(read, findings[0], parse_cuda_gdb(done.stdout + done.stderr))} ({kept})"
+    theirs = parse_cuda_gdb(done.stdout + done.stderr)
+    shown = f"; it shows {theirs.thread}" if theirs.thread else ""
+    yield f"{compare(read, findings[0], theirs)}{shown} ({kept})"
 
 
 def compare(read: CoreReading, ours: Finding, theirs: GdbTranscript) -> str:
