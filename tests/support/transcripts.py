@@ -90,8 +90,10 @@ def _outcome(path: str, wanted: Any, got: Any) -> Outcome:
 _PARTIAL = {"records", "frames"}  # lists of which the index gives the first only
 
 
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+def _plain(value: Any) -> dict[str, Any]:
+    if isinstance(value, type) or not is_dataclass(value):
+        raise TypeError(value)
+    return asdict(value)
 
 
 def _rows(values: Sequence[Any]) -> list[dict[str, Any]]:
@@ -176,7 +178,7 @@ def _nvdisasm(text: str) -> dict[str, Any]:
 
 
 def _cuobjdump(text: str) -> dict[str, Any]:
-    return _plain(parse_listing(text, ""))  # type: ignore[no-any-return]
+    return _plain(parse_listing(text, ""))
 
 
 _VIEWS: dict[str, Callable[[str], Mapping[str, Any]]] = {
