@@ -91,7 +91,7 @@ _PARTIAL = {"records", "frames"}  # lists of which the index gives the first onl
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    if isinstance(value, type) or not is_dataclass(value):
+    if not is_dataclass(value) or isinstance(value, type):
         raise TypeError(value)
     return asdict(value)
 
