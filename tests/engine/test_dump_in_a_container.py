@@ -18,8 +18,8 @@ from tests.support import armed_program
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
 from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.adapters.host import procfs
 from vdbg_env.cuda.arming import arming
+from vdbg_env.supervisor.processes.proc import is_alive, namespace_pid
 
 # What the driver does; the base image has no Python, but a small Perl is essential to Debian.
 DRIVER = r"""
@@ -41,7 +41,7 @@ def test_a_dump_inside_a_container_is_fired_and_read_from_the_host(docker_engine
         client.put_archive(made["Id"], "/", _tar("core", hang_core()))
         client.start(made["Id"])
         pid = client.inspect_container(made["Id"])["State"]["Pid"]
-        if not procfs.exists(pid):
+        if not is_alive(pid):
             pytest.skip("the engine runs in another PID namespace than this test")
         deadline = time.monotonic() + 10
         while b"armed" not in client.logs(made["Id"]):
@@ -94,7 +94,7 @@ def test_a_dump_inside_other_namespaces_is_reached(tmp_path: Path) -> None:
         assert inner["reachable"] == f"/proc/{inner['pid']}/root{hidden}/dump.1.nvcudmp"
         assert vdbg_env("core", inner["reachable"]).status == 0
         assert not list(hidden.iterdir()), "it is not to be seen from outside"
-        assert procfs.namespace_pid(inner["pid"]) == 1
+        assert namespace_pid(inner["pid"]) == 1
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -1,7 +1,8 @@
 """Stands in for a CUDA process: makes the core-dump pipe of its environment and writes a dump when it is fired.
 
-Run as a program: `armed_program.py CORE [--children N] [--chunk-delay S] [--cut BYTES]`. It fills in the templates of
-CUDA_COREDUMP_PIPE and CUDA_COREDUMP_FILE as the driver does, keeps the pipe's reading end open, and goes on afterwards.
+Run as a program: `armed_program.py CORE [--children N] [--chunk-delay S] [--cut BYTES] [--rename]`. It fills in the
+templates of CUDA_COREDUMP_PIPE and CUDA_COREDUMP_FILE as the driver does, keeps the pipe's reading end open, and
+continues afterwards.
 """
 
 import argparse
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import setproctitle
 
 
 def fill_in(template: str) -> str:
@@ -28,9 +31,13 @@ def main() -> None:
     parser.add_argument("--cut", type=int, default=None)
     parser.add_argument("--leave-pipe", action="store_true")
     parser.add_argument("--end-when-fired", action="store_true")
+    parser.add_argument("--rename-children", action="store_true")
+    parser.add_argument("--rename", action="store_true")
     args = parser.parse_args()
     for _ in range(args.children):
-        subprocess.Popen([sys.executable, __file__, str(args.core)])
+        subprocess.Popen([sys.executable, __file__, str(args.core), *["--rename"] * args.rename_children])
+    if args.rename:
+        setproctitle.setproctitle("VLLM::EngineCore")  # overwrites /proc/PID/environ
     pipe = Path(fill_in(os.environ.get("CUDA_COREDUMP_PIPE") or "corepipe.cuda.%h.%p"))
     os.mkfifo(pipe)
     print("armed", flush=True)

@@ -15,7 +15,7 @@ from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.state import Verdict
-from vdbg_env.supervisor.process_tree import environment
+from vdbg_env.supervisor.processes.proc import environment
 from vdbg_env.supervisor.watch.helpers import MARK
 
 Made = Callable[[Path], StepRunner]

@@ -10,7 +10,7 @@ from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import KillPolicy
-from vdbg_env.supervisor.process_tree import marked
+from vdbg_env.supervisor.processes.proc import marked
 from vdbg_env.supervisor.watch.helpers import MARK
 
 ENV = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8"}

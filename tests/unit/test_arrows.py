@@ -46,7 +46,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "report": ("plain_text", "codec", "core", "lineinfo", "run"),
     "application": ("ports", "knowledge", "analysis", "image", "run", "host", "builtins", "session", "failure_pages"),
     "supervisor": (
-        "process_tree", "state", "processes", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
+        "writing", "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
         "__main__",
     ),
     "adapters": ("files", "docker", "builders", "host", "execution", "places"),

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
-from vdbg_env.supervisor.process_tree import die_with_parent
+from vdbg_env.supervisor.processes.signals import die_with_parent
 
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20

@@ -14,8 +14,9 @@ from vdbg_env.supervisor.job import Orders, from_json, settled
 from vdbg_env.supervisor.launch import NotStarted, launch
 from vdbg_env.supervisor.output.streams import CANCELS, Streams
 from vdbg_env.supervisor.phase import Phase, Verdict
-from vdbg_env.supervisor.process_tree import Process, become_subreaper, descendants, process, send
-from vdbg_env.supervisor.processes.trees import Tree
+from vdbg_env.supervisor.processes.attempt_tree import AttemptTree
+from vdbg_env.supervisor.processes.proc import Process, descendants, process
+from vdbg_env.supervisor.processes.signals import become_subreaper, send
 from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.state.ownership import give_back
 from vdbg_env.supervisor.state.result_file import Ending
@@ -62,7 +63,7 @@ class Supervisor:
         self._notes: list[str] = []
         self._next_look = 0.0
         self._next_sight = 0.0
-        self._tree = Tree(orders.env.get(MARK, ""), orders.directory, orders.cgroups)
+        self._tree = AttemptTree(orders.env.get(MARK, ""), orders.directory, orders.cgroups)
 
     def run(self) -> None:
         """Start the workload and stay until nothing of it is left."""

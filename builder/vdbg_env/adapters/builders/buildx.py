@@ -25,6 +25,7 @@ from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import BuildOrder, EngineDescription
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built
 from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.supervisor.processes.signals import send_to_group
 
 _GRACE_S = 10.0  # what buildx gets to tell the engine to cancel
 
@@ -143,8 +144,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stderr.close()
     for number in (signal.SIGINT, signal.SIGKILL):
         if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+            send_to_group(process.pid, number)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_S)
 

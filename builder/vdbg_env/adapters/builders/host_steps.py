@@ -27,6 +27,7 @@ from vdbg_env.application.ports.build_events import (
 )
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.image.plan.plan import CopyStep, RunStep, Step
+from vdbg_env.supervisor.processes.signals import send_to_group
 
 _GRACE_S = 5.0
 
@@ -160,8 +161,7 @@ def _lines(process: subprocess.Popen[bytes], key: str) -> Iterator[OutputLine]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End what the step started, politely then firmly, its background children too."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+        send_to_group(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
     for pipe in (process.stdout, process.stderr):

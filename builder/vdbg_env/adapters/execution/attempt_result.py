@@ -16,7 +16,7 @@ from vdbg_env.record.codec import from_document
 from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
-from vdbg_env.supervisor.processes import trees
+from vdbg_env.supervisor.processes import attempt_tree
 from vdbg_env.supervisor.state import lock_file, result_file
 
 LOST = "the supervisor was killed; what it had written is kept"
@@ -25,7 +25,7 @@ _ENDED = ("by", "code", "signal", "core", "message")
 _LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
 OWN_FILES = {
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json"),
-    *(result_file.NAME, f"{result_file.NAME}.tmp", lock_file.NAME, trees.NAME),
+    *(result_file.NAME, f"{result_file.NAME}.tmp", lock_file.NAME, attempt_tree.NAME),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
 }
 # These two are not written in every step: where the supervisor had no use for the name, the workload may have had.

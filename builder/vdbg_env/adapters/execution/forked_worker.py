@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.supervisor.process_tree import descendants, die_with_parent, send
+from vdbg_env.supervisor.processes.proc import descendants
+from vdbg_env.supervisor.processes.signals import die_with_parent, send
+from vdbg_env.supervisor.writing import write_whole
 
 _CHECK_S = 0.25  # how long a signal to this program may wait to be seen
 _FAILED = 1
@@ -62,11 +64,11 @@ def _work(work: Callable[[], bytes], write: int, engine: int) -> NoReturn:
         _let_go(write)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        _give(write, work())
+        write_whole(write, work())
         os._exit(0)
     except BaseException as error:
         with suppress(OSError):
-            _give(write, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+            write_whole(write, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
     finally:
         os._exit(_FAILED)
 
@@ -77,12 +79,6 @@ def _let_go(kept: int) -> None:
         if descriptor > 2 and descriptor != kept:
             with suppress(OSError):
                 os.close(descriptor)
-
-
-def _give(write: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(write, view) :]
 
 
 def _all_of(read: int, until: float | None, check: Callable[[], None]) -> bytes | None:

@@ -19,8 +19,8 @@ from vdbg_env.adapters.execution.supervisor_pool import Supervisors
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor import job as orders
-from vdbg_env.supervisor import process_tree
-from vdbg_env.supervisor.processes import trees
+from vdbg_env.supervisor.processes import attempt_tree
+from vdbg_env.supervisor.processes.proc import Process
 from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.watch import helpers
 
@@ -55,7 +55,7 @@ class LocalStep(SupervisedStep):
     ) -> None:
         super().__init__(invocation, directory, order)
         self._mark = order.env[helpers.MARK]
-        self._survivors: list[process_tree.Process] = []
+        self._survivors: list[Process] = []
         self._process = process
 
     def cancel(self, *, firmly: bool = False) -> None:
@@ -82,7 +82,9 @@ class LocalStep(SupervisedStep):
 
     def _lost(self) -> None:
         """Kill what is left: the supervisor's first child died with it, that child's orphans did not."""
-        self._survivors = trees.end(str(self._directory), helpers.MARK, self._mark)
+        where = str(self._directory)
+        recorded = [path for path in lock_file.values(where, "cgroup") if isinstance(path, str)]
+        self._survivors = attempt_tree.end(where, helpers.MARK, self._mark, recorded=recorded)
 
     def _completed(self, seen: Observation) -> Observation:
         left = (f"process {one.pid} ({one.name}, state {one.state}) could not be killed" for one in self._survivors)

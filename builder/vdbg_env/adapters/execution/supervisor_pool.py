@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.supervisor.writing import write_whole
 
 _START_LIMIT_S = 30.0
 
@@ -35,7 +36,8 @@ class Supervisors:
         try:
             if not _takes(process, directory):
                 raise _not_started(process)
-            _give(process, order)
+            assert process.stdin
+            write_whole(process.stdin.fileno(), order)
         except BrokenPipeError as error:
             raise _not_started(process) from error
         finally:
@@ -82,13 +84,6 @@ def _takes(process: subprocess.Popen[bytes], directory: Path) -> bool:
     assert process.stdin and process.stdout
     process.stdin.write(json.dumps(str(directory)).encode() + b"\n")
     return bool(select.select([process.stdout], [], [], _START_LIMIT_S)[0]) and process.stdout.readline() == b"ready\n"
-
-
-def _give(process: subprocess.Popen[bytes], order: bytes) -> None:
-    assert process.stdin
-    view = memoryview(order)
-    while view:
-        view = view[process.stdin.write(view) or 0 :]
 
 
 def _not_started(process: subprocess.Popen[bytes]) -> HostNotAble:

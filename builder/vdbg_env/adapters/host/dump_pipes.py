@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Final
 
 from vdbg_env.adapters.files.core_completeness import is_complete
-from vdbg_env.adapters.host import procfs
 from vdbg_env.application.ports import DumpFile, DumpTarget, PipeState
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.supervisor.processes import proc
 
 ENABLE: Final = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"
 PIPE: Final = "CUDA_COREDUMP_PIPE"
 FILE: Final = "CUDA_COREDUMP_FILE"
 _DEFAULT_PIPES: Final = ("corepipe.cuda.%h.%p", "corepipe_%h_%p", "cuda_coredump_pipe_%h.%p.%t")
 _DEFAULT_FILES: Final = ("core_%t_%h_%p.nvcudmp", "core.cuda.%h.%p")
+_ANY_PIPE: Final = re.compile(r"(?i).*(?:core|cuda).*pipe.*|.*pipe.*(?:core|cuda).*")
 _TO_WRITE: Final = 1 << 20  # sources disagree between one byte and a mebibyte; more than is read does no harm
 _CHUNK: Final = 1 << 16
 _POLL_S: Final = 0.1
@@ -38,13 +39,13 @@ class CorePipesOfLinux:
 
     def tree(self, pid: int) -> tuple[DumpTarget, ...]:
         """Return the process and all below it, each with what is known of its pipe; raises BadInput without one."""
-        if not procfs.exists(pid):
+        if not proc.is_alive(pid):
             raise BadInput(
                 f"no process {pid} here",
                 cause="it has ended, or the number is one of inside a container",
                 next_step="ps -ef, on the host; in the container its numbers are others",
             )
-        return tuple(_target(each) for each in procfs.descendants(pid))
+        return tuple(_target(each) for each in (pid, *(one.pid for one in proc.descendants(pid))))
 
     def fire(self, target: DumpTarget) -> Fired:
         """Write until the pipe is full; raises HostNotAble when it has no reader or may not be opened."""
@@ -73,7 +74,7 @@ class Fired:
         looked_at = -1  # the size when the file was last read through, which takes long for a large one
         seen: DumpFile | None = None
         while True:
-            alive = procfs.exists(self.target.pid)
+            alive = proc.is_alive(self.target.pid)
             name = self._new_file()
             if name and self.folder:
                 path = self.folder.reach(name)
@@ -107,7 +108,7 @@ class Fired:
 
     def _is_open(self, name: str) -> bool:
         try:
-            return any(Path(link).name == name for link in procfs.open_files(self.target.pid).values())
+            return any(Path(link).name == name for link in proc.open_files(self.target.pid).values())
         except OSError:
             return False
 
@@ -117,7 +118,7 @@ class _Folder:
 
     def __init__(self, pid: int, seen: str) -> None:
         self.seen: Final = seen
-        self._by_name: Final = procfs.inside(pid, seen)
+        self._by_name: Final = Path(proc.path_from_here(pid, seen))
         self._descriptor: int | None = os.open(self._by_name, os.O_RDONLY | os.O_DIRECTORY)
 
     def files(self) -> list[Path]:
@@ -140,27 +141,33 @@ class _Folder:
 
 
 def _target(pid: int) -> DumpTarget:
-    inner, name = procfs.namespace_pid(pid), procfs.name(pid)
+    inner, one = proc.namespace_pid(pid), proc.process(pid)
+    name = one.name if one else "?"
     try:
-        environment, files = procfs.environment(pid), procfs.open_files(pid)
+        variables, files = proc.inherited_environment(pid), proc.open_files(pid)
     except OSError:
-        state = PipeState.FORBIDDEN if procfs.exists(pid) else PipeState.NOT_ARMED
+        state = PipeState.FORBIDDEN if proc.is_alive(pid) else PipeState.NOT_ARMED
         return DumpTarget(pid=pid, name=name, namespace_pid=inner, state=state)
-    templates = (environment[PIPE],) if environment.get(PIPE) else _DEFAULT_PIPES
-    descriptor = _reading_end(pid, files, _names(templates, inner))
-    armed = environment.get(ENABLE, "0") not in {"", "0"}
+    armed, template, file = (_text(variables, wanted) for wanted in (ENABLE, PIPE, FILE))
+    templates = (template,) if template else _DEFAULT_PIPES
+    # Without any environment to go by, a pipe is recognised by the name alone that arming gives it.
+    fitting = _names(templates, inner) if variables is not None else _ANY_PIPE
+    descriptor = _reading_end(pid, files, fitting)
     state, pipe = PipeState.NOT_ARMED, None
     if descriptor is not None:
         state, pipe = PipeState.READY, files[descriptor].removesuffix(" (deleted)")
-    elif armed:
+    elif armed not in {"", "0"}:
         pipe = _left_behind(pid, templates, inner)
         state = PipeState.STALE if pipe else PipeState.MISSING
-    file = environment.get(FILE)
     return DumpTarget(
         pid=pid, name=name, namespace_pid=inner, state=state, pipe=pipe, descriptor=descriptor,
-        dump_folder=_absolute(pid, file.rpartition("/")[0] if file else ""),
+        dump_folder=_absolute(pid, file.rpartition("/")[0]),
         dump_name=_names((file,) if file else _DEFAULT_FILES, inner).pattern + r"(?:\.gz)?",
     )  # fmt: skip
+
+
+def _text(variables: Mapping[bytes, bytes] | None, name: str) -> str:
+    return os.fsdecode((variables or {}).get(name.encode(), b""))
 
 
 def _names(templates: Sequence[str], pid: int) -> re.Pattern[str]:
@@ -185,7 +192,7 @@ def _reading_end(pid: int, files: Mapping[int, str], names: re.Pattern[str]) -> 
     """Return the descriptor of a named pipe that the process reads and whose name fits."""
     for descriptor, link in sorted(files.items()):
         name = link.removesuffix(" (deleted)").rpartition("/")[2]
-        if link.startswith("/") and names.fullmatch(name) and procfs.opened_for_reading(pid, descriptor):
+        if link.startswith("/") and names.fullmatch(name) and proc.opened_for_reading(pid, descriptor):
             try:
                 if stat.S_ISFIFO(Path(f"/proc/{pid}/fd/{descriptor}").stat().st_mode):
                     return descriptor
@@ -199,7 +206,7 @@ def _left_behind(pid: int, templates: Sequence[str], inner: int) -> str | None:
     for template in templates:
         folder, names = template.rpartition("/")[0], _names((template,), inner)
         try:
-            for path in sorted(procfs.inside(pid, folder or ".").iterdir()):
+            for path in sorted(Path(proc.path_from_here(pid, folder or ".")).iterdir()):
                 if names.fullmatch(path.name) and path.is_fifo():
                     return f"{folder}/{path.name}" if folder else path.name
         except OSError:
@@ -258,7 +265,7 @@ def _cannot_fire(target: DumpTarget, error: OSError) -> HostNotAble:
     match error.errno:
         case errno.EACCES | errno.EPERM:
             cause = "the process belongs to another user, or tracing is restricted"
-        case errno.ENXIO | errno.ENOENT | errno.ESRCH if procfs.exists(target.pid):
+        case errno.ENXIO | errno.ENOENT | errno.ESRCH if proc.is_alive(target.pid):
             cause = "nobody reads it any more: the driver has ended its CUDA context"
         case errno.ENXIO | errno.ENOENT | errno.ESRCH:
             cause = "the process has ended meanwhile"

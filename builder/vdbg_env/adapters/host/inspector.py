@@ -7,7 +7,7 @@ import re
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.tools.tool_version import tool_version
-from vdbg_env.supervisor.processes import cgroups, trees
+from vdbg_env.supervisor.processes import attempt_tree, cgroups, proc
 
 _PROC = Path("/proc")
 _CAP_SYS_RESOURCE = 1 << 24
@@ -54,7 +54,7 @@ class LocalHost:
             dump_place=dump_place,
             dump_free=_free(dump_place),
             shm=_size("/dev/shm"),
-            trees_held_by=cgroup.kind if cgroup else trees.LIST,
+            trees_held_by=cgroup.kind if cgroup else attempt_tree.LIST,
             cgroup=str(Path(cgroup.path).parent) if cgroup else None,
             tools={name: found.result() for name, found in tools.items()},
         )
@@ -128,8 +128,9 @@ def _engine_memlock(engine: Engine) -> int | None:
     """Return the most locked memory the engine can give: runc, its child, may raise nothing above the engine's own."""
     if not _is_local(engine):
         return None
-    for process in _processes("dockerd"):
-        status, limits = _text(process / "status") or "", _text(process / "limits") or ""
+    for process in [one for one in proc.processes() if one.name == "dockerd"]:
+        folder = _PROC / str(process.pid)
+        status, limits = _text(folder / "status") or "", _text(folder / "limits") or ""
         capabilities = re.search(r"CapEff:\s*([0-9a-f]+)", status)
         if capabilities and int(capabilities[1], 16) & _CAP_SYS_RESOURCE:
             return UNLIMITED
@@ -137,12 +138,6 @@ def _engine_memlock(engine: Engine) -> int | None:
         if found:
             return UNLIMITED if found[1] == "unlimited" else int(found[1])
     return None
-
-
-def _processes(name: str) -> Iterator[Path]:
-    for process in _PROC.glob("[0-9]*"):
-        if _text(process / "comm") == name:
-            yield process
 
 
 def _limit(which: int) -> Limit:

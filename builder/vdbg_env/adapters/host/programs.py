@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vdbg_env.application.ports import Completed
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.supervisor.processes.signals import send_to_group
 
 
 class Programs:
@@ -42,7 +43,7 @@ class Programs:
         finally:
             # Whatever ended the wait, Ctrl-C included, the program and its children end too.
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                send_to_group(process.pid, signal.SIGKILL)
                 process.communicate()
         return Completed(
             argv=tuple(argv),

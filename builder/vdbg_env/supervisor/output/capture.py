@@ -11,6 +11,7 @@ from typing import NamedTuple
 from vdbg_env.record.redaction.needle_index import NeedleIndex
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.supervisor.job import MatcherOrder
+from vdbg_env.supervisor.writing import write_whole
 
 MATCHES_KEPT = 200  # of one matcher that takes all
 TEXT_KEPT = 2000  # bytes of a matched line
@@ -124,7 +125,7 @@ class LimitedFile:
         """Write bytes; raises OSError when the disk does."""
         if self._head_left:
             head, data = data[: self._head_left], data[self._head_left :]
-            _write_all(self._file, head)
+            write_whole(self._file, head)
             self._head_left -= len(head)
         if data and not self._segment_size:
             self.dropped += len(data)
@@ -133,18 +134,18 @@ class LimitedFile:
             if not self._segments or self._sizes[-1] >= self._segment_size:
                 self._turn()
             room = self._segment_size - self._sizes[-1]
-            _write_all(self._segments[-1], data[:room])
+            write_whole(self._segments[-1], data[:room])
             self._sizes[-1] += len(data[:room])
             data = data[room:]
 
     def close(self) -> None:
         """Join the segments to the file, with a line between that says how much is missing."""
         if self.dropped:
-            _write_all(self._file, b"\n[... %d bytes dropped here by the output limit ...]\n" % self.dropped)
+            write_whole(self._file, b"\n[... %d bytes dropped here by the output limit ...]\n" % self.dropped)
         for segment in self._segments:
             os.lseek(segment, 0, os.SEEK_SET)
             while data := os.read(segment, 1 << 20):
-                _write_all(self._file, data)
+                write_whole(self._file, data)
             os.close(segment)
         os.close(self._file)
         for number in range(2):
@@ -209,12 +210,6 @@ class Stream:
 
 def _create(path: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _text(data: bytes) -> str:

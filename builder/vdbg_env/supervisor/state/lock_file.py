@@ -13,8 +13,9 @@ import stat
 import time
 from typing import Any
 
-from vdbg_env.supervisor.process_tree import process
+from vdbg_env.supervisor.processes.proc import process
 from vdbg_env.supervisor.state.ownership import give_back
+from vdbg_env.supervisor.writing import write_whole
 
 NAME = "supervisor.json"
 _MOST_SAID = 64 << 10  # bytes; a supervisor writes a few short lines
@@ -37,7 +38,7 @@ def say(lock: int, state: dict[str, Any], *, durably: bool = False) -> None:
 
     Only what must outlast a cut power is said `durably`: that a start is at hand, and so must not be made again.
     """
-    os.write(lock, json.dumps(state).encode() + b"\n")
+    write_whole(lock, json.dumps(state).encode() + b"\n")
     if durably:
         os.fsync(lock)
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.supervisor.writing import write_whole
 
 RESERVED = 256 << 10  # bytes set aside at the start, so that the end can be written when nothing else can
 NAME = "ended.json"
@@ -37,9 +38,7 @@ class Ending:
             matched = {name: found[-10:] for name, found in document.get("matched", {}).items()}
             data = self._encoded({**document, "matched": matched, "workers": document.get("workers", [])[:50]})
         os.lseek(self._file, 0, os.SEEK_SET)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
+        write_whole(self._file, data)
         os.ftruncate(self._file, len(data))
         os.fsync(self._file)
         os.rename(f"{self._path}.tmp", self._path)  # noqa: PTH104

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.supervisor.job import HangCommand, Orders
 from vdbg_env.supervisor.launch import NotStarted, launch_helper
-from vdbg_env.supervisor.process_tree import Process, executable, stack
+from vdbg_env.supervisor.processes.proc import Process, executable, stack
+from vdbg_env.supervisor.processes.signals import send_to_group
 
 MARK = "VDBG_ENV_STEP"  # set in every process of a step, so that its processes are known even when the supervisor died
 
@@ -64,12 +65,12 @@ class Helpers:
         """Kill the helpers whose time is over."""
         for helper in self.running.values():
             if now >= helper.deadline:
-                _kill(helper.pid)
+                send_to_group(helper.pid, signal.SIGKILL)  # each helper leads its session
 
     def end_all(self) -> None:
         """Kill every helper: what they looked at is gone."""
         for pid in self.running:
-            _kill(pid)
+            send_to_group(pid, signal.SIGKILL)
 
 
 class HangActions:
@@ -129,11 +130,4 @@ def _drain(helper: Helper) -> None:
         while data := os.read(helper.descriptor, 1 << 16):
             helper.output(data)
     except BlockingIOError:
-        return
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)  # each helper leads a session of its own
-    except (ProcessLookupError, PermissionError):
         return

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from vdbg_env.supervisor.job import Orders
-from vdbg_env.supervisor.process_tree import Process, environment, executable, uses_cuda
+from vdbg_env.supervisor.processes.proc import Process, environment, executable, uses_cuda
 
 _WORKERS_KEPT = 512
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.patience import patience
 from vdbg_env.adapters.execution.forked_worker import ForkedWorker
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.supervisor.process_tree import descendants, process
+from vdbg_env.supervisor.processes.proc import descendants, process
 
 
 def nothing() -> None:

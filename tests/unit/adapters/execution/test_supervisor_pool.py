@@ -13,7 +13,7 @@ from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.execution.supervisor_pool import Supervisors
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.supervisor.job import Orders, to_json
-from vdbg_env.supervisor.process_tree import descendants, process
+from vdbg_env.supervisor.processes.proc import descendants, process
 from vdbg_env.supervisor.state import lock_file
 
 COMMAND = StepSettings(env={}, cwd=Path("/"), mark="").supervisor

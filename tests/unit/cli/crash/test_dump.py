@@ -102,6 +102,23 @@ def test_every_process_of_the_tree_is_dumped(start: Start, tmp_path: Path) -> No
     assert len({p["file"] for p in document["processes"]}) == 3
 
 
+def test_workers_that_overwrote_their_environment_are_dumped_by_their_parent_s(start: Start, tmp_path: Path) -> None:
+    process = start("--children", "1", "--rename-children")
+    until(lambda: len(list(tmp_path.glob("pipe.*"))) == 2)
+    time.sleep(0.3)
+    document = json.loads(vdbg_env("dump", "--json", str(process.pid)).stdout)
+    assert [p["status"] for p in document["processes"]] == ["written"] * 2
+    assert {p["name"] for p in document["processes"]} == {"python", "VLLM::EngineCor"}
+
+
+def test_a_process_that_overwrote_its_environment_is_dumped_by_the_default_names(start: Start, tmp_path: Path) -> None:
+    process = start("--rename", armed=False, CUDA_ENABLE_USER_TRIGGERED_COREDUMP="1", CUDA_COREDUMP_PIPE="my.cuda.pipe")
+    until(lambda: any("my.cuda.pipe" in str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()))
+    ran = vdbg_env("dump", str(process.pid))
+    assert ran.status == 0, ran.stdout + ran.stderr
+    assert str(next(tmp_path.glob("core_*.nvcudmp"))) in ran.stdout
+
+
 def test_the_defaults_of_the_driver_are_known(start: Start, tmp_path: Path) -> None:
     process = start(armed=False, CUDA_ENABLE_USER_TRIGGERED_COREDUMP="1")
     until(lambda: any("corepipe" in str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.steps import python, seen
-from vdbg_env.supervisor.process_tree import process
+from vdbg_env.supervisor.processes.proc import process
 from vdbg_env.supervisor.watch.watchdogs import WorkerCensus
 
 ASKED: dict[str, str | None] = {"CUDA_LAUNCH_BLOCKING": "1"}
@@ -17,7 +17,7 @@ WAITS = "print('here', flush=True); input()"
 
 
 def test_spawned_workers_that_rename_themselves_keep_their_environment(tmp_path: Path) -> None:
-    child = f"{TITLE}; import time; time.sleep(.6)"
+    child = f"{TITLE}; import time; time.sleep(1.5)"
     code = f"import subprocess,sys\nsubprocess.run([sys.executable,'-c',{child!r}])\nsys.exit(1)"
     found = seen(tmp_path, python(code, env=ASKED))
     assert [(w.seen, w.known) for w in found.workers] == [(ASKED, True), (ASKED, True)]

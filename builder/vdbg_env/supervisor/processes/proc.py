@@ -1,21 +1,14 @@
-"""Looks at, signals and ends the tree of processes under one process, by /proc alone.
+"""Read the processes of this machine from /proc: the one reader of it, standard library only.
 
-A process group is not enough: a child that calls setsid leaves it, and one that forks twice loses its parent. As
-subreaper (prctl(2), PR_SET_CHILD_SUBREAPER) the supervisor becomes the parent of every orphan below it, so that
-"no child left" is proof that nothing is left.
+The supervisor starts with `-I -S` from the Python of any image, where psutil is not installed; so the adapters read
+through this module too.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 from collections.abc import Iterable
 from typing import NamedTuple
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Process(NamedTuple):
@@ -35,17 +28,6 @@ class Environment(NamedTuple):
     variables: dict[bytes, bytes] | None
 
 
-def become_subreaper() -> None:
-    """Make this process the parent of every orphan below it; raises OSError where the kernel refuses."""
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
-
-
-def die_with_parent() -> None:
-    """Have this process killed when its parent dies; called in a child between fork and exec."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def process(pid: int) -> Process | None:
     """Return what /proc says of `pid`, or None when it is gone (proc(5), /proc/[pid]/stat)."""
     text = _read(f"/proc/{pid}/stat")
@@ -57,6 +39,12 @@ def process(pid: int) -> Process | None:
     return Process(
         pid, int(fields[1]), head.partition(b"(")[2].decode("utf-8", "replace"), fields[0].decode(), int(fields[19])
     )
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether `pid` exists and is not a zombie."""
+    one = process(pid)
+    return one is not None and one.state not in "ZX"
 
 
 def processes() -> list[Process]:
@@ -87,21 +75,6 @@ def below(roots: Iterable[int], among: Iterable[Process], *, without: Iterable[i
     return found
 
 
-def send(processes: Iterable[Process], number: int) -> list[Process]:
-    """Send a signal to each; returns those it could not be sent to for lack of rights."""
-    refused = []
-    for target in processes:
-        try:
-            os.kill(target.pid, number)
-            if number != signal.SIGKILL:
-                os.kill(target.pid, signal.SIGCONT)  # a stopped process would never see the signal
-        except ProcessLookupError:
-            continue
-        except PermissionError:
-            refused.append(target)
-    return refused
-
-
 def environment(pid: int) -> Environment | None:
     """Return what can be read of the environment `pid` was started with; None when it has no memory, or none yet.
 
@@ -130,6 +103,23 @@ def _image(pid: int) -> tuple[int, ...] | None:
     if not fields or fields[23] == b"0":
         return None  # gone, or a zombie
     return tuple(int(fields[number]) for number in (23, 24, 25, 47, 48))
+
+
+def inherited_environment(pid: int) -> dict[bytes, bytes] | None:
+    """Return the environment of `pid`, or of its nearest ancestor whose environment was not overwritten.
+
+    A worker that renames itself was, as a rule, started with what its parent has. None where no ancestor's is known;
+    raises PermissionError where that of `pid` may not be read.
+    """
+    with open(f"/proc/{pid}/environ", "rb"):  # noqa: PTH123 - only to tell "not permitted" from "overwritten"
+        pass
+    one = process(pid)
+    while one:
+        found = environment(one.pid)
+        if found and found.variables is not None:
+            return found.variables
+        one = process(one.parent)
+    return None
 
 
 def executable(pid: int) -> str:
@@ -174,6 +164,54 @@ def marked(name: bytes, value: bytes) -> list[Process]:
             if one and one.state not in "ZX":
                 found.append(one)
     return found
+
+
+def namespace_pid(pid: int) -> int:
+    """Return the number of `pid` inside its innermost PID namespace, or `pid` where the kernel does not report it."""
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
+def open_files(pid: int) -> dict[int, str]:
+    """Return the descriptors of `pid` and what each leads to; raises OSError when they may not be read."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+        try:
+            found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
+        except OSError:
+            continue  # closed since the folder was listed
+    return found
+
+
+def opened_for_reading(pid: int, descriptor: int) -> bool:
+    """Return whether a descriptor of `pid` may be read from."""
+    for line in _read(f"/proc/{pid}/fdinfo/{descriptor}").splitlines():
+        if line.startswith(b"flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE in {os.O_RDONLY, os.O_RDWR}
+    return False
+
+
+def path_from_here(pid: int, path: str) -> str:
+    """Return the path by which this process reaches a path of `pid`; a relative one starts in its working folder."""
+    if not path.startswith("/"):
+        try:
+            path = f"{os.readlink(f'/proc/{pid}/cwd')}/{path}"  # noqa: PTH115
+        except OSError:
+            return f"/proc/{pid}/cwd/{path}"
+    return path if _same_files(pid) else f"/proc/{pid}/root{path}"
+
+
+def _same_files(pid: int) -> bool:
+    """Return whether `pid` sees the same files under the same names as this process."""
+    try:
+        return all(
+            os.readlink(f"/proc/self/{name}") == os.readlink(f"/proc/{pid}/{name}")  # noqa: PTH115
+            for name in ("ns/mnt", "root")
+        )
+    except OSError:
+        return False
 
 
 def _read(path: str) -> bytes:

@@ -12,8 +12,8 @@ import pytest
 from tests.support.steps import place, runner
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.supervisor.process_tree import process
-from vdbg_env.supervisor.processes import cgroups, trees
+from vdbg_env.supervisor.processes import attempt_tree, cgroups
+from vdbg_env.supervisor.processes.proc import process
 
 DETACHED = Path(__file__).parents[3] / "workloads" / "detached.py"
 MEANS = [*((kind,) for kind in cgroups.KINDS), ()]
@@ -38,7 +38,7 @@ def until(path: Path, text: str = "") -> str:
     raise AssertionError(f"{path.name} never held {text!r}")
 
 
-@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else trees.LIST)
+@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else attempt_tree.LIST)
 @pytest.mark.parametrize("mode", ["title", "bare", "double"])
 def test_nothing_survives_a_killed_supervisor(tmp_path: Path, mode: str, kinds: tuple[str, ...]) -> None:
     directory = place(tmp_path)
@@ -46,10 +46,10 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path, mode: str, kinds: 
     made = runner(tmp_path, cgroups=allowed(kinds))
     lost = made.start(invocation, directory)
     child = int(until(tmp_path / "pid"))
-    until(directory / trees.NAME, f"\n{child} ")
+    until(directory / attempt_tree.NAME, f"\n{child} ")
     start = process(child)
     said = [json.loads(line) for line in (directory / "supervisor.json").read_text().splitlines()]
-    assert said[1]["held_by"] == (kinds[0] if kinds else trees.LIST)
+    assert said[1]["held_by"] == (kinds[0] if kinds else attempt_tree.LIST)
     os.kill(said[0]["pid"], signal.SIGKILL)
 
     resumed = runner(tmp_path, cgroups=kinds).adopt(invocation, directory)
@@ -63,42 +63,42 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path, mode: str, kinds: 
     assert not [note for note in found.notes if "could not be killed" in note]
 
 
-@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else trees.LIST)
+@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else attempt_tree.LIST)
 def test_a_step_that_ends_leaves_no_cgroup_and_says_what_held_it(tmp_path: Path, kinds: tuple[str, ...]) -> None:
     directory = place(tmp_path)
     invocation = Invocation(step="step", attempt=1, argv=(sys.executable, "-c", "print('out')"))
     found = runner(tmp_path, cgroups=allowed(kinds)).start(invocation, directory).wait(30)
     assert found is not None and found.ended.clean
-    assert found.held_by == (kinds[0] if kinds else trees.LIST)
+    assert found.held_by == (kinds[0] if kinds else attempt_tree.LIST)
     said = [json.loads(line) for line in (directory / "supervisor.json").read_text().splitlines()]
     assert not said[1]["cgroup"] or not Path(said[1]["cgroup"]).exists()
 
 
 def test_a_cgroup_that_cannot_be_entered_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = trees.Tree("mark", str(tmp_path), ())
+    tree = attempt_tree.AttemptTree("mark", str(tmp_path), ())
     assert tree.cgroup is None
     tree.cgroup = cgroups.Cgroup(cgroups.V2, str(tmp_path / "gone"))
     with pytest.raises(OSError):
         tree.enter()
     tree.not_entered()
-    assert tree.held_by == trees.LIST
+    assert tree.held_by == attempt_tree.LIST
     tree.close()
 
 
 def test_a_list_of_an_earlier_boot_or_another_process_s_start_names_nothing(tmp_path: Path) -> None:
     me = process(os.getppid())
     assert me is not None
-    listing = tmp_path / trees.NAME
+    listing = tmp_path / attempt_tree.NAME
     listing.write_text(f"another-boot\n{me.pid} {me.start}\n")
-    assert trees.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
+    assert attempt_tree.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     listing.write_text(f"{boot}{me.pid} {me.start + 1}\nnonsense\n-5 0\n")
-    assert trees.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
+    assert attempt_tree.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
     assert process(me.pid) == me
 
 
 def test_only_a_cgroup_of_the_attempt_s_own_name_is_believed(tmp_path: Path) -> None:
-    name = trees.name_of("mark")
+    name = attempt_tree.name_of("mark")
     mounts = [str(Path(one.path).parent) for one in cgroups.places(name)]
     foreign = [*mounts, f"{tmp_path}/{name}", *(f"{mount}/../{name}" for mount in mounts)]
     (tmp_path / name).mkdir()
@@ -106,13 +106,13 @@ def test_only_a_cgroup_of_the_attempt_s_own_name_is_believed(tmp_path: Path) -> 
 
 
 def test_the_list_stays_short_while_a_workload_starts_many_processes(tmp_path: Path) -> None:
-    tree = trees.Tree("mark", str(tmp_path), ())
+    tree = attempt_tree.AttemptTree("mark", str(tmp_path), ())
     me = process(os.getpid())
     assert me is not None
     tree.note([me])
     for pid in range(10_000):
         tree.note([me._replace(pid=pid + 5_000_000)])
-    lines = (tmp_path / trees.NAME).read_text().splitlines()
+    lines = (tmp_path / attempt_tree.NAME).read_text().splitlines()
     assert len(lines) < 5_000
     assert f"{me.pid} {me.start}" in lines
     assert f"5009999 {me.start}" in lines

@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from vdbg_env.supervisor.process_tree import Process, below, marked, process, processes, send
 from vdbg_env.supervisor.processes import cgroups
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor.processes.proc import Process, below, marked, process, processes
+from vdbg_env.supervisor.processes.signals import send
+from vdbg_env.supervisor.writing import write_whole
 
 NAME = "processes.txt"
 LIST = "process list"  # what is said to hold the tree where no cgroup does
@@ -30,7 +31,7 @@ def name_of(mark: str) -> str:
     return cgroups.PREFIX + hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
-class Tree:
+class AttemptTree:
     """The processes of one attempt, as its supervisor holds them; `kinds` are the cgroups that may be tried."""
 
     def __init__(self, mark: str, directory: str, kinds: tuple[str, ...]) -> None:
@@ -100,14 +101,19 @@ class Tree:
     def _write(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in (lines or [_boot()]))
         try:
-            os.write(self._file, text.encode())
+            write_whole(self._file, text.encode())
         except OSError:
             return  # a full disk: the floor of free space ends the step, and the other means still hold the tree
 
 
-def end(directory: str, mark_name: str, mark: str, *, limit_s: float = 10.0) -> list[Process]:
-    """Kill what a lost supervisor left, by every means there is; returns what could not be killed within the limit."""
-    groups = cgroups.existing(name_of(mark), [x for x in lock_file.values(directory, "cgroup") if isinstance(x, str)])
+def end(
+    directory: str, mark_name: str, mark: str, *, recorded: Iterable[str] = (), limit_s: float = 10.0
+) -> list[Process]:
+    """Kill what a lost supervisor left, by every available means, and return what outlived the limit.
+
+    `recorded` are the cgroups that the supervisor wrote it had made.
+    """
+    groups = cgroups.existing(name_of(mark), recorded)
     until = time.monotonic() + limit_s
     while True:
         for group in groups:
