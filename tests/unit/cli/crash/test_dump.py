@@ -108,7 +108,7 @@ def test_workers_that_overwrote_their_environment_are_dumped_by_their_parent_s(s
     time.sleep(0.3)
     document = json.loads(vdbg_env("dump", "--json", str(process.pid)).stdout)
     assert [p["status"] for p in document["processes"]] == ["written"] * 2
-    assert {p["name"] for p in document["processes"]} == {"python", "VLLM::EngineCor"}
+    assert document["processes"][1]["name"] == "VLLM::EngineCor"
 
 
 def test_a_process_that_overwrote_its_environment_is_dumped_by_the_default_names(start: Start, tmp_path: Path) -> None:
