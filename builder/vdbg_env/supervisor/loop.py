@@ -49,9 +49,10 @@ class Supervisor:
         self._hang = HangActions(orders, self._helpers, self._redactor)
         self._watch = HangWatch(orders)
         self._growing = GrowingFiles(orders.directory, orders.growing)
-        self._streams = Streams(orders, self._redactor, self._watch.output)
+        self._streams = Streams(orders, self._redactor, self._watch.output, self._must_end)
         self._phase = Phase.RUNNING
         self._phase_until = 0.0
+        self._timeout_at = float("inf")
         self._verdict: Verdict | None = None
         self._status: int | None = None
         self._childless = False
@@ -97,6 +98,10 @@ class Supervisor:
 
     def _cancelled(self) -> None:
         self._cancels += 1
+
+    def _must_end(self) -> bool:
+        """Return whether output is to be searched no longer than that takes no time."""
+        return self._cancels > 0 or time.monotonic() >= self._timeout_at
 
     def _start_helpers(self) -> None:
         orders = self._orders

@@ -25,7 +25,7 @@ from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Matcher
 from vdbg_env.supervisor.job import MatcherOrder
-from vdbg_env.supervisor.output.capture import LineMatcher, Matchers
+from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 from vdbg_env.supervisor.state.result_file import NAME as ENDED
 
 SCHEMA = "vdbg-env/recording/v1"
@@ -169,7 +169,7 @@ def _matched(matchers: tuple[Matcher, ...], directory: Path) -> dict[str, tuple[
             for m in matchers
             if m.source == source
         ]
-        together = Matchers(lines)
+        together = Matchers(lines, SearchTimer())
         for name in names:
             number, offset = 0, 0
             for block in _blocks(directory / name):

@@ -150,9 +150,10 @@ def _target(pid: int) -> DumpTarget:
         return DumpTarget(pid=pid, name=name, namespace_pid=inner, state=state)
     armed, template, file = (_text(variables, wanted) for wanted in (ENABLE, PIPE, FILE))
     templates = (template,) if template else _DEFAULT_PIPES
-    # Without any environment to go by, a pipe is recognised by the name alone that arming gives it.
-    fitting = _names(templates, inner) if variables is not None else _ANY_PIPE
-    descriptor = _reading_end(pid, files, fitting)
+    descriptor = _reading_end(pid, files, _names(templates, inner))
+    own = proc.environment(pid)
+    if descriptor is None and own and own.variables is None:
+        descriptor = _reading_end(pid, files, _ANY_PIPE)  # an ancestor's template need not be this process's
     state, pipe = PipeState.NOT_ARMED, None
     if descriptor is not None:
         state, pipe = PipeState.READY, files[descriptor].removesuffix(" (deleted)")

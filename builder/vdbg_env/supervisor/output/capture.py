@@ -3,105 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Callable
 
-from vdbg_env.record.redaction.needle_index import NeedleIndex
 from vdbg_env.record.redaction.redaction import Redactor
-from vdbg_env.supervisor.job import MatcherOrder
+from vdbg_env.supervisor.output.matching import LineMatcher, Matchers
 from vdbg_env.supervisor.writing import write_whole
 
-MATCHES_KEPT = 200  # of one matcher that takes all
-TEXT_KEPT = 2000  # bytes of a matched line
-LINE_KEPT = 8192  # bytes of an endless line that are looked at again with what follows them
-
-_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
-
-
-class Found(NamedTuple):
-    """One match: `offset` in bytes of the redacted stream, `line` 1-based."""
-
-    matcher: str
-    stream: str
-    line: int
-    offset: int
-    text: str
-    groups: dict[str, str]
-
-
-class LineMatcher:
-    """Looks for one pattern in single lines; keeps the first, the last, or all matches up to a limit."""
-
-    def __init__(self, order: MatcherOrder) -> None:
-        self.order = order
-        self.count = 0
-        self.kept: list[Found] = []
-        self._pattern = re.compile(order.pattern.encode())
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing that may still come will be kept."""
-        return self.order.take == "first" and self.count > 0
-
-    def look(self, line: bytes, stream: str, number: int, offset: int) -> bool:
-        """Search one line, the `number`-th of its stream; returns whether it matched."""
-        if b"\x1b" in line:
-            line = _COLOURS.sub(b"", line)  # a pattern's anchors and a finding's words mean the text
-        found = self._pattern.search(line)
-        if not found:
-            return False
-        self.count += 1
-        groups = {k: _text(v) for k, v in found.groupdict().items() if v is not None}
-        entry = Found(self.order.name, stream, number, offset, _text(line[:TEXT_KEPT]), groups)
-        if self.order.take == "last":
-            self.kept = [entry]
-        elif len(self.kept) < MATCHES_KEPT:
-            self.kept.append(entry)
-        return True
-
-
-class Matchers:
-    """All patterns of one source, looked for together: a line is searched only for those whose words it holds."""
-
-    def __init__(self, matchers: list[LineMatcher]) -> None:
-        words = [(needle.encode(), m) for m in matchers for needle in m.order.needles]
-        self._always = [m for m in matchers if not m.order.needles]
-        self._owners = [owner for _, owner in words]
-        self._index = NeedleIndex([word for word, _ in words])
-
-    def look(self, block: bytes, stream: str, lines_before: int, offset: int) -> list[LineMatcher]:
-        """Search a block of lines that begins at `offset` of its stream; returns the matchers that matched."""
-        matched: list[LineMatcher] = []
-        counted_to, line_number = 0, lines_before + 1
-        for start, candidates in self._candidates(block):
-            line_number += block.count(b"\n", counted_to, start)
-            counted_to = start
-            end = block.find(b"\n", start)
-            line = block[start : end if end >= 0 else len(block)].rstrip(b"\r")
-            matched += [m for m in candidates if not m.done and m.look(line, stream, line_number, offset + start)]
-        return matched
-
-    def _candidates(self, block: bytes) -> Iterator[tuple[int, list[LineMatcher]]]:
-        """Yield the start of each line worth a search, in order, with the matchers to search it for."""
-        words = ((at, self._owners[number]) for at, number in self._index.hits(block)) if self._owners else iter(())
-        if any(not m.done for m in self._always):
-            yield from self._every_line(block, words)
-            return
-        for start, group in groupby(words, key=lambda hit: block.rfind(b"\n", 0, hit[0]) + 1):
-            yield start, list(dict.fromkeys(owner for _, owner in group))
-
-    def _every_line(
-        self, block: bytes, words: Iterator[tuple[int, LineMatcher]]
-    ) -> Iterator[tuple[int, list[LineMatcher]]]:
-        by_line: dict[int, list[LineMatcher]] = {}
-        for at, owner in words:
-            by_line.setdefault(block.rfind(b"\n", 0, at) + 1, []).append(owner)
-        start = 0
-        while 0 <= start < len(block):
-            yield start, list(dict.fromkeys([*self._always, *by_line.get(start, ())]))
-            start = block.find(b"\n", start) + 1 or -1
+LINE_KEPT = 8192  # bytes of an endless line that are searched again with what follows them
 
 
 class LimitedFile:
@@ -210,7 +118,3 @@ class Stream:
 
 def _create(path: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")

@@ -11,7 +11,8 @@ from typing import Any
 
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.supervisor.job import Orders
-from vdbg_env.supervisor.output.capture import LimitedFile, LineMatcher, Matchers, Stream
+from vdbg_env.supervisor.output.capture import LimitedFile, Stream
+from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 
 _CHUNK = 256 << 10
 _KERNEL_LOG = "kernel.log"
@@ -23,12 +24,18 @@ CANCELS = (signal.SIGTERM, signal.SIGINT)
 class Streams:
     """The files of an attempt's output, each fed as its stream is read; `printed` is told of everything printed."""
 
-    def __init__(self, orders: Orders, redactor: Redactor, printed: Callable[[], None]) -> None:
+    def __init__(
+        self, orders: Orders, redactor: Redactor, printed: Callable[[], None], hurry: Callable[[], bool]
+    ) -> None:
         self._orders = orders
         self._redactor = redactor
         self._printed = printed
         self._selector = selectors.DefaultSelector()
-        self._matchers = [LineMatcher(m) for m in orders.matchers]
+        matchers = [LineMatcher(m) for m in orders.matchers]
+        timer = SearchTimer(hurry)
+        self._output, self._kernel = (
+            Matchers([m for m in matchers if m.order.source == source], timer) for source in ("output", "kernel-log")
+        )
         self._streams: dict[str, Stream] = {}
         self.stop_wanted = False  # a match said that all is known
         self.notes: list[str] = []
@@ -51,18 +58,16 @@ class Streams:
 
     def open(self, stdout: int | None = None, stderr: int | None = None) -> None:
         """Open a file for each stream, and for the kernel's log where a matcher wants it."""
-        output = Matchers([m for m in self._matchers if m.order.source == "output"])
         for name, descriptor in (("stdout", stdout), ("stderr", stderr)):
-            self._open_stream(name, descriptor, output)
-        kernel = [m for m in self._matchers if m.order.source == "kernel-log"]
-        if kernel and stdout is not None:
+            self._open_stream(name, descriptor, self._output)
+        if self._kernel.all and stdout is not None:
             try:
                 log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 os.lseek(log, 0, os.SEEK_END)
             except OSError as error:
                 self.notes.append(f"the kernel's log cannot be read here ({error.strerror}): Xid lines are not seen")
             else:
-                self._open_stream(_KERNEL_LOG, log, Matchers(kernel))
+                self._open_stream(_KERNEL_LOG, log, self._kernel)
 
     def wait(self, timeout_s: float) -> None:
         """Read what comes within `timeout_s` seconds, each stream once; a signal ends the wait."""
@@ -81,11 +86,13 @@ class Streams:
             stream.finish()
 
     def summary(self) -> dict[str, Any]:
-        """Return how much came, and what matched."""
+        """Return how much was printed, and what matched."""
+        matchers = [*self._output.all, *self._kernel.all]
+        self.notes += [*self._output.notes(), *self._kernel.notes()]
         return {
             "output": {n: {"bytes": s.bytes, "dropped": s.file.dropped} for n, s in self._streams.items()},
-            "matched": {m.order.name: [f._asdict() for f in m.kept] for m in self._matchers if m.kept},
-            "match_counts": {m.order.name: m.count for m in self._matchers if m.count},
+            "matched": {m.order.name: [f._asdict() for f in m.kept] for m in matchers if m.kept},
+            "match_counts": {m.order.name: m.count for m in matchers if m.count},
         }
 
     def _open_stream(self, name: str, descriptor: int | None, matchers: Matchers) -> None:
