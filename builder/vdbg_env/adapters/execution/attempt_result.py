@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from vdbg_env.supervisor.state import lock_file, result_file
 LOST = "the supervisor was killed; what it had written is kept"
 _DAMAGED = f"its {result_file.NAME} is not the supervisor's: the workload, or somebody else, wrote there"
 _ENDED = ("by", "code", "signal", "core", "message")
+_CHUNK = 1 << 20
 _LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
 OWN_FILES = {
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json"),
@@ -32,22 +35,38 @@ OWN_FILES = {
 _ALWAYS_OURS = OWN_FILES - {"kernel.log", "hang.txt"}
 
 
-def observation(invocation: Invocation, directory: Path, literals: tuple[bytes, ...]) -> Observation:
+class Stopped(Exception):
+    """Raised by a check: what is left to do of the files is not done."""
+
+
+def observation(
+    invocation: Invocation, directory: Path, literals: tuple[bytes, ...], *, check: Callable[[], None] = lambda: None
+) -> Observation:
     """Return what was seen of an attempt that has ended; its artifacts are redacted in place first.
 
-    Without `ended.json` the end was not seen: `engine_lost`, with whatever was written until then.
+    Without `ended.json` the end was not seen: `engine_lost`, with whatever was written until then. Where `check` raises
+    Stopped, the files that are left are named in the notes.
     """
     notes = list(_cleared(directory))
-    seen = _told(invocation, directory)
+    seen = _reported(invocation, directory)
     notes += seen.notes
     for path in _foreign_files(directory):
-        looked = mask_artifact(path, literals)
-        if looked.masked and path.exists():
-            notes.append(f"{looked.masked} secrets masked in {path.relative_to(directory)}")
-        if looked.note:
-            notes.append(f"{path.relative_to(directory)}: {looked.note}")
-    artifacts = {rule.name: tuple(_artifacts(rule, directory, notes)) for rule in invocation.artifacts}
+        notes += _masked(path, path.relative_to(directory), literals, check)
+    artifacts = {rule.name: tuple(_artifacts(rule, directory, notes, check)) for rule in invocation.artifacts}
     return replace(seen, artifacts={name: found for name, found in artifacts.items() if found}, notes=tuple(notes))
+
+
+def _masked(path: Path, name: Path, literals: tuple[bytes, ...], check: Callable[[], None]) -> Iterator[str]:
+    """Mask the secrets of a file, and yield what is to be noted of it."""
+    try:
+        looked = mask_artifact(path, literals, check=check)
+    except Stopped:
+        yield f"{name}: not searched for secrets to its end, as the run was being ended: vdbg-env runs redact does that"
+        return
+    if looked.masked and path.exists():
+        yield f"{looked.masked} secrets masked in {name}"
+    if looked.note:
+        yield f"{name}: {looked.note}"
 
 
 def _cleared(directory: Path) -> Iterator[str]:
@@ -67,7 +86,7 @@ def _cleared(directory: Path) -> Iterator[str]:
         yield f"{name} was no file any more, for the workload had put something else there; that is removed"
 
 
-def _told(invocation: Invocation, directory: Path) -> Observation:
+def _reported(invocation: Invocation, directory: Path) -> Observation:
     """Return what the supervisor told of the end; where that was overwritten, the end was not seen."""
     try:
         return _observation(invocation, directory, _ending(directory))
@@ -127,7 +146,7 @@ def _foreign_files(directory: Path) -> Iterator[Path]:
             yield path
 
 
-def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str]) -> Iterator[Artifact]:
+def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str], check: Callable[[], None]) -> Iterator[Artifact]:
     found = 0
     for path in sorted(directory.glob(rule.glob)):
         if not path.is_file() or path.resolve() != directory.resolve() / path.relative_to(directory):
@@ -139,16 +158,41 @@ def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str]) -> Iterato
             notes.append(f"{path.name} is left where it is: {size} bytes, {rule.name} may have {rule.max_size}")
             continue
         found += 1
-        yield Artifact(
-            name=rule.name, path=str(path.relative_to(directory.parents[3])), size=size, sha256=_digest(path)
-        )
+        try:
+            digest = _digest(path, check)
+        except Stopped:
+            notes.append(f"{path.name} is left where it is: the run was being ended before it was read")
+            continue
+        yield Artifact(name=rule.name, path=str(path.relative_to(directory.parents[3])), size=size, sha256=digest)
     if rule.required and not found:
         notes.append(f"artifact {rule.name}: nothing matches {rule.glob}")
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _digest(path: Path, check: Callable[[], None]) -> str:
+    """Return the SHA-256 of a file; the holes of a sparse one are not read, which would take six times as long."""
+    digest, zeros = hashlib.sha256(), memoryview(bytes(_CHUNK))
+    with path.open("rb", buffering=0) as file:
+        size, at, data_at = os.fstat(file.fileno()).st_size, 0, 0
+        while at < size:
+            check()
+            if at >= data_at:
+                data_at = _next_data(file.fileno(), at, size)
+            if at < data_at:
+                piece: bytes | memoryview = zeros[: min(_CHUNK, data_at - at)]
+            elif not (piece := os.pread(file.fileno(), _CHUNK, at)):
+                break  # it was cut short
+            digest.update(piece)
+            at += len(piece)
+    return digest.hexdigest()
+
+
+def _next_data(descriptor: int, at: int, size: int) -> int:
+    try:
+        return os.lseek(descriptor, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole follows
+            return size
+        raise
 
 
 def _place(directory: Path) -> tuple[int, str]:

@@ -58,8 +58,7 @@ class LocalStep(SupervisedStep):
         self._survivors: list[Process] = []
         self._process = process
 
-    def cancel(self, *, firmly: bool = False) -> None:
-        """Ask the supervisor to end the tree; firmly by two signals at once, for two of a kind may be taken for one."""
+    def _ask_to_end(self, *, firmly: bool) -> None:
         for number in (signal.SIGTERM, signal.SIGINT) if firmly else (signal.SIGTERM,):
             if self._process is not None:
                 self._process.send_signal(number)  # does nothing when it has ended

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from vdbg_env.adapters.execution.attempt_result import observation
+from vdbg_env.adapters.execution.attempt_result import Stopped, observation
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
@@ -20,6 +21,7 @@ from vdbg_env.supervisor.job import Orders
 from vdbg_env.supervisor.state import lock_file, result_file
 
 POLL_S = 0.05
+READ_LIMIT_S = 1.5  # after a cancel, for the files that a step left behind
 
 
 class SupervisedStep(ABC):
@@ -29,6 +31,8 @@ class SupervisedStep(ABC):
         self._invocation = invocation
         self._directory = directory
         self._literals = tuple(os.fsencode(x) for x in order.literals)
+        self._reading: Future[Observation] | None = None
+        self._read_until = float("inf")
 
     def wait(self, timeout_s: float | None = None) -> Observation | None:
         """Wait for `ended.json`; an end that nobody wrote is `engine_lost`, and what still runs of it is killed.
@@ -57,12 +61,39 @@ class SupervisedStep(ABC):
             if left is not None and left <= 0:
                 return None
             self._sleep(left)
-        self._over()
-        return self._completed(observation(self._invocation, self._directory, self._literals))
+        if self._reading is None:
+            self._over()
+            self._reading = self._begin_to_read()
+        try:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            return self._completed(self._reading.result(left))
+        except TimeoutError:
+            if self._reading.done():  # it was the file system's
+                raise
+            return None
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Have the tree ended; of a step that has ended, stop reading what it left behind. Does not wait."""
+        self._read_until = 0.0 if firmly else min(self._read_until, time.monotonic() + READ_LIMIT_S)
+        if self._reading is None:
+            self._ask_to_end(firmly=firmly)
+
+    def _begin_to_read(self) -> Future[Observation]:
+        """Read in a thread what the step left behind: a core of many gigabytes must not keep a cancel waiting."""
+        if self._read_until < float("inf"):  # cancelled while it ran
+            self._read_until = max(self._read_until, time.monotonic() + READ_LIMIT_S)
+        pool = ThreadPoolExecutor(1, thread_name_prefix="read-step")
+        reading = pool.submit(observation, self._invocation, self._directory, self._literals, check=self._check)
+        pool.shutdown(wait=False)
+        return reading
+
+    def _check(self) -> None:
+        if time.monotonic() >= self._read_until:
+            raise Stopped
 
     @abstractmethod
-    def cancel(self, *, firmly: bool = False) -> None:
-        """See `StartedStep.cancel`."""
+    def _ask_to_end(self, *, firmly: bool) -> None:
+        """Ask the supervisor to end the tree; two signals at once are firm, as two of a kind may merge into one."""
 
     @abstractmethod
     def _lost(self) -> None:

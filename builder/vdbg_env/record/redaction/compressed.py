@@ -32,6 +32,7 @@ _ZIP, _7Z, _RAR = b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!"
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, zipfile.BadZipFile, RuntimeError, OSError)
 
 Opener = Callable[..., Any]
+Check = Callable[[], None]
 
 
 def _zstd(path: Path, mode: str) -> IO[bytes]:
@@ -65,10 +66,13 @@ class Looked(NamedTuple):
     note: str | None = None
 
 
-def mask_artifact(path: Path, literals: tuple[bytes, ...], *, limit: int = LIMIT) -> Looked:
+def mask_artifact(
+    path: Path, literals: tuple[bytes, ...], *, limit: int = LIMIT, check: Check = lambda: None
+) -> Looked:
     """Mask every secret of a file, `literals` and those the rules find, and keep its time of writing.
 
-    A compressed file is expanded up to `limit` bytes. Raises OSError where the file itself cannot be read or written.
+    A compressed file is expanded up to `limit` bytes. `check` is called about every mebibyte and may raise. Raises
+    OSError where the file itself cannot be read or written.
     """
     with path.open("rb") as file:
         head = file.read(8)
@@ -77,13 +81,13 @@ def mask_artifact(path: Path, literals: tuple[bytes, ...], *, limit: int = LIMIT
         _make_own(path)
     opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
     if opener:
-        looked = _compressed(path, opener, literals, limit)
+        looked = _compressed(path, opener, literals, limit, check)
     elif head.startswith(_ZIP):
-        looked = _zipped(path, literals, limit)
+        looked = _zipped(path, literals, limit, check)
     elif head.startswith((_7Z, _RAR)):
         looked = Looked(0, "an archive of this kind is not looked into for secrets")
     else:
-        looked = Looked(mask_file(path, literals))
+        looked = Looked(mask_file(path, literals, check=check))
     if looked.masked and path.exists():
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # the earliest core is told by its time
     return looked
@@ -95,15 +99,15 @@ def _make_own(path: Path) -> None:
         shutil.copyfileobj(shared, own, _CHUNK)
 
 
-def _compressed(path: Path, opener: Opener, literals: tuple[bytes, ...], limit: int) -> Looked:
+def _compressed(path: Path, opener: Opener, literals: tuple[bytes, ...], limit: int, check: Check) -> Looked:
     with _nameless(path) as (expanded, where):
         try:
             with opener(path, "rb") as source:
-                rest = _expand(source, expanded, limit)
+                rest = _expand(source, expanded, limit, check)
         except _DAMAGED as error:
             rest = f"it breaks off ({error})"
         expanded.flush()
-        found = mask_file(where, literals)
+        found = mask_file(where, literals, check=check)
         if rest:
             return _not_whole(path, found, rest)
         if found:
@@ -113,9 +117,9 @@ def _compressed(path: Path, opener: Opener, literals: tuple[bytes, ...], limit: 
     return Looked(found)
 
 
-def _zipped(path: Path, literals: tuple[bytes, ...], limit: int) -> Looked:
+def _zipped(path: Path, literals: tuple[bytes, ...], limit: int, check: Check) -> Looked:
     """Search the members of a zip, and its own bytes; it cannot be packed again as its program wrote it."""
-    found = mask_file(path, literals)
+    found = mask_file(path, literals, check=check)
     rest, left = None, limit
     try:
         with zipfile.ZipFile(path) as archive:
@@ -123,10 +127,10 @@ def _zipped(path: Path, literals: tuple[bytes, ...], limit: int) -> Looked:
                 if member.compress_type == zipfile.ZIP_STORED:
                     continue  # stored as it is: those bytes were seen already
                 with _nameless(path) as (expanded, where), archive.open(member) as source:
-                    rest = _expand(cast(_Readable, source), expanded, left)
+                    rest = _expand(cast(_Readable, source), expanded, left, check)
                     expanded.flush()
                     left -= expanded.tell()
-                    if mask_file(where, literals):
+                    if mask_file(where, literals, check=check):
                         return _withheld(path, found + 1, "a zip cannot be packed again as it was")
                 if rest:
                     break
@@ -135,10 +139,11 @@ def _zipped(path: Path, literals: tuple[bytes, ...], limit: int) -> Looked:
     return Looked(found, f"not looked into for secrets to its end: {rest}") if rest else Looked(found)
 
 
-def _expand(source: _Readable, target: IO[bytes], limit: int) -> str | None:
+def _expand(source: _Readable, target: IO[bytes], limit: int, check: Check) -> str | None:
     """Copy what is expanded, at most `limit` bytes, and say why that was not all."""
     left = limit
     while data := source.read1(min(_CHUNK, left + 1)):
+        check()
         target.write(data[:left])
         left -= len(data)
         if left < 0:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from vdbg_env.record.redaction.secrets import OVERLAP, SecretFinder
@@ -11,17 +13,22 @@ from vdbg_env.record.redaction.secrets import OVERLAP, SecretFinder
 _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 
 
-def mask_file(path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 20) -> int:
+def mask_file(
+    path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 20, check: Callable[[], None] = lambda: None
+) -> int:
     """Overwrite every secret in a file with as many `*`, in place, and return how many were found.
 
     The length stays, so an ELF core stays readable. A file with a NUL in its first 8 KiB counts as binary: there only
-    literals and tokens with a telling prefix are taken, for `://x@` in machine code is no address.
+    literals and tokens with a telling prefix are taken, for `://x@` in machine code is no address. Holes of a sparse
+    file are skipped. `check` is called for each window and may raise.
     """
     found, at = 0, 0
     with path.open("r+b") as file:
         finder = SecretFinder(literals, strict=b"\0" in file.read(8192))
         size = os.fstat(file.fileno()).st_size
         while at < size:
+            check()
+            at = _next_data(file.fileno(), at, size)
             data = os.pread(file.fileno(), window + OVERLAP, at)
             last = at + len(data) >= size
             # What begins in the overlap is left to the next window, which sees it whole.
@@ -34,6 +41,16 @@ def mask_file(path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 20)
             found += len(whole)
             at = _mask_to_end(file.fileno(), at + len(data)) if cut_off else at + step
     return found
+
+
+def _next_data(descriptor: int, at: int, size: int) -> int:
+    """Return where to continue behind a hole at `at`; what may begin in its last zeros is seen whole."""
+    try:
+        return max(at, os.lseek(descriptor, at, os.SEEK_DATA) - OVERLAP)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole follows
+            return size
+        raise
 
 
 def _mask_to_end(descriptor: int, at: int) -> int:

@@ -1,14 +1,16 @@
 """What is read of an attempt whose workload could write into its folder: nothing outside of it, and never for ever."""
 
+import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vdbg_env.adapters.execution.attempt_result import observation
 from vdbg_env.evidence.observation import EndedBy
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.invocation import ArtifactRule, Invocation
 from vdbg_env.supervisor.state import lock_file
 
 INVOCATION = Invocation(step="step", attempt=1, argv=("true",))
@@ -99,3 +101,16 @@ def test_a_lock_that_is_no_file_is_held_by_nobody(folder: Path, kind: str) -> No
             path.mkdir()
     assert not lock_file.is_held(str(folder))
     assert not lock_file.was_started(str(folder))
+
+
+def test_the_digest_of_a_sparse_file_is_that_of_all_its_bytes(folder: Path) -> None:
+    data = bytearray(9 << 20)
+    with (folder / "core.1").open("wb") as file:
+        for at in (0, 3 << 20, (7 << 20) + 4000):
+            file.seek(at)
+            file.write(b"data" * 500)
+            data[at : at + 2000] = b"data" * 500
+        file.truncate(len(data))
+    rule = ArtifactRule(name="core", glob="core.*")
+    (core,) = observation(replace(INVOCATION, artifacts=(rule,)), folder, ()).artifacts["core"]
+    assert (core.size, core.sha256) == (len(data), hashlib.sha256(data).hexdigest())

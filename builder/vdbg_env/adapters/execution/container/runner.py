@@ -130,8 +130,7 @@ class ContainerStep(SupervisedStep):
         """How the engine says that the container ended: beside the folder that the container could write, not in it."""
         return self._directory.with_name(f"{self._directory.name}.container.json")
 
-    def cancel(self, *, firmly: bool = False) -> None:
-        """Ask the supervisor to end the tree; firmly by two signals at once, for two of a kind may be taken for one."""
+    def _ask_to_end(self, *, firmly: bool) -> None:
         self._asked = True
         for number in (signal.SIGTERM, signal.SIGINT) if firmly else (signal.SIGTERM,):
             self._containers.signal(self.mark, number)
