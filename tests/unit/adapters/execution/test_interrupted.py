@@ -10,7 +10,7 @@ from tests.support.steps import place, python, runner
 from vdbg_env.application.ports import StartedStep
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.redaction.masking import mask_file
-from vdbg_env.runbook.invocation import ArtifactRule, Matcher
+from vdbg_env.runbook.model import ArtifactRule, Matcher
 
 SLOW = Matcher(name="slow", pattern="foo.*bar.*baz.*qux")
 BAIT = "import time\nfor _ in range(4000): print('foobarbaz' * 800, flush=True)\ntime.sleep(60)"
