@@ -50,7 +50,7 @@ from vdbg_env.runbook.model import (
 )
 from vdbg_env.runbook.state import AskPerson, Facts, StepResult, UseBuiltin
 from vdbg_env.supervisor.job import MatcherOrder
-from vdbg_env.supervisor.output.capture import LineMatcher, Matchers
+from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 
 PATTERNS = (
     "an illegal memory access was encountered|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -186,7 +186,7 @@ def matching(home: Path, size: int = 200 << 20, runs: int = 5) -> None:
 def matched_in(log: Path) -> float:
     """Return how many seconds our matchers take for a file."""
     orders = (MatcherOrder(name=p[:9], pattern=p, take="all", needles=needles(p)) for p in PATTERNS)
-    matchers = Matchers([LineMatcher(order) for order in orders])
+    matchers = Matchers([LineMatcher(order) for order in orders], SearchTimer())
     began, lines, offset = time.perf_counter(), 0, 0
     with log.open("rb") as file:
         rest = b""
