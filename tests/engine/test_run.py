@@ -25,6 +25,8 @@ from vdbg_env.image.container.run_settings import DumpVolume, Gpu, RunSettings
 
 pytestmark = pytest.mark.engine
 
+# Twenty bytes of a core, as /bin/sh prints them.
+CORE = r"printf '\177ELF\002\001\001\000\000\000\000\000\000\000\000\000\004\000\076\000'"
 SETTINGS = RunSettings(image=BASE, gpu=Gpu(by="none"), dumps=None, shm_bytes=1 << 30)
 
 
@@ -110,27 +112,33 @@ def test_dumps_outlive_the_container_and_their_volume_is_labelled(
     containers: DockerContainers, docker_engine: Engine, volume: str
 ) -> None:
     settings = replace(
-        SETTINGS, dumps=DumpVolume(source=volume), command=("sh", "-c", r"printf '\037\213x' > '/dumps/a core 1.gz'")
+        SETTINGS, dumps=DumpVolume(source=volume), command=("sh", "-c", f"{CORE} | gzip > '/dumps/a core 1.gz'")
     )
     assert containers.run(settings, lambda _: None) == 0
     found = docker_engine.client.inspect_volume(volume)
     assert found["Labels"] == {"dev.vdbg-env.purpose": "dumps"}
     dumps = open_dumps(docker_engine, containers, volume)
-    assert [(d.path, d.size, d.kind) for d in dumps.list()] == [("a core 1.gz", 3, "compressed")]
+    assert [(d.path, d.kind) for d in dumps.list()] == [("a core 1.gz", "compressed")]
+    assert dumps.is_ours()
 
 
 def test_a_volume_whose_folder_is_closed_to_us_is_read_through_a_container(
     containers: DockerContainers, docker_engine: Engine, volume: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(VolumeDumps, "_image", lambda _: BASE)
-    script = r"mkdir /dumps/sub; printf 'one' > '/dumps/sub/a b'; printf '\037\213x' > '/dumps/core.gz'; : > /dumps/e"
+    script = f"mkdir /dumps/sub; printf 'one' > '/dumps/sub/a b'; {CORE} | gzip > /dumps/core.gz; : > /dumps/e"
     containers.run(replace(SETTINGS, dumps=DumpVolume(source=volume), command=("sh", "-c", script)), lambda _: None)
-    store = VolumeDumps(docker_engine, containers, volume)
+    store = VolumeDumps(docker_engine, containers, volume, ours=False)
     in_place = open_dumps(docker_engine, containers, volume)
     assert [(d.path, d.size, d.kind) for d in store.list()] == [(d.path, d.size, d.kind) for d in in_place.list()]
     with store.read("sub/a b") as pieces:
         assert b"".join(pieces) == b"one"
-    store.remove(["sub/a b", "gone"])
+    listed = {dump.path: dump for dump in store.list()}
+    store.remove([listed["sub/a b"], replace(listed["e"], path="gone")])
+    assert [(d.path, d.kind) for d in store.list()] == [("core.gz", "compressed"), ("e", "other")]
+    assert not store.is_ours()
+    store.adopt()
+    assert store.is_ours()
     assert [d.path for d in store.list()] == ["core.gz", "e"]
     with pytest.raises(BadInput), store.read("sub/a b"):
         pass

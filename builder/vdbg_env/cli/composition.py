@@ -130,7 +130,8 @@ def containers() -> ContainerRunner:
 
 def dump_store(place: DumpVolume) -> DumpStore:
     from vdbg_env.adapters.docker.client import connect
-    from vdbg_env.adapters.docker.dump_volumes import FolderDumps, open_dumps
+    from vdbg_env.adapters.docker.dump_volumes import open_dumps
+    from vdbg_env.adapters.files.dump_folder import FolderDumps
 
     if place.kind == "bind":
         return FolderDumps(Path(place.source))

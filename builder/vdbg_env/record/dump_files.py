@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,12 +10,12 @@ from vdbg_env.common.size import size_text
 
 DumpKind = Literal["gpu-core", "host-core", "compressed", "other"]
 HEAD_BYTES = 64
+PACKED_HEAD_BYTES = 1 << 20  # of a compressed file: its first block must be whole for its first bytes to be known
 
 _ELF = b"\x7fELF"
 _ET_CORE = 4
 _EM_CUDA = 190  # elf.h; cuda-gdb writes its cores as ELF files of this machine
-_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"\x04\x22\x4d\x18")
-_DUMP_NAME = re.compile(r"core|nvcudmp|cudacoredump|dump", re.IGNORECASE)
+_GZIP, _BZIP2, _XZ, _ZSTD, _LZ4 = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +57,58 @@ class Exported:
     sha256: str
 
 
-def kind_of(path: str, head: bytes) -> DumpKind:
-    """Tell a file's kind by its first bytes (`HEAD_BYTES` are enough); a name alone makes nothing a dump."""
-    if head.startswith(_ELF) and len(head) >= 20:
-        order: Literal["little", "big"] = "big" if head[5] == 2 else "little"
-        file_type, machine = int.from_bytes(head[16:18], order), int.from_bytes(head[18:20], order)
-        if file_type == _ET_CORE:
-            return "gpu-core" if machine == _EM_CUDA else "host-core"
-    if head.startswith(_COMPRESSED) and _DUMP_NAME.search(path.rpartition("/")[2]):
-        return "compressed"
-    return "other"
+def kind_of(head: bytes) -> DumpKind:
+    """Return a file's kind by its first bytes, `HEAD_BYTES` of them, or `PACKED_HEAD_BYTES` where it `is_packed`.
+
+    A compressed file is a dump where it expands to one; a name makes nothing a dump.
+    """
+    if is_packed(head):
+        return "other" if _core_kind(_expanded(head)) is None else "compressed"
+    return _core_kind(head) or "other"
+
+
+def is_packed(head: bytes) -> bool:
+    """Return whether a file that begins like this is compressed."""
+    return head.startswith((_GZIP, _BZIP2, _XZ, _ZSTD, _LZ4))
+
+
+def _core_kind(head: bytes) -> Literal["gpu-core", "host-core"] | None:
+    if not head.startswith(_ELF) or len(head) < 20:
+        return None
+    order: Literal["little", "big"] = "big" if head[5] == 2 else "little"
+    file_type, machine = int.from_bytes(head[16:18], order), int.from_bytes(head[18:20], order)
+    if file_type != _ET_CORE:
+        return None
+    return "gpu-core" if machine == _EM_CUDA else "host-core"
+
+
+def _expanded(head: bytes) -> bytes:
+    """Return the first bytes that a compressed file expands to; none where it is damaged or not enough of it is given.
+
+    The libraries are loaded here, as most commands never need them.
+    """
+    import bz2
+    import io
+    import lzma
+    import zlib
+
+    import lz4.frame
+    import zstandard
+
+    try:
+        if head.startswith(_GZIP):
+            return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+        if head.startswith(_BZIP2):
+            return bz2.BZ2Decompressor().decompress(head, HEAD_BYTES)
+        if head.startswith(_XZ):
+            return lzma.LZMADecompressor(memlimit=256 << 20).decompress(head, HEAD_BYTES)
+        if head.startswith(_ZSTD):
+            return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(head)).read(HEAD_BYTES)
+        unpacker = lz4.frame.LZ4FrameDecompressor()
+        expanded: bytes = unpacker.decompress(head, max_length=HEAD_BYTES)
+        return expanded
+    except (OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError, zstandard.ZstdError):
+        return b""
 
 
 def retire(dumps: Sequence[Dump], retention: Retention, *, now: float) -> tuple[Removal, ...]:

@@ -1,11 +1,18 @@
+import bz2
+import gzip
+import lzma
+import random
 import struct
+from collections.abc import Callable
 
+import lz4.frame
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vdbg_env.common.size import size_text
-from vdbg_env.record.dump_files import Dump, DumpKind, Retention, age_text, kind_of, retire
+from vdbg_env.record.dump_files import PACKED_HEAD_BYTES, Dump, DumpKind, Retention, age_text, kind_of, retire
 
 DAY = 86400.0
 NOW = 1_800_000_000.0
@@ -19,22 +26,36 @@ def dump(path: str, *, size: int = 10, age: float = 0.0, kind: DumpKind = "gpu-c
     return Dump(path=path, size=size, modified=NOW - age, kind=kind)
 
 
+PACKERS: list[Callable[[bytes], bytes]] = [
+    gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor().compress, lz4.frame.compress,
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("path", "head", "kind"),
+    ("head", "kind"),
     [
-        ("core_host_7.nvcudmp", elf(4, 190), "gpu-core"),
-        ("core.7", elf(4, 62), "host-core"),
-        ("libkernels.so", elf(3, 62), "other"),
-        ("kernel.cubin", elf(2, 190), "other"),
-        ("core.nvcudmp.gz", b"\x1f\x8b\x08" + bytes(20), "compressed"),
-        ("model.tar.gz", b"\x1f\x8b\x08" + bytes(20), "other"),
-        ("core", b"not a core", "other"),
-        ("core", b"\x7fELF", "other"),
-        ("empty.nvcudmp", b"", "other"),
+        (elf(4, 190), "gpu-core"),
+        (elf(4, 62), "host-core"),
+        (elf(3, 62), "other"),
+        (elf(2, 190), "other"),
+        (b"not a core", "other"),
+        (b"\x7fELF", "other"),
+        (b"", "other"),
     ],
 )
-def test_a_file_is_a_dump_by_what_it_holds(path: str, head: bytes, kind: DumpKind) -> None:
-    assert kind_of(path, head) == kind
+def test_a_file_is_a_dump_by_its_content(head: bytes, kind: DumpKind) -> None:
+    assert kind_of(head) == kind
+
+
+@pytest.mark.parametrize("pack", PACKERS)
+def test_a_compressed_file_is_a_dump_by_what_it_expands_to(pack: Callable[[bytes], bytes]) -> None:
+    """`mydb_dump.sql.gz` and `model_scores.json.gz` were removed for their names."""
+    assert kind_of(pack(elf(4, 190) + bytes(100_000))) == "compressed"
+    assert kind_of(pack(elf(4, 62) + random.Random(0).randbytes(3 << 20))[:PACKED_HEAD_BYTES]) == "compressed"
+    assert kind_of(pack(b"INSERT INTO dump VALUES (1);\n" * 1000)) == "other"
+    assert kind_of(pack(elf(3, 62))) == "other"
+    assert kind_of(pack(b"")) == "other"
+    assert kind_of(pack(elf(4, 190))[:9]) == "other"
 
 
 def test_retention_removes_the_oldest_and_says_why() -> None:
@@ -73,9 +94,9 @@ def test_what_is_left_fits_the_quota_and_is_newer_than_what_goes(dumps: list[Dum
     assert all(g.modified <= d.modified for g in gone for d in left)
 
 
-@given(st.binary(max_size=70), st.text(max_size=8))
-def test_no_bytes_stop_the_reader(head: bytes, path: str) -> None:
-    assert kind_of(path, head) in {"gpu-core", "host-core", "compressed", "other"}
+@given(st.binary(max_size=70), st.sampled_from([b"", *(pack(b"")[:4] for pack in PACKERS)]))
+def test_no_bytes_stop_the_reader(rest: bytes, magic: bytes) -> None:
+    assert kind_of(magic + rest) in {"gpu-core", "host-core", "compressed", "other"}
 
 
 def test_sizes_and_ages_read_as_a_person_says_them() -> None:

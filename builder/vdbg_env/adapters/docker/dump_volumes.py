@@ -1,22 +1,22 @@
-"""Dump volumes: a folder read in place, or a named volume read through a container that only looks inside."""
+"""Dumps in a named volume, read in place where its folder may be, else through a container that only looks inside."""
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
 from docker import errors
 
 from vdbg_env.adapters.docker.archive import container_archive
-from vdbg_env.adapters.docker.client import Engine, engine_errors
+from vdbg_env.adapters.docker.client import OUR_LABEL, Engine, engine_errors
 from vdbg_env.adapters.docker.create import created, tool_container
+from vdbg_env.adapters.files.dump_folder import MARKER, FolderDumps
 from vdbg_env.application.ports import ContainerRunner, DumpStore
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.container.run_settings import DUMPS, DumpVolume
-from vdbg_env.record.dump_files import HEAD_BYTES, Dump, kind_of
+from vdbg_env.record.dump_files import HEAD_BYTES, PACKED_HEAD_BYTES, Dump, kind_of
 
 _CHUNK = 1 << 20
 
@@ -24,93 +24,50 @@ _CHUNK = 1 << 20
 # may hold anything else.
 _LIST = rf"""cd {DUMPS} && find . -type f -printf '%s %T@ %P\0' | while IFS= read -r -d '' entry; do
   name=${{entry#* }}; name=${{name#* }}
-  head=$(head -c {HEAD_BYTES} -- "$name" | od -An -v -tx1 | tr -d ' \n')
+  bytes={HEAD_BYTES}
+  case $(head -c 6 -- "$name" | od -An -v -tx1 | tr -d ' \n') in
+    1f8b*|425a68*|fd377a585a00*|28b52ffd*|04224d18*) bytes={PACKED_HEAD_BYTES} ;;
+  esac
+  head=$(head -c $bytes -- "$name" | od -An -v -tx1 | tr -d ' \n')
   printf '%s %s\0' "$head" "$entry"
 done"""
-
-
-class FolderDumps:
-    """Dumps in a folder of this machine; links are not followed, so nothing outside it is ever touched."""
-
-    def __init__(self, folder: Path, *, name: str | None = None) -> None:
-        self._folder = folder
-        self._name = name or str(folder)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def list(self) -> tuple[Dump, ...]:
-        """See `DumpStore.list`."""
-        try:
-            found = sorted(self._folder.rglob("*")) if self._folder.exists() else []
-            return tuple(dump for path in found if (dump := self._dump(path)) is not None)
-        except OSError as error:
-            raise _unreadable(self._name, error) from error
-
-    def _dump(self, path: Path) -> Dump | None:
-        seen = path.lstat()
-        if not stat.S_ISREG(seen.st_mode):
-            return None
-        with path.open("rb") as stream:
-            head = stream.read(HEAD_BYTES)
-        relative = str(path.relative_to(self._folder))
-        return Dump(path=relative, size=seen.st_size, modified=seen.st_mtime, kind=kind_of(relative, head))
-
-    def remove(self, paths: Sequence[str]) -> None:
-        """See `DumpStore.remove`."""
-        for path in paths:
-            try:
-                self._inside(path).unlink(missing_ok=True)
-            except OSError as error:
-                raise BadInput(
-                    f"cannot remove {path}: {error.strerror}", cause="it belongs to another user", next_step="use sudo"
-                ) from error
-
-    def read(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
-        """See `DumpStore.read`."""
-        return self._read(path)
-
-    @contextmanager
-    def _read(self, path: str) -> Iterator[Iterator[bytes]]:
-        try:
-            stream = self._inside(path).open("rb")
-        except OSError as error:
-            raise _unreadable(f"{self._name}/{path}", error) from error
-        with stream:
-            yield _pieces(stream)
-
-    def _inside(self, path: str) -> Path:
-        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise BadInput(f"{path!r} is not inside {self._name}")
-        return self._folder / path
 
 
 class VolumeDumps:
     """Dumps in a named volume, seen through a container of an image of ours that has a shell and find."""
 
-    def __init__(self, engine: Engine, containers: ContainerRunner, volume: str) -> None:
+    def __init__(self, engine: Engine, containers: ContainerRunner, volume: str, *, ours: bool) -> None:
         self._engine = engine
         self._containers = containers
         self._volume = volume
+        self._ours = ours
 
     @property
     def name(self) -> str:
         return f"volume {self._volume}"
 
+    def is_ours(self) -> bool:
+        """See `DumpStore.is_ours`."""
+        return self._ours or self._run(["bash", "-c", f"test -f {DUMPS}/{MARKER} && echo yes || true"]) == "yes\n"
+
+    def adopt(self) -> None:
+        """See `DumpStore.adopt`."""
+        self._run(["touch", f"{DUMPS}/{MARKER}"])
+
     def list(self) -> tuple[Dump, ...]:
         """See `DumpStore.list`: one line for each file, its first bytes in hexadecimal, its name up to a zero byte."""
         entries = self._run(["bash", "-c", _LIST]).split("\0")
-        return tuple(sorted((self._dump(entry) for entry in entries if entry), key=lambda dump: dump.path))
+        dumps = sorted((self._dump(entry) for entry in entries if entry), key=lambda dump: dump.path)
+        return tuple(dump for dump in dumps if dump.path != MARKER)
 
     def _dump(self, entry: str) -> Dump:
         head, size, modified, path = entry.split(" ", 3)
-        return Dump(path=path, size=int(size), modified=float(modified), kind=kind_of(path, bytes.fromhex(head)))
+        return Dump(path=path, size=int(size), modified=float(modified), kind=kind_of(bytes.fromhex(head)))
 
-    def remove(self, paths: Sequence[str]) -> None:
-        """See `DumpStore.remove`."""
-        for start in range(0, len(paths), 500):
-            self._run(["rm", "-f", "--", *(f"{DUMPS}/{path}" for path in paths[start : start + 500])])
+    def remove(self, dumps: Sequence[Dump]) -> None:
+        """See `DumpStore.remove`; the container sees the volume alone, so a link leads nowhere else."""
+        for start in range(0, len(dumps), 500):
+            self._run(["rm", "-f", "--", *(f"{DUMPS}/{dump.path}" for dump in dumps[start : start + 500])])
 
     def read(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
         """See `DumpStore.read`."""
@@ -171,9 +128,10 @@ def open_dumps(engine: Engine, containers: ContainerRunner, volume: str) -> Dump
                 next_step="vdbg-env run -- COMMAND, or name a folder: --dumps /PATH",
             ) from error
     folder = Path(str(found.get("Mountpoint") or ""))
+    ours = (found.get("Labels") or {}).get(f"{OUR_LABEL}.purpose") == "dumps"
     if found.get("Driver") == "local" and _readable(folder):
-        return FolderDumps(folder, name=f"volume {volume}")
-    return VolumeDumps(engine, containers, volume)
+        return FolderDumps(folder, name=f"volume {volume}", ours=ours)
+    return VolumeDumps(engine, containers, volume, ours=ours)
 
 
 def _readable(folder: Path) -> bool:
@@ -187,7 +145,3 @@ def _readable(folder: Path) -> bool:
 def _pieces(stream: IO[bytes]) -> Iterator[bytes]:
     while piece := stream.read(_CHUNK):
         yield piece
-
-
-def _unreadable(what: str, error: OSError) -> BadInput:
-    return BadInput(f"cannot read {what}: {error.strerror}", cause="it belongs to another user", next_step="use sudo")

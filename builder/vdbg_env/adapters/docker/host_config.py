@@ -14,6 +14,7 @@ from typing import Any
 from docker import errors, types
 
 from vdbg_env.adapters.docker.client import OUR_LABEL, Engine
+from vdbg_env.adapters.files.dump_folder import FolderDumps
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.run_settings import DUMPS, SECCOMP_FILE, DumpVolume, Gpu, RunSettings
@@ -115,12 +116,15 @@ def _dump_mount(engine: Engine, dumps: DumpVolume) -> types.Mount:
     if dumps.kind == "bind":
         try:
             # Closed to others: root of a container may leave anything here.
+            missing = not Path(dumps.source).exists()
             Path(dumps.source).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
                 f"cannot create the dump folder {dumps.source}: {error.strerror}",
                 next_step="name a folder that you may write to",
             ) from error
+        if missing:
+            FolderDumps(Path(dumps.source)).adopt()
     else:
         with suppress(errors.APIError):  # it exists already
             engine.client.create_volume(dumps.source, labels={f"{OUR_LABEL}.purpose": "dumps"})

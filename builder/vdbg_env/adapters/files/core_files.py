@@ -80,7 +80,7 @@ def _is_dump(path: Path) -> bool:
         return True
     try:
         with path.open("rb") as file:
-            return kind_of(path.name, file.read(HEAD_BYTES)) == "gpu-core"
+            return kind_of(file.read(HEAD_BYTES)) == "gpu-core"
     except OSError:  # nothing says that it is a dump
         return False
 

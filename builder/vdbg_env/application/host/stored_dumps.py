@@ -13,10 +13,14 @@ from vdbg_env.record.dump_files import Dump, Exported, Removal, Retention, retir
 
 @dataclass(frozen=True, kw_only=True)
 class PruneRequest:
-    """What to keep, and whether to remove the rest or only to list it."""
+    """What to keep, and whether to remove the rest or only to list it.
+
+    With `adopt`, a place that we did not make is from now on one whose dumps may be removed.
+    """
 
     retention: Retention
     remove: bool = False
+    adopt: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +57,25 @@ def list_dumps(store: DumpStore, *, now: float) -> DumpList:
 
 
 def prune_dumps(request: PruneRequest, store: DumpStore, *, now: float) -> Prune:
-    """Decide what to remove and remove it if asked to; raises BadInput when no rule was given."""
+    """Decide what to remove and remove it if asked to.
+
+    Raises BadInput when no rule was given, or the place is neither ours nor adopted.
+    """
     if request.retention == Retention():
         raise BadInput(
             "nothing says what to keep", next_step="vdbg-env dumps prune --keep 5, --older-than 7d or --max-size 50g"
         )
     removals = retire(store.list(), request.retention, now=now)
+    if request.remove and not store.is_ours():
+        if not request.adopt:
+            raise BadInput(
+                f"{store.name} was not made by vdbg-env, so nothing in it is removed",
+                cause="other programs may keep cores there too",
+                next_step="look at what would go, without --yes; then the same with --adopt, which is needed once",
+            )
+        store.adopt()
     if request.remove:
-        store.remove([removal.dump.path for removal in removals])
+        store.remove([removal.dump for removal in removals])
     return Prune(place=store.name, removed=request.remove, removals=removals)
 
 

@@ -21,14 +21,25 @@ class DumpStore(Protocol):
         ...
 
     def list(self) -> tuple[Dump, ...]:
-        """Return every file, each with its kind by its first bytes; an empty or missing place holds none.
+        """Return every file, each with its kind by its first bytes; none where the place is empty or missing.
 
         Raises BadInput when it cannot be read.
         """
         ...
 
-    def remove(self, paths: Sequence[str]) -> None:
-        """Remove these files; one that is gone already is no error."""
+    def is_ours(self) -> bool:
+        """Return whether we made this place for dumps, or a person said that it is one (`adopt`)."""
+        ...
+
+    def adopt(self) -> None:
+        """Mark the place as one whose dumps may be removed; raises BadInput when it cannot be written."""
+        ...
+
+    def remove(self, dumps: Sequence[Dump]) -> None:
+        """Remove these files, and nothing outside of the place; one that is gone already is no error.
+
+        Raises BadInput, when all others are removed, where one is not the file that was listed.
+        """
         ...
 
     def read(self, path: str) -> AbstractContextManager[Iterator[bytes]]:

@@ -61,12 +61,14 @@ def list_command(place: str, as_json: bool) -> int:
 @click.option("--older-than", metavar="AGE", help="Remove those older than this, as in 12h or 7d.")
 @click.option("--max-size", metavar="SIZE", help="Remove the oldest until the rest fits, as in 50g.")
 @click.option("--yes", is_flag=True, help="Remove them; without this they are only shown.")
+@click.option("--adopt", is_flag=True, help="Allow it in a place that vdbg-env did not make; needed once.")
 def prune_command(
-    place: str, as_json: bool, keep: int | None, older_than: str | None, max_size: str | None, yes: bool
+    place: str, as_json: bool, keep: int | None, older_than: str | None, max_size: str | None, yes: bool, adopt: bool
 ) -> int:
     """Show what the rules would remove, and remove it with --yes.
 
-    Only files that are dumps by what they hold are ever removed: GPU cores, host cores, compressed ones.
+    Only files that are dumps by their content are ever removed: GPU cores, host cores, compressed ones. Of a folder or
+    volume that vdbg-env did not make, nothing is removed until --adopt was given.
 
     \b
     Example:
@@ -78,7 +80,7 @@ def prune_command(
         older_than_s=_seconds(older_than) if older_than is not None else None,
         max_bytes=parse_size(max_size, "--max-size") if max_size is not None else None,
     )
-    request = PruneRequest(retention=retention, remove=yes)
+    request = PruneRequest(retention=retention, remove=yes, adopt=adopt)
     found = prune_dumps(request, composition.dump_store(parse_dumps(place)), now=time.time())
     click.echo(report.as_json(found) if as_json else report.prune_text(found), nl=False)
     return 0

@@ -318,7 +318,7 @@ def test_another_engine_adopts_what_runs_and_what_has_ended(tmp_path: Path) -> N
     assert stdout(tmp_path) == b"up\ndone\n"
     again = runner(tmp_path).adopt(invocation, directory)
     assert again is not None
-    assert again.wait(0) == first.wait(0) == found
+    assert again.wait(10) == first.wait(10) == found
 
 
 def test_what_was_never_started_cannot_be_adopted(tmp_path: Path) -> None:

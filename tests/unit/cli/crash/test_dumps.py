@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
+from vdbg_env.adapters.files.dump_folder import MARKER
 from vdbg_env.application.host.stored_dumps import DumpList, Export, Prune
 from vdbg_env.record.dump_files import Dump, Exported, Removal
 from vdbg_env.report import stored_dumps as report
@@ -38,6 +39,7 @@ def place(tmp_path: Path) -> Path:
         path.write_bytes(data)
         os.utime(path, (time.time() - age,) * 2)
     (folder / "link.nvcudmp").symlink_to("/etc/passwd")
+    (folder / MARKER).touch()
     return folder
 
 
@@ -79,6 +81,17 @@ def test_prune_only_shows_until_it_is_told_yes(place: Path) -> None:
     assert "removed 1 dump," in vdbg_env(*argv, "--yes").stdout
     assert not (place / "rank5/old.nvcudmp").exists()
     assert (place / "notes.txt").exists() and (place / "new.nvcudmp").exists()
+
+
+def test_a_folder_that_is_not_ours_is_pruned_only_when_it_is_adopted(place: Path) -> None:
+    (place / MARKER).unlink()
+    argv = ("dumps", "prune", "--dumps", str(place), "--older-than", "7d")
+    assert "would remove 1 dump," in vdbg_env(*argv).stdout
+    ran = vdbg_env(*argv, "--yes")
+    assert (ran.status, (place / "rank5/old.nvcudmp").exists()) == (2, True)
+    assert "--adopt" in ran.stderr
+    assert "removed 1 dump," in vdbg_env(*argv, "--yes", "--adopt").stdout
+    assert (place / MARKER).is_file()
 
 
 def test_prune_without_a_rule_is_refused(place: Path) -> None:
