@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor import job as orders
 from vdbg_env.supervisor.processes import attempt_tree
 from vdbg_env.supervisor.processes.proc import Process
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor.processes.signals import send
+from vdbg_env.supervisor.state import lock_file, result_file
 from vdbg_env.supervisor.watch import helpers
 
 
@@ -44,6 +46,9 @@ class LocalProcesses:
         where = directory.resolve()
         if not has_ended(where) and not lock_file.was_started(str(where)):
             return None
+        supervisor = lock_file.holder(str(where))
+        if supervisor and supervisor.state in "Tt":
+            send([supervisor], signal.SIGCONT)  # a stopped one would never end the step
         return LocalStep(invocation, where, orders_for(invocation, where, self._settings), None)
 
 
@@ -57,18 +62,29 @@ class LocalStep(SupervisedStep):
         self._mark = order.env[helpers.MARK]
         self._survivors: list[Process] = []
         self._process = process
+        self._given_up = False
 
     def _ask_to_end(self, *, firmly: bool) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT) if firmly else (signal.SIGTERM,):
-            if self._process is not None:
+        numbers = (signal.SIGTERM, signal.SIGINT) if firmly else (signal.SIGTERM,)
+        if self._process is not None:
+            for number in (*numbers, signal.SIGCONT):  # a stopped supervisor would never see the others
                 self._process.send_signal(number)  # does nothing when it has ended
-            elif (pid := lock_file.holder(str(self._directory))) and lock_file.is_held(str(self._directory)):
-                os.kill(pid, number)
+        elif supervisor := lock_file.holder(str(self._directory)):
+            for number in numbers:
+                send([supervisor], number)
+        elif not self._given_up:
+            self._given_up = True  # whoever holds the lock is not our supervisor
+            self._lost()
+
+    def _runs(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        return not self._given_up and super()._runs()
 
     def _sleep(self, left: float | None) -> None:
-        pid = lock_file.holder(str(self._directory))
+        supervisor = self._process or lock_file.holder(str(self._directory))
         try:
-            descriptor = os.pidfd_open(pid) if pid is not None else -1
+            descriptor = os.pidfd_open(supervisor.pid) if supervisor else -1
         except OSError:
             descriptor = -1
         if descriptor < 0:
@@ -82,7 +98,7 @@ class LocalStep(SupervisedStep):
     def _lost(self) -> None:
         """Kill what is left: the supervisor's first child died with it, that child's orphans did not."""
         where = str(self._directory)
-        recorded = [path for path in lock_file.values(where, "cgroup") if isinstance(path, str)]
+        recorded = lock_file.values(where, "cgroup")
         self._survivors = attempt_tree.end(where, helpers.MARK, self._mark, recorded=recorded)
 
     def _completed(self, seen: Observation) -> Observation:
@@ -90,5 +106,10 @@ class LocalStep(SupervisedStep):
         return replace(seen, notes=(*seen.notes, *left))
 
     def _over(self) -> None:
-        if self._process is not None:
-            self._process.wait()
+        """Take the supervisor's status; of one that was killed no end is believed, as the workload can write one."""
+        if self._process is None:
+            self._lost()
+        elif self._process.wait() < 0:
+            with suppress(OSError):
+                (self._directory / result_file.NAME).unlink()
+            self._lost()

@@ -35,7 +35,7 @@ class SupervisedStep(ABC):
         self._read_until = float("inf")
 
     def wait(self, timeout_s: float | None = None) -> Observation | None:
-        """Wait for `ended.json`; an end that nobody wrote is `engine_lost`, and what still runs of it is killed.
+        """Wait until the supervisor is gone; without an `ended.json` it was lost, and what still runs is killed.
 
         Raises HostNotAble when the record cannot be read any more; the step has then been ended.
         """
@@ -53,14 +53,13 @@ class SupervisedStep(ABC):
 
     def _waited(self, timeout_s: float | None) -> Observation | None:
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while not has_ended(self._directory):
-            if not lock_file.is_held(str(self._directory)) and not has_ended(self._directory):
-                self._lost()
-                break
+        while self._runs():
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 return None
             self._sleep(left)
+        if self._reading is None and not has_ended(self._directory):
+            self._lost()
         if self._reading is None:
             self._over()
             self._reading = self._begin_to_read()
@@ -94,6 +93,10 @@ class SupervisedStep(ABC):
     @abstractmethod
     def _ask_to_end(self, *, firmly: bool) -> None:
         """Ask the supervisor to end the tree; two signals at once are firm, as two of a kind may merge into one."""
+
+    def _runs(self) -> bool:
+        """Return whether a supervisor lives, by what the workload cannot write."""
+        return lock_file.is_held(str(self._directory))
 
     @abstractmethod
     def _lost(self) -> None:

@@ -13,7 +13,7 @@ import stat
 import time
 from typing import Any
 
-from vdbg_env.supervisor.processes.proc import process
+from vdbg_env.supervisor.processes.proc import Process, open_files, process
 from vdbg_env.supervisor.state.ownership import give_back
 from vdbg_env.supervisor.writing import write_whole
 
@@ -57,42 +57,80 @@ def is_held(directory: str) -> bool:
     return False
 
 
-def holder(directory: str) -> int | None:
-    """Return the pid of the last supervisor that took the lock; None when there never was one."""
-    pids = [int(pid) for pid in values(directory, "pid") if pid is not None]
-    return pids[-1] if pids else None
+def holder(directory: str) -> Process | None:
+    """Return the supervisor that has the lock; None where none is known to.
+
+    The workload can write the file. So a process counts only when it was started when the line says, and has this very
+    file open: nothing else may be signalled for what is written here.
+    """
+    lock = _opened(directory)
+    if lock is None:
+        return None
+    try:
+        file = os.fstat(lock)
+        for state in reversed(_lines(lock)):
+            pid, start = state.get("pid"), state.get("start")
+            if isinstance(pid, int) and pid > 1 and (found := process(pid)) and found.start == start:
+                return found if _has_open(pid, file) else None
+    finally:
+        os.close(lock)
+    return None
 
 
-def values(directory: str, name: str) -> list[str | int | None]:
-    """Return what supervisors wrote under `name`, the oldest first."""
-    return [state[name] for state in _said(directory) if name in state]
+def values(directory: str, name: str) -> list[str]:
+    """Return the texts that supervisors wrote under `name`, the oldest first; the workload may have written others."""
+    return [text for state in _said(directory) if isinstance(text := state.get(name), str)]
 
 
-def was_started(directory: str) -> bool:
-    """Whether the workload was ever started here.
+def was_started(directory: str, *, limit_s: float = 30.0) -> bool:
+    """Return whether the workload was ever started here.
 
     A supervisor that waits for its orders still has them to read when its engine died right after sending them: only
-    when it has gone on, or has gone away, is there an answer.
+    when it has continued, or has gone away, is there an answer. After `limit_s` it counts as started.
     """
+    until = time.monotonic() + limit_s
     while True:
         supervised = is_held(directory)
-        if any(state["state"] != "waiting" for state in _said(directory)):
+        if any(state != "waiting" for state in values(directory, "state")):
             return True
         if not supervised:
             return False
+        if time.monotonic() >= until:
+            return True
         time.sleep(0.01)
 
 
-def _said(directory: str) -> list[dict[str, str | int | None]]:
-    """Return the lines a supervisor wrote of itself; none when there never was one."""
+def _said(directory: str) -> list[dict[str, Any]]:
     lock = _opened(directory)
     if lock is None:
         return []
     try:
-        text = os.read(lock, _MOST_SAID).decode("utf-8", "replace")
+        return _lines(lock)
     finally:
         os.close(lock)
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def _lines(lock: int) -> list[dict[str, Any]]:
+    """Return the lines of the file that are JSON objects, as a supervisor's are."""
+    found = []
+    for line in os.pread(lock, _MOST_SAID, 0).splitlines():
+        try:
+            state = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(state, dict):
+            found.append(state)
+    return found
+
+
+def _has_open(pid: int, file: os.stat_result) -> bool:
+    for descriptor in open_files(pid):
+        try:
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{descriptor}"), file):  # noqa: PTH116
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def _opened(directory: str) -> int | None:
