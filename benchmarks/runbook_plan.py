@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.paired import run_once
 from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
+from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.common import yaml_source
 from vdbg_env.runbook.load import load
@@ -79,11 +80,11 @@ def main(arguments: Sequence[str]) -> int:
     steps = int(arguments[0]) if arguments else 200
     text = text_of(steps)
     source = yaml_source.read(text, "long.yaml")
-    runbook = load(source, Library({}))
+    runbook = load(source, Library({}), catalogue())
     inputs = final_inputs(runbook, {}, ["vllm", "serve", "M"], {})
     rows = {
         "read the YAML": seconds(lambda: yaml_source.read(text, "long.yaml")),
-        "parse and lint": seconds(lambda: load(source, Library({}))),
+        "parse and lint": seconds(lambda: load(source, Library({}), catalogue())),
         "plan": seconds(lambda: plan.as_text(plan.plan(runbook, inputs, Facts()))),
         "walk it with the engine": seconds(lambda: _walk(steps, text), runs=3),
     }
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{steps} steps{'':20} {'least':>9} {'median':>9} {'most':>9}  ms")
     for name, figures in rows.items():
         print(f"{name:30} " + " ".join(f"{1000 * x:9.1f}" for x in figures))
-    shipped = RunbookLibrary(RunbookFilesOnDisk()).load("illegal-memory-access")
+    shipped = RunbookLibrary(RunbookFilesOnDisk(), catalogue).load("illegal-memory-access")
     print(f"(the shipped illegal-memory-access has {len(shipped.steps)} steps)")
     total = sum(rows[name][1] for name in ("read the YAML", "parse and lint", "plan"))
     print(f"read, lint and plan: {1000 * total:.1f} ms, limit {1000 * LIMIT_S:.0f} ms")
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _walk(steps: int, text: str) -> None:
-    runbook = load(yaml_source.read(text, "long.yaml"), Library({}))
+    runbook = load(yaml_source.read(text, "long.yaml"), Library({}), catalogue())
     inputs = final_inputs(runbook, {}, ["vllm", "serve", "M"], {})
     state, decision = transitions.start(runbook, inputs, Facts())
     done = 0

@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 
 from vdbg_env.adapters.files.runbook_files import Folder, RunbookFilesOnDisk
+from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.runbook.model import Runbook
 
@@ -13,7 +14,7 @@ RUNBOOKS = Path(__file__).parents[2] / "runbooks"
 @cache
 def library() -> RunbookLibrary:
     """Return the shipped runbooks alone."""
-    return RunbookLibrary(RunbookFilesOnDisk(folders=[Folder(origin="shipped", path=RUNBOOKS)]))
+    return RunbookLibrary(RunbookFilesOnDisk(folders=[Folder(origin="shipped", path=RUNBOOKS)]), catalogue)
 
 
 @cache

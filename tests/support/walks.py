@@ -19,7 +19,7 @@ from vdbg_env.adapters.execution.replay import ReplayedStep
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.this_host import LocalMachine
-from vdbg_env.application.builtins.registry import BuiltinSteps
+from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
 from vdbg_env.application.ports import BinaryFile, Completed
 from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext, run_runbook
 from vdbg_env.common.errors import HostNotAble
@@ -28,7 +28,6 @@ from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.machine.inputs import final_inputs
@@ -229,7 +228,7 @@ def _no_report(_step_context: StepContext, _formats: Iterable[str]) -> tuple[str
 
 
 def _promised(name: str, result: StepResult) -> StepResult:
-    contract = catalogue.contract(name, 1)
+    contract = catalogue().find(name, 1)
     assert contract is not None
     assert result.results.keys() <= contract.results.keys(), f"{name} gives what the catalogue does not know"
     return result

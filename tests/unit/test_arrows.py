@@ -36,7 +36,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "triage", "knowledge",
     ),
     "runbook": (
-        "model", "workload", "invocation", "state", "verdict", "catalogue", "expressions", "parsing", "lint", "load",
+        "catalogue", "model", "workload", "invocation", "state", "verdict", "expressions", "parsing", "lint", "load",
         "machine",
     ),
     "record": (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from vdbg_env.application.builtins.registry import BuiltinSteps
+from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
 from vdbg_env.application.knowledge.installed_packages import installed_vllm
 from vdbg_env.application.knowledge.stale_settings import Settings, told_before_start
 from vdbg_env.application.ports import (
@@ -100,7 +100,7 @@ def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
     """Run the request to its end, write the report next to the record, and return both."""
     if request.record:
         ports.recordings.check_target(request.record)
-    library = RunbookLibrary(ports.files)
+    library = RunbookLibrary(ports.files, catalogue)
     recording = _sample_recording(request, ports)
     folder = ports.host.folder(runs_home(ports.environment) / "sample") if recording else None
     if folder:
@@ -118,7 +118,7 @@ def planned(request: RunbookRequest, ports: RunPorts, notice: Notice) -> Plan:
     """Return each step's final command line and variables; start nothing."""
     if request.resume:
         raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
-    prepared = prepare(request, RunbookLibrary(ports.files), ports.environment, ports.files.project())
+    prepared = prepare(request, RunbookLibrary(ports.files, catalogue), ports.environment, ports.files.project())
     image = None
     if request.container:
         image = request.container.run.image or "the newest image built here"

@@ -146,9 +146,10 @@ def dump_export(target: Path) -> DumpDestination:
 
 def runbook_library(files: Sequence[Path] = ()) -> RunbookLibrary:
     from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
+    from vdbg_env.application.builtins.registry import catalogue
     from vdbg_env.application.run.library import RunbookLibrary
 
-    return RunbookLibrary(RunbookFilesOnDisk(files))
+    return RunbookLibrary(RunbookFilesOnDisk(files), catalogue)
 
 
 def step_places() -> StepPlaces:

@@ -8,9 +8,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from vdbg_env.application.failure_pages import FailurePage
-from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.machine.plan import Plan, PlannedStep
-from vdbg_env.runbook.model import Manual, Outcome, Run, Step, Uses
+from vdbg_env.runbook.model import Manual, Outcome, Run, Runbook, Step, Uses
 
 INDEX = "README.md"
 _WIDTH = 120
@@ -99,17 +98,17 @@ def _steps(plan: Plan) -> Iterator[str]:
         yield from _item(f"{number}.", f"**{_sentence(step.title)}** {step.explanation}".strip())
         if step.condition:
             yield from _item(" " * len(f"{number}."), f"Only if `{step.condition}`.")
-        commands = list(_by_hand(planned))
+        commands = list(_by_hand(plan.runbook, planned))
         if commands:
             yield ""
             yield from (f"       {command}" for command in commands)
 
 
-def _by_hand(planned: PlannedStep) -> Iterator[str]:
+def _by_hand(runbook: Runbook, planned: PlannedStep) -> Iterator[str]:
     """Yield the lines to type for a step; none for a question and for the report."""
     match planned.step:
         case Uses() as step:
-            contract = catalogue.contract(step.name, step.version)
+            contract = runbook.catalogue.find(step.name, step.version)
             yield from contract.by_hand if contract else ()
         case Run() as step if planned.invocation:
             env = planned.changes.get("env")

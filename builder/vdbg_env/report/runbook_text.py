@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterator
 from typing import assert_never
 
-from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.machine.plan import next_text
 from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Runbook, Step, Uses
 from vdbg_env.runbook.model.quantities import duration_text, size_text
@@ -46,7 +45,7 @@ def step_text(runbook: Runbook, step_id: str) -> str | None:
     lines = [f"{step.id}: {step.title}", *_wrapped(step.explanation, "  "), ""]
     if step.condition:
         lines.append(f"  only if {step.condition}")
-    lines += [f"  {line}" for line in _does(step)]
+    lines += [f"  {line}" for line in _does(runbook, step)]
     for outcome in step.outcomes:
         lines += ["", *(f"  {line}" for line in _outcome(outcome))]
     return "\n".join(lines) + "\n"
@@ -98,10 +97,10 @@ def _leads(step: Step) -> Iterator[str]:
         yield f"{outcome.status} -> {next_text(outcome.next)}{when}"
 
 
-def _does(step: Step) -> Iterator[str]:
+def _does(runbook: Runbook, step: Step) -> Iterator[str]:
     match step:
         case Uses():
-            contract = catalogue.contract(step.name, step.version)
+            contract = runbook.catalogue.find(step.name, step.version)
             yield f"uses {step.uses}: {contract.does if contract else ''}"
         case Manual():
             yield f"asks: {step.question.prompt}"

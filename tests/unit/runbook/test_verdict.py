@@ -3,6 +3,7 @@
 import pytest
 
 from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
+from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.runbook.model import End, Status
@@ -58,7 +59,7 @@ def test_each_verdict_has_its_exit_statuses(verdict: Verdict, levels: list[Level
 
 
 def test_a_workload_that_could_not_be_started_gives_no_verdict_and_says_why() -> None:
-    runbook = RunbookLibrary(RunbookFilesOnDisk()).load("illegal-memory-access")
+    runbook = RunbookLibrary(RunbookFilesOnDisk(), catalogue).load("illegal-memory-access")
     trail = [
         StepRecord(step="preflight", outcome=Status.WARN, next=End()),
         StepRecord(step="baseline", outcome=Status.ERROR, message="nosuch: No such file", next=End()),

@@ -1,1 +1,1 @@
-"""The built-in steps and readers of runbooks: one module each, all behind the registry."""
+"""The built-in steps and readers of runbooks: one module each in `steps` or `readers`, found by the registry."""

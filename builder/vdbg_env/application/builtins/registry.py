@@ -1,29 +1,15 @@
-"""Finds the built-in a runbook names and lets it work."""
+"""Find the built-in that a runbook names, and do its work."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
+from vdbg_env.application.builtins import readers, steps
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.builtins.readers import (
-    coredump_progress,
-    function_trace,
-    hang_stacks,
-    nccl_log,
-    python_traceback,
-    sanitizer_report,
-    triage,
-)
-from vdbg_env.application.builtins.steps import (
-    collect_env,
-    core_lines,
-    core_sizes,
-    decode_gpu_core,
-    gpu_health,
-    locate,
-    write_report,
-)
 from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.execute import Reading, StepContext
@@ -31,29 +17,36 @@ from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.run_files import RunFiles
+from vdbg_env.runbook.catalogue import BuiltinContract, Catalogue
 from vdbg_env.runbook.model import Builtin, Data
 from vdbg_env.runbook.state import StepResult, UseBuiltin
 
 Work = Callable[[BuiltinContext], BuiltinResult]
 
-STEPS: Mapping[tuple[str, int], Work] = {
-    ("gpu-health", 1): gpu_health.work,
-    ("decode-gpu-core", 1): decode_gpu_core.work,
-    ("locate", 1): locate.work,
-    ("collect-env", 1): collect_env.work,
-    ("core-sizes", 1): core_sizes.work,
-    ("core-lines", 1): core_lines.work,
-    ("report", 1): write_report.work,
-}
-READERS: Mapping[tuple[str, int], Work] = {
-    ("sanitizer-report", 1): sanitizer_report.work,
-    ("python-traceback", 1): python_traceback.work,
-    ("triage", 1): triage.work,
-    ("coredump-progress", 1): coredump_progress.work,
-    ("nccl-log", 1): nccl_log.work,
-    ("function-trace", 1): function_trace.work,
-    ("hang-stacks", 1): hang_stacks.work,
-}
+
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """A built-in: what it promises, and what does its work."""
+
+    contract: BuiltinContract
+    work: Work
+
+
+@cache
+def builtins() -> Mapping[tuple[str, int], Registered]:
+    """Return every built-in by name and version: each module of `steps` and `readers` has a CONTRACT and `work`."""
+    found: dict[tuple[str, int], Registered] = {}
+    for folder in (steps, readers):
+        for info in sorted(pkgutil.iter_modules(folder.__path__), key=lambda info: info.name):
+            module = importlib.import_module(f"{folder.__name__}.{info.name}")
+            contract: BuiltinContract = module.CONTRACT
+            found[contract.name, contract.version] = Registered(contract=contract, work=module.work)
+    return found
+
+
+def catalogue() -> Catalogue:
+    """Return the contracts of all built-ins, as runbooks are checked against them."""
+    return Catalogue(contracts=tuple(registered.contract for registered in builtins().values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +67,18 @@ class BuiltinSteps:
 
     def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
         """Do a built-in step; raises VdbgError when it cannot do its work."""
-        work = STEPS[order.name, order.version]
-        done = _done(work, self._context(order.step, order.parameters, (), context))
+        done = _done(
+            builtins()[order.name, order.version].work, self._context(order.step, order.parameters, (), context)
+        )
         return StepResult(step=order.step, results=done.results, findings=_of(order.step, done), notes=done.notes)
 
     def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
         """Read what a run step left behind; raises VdbgError when that cannot be read."""
         step = observations[0].step if observations else ""
-        work = READERS[reader.name, reader.version]
-        done = _done(work, self._context(step, reader.parameters, tuple(observations), context))
+        done = _done(
+            builtins()[reader.name, reader.version].work,
+            self._context(step, reader.parameters, tuple(observations), context),
+        )
         return Reading(results=done.results, findings=_of(step, done), notes=done.notes)
 
     def _context(

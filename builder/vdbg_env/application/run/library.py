@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vdbg_env.application.ports.runbook_files import Entry, RunbookFiles
 from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest
+from vdbg_env.runbook.catalogue import Catalogue
 from vdbg_env.runbook.load import load
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.parsing.library import Library
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 class RunbookLibrary:
     """The runbooks by name."""
 
-    def __init__(self, files: RunbookFiles) -> None:
+    def __init__(self, files: RunbookFiles, catalogue: Callable[[], Catalogue]) -> None:
         self._files = files
+        self._catalogue = catalogue  # called for the first runbook that is loaded: names need no built-in
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
@@ -57,7 +59,7 @@ class RunbookLibrary:
     def load_entry(self, entry: Entry) -> Runbook:
         """Return the linted runbook of one file; raises BadDocument with every complaint."""
         source = self._files.read(entry.path)
-        runbook = load(source, self.steps, runbooks=[x.name for x in self.entries])
+        runbook = load(source, self.steps, self._catalogue(), runbooks=[x.name for x in self.entries])
         if runbook.name != entry.path.stem:
             what = f"the file is called {entry.path.name}, so the runbook's name is {entry.path.stem!r}"
             raise BadDocument((source.complaint(("metadata", "name"), what),))

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, assert_never
 
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
-from vdbg_env.runbook import catalogue
 from vdbg_env.runbook.expressions.cel import Names, Value
 from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts, StepRecord, StepResult
@@ -39,7 +38,7 @@ def names(runbook: Runbook, step: Step, moment: Moment) -> Names:
         here["artifacts"] = dict.fromkeys(step.artifacts, _ARTIFACT)
         here["attempts"] = None
     if moment == "after":
-        here["results"] = _result_names(step)
+        here["results"] = _result_names(runbook, step)
     return here
 
 
@@ -48,18 +47,18 @@ def command_names(runbook: Runbook) -> Names:
     return {"inputs": dict.fromkeys(runbook.inputs), "host": _HOST, "workload": _WORKLOAD}
 
 
-def result_names(step: Step) -> tuple[str, ...]:
+def result_names(runbook: Runbook, step: Step) -> tuple[str, ...]:
     """Return the names of the results a step can have: its own, then those of its built-in or readers."""
-    contracts = [catalogue.contract(builtin.name, builtin.version) for builtin in _builtins(step)]
+    contracts = [runbook.catalogue.find(builtin.name, builtin.version) for builtin in _builtins(step)]
     own = () if isinstance(step, Manual) else step.results
     return tuple(dict.fromkeys([*own, *(name for contract in contracts if contract for name in contract.results)]))
 
 
-def _result_names(step: Step) -> Names | None:
+def _result_names(runbook: Runbook, step: Step) -> Names | None:
     """Return the results as names; any is allowed after an unknown built-in, which is a complaint of its own."""
-    if any(catalogue.contract(builtin.name, builtin.version) is None for builtin in _builtins(step)):
+    if any(runbook.catalogue.find(builtin.name, builtin.version) is None for builtin in _builtins(step)):
         return None
-    return dict.fromkeys(result_names(step))
+    return dict.fromkeys(result_names(runbook, step))
 
 
 def _builtins(step: Step) -> Sequence[Builtin]:
@@ -94,9 +93,9 @@ def values_of_attempts(step: Run, observations: Sequence[Observation]) -> dict[s
     }
 
 
-def values_of_results(step: Step, result: StepResult) -> dict[str, Data]:
+def values_of_results(runbook: Runbook, step: Step, result: StepResult) -> dict[str, Data]:
     """Return the typed results of a step's built-in or readers; one that was not found is absent, not empty."""
-    known = set(result_names(step))
+    known = set(result_names(runbook, step))
     return {"results": {name: value for name, value in result.results.items() if name in known}}  # type: ignore[misc]
 
 
@@ -149,10 +148,11 @@ class _StepNames(Mapping[str, Names]):
     """The names below each step, made when they are asked for: an expression names few steps of many."""
 
     def __init__(self, runbook: Runbook) -> None:
+        self._runbook = runbook
         self._steps = runbook.steps
 
     def __getitem__(self, name: str) -> Names:
-        return _record_names(_called(self._steps, name))
+        return _record_names(self._runbook, _called(self._steps, name))
 
     def __iter__(self) -> Iterator[str]:
         return (step.id for step in self._steps)
@@ -185,14 +185,14 @@ def _called(steps: Sequence[Step], name: str) -> Step:
     raise KeyError(name)
 
 
-def _record_names(step: Step) -> Names:
+def _record_names(runbook: Runbook, step: Step) -> Names:
     return {
         "outcome": None,
         "visited": None,
         "skipped": None,
         "choice": None,
         "ended": _ENDED,
-        "results": _result_names(step),
+        "results": _result_names(runbook, step),
         "artifacts": dict.fromkeys(step.artifacts, _ARTIFACT) if isinstance(step, Run) else {},
     }
 

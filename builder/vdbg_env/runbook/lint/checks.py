@@ -7,7 +7,7 @@ from typing import assert_never
 
 from vdbg_env.common.errors import Complaint, nearest
 from vdbg_env.common.yaml_source import Path
-from vdbg_env.runbook import catalogue
+from vdbg_env.runbook.catalogue import TOOLS, Role
 from vdbg_env.runbook.expressions import scope, template
 from vdbg_env.runbook.expressions.cel import BadExpression, Names, compile_condition
 from vdbg_env.runbook.lint import patterns
@@ -109,9 +109,9 @@ def _compiled(
 
 def _tools(tools: Sequence[str], path: Path, places: Places) -> Iterator[Complaint]:
     for index, tool in enumerate(tools):
-        if tool not in catalogue.TOOLS:
-            what = f"unknown tool {tool!r}; known: {', '.join(catalogue.TOOLS)}"
-            yield places.complaint((*path, index), what, suggestion=nearest(tool, catalogue.TOOLS))
+        if tool not in TOOLS:
+            what = f"unknown tool {tool!r}; known: {', '.join(TOOLS)}"
+            yield places.complaint((*path, index), what, suggestion=nearest(tool, TOOLS))
 
 
 def _matchers(matchers: Iterable[Matcher], path: Path, places: Places) -> Iterator[Complaint]:
@@ -208,10 +208,10 @@ class _Step:
                 yield self.places.complaint((*self.path, "results", name), what, key=True)
             yield from _compiled(template.check, text, (*self.path, "results", name), names, self.places)
 
-    def _builtin(self, builtin: Builtin, role: str, path: Path) -> Iterator[Complaint]:
-        contract = catalogue.contract(builtin.name, builtin.version)
+    def _builtin(self, builtin: Builtin, role: Role, path: Path) -> Iterator[Complaint]:
+        contract = self.runbook.catalogue.find(builtin.name, builtin.version)
         if contract is None or contract.role != role:
-            known = [f"builtin/{x.name}@v{x.version}" for x in catalogue.BUILTINS if x.role == role]
+            known = self.runbook.catalogue.names(role)
             what = f"{builtin.uses} is no built-in {role}; there are: {', '.join(known)}"
             yield self.places.complaint((*path, "uses"), what, suggestion=nearest(builtin.uses, known))
             return

@@ -54,7 +54,7 @@ class _Judge:
         self.names: Names = scope.names(state.runbook, step, "after")
         self.values: dict[str, Value] = {
             **scope.values_before(state.runbook, state.inputs, state.facts, state.trail),
-            **scope.values_of_results(step, result),
+            **scope.values_of_results(state.runbook, step, result),
         }
         if isinstance(step, Run):
             self.values |= scope.values_of_attempts(step, result.observations)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, TypeAdapter
 
+from vdbg_env.runbook.catalogue import Catalogue
 from vdbg_env.runbook.model.fields import ByName, Bytes, Env, Name, Named, Part, Seconds, Text, VariableName
 from vdbg_env.runbook.model.limits import KillPolicy, Matcher, OutputPolicy, ServerDriver, Watch
 from vdbg_env.runbook.model.step import AnyStep, LibraryStep, Step
@@ -92,11 +93,12 @@ class StepFile(Part):
 
 
 class Runbook(Metadata, Spec):
-    """A runbook with its shared steps taken in; `digest` is the SHA-256 of the texts it was made of."""
+    """A runbook with its shared steps; `digest` is the SHA-256 of its texts, `catalogue` has its built-ins."""
 
     steps: tuple[Step, ...]
     file: str = ""
     digest: str = ""
+    catalogue: Catalogue = Catalogue()
 
     def step(self, step_id: str) -> Step:
         """Return the step called `step_id`; lint has proven that every name used is there."""

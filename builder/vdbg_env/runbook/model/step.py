@@ -173,7 +173,7 @@ def _builtin(text: str) -> str:
 
 
 class Builtin(Part):
-    """A built-in step or reader of `vdbg_env.runbook.catalogue`, with its parameters."""
+    """A built-in step or reader, with its parameters."""
 
     uses: Annotated[str, AfterValidator(_builtin)]
     parameters: Annotated[Values, Field(alias="with")] = Field(default_factory=dict)

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from vdbg_env.common.errors import Complaint
 from vdbg_env.common.yaml_source import Path, YamlSource, validate
+from vdbg_env.runbook.catalogue import Catalogue
 from vdbg_env.runbook.model import Manual, Outcome, Run, Runbook, Step, Uses
 from vdbg_env.runbook.model.runbook import RunbookFile
 from vdbg_env.runbook.model.step import SharedStep
@@ -27,18 +28,19 @@ class Resolved:
     complaints: tuple[Complaint, ...]
 
 
-def resolve(source: YamlSource, library: Library) -> Resolved:
+def resolve(source: YamlSource, library: Library, catalogue: Catalogue) -> Resolved:
     """Return the runbook of a file; raises BadDocument when its shape is wrong."""
-    return _Resolver(validate(RunbookFile, source), source, library).resolved()
+    return _Resolver(validate(RunbookFile, source), source, library, catalogue).resolved()
 
 
 class _Resolver:
     """Completes each step, and collects what the shape of the file could not show."""
 
-    def __init__(self, file: RunbookFile, source: YamlSource, library: Library) -> None:
+    def __init__(self, file: RunbookFile, source: YamlSource, library: Library, catalogue: Catalogue) -> None:
         self.file = file
         self.source = source
         self.library = library
+        self.catalogue = catalogue
         self.borrowed: dict[Path, tuple[YamlSource, Path]] = {}
         self.complaints: list[Complaint] = []
 
@@ -49,7 +51,8 @@ class _Resolver:
     def resolved(self) -> Resolved:
         steps = tuple(self._steps())
         given: dict[str, Any] = {**dict(self.file.metadata), **dict(self.file.spec), "steps": steps}
-        runbook = Runbook.model_construct(**given, file=self.source.name, digest=self._digest())
+        given |= {"file": self.source.name, "digest": self._digest(), "catalogue": self.catalogue}
+        runbook = Runbook.model_construct(**given)
         return Resolved(runbook=runbook, places=self.places, complaints=tuple(self.complaints))
 
     def _digest(self) -> str:

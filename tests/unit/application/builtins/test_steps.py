@@ -15,16 +15,16 @@ from tests.builders.core_builder import exited_warps_core, hang_core, illegal_ad
 from tests.support import reports
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.host.this_host import LocalMachine
-from vdbg_env.application.builtins.registry import READERS, STEPS, BuiltinSteps
-from vdbg_env.application.builtins.steps import code_on_disk
-from vdbg_env.application.builtins.steps.code_on_disk import alike
+from vdbg_env.application.builtins import code_on_disk, registry
+from vdbg_env.application.builtins.code_on_disk import alike
+from vdbg_env.application.builtins.registry import BuiltinSteps, builtins, catalogue
 from vdbg_env.application.ports import BinaryFile, Completed
 from vdbg_env.application.run.execute import StepContext
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.report.run.files import write_report
-from vdbg_env.runbook.catalogue import BUILTINS, Kind
+from vdbg_env.runbook.catalogue import Kind
 from vdbg_env.runbook.model import Builtin, Data, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
 from vdbg_env.runbook.workload.inputs import Inputs
@@ -132,23 +132,27 @@ KINDS: Mapping[Kind, type | tuple[type, ...]] = {
 
 def promised(name: str, result: StepResult) -> StepResult:
     """Hold a result to the catalogue: no name and no kind that lint does not know of."""
-    contract = next(b for b in BUILTINS if b.name == name)
+    contract = catalogue().find(name, 1)
+    assert contract
     for key, value in result.results.items():
         assert isinstance(value, KINDS[contract.results[key]]), f"{name}.{key} is {value!r}"
     assert all(finding.step == "s" for finding in result.findings)
     return result
 
 
-def test_every_builtin_of_the_catalogue_is_there_and_no_other() -> None:
-    assert set(STEPS) == {(b.name, b.version) for b in BUILTINS if b.role == "step"}
-    assert set(READERS) == {(b.name, b.version) for b in BUILTINS if b.role == "reader"}
+def test_every_module_of_steps_and_readers_is_a_builtin_of_its_role() -> None:
+    modules = {(found.contract.role, found.work.__module__) for found in builtins().values()}
+    for role in ("step", "reader"):
+        folder = Path(registry.__file__).parent / f"{role}s"
+        names = {f"vdbg_env.application.builtins.{role}s.{path.stem}" for path in folder.glob("[!_]*.py")}
+        assert {module for its, module in modules if its == role} == names
 
 
 def test_no_parameter_is_promised_that_nothing_reads() -> None:
-    for contract in BUILTINS:
-        work = {**STEPS, **READERS}[contract.name, contract.version]
-        text = inspect.getsource(sys.modules[work.__module__]) + inspect.getsource(code_on_disk)
-        assert [name for name in contract.parameters if f'"{name}"' not in text] == [], contract.name
+    for found in builtins().values():
+        text = inspect.getsource(found.work) + inspect.getsource(sys.modules[found.work.__module__]).split("def ", 1)[1]
+        text += inspect.getsource(code_on_disk)
+        assert [name for name in found.contract.parameters if f'"{name}"' not in text] == [], found.contract.name
 
 
 def test_cores_are_read_and_the_one_with_the_fault_leads(bench: Bench) -> None:
@@ -440,7 +444,7 @@ def test_the_stacks_of_a_hang_are_told_by_process(bench: Bench) -> None:
     assert done.results == {"waiting_in": [], "processes": 1}
 
 
-@pytest.mark.parametrize("name", [name for name, _ in READERS])
+@pytest.mark.parametrize("name", [name for (name, _), found in builtins().items() if found.contract.role == "reader"])
 def test_a_reader_that_finds_nothing_makes_nothing_up(bench: Bench, name: str) -> None:
     results = promised(name, bench.read(name)).results
     assert [value for value in results.values() if value] == []

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.runbook.lint.broken_runbooks import RIGHT
 from vdbg_env.adapters.files.runbook_files import Folder, RunbookFilesOnDisk
+from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.request import RunbookRequest, prepare
 from vdbg_env.common.errors import BadDocument, BadInput
@@ -29,7 +30,7 @@ def files(tmp_path: Path, *named: Path) -> RunbookFilesOnDisk:
 
 
 def library(tmp_path: Path, *named: Path) -> RunbookLibrary:
-    return RunbookLibrary(files(tmp_path, *named))
+    return RunbookLibrary(files(tmp_path, *named), catalogue)
 
 
 def test_the_first_of_a_name_is_taken(tmp_path: Path) -> None:

@@ -7,7 +7,16 @@ from dataclasses import replace
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.system.driver_progress import driver_findings, read_driver_progress
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
+
+CONTRACT = BuiltinContract(
+    name="coredump-progress",
+    version=1,
+    role="reader",
+    does="Reads the driver's core-dump progress lines: exceptions seen, files written, whether all were done.",
+    results={"exceptions": "list", "files": "list", "done": "bool"},
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

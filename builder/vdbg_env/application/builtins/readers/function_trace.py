@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.logs.function_trace import parse_function_trace
+from vdbg_env.runbook.catalogue import BuiltinContract
+
+CONTRACT = BuiltinContract(
+    name="function-trace",
+    version=1,
+    role="reader",
+    does="Reads vLLM's function trace: the last call each thread entered and did not leave.",
+    parameters={"artifact": "string"},
+    results={"last_call": "string", "source": "string"},
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.logs.host_stacks import parse_host_stacks
+from vdbg_env.runbook.catalogue import BuiltinContract
 
 HANG_FILE = "hang.txt"
+
+CONTRACT = BuiltinContract(
+    name="hang-stacks",
+    version=1,
+    role="reader",
+    does="Reads the stacks taken when a hang was seen: what each process and thread was waiting in.",
+    results={"waiting_in": "list", "processes": "int"},
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

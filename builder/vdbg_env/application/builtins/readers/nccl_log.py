@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.logs.nccl_log import nccl_findings, parse_nccl_log
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
+
+CONTRACT = BuiltinContract(
+    name="nccl-log",
+    version=1,
+    role="reader",
+    does="Reads NCCL_DEBUG output: transports chosen, interfaces, warnings, and the collective each rank was in.",
+    results={"warnings": "list", "transport": "string", "ranks": "int"},
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

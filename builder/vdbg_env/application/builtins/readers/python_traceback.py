@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.logs.python_traceback import read_tracebacks, telling
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
+
+CONTRACT = BuiltinContract(
+    name="python-traceback",
+    version=1,
+    role="reader",
+    does="Finds the last Python traceback of the output and its innermost frame outside of torch.",
+    results={"error": "string", "frame": "string", "source": "string", "stack": "list"},
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

@@ -8,7 +8,25 @@ from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.tools.sanitizer import SanitizerReport, parse_sanitizer
 from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
+
+CONTRACT = BuiltinContract(
+    name="sanitizer-report",
+    version=1,
+    role="reader",
+    does="Reads compute-sanitizer's text; without a SUMMARY line the sanitizer itself failed, whatever its status.",
+    parameters={"artifact": "string"},
+    results={
+        "summary": "bool",
+        "errors": "int",
+        "warnings": "int",
+        "tool": "string",
+        "kernel": "string",
+        "first": "string",
+        "source": "string",
+    },
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

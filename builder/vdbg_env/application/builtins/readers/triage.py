@@ -15,11 +15,29 @@ from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import RuleBook
 from vdbg_env.evidence.triage.sighting import LogEvidence
 from vdbg_env.evidence.triage.verdict import Triage, judge
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
 _LOGS = ("stdout", "stderr", "kernel.log")
 # Ends that this program caused: what such a log says in passing is not a failure.
 _OURS = {EndedBy.MATCH, EndedBy.CANCEL, EndedBy.NOT_STARTED}
+
+CONTRACT = BuiltinContract(
+    name="triage",
+    version=1,
+    role="reader",
+    does="Names the failure that the log of the last attempt that ended badly shows, and the runbook for it.",
+    results={
+        "failure": "string",
+        "runbook": "string",
+        "title": "string",
+        "text": "string",
+        "line": "int",
+        "confidence": "float",
+        "rank": "int",
+        "kernel": "string",
+    },
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

@@ -10,12 +10,30 @@ from vdbg_env.application.knowledge.installed_packages import installed_versions
 from vdbg_env.application.knowledge.stale_settings import Settings, settings_of, stale_settings
 from vdbg_env.application.knowledge.version_match import RUNTIMES, Versions, mismatches, shipped_tables
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
 _PACKAGES = (
     "vllm", "torch", "triton", "flashinfer-python", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13", *RUNTIMES
 )  # fmt: skip
 _TOOLKIT = re.compile(r"release (\d+\.\d+)")
+
+CONTRACT = BuiltinContract(
+    name="collect-env",
+    version=1,
+    role="step",
+    does="Records the installed versions, the GPUs, and the variables that change behaviour.",
+    by_hand=("vllm collect-env", "env | grep -E '^(CUDA|VLLM|NCCL|TORCH|PYTORCH|TRITON|FLASHINFER)_'"),
+    results={
+        "vllm": "string",
+        "torch": "string",
+        "cuda": "string",
+        "driver": "string",
+        "toolkit": "string",
+        "mismatches": "list",
+        "stale_variables": "list",
+    },
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from vdbg_env.application.builtins.code_on_disk import Holder, faulting_code, holders, places_to_look
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.builtins.steps.code_on_disk import Holder, faulting_code, holders, places_to_look
 from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.gpu_core import Fault, Standing, reading
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.kernel_makers import maker_of
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
 _CACHES = ("ccache", "sccache")
 _KEPT_OUT = {"ccache": "CCACHE_DISABLE", "sccache": "VLLM_DISABLE_SCCACHE"}
+
+CONTRACT = BuiltinContract(
+    name="core-lines",
+    version=1,
+    role="step",
+    does="Finds the file a core's faulting kernel came from, and proves whether that file has line info.",
+    parameters={"core": "string", "binaries": "list"},
+    by_hand=(
+        "cuda-gdb -batch -ex 'target cudacore CORE' -ex bt        # the kernel, and its line if it has one",
+        "cuobjdump -elf LIBRARY | grep -E 'Fatbin elf|identifier|[.]text[.]|PROGBITS.* [.]debug_line'",
+    ),
+    results={
+        "kernel": "string",
+        "has_lines": "bool",
+        "source": "string",
+        "maker": "string",
+        "remedy": "string",
+        "file": "string",
+        "same": "bool",
+        "file_has_lines": "bool",
+        "located": "string",
+        "verdict": "string",
+        "missing": "int",
+        "caches": "list",
+    },
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

@@ -10,6 +10,7 @@ from vdbg_env.common.size import size_text
 from vdbg_env.cuda.binary.elf import Buffer, Elf
 from vdbg_env.cuda.gpu_core import read_core
 from vdbg_env.cuda.gpu_core.layout import SectionType
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
 # The flag of CUDA_COREDUMP_GENERATION_FLAGS that leaves a kind out; registers, lanes and the relocated code have none.
@@ -21,6 +22,25 @@ _FLAGS = {
     SectionType.CONSTANT_BANKS: "skip_constbank_memory",
     SectionType.IMAGE: "skip_nonrelocated_elf_images",
 }
+
+CONTRACT = BuiltinContract(
+    name="core-sizes",
+    version=1,
+    role="step",
+    does="Sums up what a GPU core dump holds by kind of memory, and names the flags that leave the most of it out.",
+    parameters={"core": "string"},
+    by_hand=("readelf -SW CORE        # LOUSER+2 is global memory, +3 local, +4 shared, +15 constant banks",),
+    results={
+        "size": "int",
+        "text": "string",
+        "largest": "string",
+        "share": "float",
+        "flags": "list",
+        "saved": "string",
+        "savings": "float",
+        "whole": "bool",
+    },
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

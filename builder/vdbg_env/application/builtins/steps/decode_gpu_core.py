@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.builtins.steps.disassembly import code_of, instruction_at, opinion
+from vdbg_env.application.builtins.disassembly import code_of, instruction_at, opinion
 from vdbg_env.application.ports import CoreFiles
 from vdbg_env.common.errors import BadInput, VdbgError
 from vdbg_env.cuda.gpu_core import reading
@@ -15,6 +15,7 @@ from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.gpu_core_findings import gpu_core_findings, place_of
 from vdbg_env.evidence.tools.cuda_gdb import GdbTranscript, parse_cuda_gdb
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
 _GDB_TIME_S = 300.0
@@ -29,6 +30,26 @@ _GDB_ASKS = (
     "print $errorpc",
     "info symbol $errorpc",
     "info line *$errorpc",
+)
+
+CONTRACT = BuiltinContract(
+    name="decode-gpu-core",
+    version=1,
+    role="step",
+    does="Reads GPU core dumps: exception, kernel, source line, inline chain; asks cuda-gdb too when present.",
+    parameters={"cores": "list", "cuda_gdb": "bool"},
+    by_hand=("cuda-gdb -batch -ex 'target cudacore FILE' -ex 'info cuda kernels' -ex bt -ex 'info line *$errorpc'",),
+    results={
+        "cores": "int",
+        "exception": "string",
+        "kernel": "string",
+        "pc": "string",
+        "source": "string",
+        "chain": "list",
+        "has_lines": "bool",
+        "warps": "int",
+        "spinning": "bool",
+    },
 )
 
 

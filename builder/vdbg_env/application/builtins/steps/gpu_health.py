@@ -11,6 +11,7 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.system.kernel_log import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
 _QUERY = (
@@ -22,6 +23,26 @@ _SHOWN = 3  # the last of what went before
 # Variables that change a crash's behaviour; left over from an earlier session they make every step a lie.
 _TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_DEVICE_WAITS_ON_EXCEPTION",
             "CUDA_COREDUMP_FILE", "PYTORCH_NO_CUDA_MEMORY_CACHING", "VLLM_TRACE_FUNCTION")  # fmt: skip
+
+CONTRACT = BuiltinContract(
+    name="gpu-health",
+    version=1,
+    role="step",
+    does="Reads the driver, the GPUs, ECC, MIG and the kernel log's Xid lines before anything is started.",
+    by_hand=("nvidia-smi", "dmesg | grep Xid", "cat /proc/sys/kernel/yama/ptrace_scope"),
+    results={
+        "gpus": "int",
+        "driver": "string",
+        "cuda": "string",
+        "xids": "list",
+        "ecc_errors": "int",
+        "mig": "bool",
+        "ptrace": "bool",
+        "free_disk": "int",
+        "memory_used": "int",
+        "memory_total": "int",
+    },
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

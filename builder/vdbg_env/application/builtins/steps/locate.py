@@ -6,21 +6,35 @@ as after a rebuild with -lineinfo, which does not change a single instruction, i
 
 from __future__ import annotations
 
-from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.builtins.steps.code_on_disk import (
+from vdbg_env.application.builtins.code_on_disk import (
     FaultingCode,
     Holder,
     faulting_code,
     holders,
     places_to_look,
 )
-from vdbg_env.application.builtins.steps.disassembly import agrees, instruction_at, opinion
+from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.builtins.disassembly import agrees, instruction_at, opinion
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.gpu_core import reading
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.gpu_core_findings import place_of
+from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
+
+CONTRACT = BuiltinContract(
+    name="locate",
+    version=1,
+    role="step",
+    does="Looks a PC up in the line tables of the binaries on disk, next to nvdisasm's listing.",
+    parameters={"kernel": "string", "cores": "list", "binaries": "list"},
+    by_hand=(
+        "cuobjdump -lelf LIBRARY && cuobjdump -xelf NAME.cubin LIBRARY",
+        "nvdisasm -ndf -c -gi NAME.cubin        # look for the kernel and the offset in it",
+    ),
+    results={"source": "string", "chain": "list", "agrees": "bool", "file": "string"},
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.run.result.model import REPORT_FILES
+from vdbg_env.runbook.catalogue import BuiltinContract
+
+CONTRACT = BuiltinContract(
+    name="report",
+    version=1,
+    role="step",
+    does="Writes the report of all steps so far.",
+    parameters={"formats": "list"},
+    results={"files": "list"},
+)
 
 
 def work(context: BuiltinContext) -> BuiltinResult:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vdbg_env.application.builtins.context import BuiltinContext
-from vdbg_env.application.builtins.steps.disassembly import code_of
+from vdbg_env.application.builtins.disassembly import code_of
 from vdbg_env.application.knowledge.installed_packages import workload_libraries
 from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.binary.device_code import find_device_code
