@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class FileBytes:
-    """A file whose bytes are at hand; `name` is relative to the context, `mode` its permission bits."""
+    """A file given by its bytes; `name` is relative to the context, `mode` its permission bits."""
 
     name: str
     data: bytes
@@ -35,15 +35,16 @@ class FileOnDisk:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeOnDisk:
-    """A folder of this machine with all below it, save whatever matches one of the `exclude` patterns.
+    """A folder of this machine with everything below it, except what matches one of the `exclude` patterns.
 
     A pattern without a slash matches the last part of a path at any depth, one with a slash the whole relative path.
-    `digest` is that of the content, where somebody has looked.
+    `only` are patterns for the folder's own entries; without it, all. `digest` is that of the content, if known.
     """
 
     name: str
     path: str
     exclude: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     digest: str = ""
 
 
@@ -52,7 +53,7 @@ ContextItem = FileBytes | FileOnDisk | TreeOnDisk
 
 @dataclass(frozen=True, kw_only=True)
 class BuildContext:
-    """Everything sent to an engine; `epoch` (seconds since 1970) is every file's time of last change."""
+    """Everything sent to a builder; `epoch` (seconds since 1970) is the modification time of every file."""
 
     items: tuple[ContextItem, ...]
     epoch: int = 0
@@ -60,7 +61,7 @@ class BuildContext:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeEntry:
-    """What stands at `relative` below a folder; a link keeps its target, a file is opened by its `path`."""
+    """An entry at `relative` below a folder; a link keeps its target, a file is opened by its `path`."""
 
     relative: str
     path: str
@@ -69,7 +70,7 @@ class TreeEntry:
     target: str = ""
 
 
-Walk = Callable[[str, tuple[str, ...]], Iterable[TreeEntry]]
+Walk = Callable[[TreeOnDisk], Iterable[TreeEntry]]
 Open = Callable[[str], BinaryIO]
 
 
@@ -86,7 +87,7 @@ class _Member:
 def tar_chunks(context: BuildContext, *, walk: Walk, open_file: Open) -> Iterator[bytes]:
     """Yield the context as a tar: sorted, GNU format, owner 0:0, whole-second times, permissions 755 or 644.
 
-    GNU format because BuildKit takes an upload whose first header is a PAX one for a Dockerfile ("unknown instruction:
+    GNU format because BuildKit takes an upload that starts with a PAX header for a Dockerfile ("unknown instruction:
     ././@PAXHEADER"), and Python writes PAX by default. Raises BadInput when two items claim one name or a file
     changes its size while it is read.
     """
@@ -150,7 +151,7 @@ def _expand(item: ContextItem, walk: Walk) -> Iterator[_Member]:
             yield _Member(name=item.name, kind="file", mode=item.mode, path=item.path)
         case TreeOnDisk():
             yield _Member(name=item.name, kind="folder", mode=0o755)
-            for entry in walk(item.path, item.exclude):
+            for entry in walk(item):
                 mode = 0o755 if entry.kind == "folder" or entry.executable else 0o644
                 name = f"{item.name}/{entry.relative}"
                 yield _Member(name=name, kind=entry.kind, mode=mode, path=entry.path, target=entry.target)

@@ -1,19 +1,13 @@
 # Rendered by vdbg-env from the profile pypi-cu130; the same plan gives the same bytes.
-# Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
-# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
-# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
-# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
+# docker build --tag NAME DIR builds it, where DIR is the folder of this file and its context; then
+# vdbg-env verify NAME proves the line info, as vdbg-env build does before it gives a name.
+# hadolint's DL3008 is ignored below: a distribution has one version of each package, so a pinned one disappears with the next.
+# hadolint's DL3013 is ignored below: the profile pins what it must, and takes the newest version of the rest.
+# hadolint's DL3042 is ignored below: PIP_NO_CACHE_DIR turns the cache off, or a mount keeps it out of the image.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
-    CUDA_HOME="/opt/vdbg/cuda" \
-    NVCC_PREPEND_FLAGS="-lineinfo" \
-    CCACHE_DISABLE="1" \
-    VLLM_DISABLE_SCCACHE="1" \
-    TORCH_CUDA_ARCH_LIST="9.0;10.0" \
-    FLASHINFER_JIT_LINEINFO="1" \
-    CUTE_DSL_LINEINFO="1" \
-    TRITON_DISABLE_LINE_INFO="0"
+    CUDA_HOME="/opt/vdbg/cuda"
 WORKDIR /opt/vdbg
 
 # Packages of debian trixie
@@ -43,16 +37,7 @@ RUN set -eu; \
 RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install torch==2.14.0 'cmake>=3.26.1' ninja 'packaging>=24.2' 'setuptools>=78.1.1,<81' 'setuptools-scm>=8' \
-      'setuptools-rust>=1.9' wheel jinja2 regex build 'protobuf>=5.29.6'; \
-    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
-    mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
-    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so -x c /dev/null
-
-# Debug tools
-# hadolint ignore=DL3013,DL3042
-RUN set -eu; \
-    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
-    pip install 'py-spy>=0.4'
+      'setuptools-rust>=1.9' wheel jinja2 regex build 'protobuf>=5.29.6'
 
 # Source distribution of vllm 0.33.0
 RUN set -eu; \
@@ -64,19 +49,30 @@ RUN set -eu; \
     rm -rf "$VDBG_ROOT"/download
 WORKDIR /opt/vdbg/src
 
-# What this source asks of Python
+# What this source requires of Python
 # hadolint ignore=DL3013,DL3042
 RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
     list=requirements/build/cuda.txt; \
     if [ ! -e "$list" ]; then list=requirements/build.txt; fi; \
     pip install -r "$list"; \
-    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
+    mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so -x c /dev/null
 
-# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
-ARG MAX_JOBS="2"
+# From here on everything depends on the architecture and the kind of debug information.
+ENV NVCC_PREPEND_FLAGS="-lineinfo" \
+    CCACHE_DISABLE="1" \
+    VLLM_DISABLE_SCCACHE="1" \
+    TORCH_CUDA_ARCH_LIST="9.0;10.0" \
+    FLASHINFER_JIT_LINEINFO="1" \
+    CUTE_DSL_LINEINFO="1" \
+    TRITON_DISABLE_LINE_INFO="0"
 
-# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
+# MAX_JOBS: compilers at once; if empty, from cores and 5 GiB of memory each; --build-arg sets it
+ARG MAX_JOBS=""
+
+# NVCC_THREADS: architectures at once in each compiler; --build-arg sets it
 ARG NVCC_THREADS="1"
 
 # Compile _flashmla_C of vLLM
@@ -84,18 +80,29 @@ RUN set -eu; \
     export PIP_DISABLE_PIP_VERSION_CHECK=1; \
     unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER CMAKE_CUDA_COMPILER_LAUNCHER CCACHE_PREFIX \
       RUSTC_WRAPPER VLLM_USE_PRECOMPILED VLLM_PRECOMPILED_WHEEL_LOCATION; \
+    if [ -z "${MAX_JOBS:-}" ]; then \
+      MAX_JOBS="$(awk -v cores="$(nproc)" -v each=5.0 '/^MemAvailable:/ { jobs = int($2 / 1048576 / each); if (jobs > cores) jobs = cores; if (jobs < 1) jobs = 1; print jobs }' /proc/meminfo)"; \
+    fi; \
+    export MAX_JOBS="${MAX_JOBS:-1}" NVCC_THREADS="${NVCC_THREADS:-1}"; \
+    echo "MAX_JOBS=$MAX_JOBS NVCC_THREADS=$NVCC_THREADS"; \
     sed -i -E '/external_projects\/flashmla\.cmake/!s|^( *)(include\(cmake/external_projects/)|\1# \2|' \
       CMakeLists.txt; \
     rm -rf "$VDBG_ROOT"/build; \
     cmake -S . -B "$VDBG_ROOT"/build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DVLLM_TARGET_DEVICE=cuda \
       -DVLLM_PYTHON_EXECUTABLE="$VDBG_ROOT"/venv/bin/python3 -DFETCHCONTENT_BASE_DIR="$VDBG_ROOT"/src/.deps \
-      -DNVCC_THREADS="$NVCC_THREADS" -DCUDA_TOOLKIT_ROOT_DIR="$CUDA_HOME" \
+      -DNVCC_THREADS="${NVCC_THREADS:-1}" -DCUDA_TOOLKIT_ROOT_DIR="$CUDA_HOME" \
       -DCMAKE_CUDA_COMPILER="$CUDA_HOME"/bin/nvcc -DCMAKE_CUDA_FLAGS=-lineinfo -DCMAKE_C_COMPILER_LAUNCHER= \
       -DCMAKE_CXX_COMPILER_LAUNCHER= -DCMAKE_CUDA_COMPILER_LAUNCHER=; \
     cmake --build "$VDBG_ROOT"/build --parallel "$MAX_JOBS" --target _flashmla_C; \
     cmake --install "$VDBG_ROOT"/build --prefix "$VDBG_ROOT"/out --component _flashmla_C; \
     rm -rf "$VDBG_ROOT"/build
 WORKDIR /opt/vdbg
+
+# Debug tools
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    pip install 'py-spy>=0.4'
 
 # The tools start and agree
 RUN set -eu; \
@@ -114,7 +121,7 @@ RUN set -eu; \
     expect 'Compute Sanitizer' compute-sanitizer --version; \
     expect py-spy py-spy --version
 
-# What a container starts with
+# Entry point
 COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
 ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
 CMD ["bash"]
@@ -128,4 +135,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:346d1e1bf41bdef799a323e5fcb1ca698529db0fe38b534eeb345474e19d75e8"
+    dev.vdbg-env.plan.digest="sha256:9334b3fbb25298a6a65143015d243074f66af5229d39f53a349f48f72f3f0128"

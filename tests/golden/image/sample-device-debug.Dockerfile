@@ -1,19 +1,13 @@
 # Rendered by vdbg-env from the profile sample; the same plan gives the same bytes.
-# Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
-# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
-# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
-# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
+# docker build --tag NAME DIR builds it, where DIR is the folder of this file and its context; then
+# vdbg-env verify NAME proves the line info, as vdbg-env build does before it gives a name.
+# hadolint's DL3008 is ignored below: a distribution has one version of each package, so a pinned one disappears with the next.
+# hadolint's DL3013 is ignored below: the profile pins what it must, and takes the newest version of the rest.
+# hadolint's DL3042 is ignored below: PIP_NO_CACHE_DIR turns the cache off, or a mount keeps it out of the image.
 FROM docker.io/library/debian:trixie-slim
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/out/bin:/opt/vdbg/venv/bin:/opt/vdbg/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
-    CUDA_HOME="/opt/vdbg/cuda" \
-    NVCC_PREPEND_FLAGS="-G" \
-    CCACHE_DISABLE="1" \
-    VLLM_DISABLE_SCCACHE="1" \
-    TORCH_CUDA_ARCH_LIST="9.0" \
-    FLASHINFER_JIT_LINEINFO="1" \
-    CUTE_DSL_LINEINFO="1" \
-    TRITON_DISABLE_LINE_INFO="0"
+    CUDA_HOME="/opt/vdbg/cuda"
 WORKDIR /opt/vdbg
 
 # Packages of debian trixie
@@ -44,26 +38,34 @@ RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install 'cmake>=3.26.1' ninja
 
-# Debug tools
-# hadolint ignore=DL3013,DL3042
-RUN set -eu; \
-    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
-    pip install 'py-spy>=0.4'
-
 # Source tree
 COPY ["source", "/opt/vdbg/src"]
 WORKDIR /opt/vdbg/src
 
-# MAX_JOBS: compilers at once; 1 GiB of memory for each; --build-arg gives another
-ARG MAX_JOBS="2"
+# From here on everything depends on the architecture and the kind of debug information.
+ENV NVCC_PREPEND_FLAGS="-G" \
+    CCACHE_DISABLE="1" \
+    VLLM_DISABLE_SCCACHE="1" \
+    TORCH_CUDA_ARCH_LIST="9.0" \
+    FLASHINFER_JIT_LINEINFO="1" \
+    CUTE_DSL_LINEINFO="1" \
+    TRITON_DISABLE_LINE_INFO="0"
 
-# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
+# MAX_JOBS: compilers at once; if empty, from cores and 1 GiB of memory each; --build-arg sets it
+ARG MAX_JOBS=""
+
+# NVCC_THREADS: architectures at once in each compiler; --build-arg sets it
 ARG NVCC_THREADS="1"
 
 # Compile everything
 RUN set -eu; \
     unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER CMAKE_CUDA_COMPILER_LAUNCHER CCACHE_PREFIX \
       RUSTC_WRAPPER VLLM_USE_PRECOMPILED VLLM_PRECOMPILED_WHEEL_LOCATION; \
+    if [ -z "${MAX_JOBS:-}" ]; then \
+      MAX_JOBS="$(awk -v cores="$(nproc)" -v each=1.0 '/^MemAvailable:/ { jobs = int($2 / 1048576 / each); if (jobs > cores) jobs = cores; if (jobs < 1) jobs = 1; print jobs }' /proc/meminfo)"; \
+    fi; \
+    export MAX_JOBS="${MAX_JOBS:-1}" NVCC_THREADS="${NVCC_THREADS:-1}"; \
+    echo "MAX_JOBS=$MAX_JOBS NVCC_THREADS=$NVCC_THREADS"; \
     rm -rf "$VDBG_ROOT"/build; \
     cmake -S . -B "$VDBG_ROOT"/build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
       -DCMAKE_CUDA_COMPILER="$CUDA_HOME"/bin/nvcc -DCMAKE_CUDA_ARCHITECTURES=90-real -DCMAKE_CUDA_FLAGS=-G \
@@ -72,6 +74,12 @@ RUN set -eu; \
     cmake --install "$VDBG_ROOT"/build --prefix "$VDBG_ROOT"/out; \
     rm -rf "$VDBG_ROOT"/build
 WORKDIR /opt/vdbg
+
+# Debug tools
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    pip install 'py-spy>=0.4'
 
 # The tools start and agree
 RUN set -eu; \
@@ -90,7 +98,7 @@ RUN set -eu; \
     expect 'Compute Sanitizer' compute-sanitizer --version; \
     expect py-spy py-spy --version
 
-# What a container starts with
+# Entry point
 COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
 ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
 CMD ["bash"]
@@ -102,4 +110,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:e31777a79394da19fb73c438d0aef91796b483e85742210f75da76a664efba78"
+    dev.vdbg-env.plan.digest="sha256:cb607147c6751e27b18f08f377dc13d20e0d4d86aa6696edf13993966cfb7420"

@@ -1,19 +1,13 @@
 # Rendered by vdbg-env from the profile vllm-cu130; the same plan gives the same bytes.
-# Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.
-# hadolint's DL3008 is left out below: a distribution keeps one version of each package, so a pinned one is gone with the next.
-# hadolint's DL3013 is left out below: the profile pins what it must and takes the newest of the rest.
-# hadolint's DL3042 is left out below: the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount.
+# docker build --tag NAME DIR builds it, where DIR is the folder of this file and its context; then
+# vdbg-env verify NAME proves the line info, as vdbg-env build does before it gives a name.
+# hadolint's DL3008 is ignored below: a distribution has one version of each package, so a pinned one disappears with the next.
+# hadolint's DL3013 is ignored below: the profile pins what it must, and takes the newest version of the rest.
+# hadolint's DL3042 is ignored below: PIP_NO_CACHE_DIR turns the cache off, or a mount keeps it out of the image.
 FROM docker.io/nvidia/cuda:13.0.3-devel-ubuntu24.04
 ENV VDBG_ROOT="/opt/vdbg" \
     PATH="/opt/vdbg/venv/bin:/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
-    CUDA_HOME="/usr/local/cuda" \
-    NVCC_PREPEND_FLAGS="-lineinfo" \
-    CCACHE_DISABLE="1" \
-    VLLM_DISABLE_SCCACHE="1" \
-    TORCH_CUDA_ARCH_LIST="9.0" \
-    FLASHINFER_JIT_LINEINFO="1" \
-    CUTE_DSL_LINEINFO="1" \
-    TRITON_DISABLE_LINE_INFO="0"
+    CUDA_HOME="/usr/local/cuda"
 WORKDIR /opt/vdbg
 
 # Packages of ubuntu noble
@@ -22,7 +16,9 @@ RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     if [ -e /etc/apt/sources.list.d/ubuntu.sources ]; then mv /etc/apt/sources.list.d/ubuntu.sources \
       /etc/apt/vdbg-env.aside; fi; \
-    printf '%s\n' 'deb http://apt.example.org/ubuntu noble main universe' > /etc/apt/vdbg-env.list; \
+    printf '%s\n' 'deb http://apt.example.org/ubuntu noble main universe' \
+      'deb http://apt.example.org/ubuntu noble-updates main universe' \
+      'deb http://apt.example.org/ubuntu noble-security main universe' > /etc/apt/vdbg-env.list; \
     apt-get -o Dir::Etc::sourcelist=/etc/apt/vdbg-env.list update; \
     apt-get -o Dir::Etc::sourcelist=/etc/apt/vdbg-env.list install -y --no-install-recommends ca-certificates \
       cuda-cuobjdump-13-0 cuda-gdb-13-0 cuda-nvdisasm-13-0 cuda-sanitizer-13-0 g++ gdb git python3 python3-dev \
@@ -31,7 +27,7 @@ RUN set -eu; \
     rm /etc/apt/vdbg-env.list; \
     rm -rf /var/lib/apt/lists/*
 
-# Python beside the CUDA 13.0 of the base
+# Python next to the CUDA 13.0 of the base
 RUN set -eu; \
     python3 -m venv "$VDBG_ROOT"/venv
 
@@ -41,12 +37,6 @@ RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install torch==2.14.0 'cmake>=3.26.1' ninja 'packaging>=24.2' 'setuptools>=78.1.1,<81' 'setuptools-scm>=8' \
       'setuptools-rust>=1.9' wheel jinja2 regex build 'protobuf>=5.29.6'
-
-# Debug tools
-# hadolint ignore=DL3013,DL3042
-RUN set -eu; \
-    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
-    pip install 'py-spy>=0.4'
 
 # Source distribution of vllm 0.33.0
 RUN set -eu; \
@@ -58,7 +48,7 @@ RUN set -eu; \
     rm -rf "$VDBG_ROOT"/download
 WORKDIR /opt/vdbg/src
 
-# What this source asks of Python
+# What this source requires of Python
 # hadolint ignore=DL3013,DL3042
 RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
@@ -69,10 +59,19 @@ RUN set -eu; \
     if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
     pip install -r "$list"
 
-# MAX_JOBS: compilers at once; 5 GiB of memory for each; --build-arg gives another
-ARG MAX_JOBS="2"
+# From here on everything depends on the architecture and the kind of debug information.
+ENV NVCC_PREPEND_FLAGS="-lineinfo" \
+    CCACHE_DISABLE="1" \
+    VLLM_DISABLE_SCCACHE="1" \
+    TORCH_CUDA_ARCH_LIST="9.0" \
+    FLASHINFER_JIT_LINEINFO="1" \
+    CUTE_DSL_LINEINFO="1" \
+    TRITON_DISABLE_LINE_INFO="0"
 
-# NVCC_THREADS: architectures at once in each compiler; --build-arg gives another
+# MAX_JOBS: compilers at once; if empty, from cores and 5 GiB of memory each; --build-arg sets it
+ARG MAX_JOBS=""
+
+# NVCC_THREADS: architectures at once in each compiler; --build-arg sets it
 ARG NVCC_THREADS="1"
 
 # Compile vLLM
@@ -80,14 +79,24 @@ ARG NVCC_THREADS="1"
 RUN set -eu; \
     export PIP_DISABLE_PIP_VERSION_CHECK=1 \
       CMAKE_ARGS='-DCMAKE_CUDA_FLAGS=-lineinfo -DCMAKE_C_COMPILER_LAUNCHER= -DCMAKE_CXX_COMPILER_LAUNCHER= -DCMAKE_CUDA_COMPILER_LAUNCHER=' \
-      CMAKE_BUILD_TYPE=RelWithDebInfo VLLM_TARGET_DEVICE=cuda VLLM_USE_PRECOMPILED_RUST=1 \
-      VLLM_VERSION_OVERRIDE=0.33.0 VERBOSE=1; \
+      CMAKE_BUILD_TYPE=RelWithDebInfo VLLM_TARGET_DEVICE=cuda VLLM_VERSION_OVERRIDE=0.33.0 VERBOSE=1; \
     unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER CMAKE_CUDA_COMPILER_LAUNCHER CCACHE_PREFIX \
       RUSTC_WRAPPER VLLM_USE_PRECOMPILED VLLM_PRECOMPILED_WHEEL_LOCATION; \
+    if [ -z "${MAX_JOBS:-}" ]; then \
+      MAX_JOBS="$(awk -v cores="$(nproc)" -v each=5.0 '/^MemAvailable:/ { jobs = int($2 / 1048576 / each); if (jobs > cores) jobs = cores; if (jobs < 1) jobs = 1; print jobs }' /proc/meminfo)"; \
+    fi; \
+    export MAX_JOBS="${MAX_JOBS:-1}" NVCC_THREADS="${NVCC_THREADS:-1}"; \
+    echo "MAX_JOBS=$MAX_JOBS NVCC_THREADS=$NVCC_THREADS"; \
     rm -rf build; \
     pip install --no-build-isolation --no-deps --verbose --editable .; \
     find . -type f -name '*.o' -delete
 WORKDIR /opt/vdbg
+
+# Debug tools
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    pip install 'py-spy>=0.4'
 
 # The tools start and agree
 RUN set -eu; \
@@ -108,7 +117,7 @@ RUN set -eu; \
     expect 'GNU gdb' gdb --version; \
     expect py-spy py-spy --version
 
-# What a container starts with
+# Entry point
 COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
 ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
 CMD ["bash"]
@@ -121,4 +130,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:56c02267b3ac54c08c539b48c22339416bc8f414704cb804d67be40a43d1aff6"
+    dev.vdbg-env.plan.digest="sha256:e905c0684dbdf2cf49f11b718df4fbc4053d15571f42d6f4c9e2a55f086247b6"

@@ -13,7 +13,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import BuildContext, FileBytes, FileOnDisk, TreeEntry, TreeOnDisk, tar_chunks
 
 
-def no_walk(_path: str, _exclude: tuple[str, ...]) -> Iterable[TreeEntry]:
+def no_walk(_tree: TreeOnDisk) -> Iterable[TreeEntry]:
     raise AssertionError("no folder to walk")
 
 
@@ -55,8 +55,8 @@ def test_a_name_given_twice_is_refused() -> None:
 
 
 def test_a_tree_keeps_its_links_and_its_executables_and_nothing_else_of_its_modes() -> None:
-    def walk(path: str, exclude: tuple[str, ...]) -> Iterable[TreeEntry]:
-        assert (path, exclude) == ("/src", (".git",))
+    def walk(tree: TreeOnDisk) -> Iterable[TreeEntry]:
+        assert (tree.path, tree.exclude) == ("/src", (".git",))
         yield TreeEntry(relative="run", path="/src/run", kind="file", executable=True)
         yield TreeEntry(relative="also", path="/src/also", kind="link", target="run")
 

@@ -1,4 +1,4 @@
-"""Reads the folders a build context names and gives the context as the tar that engines take."""
+"""Read the folders of a build context, and write the context as the tar that builders take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.context import BuildContext, TreeEntry, tar_chunks
+from vdbg_env.image.context import BuildContext, TreeEntry, TreeOnDisk, tar_chunks
 
 
 def upload(context: BuildContext) -> Iterator[bytes]:
@@ -19,14 +19,14 @@ def upload(context: BuildContext) -> Iterator[bytes]:
     return tar_chunks(context, walk=walk, open_file=_open)
 
 
-def walk(folder: str, exclude: tuple[str, ...]) -> Iterator[TreeEntry]:
-    """Yield what stands below `folder` in order of name, links as links; sockets, pipes and devices are left out."""
-    if not Path(folder).is_dir():
-        raise BadInput(f"{folder} is not a folder", next_step="name an existing folder")
-    return _below(folder, "", exclude)
+def walk(tree: TreeOnDisk) -> Iterator[TreeEntry]:
+    """Yield the entries of a tree in order of name, links as links; sockets, pipes and devices are left out."""
+    if not Path(tree.path).is_dir():
+        raise BadInput(f"{tree.path} is not a folder", next_step="name an existing folder")
+    return _below(tree, tree.path, "")
 
 
-def _below(folder: str, prefix: str, exclude: tuple[str, ...]) -> Iterator[TreeEntry]:
+def _below(tree: TreeOnDisk, folder: str, prefix: str) -> Iterator[TreeEntry]:
     try:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda e: e.name)
@@ -34,13 +34,13 @@ def _below(folder: str, prefix: str, exclude: tuple[str, ...]) -> Iterator[TreeE
         raise BadInput(f"cannot read {folder}: {error.strerror}", next_step=f"ls -ld {folder}") from error
     for entry in entries:
         relative = prefix + entry.name
-        if _matches(relative, exclude):
+        if _matches(relative, tree.exclude) or (not prefix and tree.only and not _matches(relative, tree.only)):
             continue
         if entry.is_symlink():
             yield TreeEntry(relative=relative, path=entry.path, kind="link", target=str(Path(entry.path).readlink()))
         elif entry.is_dir(follow_symlinks=False):
             yield TreeEntry(relative=relative, path=entry.path, kind="folder")
-            yield from _below(entry.path, relative + "/", exclude)
+            yield from _below(tree, entry.path, relative + "/")
         elif entry.is_file(follow_symlinks=False):
             executable = bool(entry.stat(follow_symlinks=False).st_mode & 0o100)
             yield TreeEntry(relative=relative, path=entry.path, kind="file", executable=executable)
@@ -59,7 +59,7 @@ def _open(path: str) -> BinaryIO:
 
 
 def extract(context: BuildContext, folder: Path) -> None:
-    """Lay the context out as files below `folder`, as an engine would see it."""
+    """Write the context as files below `folder`, as a builder would see it."""
     folder.mkdir(parents=True)
     with tar_stream(upload(context)) as archive:
         archive.extractall(folder, filter="tar")
@@ -71,7 +71,7 @@ def tar_stream(chunks: Iterable[bytes]) -> tarfile.TarFile:
 
 
 class _ChunkFile(io.RawIOBase):
-    """Makes a file of an iterator of bytes."""
+    """An iterator of bytes as a file."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)

@@ -1,8 +1,9 @@
-"""Says what a folder of sources holds: by its content, and by the commit it stands at."""
+"""Identify a folder of sources: by its content, and by the commit of its checkout."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 from vdbg_env.adapters.files.context_tar import walk
@@ -11,6 +12,7 @@ from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.context import TreeOnDisk
 
 _GIT_TIMEOUT_S = 60.0
+_DESCRIBED = re.compile(r"v(?P<tag>[0-9][0-9a-z.]*)-(?P<commits>[0-9]+)-(?P<commit>g[0-9a-f]+)(?P<dirty>-dirty)?")
 
 
 class SourceTreesOnDisk:
@@ -20,21 +22,31 @@ class SourceTreesOnDisk:
         self._programs = programs
 
     def digest(self, tree: TreeOnDisk) -> str:
-        """Return "sha256:..." over all that a build would get of the tree; raises BadInput for what it cannot read."""
+        """See `SourceTrees.digest`."""
         hashed = hashlib.sha256()
-        for entry in walk(tree.path, tree.exclude):
+        for entry in walk(tree):
             kind = "program" if entry.executable else entry.kind
             content = _content(entry.path) if entry.kind == "file" else entry.target
             hashed.update(f"{kind}\0{entry.relative}\0{content}\0".encode("utf-8", "surrogateescape"))
         return f"sha256:{hashed.hexdigest()}"
 
     def revision(self, folder: str) -> str | None:
-        """Return the commit a checkout stands at, with `-dirty` behind it when files differ; None without git."""
+        """See `SourceTrees.revision`."""
         commit = self._git(folder, "rev-parse", "--verify", "HEAD")
         changes = self._git(folder, "status", "--porcelain", "--", ".")
         if not commit or changes is None:
             return None
         return commit.strip() + ("-dirty" if changes else "")
+
+    def version(self, folder: str) -> str | None:
+        """See `SourceTrees.version`."""
+        said = self._git(folder, "describe", "--tags", "--long", "--dirty", "--match", "v[0-9]*")
+        found = _DESCRIBED.fullmatch(said.strip()) if said else None
+        if found is None:
+            return None
+        local = [found["commits"], found["commit"]] if found["commits"] != "0" else []
+        local += ["dirty"] if found["dirty"] else []
+        return found["tag"] + (f"+{'.'.join(local)}" if local else "")
 
     def _git(self, folder: str, *words: str) -> str | None:
         if self._programs.which("git") is None:

@@ -25,7 +25,7 @@ def read_source(text: str, trees: SourceTrees) -> Source:
     if not isinstance(source, LocalTree):
         return source
     path = existing_folder(source.path, "--source")
-    return LocalTree(path=path, revision=trees.revision(path))
+    return LocalTree(path=path, revision=trees.revision(path), version=trees.version(path))
 
 
 def existing_folder(text: str, flag: str) -> str:

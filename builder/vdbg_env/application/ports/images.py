@@ -131,5 +131,9 @@ class SourceTrees(Protocol):
         ...
 
     def revision(self, folder: str) -> str | None:
-        """Return the commit a checkout stands at, with `-dirty` behind it when files differ; None without git."""
+        """Return the commit of a checkout, with `-dirty` appended when files differ; None without git."""
+        ...
+
+    def version(self, folder: str) -> str | None:
+        """Return the version of a checkout by its last tag, as in 0.33.0 or 0.33.0+12.gabc1234; None without one."""
         ...

@@ -86,7 +86,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         composition.machine(),
         architectures=len(plan.arch),
         gib_per_job=plan.memory_per_job_gib,
-        wanted=request.jobs,
+        requested=request.jobs,
     )
     if not flags["quiet"]:
         show_notes(

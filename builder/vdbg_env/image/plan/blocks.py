@@ -11,19 +11,20 @@ from vdbg_env.image.plan.shell import ShellTemplates
 from vdbg_env.image.profile.knowledge import VllmRow
 from vdbg_env.image.profile.request import BuildRequest
 from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Source
-from vdbg_env.image.profile.spec import ImageSpec
+from vdbg_env.image.profile.spec import Base, ImageSpec
 
 CA_BUNDLE = "site/ca-bundle.crt"
 UBUNTU_SOURCES = "/etc/apt/sources.list.d/ubuntu.sources"
 SITE = CopyStep(id="site", title="The site's certificate authority", source="site", target="site")
-ENTRYPOINT = CopyStep(
-    id="entrypoint", title="What a container starts with", source="entrypoint.sh", target="entrypoint.sh"
+REQUIREMENTS = CopyStep(
+    id="requirement-lists", title="Lists of requirements", source="requirements", target="requirements"
 )
+ENTRYPOINT = CopyStep(id="entrypoint", title="Entry point", source="entrypoint.sh", target="entrypoint.sh")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """What every step is made from: the profile, the wish, and what both come down to."""
+    """What every step is made from: the profile, the request, and what follows from both."""
 
     spec: ImageSpec
     request: BuildRequest
@@ -41,13 +42,12 @@ class Blocks:
             options += ["-o", f"Acquire::https::CAInfo={ROOT}/{CA_BUNDLE}"]
         if site.apt_mirror:
             options += ["-o", "Dir::Etc::sourcelist=/etc/apt/vdbg-env.list"]
-            if base.distribution == "debian":  # Ubuntu-based images keep NVIDIA's own repository in a file of parts
+            if base.distribution == "debian":  # images based on Ubuntu have NVIDIA's repository in a file of parts
                 options += ["-o", "Dir::Etc::sourceparts=-"]
         aside = UBUNTU_SOURCES if site.apt_mirror and base.distribution == "ubuntu" else ""
-        components = "main" if base.distribution == "debian" else "main universe"
-        mirror_line = f"deb {site.apt_mirror} {base.suite} {components}" if site.apt_mirror else ""
+        mirror_lines = _mirror_lines(site.apt_mirror, base) if site.apt_mirror else ()
         commands = self.templates.commands(
-            "packages.sh.j2", options=options, packages=self.spec.packages.apt, mirror_line=mirror_line, aside=aside,
+            "packages.sh.j2", options=options, packages=self.spec.packages.apt, mirror_lines=mirror_lines, aside=aside,
             keep_ca=site.ca_bundle is not None and site.keep_ca,
         )  # fmt: skip
         return RunStep(
@@ -57,13 +57,13 @@ class Blocks:
         )  # fmt: skip
 
     def toolchain(self) -> RunStep:
-        """Bring the CUDA toolkit, or take the one of the base image."""
+        """Install the CUDA toolkit, or use the one of the base image."""
         chain = self.spec.toolchain
         match chain.provided_by:
             case "base":
                 commands = self.templates.commands("toolchain-base.sh.j2")
                 return RunStep(
-                    id="toolchain", title=f"Python beside the CUDA {chain.cuda} of the base", commands=commands
+                    id="toolchain", title=f"Python next to the CUDA {chain.cuda} of the base", commands=commands
                 )
             case "wheels":
                 toolkit = f"cu{chain.cuda.split('.')[0]}"
@@ -73,51 +73,60 @@ class Blocks:
                 )  # fmt: skip
 
     def python(self) -> RunStep:
-        """Install what the build needs of Python."""
-        return self._fetching(
-            "python", "Python packages the build needs", "python", requirements=self.requirements,
-            torch_beside_wheels=self.spec.toolchain.provided_by == "wheels" and self.spec.build.system == "vllm",
-        )  # fmt: skip
+        """Install the Python packages that the build needs."""
+        return self._fetching("python", "Python packages the build needs", "python", requirements=self.requirements)
 
     def tools(self) -> RunStep:
-        """Install what whoever debugs needs of Python."""
-        return self._fetching("tools", "Debug tools", "tools", requirements=self.spec.packages.tools)
+        """Install the Python packages for debugging."""
+        return self._fetching("tools", "Debug tools", "python", requirements=self.spec.packages.tools)
 
     def dependencies(self) -> tuple[CopyStep, ...]:
-        """Bring the local trees that stand in for downloads."""
+        """Copy the local trees that replace downloads."""
         names = [dep.name for dep in self.request.deps]
         return tuple(
             CopyStep(id=f"dep-{name}", title=f"Local tree of {name}", source=f"deps/{name}", target=f"deps/{name}")
             for name in names
         )
 
-    def fetch_source(self) -> Step:
-        """Bring the source to `src`, where it stays for debuggers to show."""
+    def fetch_source(self) -> tuple[RunStep, ...]:
+        """Fetch the source to `src`, where it stays for debuggers to show; local sources are copied instead."""
         match self.source:
             case Sdist(project=project, version=version):
-                # The override lets pip take vLLM's metadata from a machine without CUDA; others do not read it.
+                # With these two pip takes vLLM's metadata on a machine without CUDA; other projects ignore them.
                 env = (
                     Variable(name="VLLM_TARGET_DEVICE", value="empty"),
                     Variable(name="VLLM_VERSION_OVERRIDE", value=version),
                 )
-                return self._fetching(
+                step = self._fetching(
                     "source", f"Source distribution of {project} {version}", "source-sdist", env=env,
                     project=project, version=version,
                 )  # fmt: skip
             case GitRef(url=url, ref=ref):
-                return self._fetching("source", "Source from git", "source-git", url=url, ref=ref)
+                step = self._fetching("source", "Source from git", "source-git", url=url, ref=ref)
             case LocalTree() | Bundled():
-                return CopyStep(id="source", title="Source tree", source="source", target="src")
+                return ()
+        return (step,)
 
-    def source_requirements(self) -> tuple[RunStep, ...]:
-        """Install what the source itself asks for, which may differ from what the profile expects."""
+    def copy_source(self) -> tuple[CopyStep, ...]:
+        """Copy a local source, after everything that does not depend on it."""
+        if isinstance(self.source, LocalTree | Bundled):
+            return (CopyStep(id="source", title="Source tree", source="source", target="src"),)
+        return ()
+
+    def source_requirements(self) -> tuple[Step, ...]:
+        """Install what the source itself requires, which may differ from what the profile expects.
+
+        The lists of a local source are copied alone, so a change to any other of its files installs nothing again.
+        """
         if self.spec.build.system != "vllm":
             return ()
+        local = isinstance(self.source, LocalTree)
         step = self._fetching(
-            "requirements", "What this source asks of Python", "vllm-requirements", cwd="src",
-            target=self.request.target, wheels=self.spec.toolchain.provided_by == "wheels",
+            "requirements", "What this source requires of Python", "vllm-requirements",
+            cwd="requirements" if local else "src", target=self.request.target,
+            wheels=self.spec.toolchain.provided_by == "wheels", cuda12=self.spec.toolchain.cuda.startswith("12."),
         )  # fmt: skip
-        return (step,)
+        return (REQUIREMENTS, step) if local else (step,)
 
     def prepare(self) -> tuple[RunStep, ...]:
         """Run the profile's own commands in the source folder."""
@@ -125,26 +134,41 @@ class Blocks:
             return ()
         commands = self.templates.commands("prepare.sh.j2", commands=self.spec.build.prepare)
         step = RunStep(
-            id="prepare", title="Commands of the profile", commands=commands, cwd="src", phase="compile",
-            network=not self.request.offline_compile,
+            id="prepare", title="Commands of the profile", commands=commands, cwd="src", phase="fetch", network=True
+        )
+        return (step,)
+
+    def externals(self) -> tuple[RunStep, ...]:
+        """Fetch the external projects that vLLM's CMake would fetch, for a compile step without network."""
+        if self.spec.build.system != "vllm" or not self.request.offline_compile:
+            return ()
+        edit = self._leave_out_other_projects() if self.request.target else ""
+        commands = self.templates.commands(
+            "externals.sh.j2", unset=UNSET_FOR_COMPILE, edit=edit, flags=self._debug_flags(),
+            cmake_args=self.spec.build.cmake_args,
+        )  # fmt: skip
+        step = RunStep(
+            id="externals", title="External projects of vLLM", commands=commands, cwd="src", phase="fetch",
+            network=True, env=(*self._network_environment(), *self._dependency_variables()), secrets=self._secrets(),
         )  # fmt: skip
         return (step,)
 
     def compile(self) -> RunStep:
-        """Compile, in a tree that holds no object of an earlier build."""
+        """Compile, in a tree without objects of an earlier build."""
+        fetched = ("-DFETCHCONTENT_FULLY_DISCONNECTED=ON",) if self.request.offline_compile else ()
         match self.spec.build.system, self.request.target:
             case "cmake", target:
                 return self._compile("build-cmake", f"Compile {target or 'everything'}", flags=self._cmake_flags())
             case "vllm", None:
-                return self._compile("build-vllm", "Compile vLLM", env=self._vllm_environment())
+                return self._compile("build-vllm", "Compile vLLM", env=self._vllm_environment(fetched))
             case _, target:
                 return self._compile(
-                    "build-vllm-target", f"Compile {target} of vLLM", flags=self._debug_flags(),
+                    "build-vllm-target", f"Compile {target} of vLLM", flags=(*self._debug_flags(), *fetched),
                     edit=self._leave_out_other_projects(),
                 )  # fmt: skip
 
     def check(self) -> RunStep:
-        """See that every tool starts and says the version expected, and take the site's files away."""
+        """Check that every tool starts and prints the expected version, and remove the site's files."""
         site = self.request.site
         commands = self.templates.commands(
             "check.sh.j2", tools=[{"expect": t.expect, "argv": t.argv} for t in self.spec.tools],
@@ -171,7 +195,7 @@ class Blocks:
     def _compile(self, template: str, title: str, *, env: tuple[Variable, ...] = (), **values: object) -> RunStep:
         commands = self.templates.commands(
             f"{template}.sh.j2", unset=UNSET_FOR_COMPILE, target=self.request.target or "",
-            cmake_args=self.spec.build.cmake_args, **values,
+            cmake_args=self.spec.build.cmake_args, gib=self.spec.build.memory_per_job_gib, **values,
         )  # fmt: skip
         fetches = self.spec.build.system == "vllm" and not self.request.offline_compile
         env = (*(self._network_environment() if fetches else ()), *self._dependency_variables(), *env)
@@ -181,35 +205,44 @@ class Blocks:
         )  # fmt: skip
 
     def _debug_flags(self) -> tuple[str, ...]:
-        # On the command line too: then even a cache that hashes the command line only cannot mistake the object.
+        # On the command line too: even a cache that hashes only the command line then tells the objects apart.
         return (f"-DCMAKE_CUDA_FLAGS={FLAG[self.request.debug]}", *NO_LAUNCHER)
 
     def _cmake_flags(self) -> tuple[str, ...]:
         architectures = ";".join(f"{arch.replace('.', '')}-real" for arch in self.arch)
         return (f"-DCMAKE_CUDA_ARCHITECTURES={architectures}", *self._debug_flags())
 
-    def _vllm_environment(self) -> tuple[Variable, ...]:
-        args = (*self._debug_flags(), *self.spec.build.cmake_args)
+    def _vllm_environment(self, fetched: tuple[str, ...]) -> tuple[Variable, ...]:
+        args = (*self._debug_flags(), *fetched, *self.spec.build.cmake_args)
         split = next((a for a in args if " " in a), None)
         if split is not None:
             raise BadInput(
-                f"the CMake argument {split!r} holds a blank",
+                f"the CMake argument {split!r} has a blank in it",
                 cause="vLLM's setup.py splits CMAKE_ARGS at blanks",
                 next_step="use --target, which passes arguments as they are, or set the variable in `environment`",
             )
-        version = self.source.version if isinstance(self.source, Sdist) else "0.0.0+debug"
         values = {
             "CMAKE_ARGS": " ".join(args),
             "CMAKE_BUILD_TYPE": "RelWithDebInfo",
             "VLLM_TARGET_DEVICE": "cuda",
-            "VLLM_USE_PRECOMPILED_RUST": "1",
-            "VLLM_VERSION_OVERRIDE": version,
+            "VLLM_VERSION_OVERRIDE": self._version(),
             "VERBOSE": "1",
         }
-        return tuple(Variable(name=name, value=value) for name, value in values.items())
+        # What the profile says about one of these holds, in its own environment.
+        return tuple(Variable(name=n, value=v) for n, v in values.items() if n not in self.spec.environment)
+
+    def _version(self) -> str:
+        """Return the version that the build gets: without a repository, vLLM could not derive one."""
+        match self.source:
+            case Sdist(version=version):
+                return version
+            case GitRef() | LocalTree():
+                return self.source.version or "0.0.0+debug"
+            case Bundled():
+                return "0.0.0+debug"
 
     def _leave_out_other_projects(self) -> str:
-        """Return the sed script that takes out the external projects which the target does not come from."""
+        """Return the sed script that disables the external projects that the target does not need."""
         needed = self.vllm.targets.get(self.request.target or "") if self.vllm else None
         others = f"/external_projects\\/{needed}\\.cmake/!" if needed else ""
         return others + r"s|^( *)(include\(cmake/external_projects/)|\1# \2|"
@@ -236,10 +269,18 @@ class Blocks:
         uses = []
         for secret in self.request.secrets:
             match secret.id:
-                case "netrc":  # read by pip and git alike, and by nobody from anywhere else
+                case "netrc":  # where pip and git look
                     uses.append(SecretUse(id="netrc", target="/root/.netrc", variable="NETRC"))
                 case "pip.conf":
                     uses.append(SecretUse(id="pip.conf", target="/run/secrets/pip.conf", variable="PIP_CONFIG_FILE"))
                 case other:
                     uses.append(SecretUse(id=other, target=f"/run/secrets/{other}"))
         return tuple(uses)
+
+
+def _mirror_lines(mirror: str, base: Base) -> tuple[str, ...]:
+    """Return apt's lines for a mirror: a release with its updates, and on Ubuntu its security fixes."""
+    if base.distribution == "debian":  # whose security fixes are in another archive than the release
+        return tuple(f"deb {mirror} {suite} main" for suite in (base.suite, f"{base.suite}-updates"))
+    suites = (base.suite, f"{base.suite}-updates", f"{base.suite}-security")
+    return tuple(f"deb {mirror} {suite} main universe" for suite in suites)

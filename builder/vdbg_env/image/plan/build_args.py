@@ -1,4 +1,4 @@
-"""The values a build takes from this machine and this site; they are no part of the plan nor of its digest."""
+"""The values of a build from this machine and this site; they are not in the plan or its digest."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from vdbg_env.image.profile.request import Site
 
 
 def build_args(parallelism: Parallelism, site: Site) -> dict[str, str]:
-    """Return name -> value of the plan's arguments and of the proxies, which every builder knows without an ARG line.
+    """Return name -> value of the plan's arguments and of the proxies, which builders predefine without an ARG line.
 
-    A proxy's address may hold a password: as a predefined argument it reaches the steps, and no layer or history.
+    A proxy's address may contain a password: as a predefined argument it reaches the steps, but no layer or history.
     """
     return {
         "MAX_JOBS": str(parallelism.max_jobs),

@@ -1,8 +1,7 @@
-"""The build plan: what an engine does, in order, as one value that is hashed, recorded and rendered.
+"""The build plan: what a builder does, in order, as one value that is hashed, recorded and rendered.
 
-Everything a plan makes lies below one root, so that the same plan runs in a container, where the root is `ROOT`, and
-on a bare machine without any container, where it is a private folder. Scripts say "$VDBG_ROOT", values that hold paths
-are marked as such, and `environment` and `script` put the real root in.
+Everything that a plan creates is below one root: `ROOT` in a container, a private folder on a bare machine. Scripts use
+"$VDBG_ROOT", values with paths are marked as such, and `environment` and `script` put in the real root.
 """
 
 from __future__ import annotations
@@ -28,16 +27,18 @@ LABEL_PROOF = "dev.vdbg-env.proof"
 class Variable:
     """One environment variable.
 
-    `text` is taken as it is. `path` is relative to the root. `search` is a list of paths relative to the root, put
-    before whatever the variable held: the base image's own value in a container, the machine's on a bare machine.
+    `text` is used as is. `path` is relative to the root. `search` is a list of paths relative to the root, put before
+    the previous value: the base image's in a container, the machine's on a bare machine. With `late` it is set after
+    the steps that do not need it, which then need not run again when it changes.
     """
 
     name: str
     value: str | tuple[str, ...]
     kind: Literal["text", "path", "search"] = "text"
+    late: bool = False
 
     def at(self, root: str, held: str = "") -> str:
-        """Return the value for a root and what the variable held before."""
+        """Return the value for a root, given the previous value `held`."""
         match self.value:
             case str():
                 return f"{root}/{self.value}" if self.kind == "path" else self.value
@@ -47,7 +48,7 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class SecretUse:
-    """A secret a step may read: a file at `target`, told to programs through `variable` where they ask for one."""
+    """A secret that a step may read: a file at `target`, whose path is in `variable` if programs need that."""
 
     id: str
     target: str
@@ -56,7 +57,7 @@ class SecretUse:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyStep:
-    """Puts `source` of the context at `target` below the root."""
+    """Copies `source` of the context to `target` below the root."""
 
     id: str
     title: str
@@ -68,9 +69,10 @@ class CopyStep:
 class RunStep:
     """Runs commands in the folder `cwd` below the root, each a logical line of POSIX shell; the first failure ends it.
 
-    `env` holds for this step alone. `network` says that the step fetches something. `where` is "container" for steps
-    that change the system (apt): a bare machine skips them and must have `needs`, the programs they would have brought.
-    `cache` names a folder of downloads an engine may keep between builds; compiled objects are never among them.
+    `env` is for this step only. `network` says that the step fetches something. `where` is "container" for steps that
+    change the system (apt): a bare machine skips them and must have `needs`, the programs they would have installed.
+    `phase` "fetch" needs the late variables and the network, "compile" neither network nor secrets. `cache` names a
+    folder of downloads that a builder may keep between builds; compiled objects are never among them.
     """
 
     id: str
@@ -81,7 +83,7 @@ class RunStep:
     network: bool = False
     where: Literal["anywhere", "container"] = "anywhere"
     needs: tuple[str, ...] = ()
-    phase: Literal["prepare", "compile", "check"] = "prepare"
+    phase: Literal["prepare", "fetch", "compile", "check"] = "prepare"
     secrets: tuple[SecretUse, ...] = ()
     cache: str | None = None
 
@@ -96,7 +98,7 @@ Step = CopyStep | RunStep
 
 @dataclass(frozen=True, kw_only=True)
 class BuildArg:
-    """A build argument with its default; the value in use comes from the machine and is not in the plan's digest."""
+    """A build argument with its default; its value is the machine's own and not in the plan's digest."""
 
     name: str
     default: str
@@ -107,11 +109,10 @@ class BuildArg:
 class BuildPlan:
     """One build, fully decided.
 
-    `base` is an image reference, by digest where one is known; `base_path` what its PATH holds. `env` is set in the
-    image for builds and runs alike. `artifacts` are the folders and files below the root whose every cubin must be
-    proven to carry line info before the image is tagged. `context` is what the COPY steps take; it is no part of
-    `document`. Its bytes at hand and what is known of its trees are part of the digest; files on disk count by their
-    names only. `notes` and `warnings` are shown to the user before the build starts.
+    `base` is an image reference, with its digest if known; `base_path` its PATH. `env` is set in the image for builds
+    and runs. `artifacts` are the folders and files below the root in which every cubin must be proven to carry line
+    info before the image is tagged. `context` is what the COPY steps take; it is not in `document`, but in the digest:
+    bytes, the digests of trees, and files on disk by name only. The digest leaves out `notes` and `warnings`.
     """
 
     profile: str
@@ -139,6 +140,11 @@ class BuildPlan:
         return {"schema": "vdbg-env/plan/v1", **fields}
 
     @property
+    def late_env(self) -> tuple[tuple[str, str], ...]:
+        """Return the variables that are set in a container once everything that does not need them is there."""
+        return tuple((v.name, v.at(ROOT)) for v in self.env if v.late)
+
+    @property
     def digest(self) -> str:
         """Return "sha256:..." over the plan and the bytes it brings, which identifies a build."""
         document = {**self.document(), "args": [arg.name for arg in self.args], "notes": (), "warnings": ()}
@@ -149,20 +155,20 @@ class BuildPlan:
         return f"sha256:{hashed.hexdigest()}"
 
     def with_contents(self, read: Callable[[TreeOnDisk], str]) -> BuildPlan:
-        """Return the plan with the digest that `read` gives of each tree it brings, so that a change to one counts."""
+        """Return the plan with the digest that `read` gives for each tree, so a change to one changes the plan's."""
         context = (replace(i, digest=read(i)) if isinstance(i, TreeOnDisk) else i for i in self.context)
         return replace(self, context=tuple(context))
 
     def environment(self, root: str = ROOT, held: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the plan's environment for a root; `held` is what was set before, by default the base image's PATH."""
+        """Return the plan's environment for a root; `held` are previous values, by default the base image's PATH."""
         before = {"PATH": self.base_path} if held is None else held
         values = {v.name: v.at(root, before.get(v.name, "")) for v in self.env}
         return {ROOT_VARIABLE: root, **values}
 
     def split_before_compile(self, image: str) -> tuple[BuildPlan, BuildPlan]:
-        """Split into the plan that fetches everything and the one that compiles, based on the image the first makes.
+        """Split into a plan that fetches everything and one that compiles, based on the image of the first.
 
-        The second needs no network: its steps fetch nothing. `image` is the name the first one's result will have.
+        The second runs without network. `image` is the name that the result of the first will have.
         """
         first = next(i for i, s in enumerate(self.steps) if isinstance(s, RunStep) and s.phase == "compile")
         while first and isinstance(self.steps[first - 1], CopyStep):
@@ -189,8 +195,8 @@ def _known_content(item: ContextItem) -> bytes:
 def shell_word(variable: Variable) -> str:
     """Return a variable's value as one word of POSIX shell.
 
-    Raises BadInput for control characters: a backslash before a line break would go on in the next line of a
-    Dockerfile even inside quotes.
+    Raises BadInput for control characters: a backslash before a line break would continue the line of a Dockerfile,
+    even inside quotes.
     """
     match variable.kind, variable.value:
         case "text", str(value):

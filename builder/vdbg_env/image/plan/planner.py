@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import chain
 from urllib.parse import urlsplit
 
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.image.context import ContextItem, FileBytes, TreeOnDisk
 from vdbg_env.image.plan.blocks import ENTRYPOINT, SITE, Blocks
-from vdbg_env.image.plan.environment import image_environment, overruled
+from vdbg_env.image.plan.environment import image_environment, overridden
 from vdbg_env.image.plan.plan import ROOT, BuildArg, BuildPlan, Step
 from vdbg_env.image.plan.shell import ShellTemplates
 from vdbg_env.image.profile.compatibility import Combination, require_compatible
@@ -17,7 +18,7 @@ from vdbg_env.image.profile.knowledge import VllmRow
 from vdbg_env.image.profile.library import ImageLibrary
 from vdbg_env.image.profile.reference import parse_reference
 from vdbg_env.image.profile.request import BuildRequest, HostGpu
-from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Source
+from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Source, refuse_credentials, release_of
 from vdbg_env.image.profile.spec import ImageSpec
 
 # Objects of an earlier build, which ninja would take for fresh, and large files that no compiler reads.
@@ -39,6 +40,7 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: 
     if request.arch or request.platform is not None:
         gpu = None
     source = request.source or spec.parsed_source
+    _check_addresses(spec, request, source)
     arch, why_arch = _architectures(spec, request, gpu)
     vllm = _vllm_row(spec, source, library)
     requirements = _requirements(spec, source, vllm)
@@ -63,14 +65,14 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: 
         command=("bash",),
         arch=arch,
         memory_per_job_gib=spec.build.memory_per_job_gib,
-        context=_context(request, source, library),
+        context=_context(spec.build.system, request, source, library),
         notes=(*why_arch, *_notes(request)),
-        warnings=(*_debug_warnings(request), *overruled(spec), *warnings),
+        warnings=(*_debug_warnings(request), *overridden(spec), *warnings),
     )
 
 
 def check(request: BuildRequest) -> None:
-    """Refuse what no plan may hold: wrong architectures, names that mean something to a Dockerfile, credentials."""
+    """Refuse what no plan may contain: wrong architectures, and names that mean something to a Dockerfile."""
     for arch in request.arch:
         if not re.fullmatch(r"[0-9]{1,2}\.[0-9][af]?", arch):
             near = f"{arch[:-1]}.{arch[-1]}" if arch.isdigit() and len(arch) > 1 else "9.0"
@@ -85,14 +87,23 @@ def check(request: BuildRequest) -> None:
             raise BadInput(f"{word}: a name is given twice", next_step=f"give each name one {word}")
     if request.target is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", request.target):
         raise BadInput(f"--target {request.target!r} is not the name of a build target")
+
+
+def _check_addresses(spec: ImageSpec, request: BuildRequest, source: Source) -> None:
     pip = request.site.pip
     for what, url in [
         ("the package index", pip.index_url),
-        *(("the package index", extra) for extra in pip.extra_index_urls),
+        *(("the package index", extra) for extra in (*pip.extra_index_urls, *spec.packages.indexes)),
         ("the apt mirror", request.site.apt_mirror),
     ]:
         if url is not None:
             _check_address(url, what)
+    if isinstance(source, GitRef):
+        refuse_credentials(source.url, "the git source")
+    texts = [*(v for v in spec.environment.values() if v), *spec.build.cmake_args, *chain(*spec.build.prepare)]
+    for text in texts:
+        for url in re.findall(r"[a-z+]+://[^\s'\"]+", text):
+            refuse_credentials(url, "an address in the profile")
 
 
 def _check_address(url: str, what: str) -> None:
@@ -106,26 +117,27 @@ def _check_address(url: str, what: str) -> None:
         or any(c.isspace() or not c.isprintable() for c in url)
     ):
         raise BadInput(f"{what} {url!r} is not an address", next_step="write it as https://HOST/PATH")
-    if parts.username or parts.password:
-        raise BadInput(
-            f"the address of {what} at {parts.hostname} carries a user name or password",
-            cause="it would stand in the image's history for everyone to read",
-            next_step="take it out and pass a .netrc with --secret netrc=FILE",
-        )
+    refuse_credentials(url, f"the address of {what}")
 
 
 def _steps(blocks: Blocks) -> tuple[Step, ...]:
+    """Return the steps, those first that change least: each one that changes repeats all that follow it."""
+    tools = blocks.tools()
+    offline = blocks.request.offline_compile
     return (
         *((SITE,) if blocks.request.site.ca_bundle is not None else ()),
         blocks.packages(),
         blocks.toolchain(),
         blocks.python(),
-        blocks.tools(),
-        *blocks.dependencies(),
-        blocks.fetch_source(),
+        *((tools,) if offline else ()),
+        *blocks.fetch_source(),
         *blocks.source_requirements(),
+        *blocks.dependencies(),
+        *blocks.copy_source(),
         *blocks.prepare(),
+        *blocks.externals(),
         blocks.compile(),
+        *(() if offline else (tools,)),
         blocks.check(),
         ENTRYPOINT,
     )
@@ -134,25 +146,29 @@ def _steps(blocks: Blocks) -> tuple[Step, ...]:
 def _vllm_row(spec: ImageSpec, source: Source, library: ImageLibrary) -> VllmRow | None:
     if spec.build.system != "vllm":
         return None
-    return library.knowledge.vllm_row(source.version if isinstance(source, Sdist) else "")
+    return library.knowledge.vllm_row(release_of(source) or "")
 
 
 def _requirements(spec: ImageSpec, source: Source, vllm: VllmRow | None) -> tuple[str, ...]:
-    """Return the profile's build requirements, with the torch that the release asked for is made for."""
-    wanted = spec.packages.build
-    if vllm is None or not isinstance(source, Sdist) or vllm.version != source.version or source == spec.parsed_source:
-        return wanted
-    return tuple(f"torch=={vllm.torch}" if r.startswith("torch==") else r for r in wanted)
+    """Return the profile's build requirements, with the torch of the requested release.
+
+    For a release that no row describes, torch has no version here: the release's own requirements pin it.
+    """
+    release = release_of(source)
+    if vllm is None or release is None or source == spec.parsed_source:
+        return spec.packages.build
+    torch = f"torch=={vllm.torch}" if vllm.version == release else "torch"
+    return tuple(torch if r.startswith("torch==") else r for r in spec.packages.build)
 
 
 def _combination(
     spec: ImageSpec, request: BuildRequest, source: Source, arch: tuple[str, ...], requirements: tuple[str, ...],
     gpu: HostGpu | None,
 ) -> Combination:  # fmt: skip
-    # A base of the user's own may bring any compiler: only the profile's own base is known.
+    # Another base may contain any compiler: only the profile's own base is known.
     own = request.base is None
     torch = next((r.removeprefix("torch==") for r in requirements if r.startswith("torch==")), None)
-    vllm = source.version if isinstance(source, Sdist) and spec.build.system == "vllm" else None
+    vllm = release_of(source) if spec.build.system == "vllm" else None
     return Combination(
         cuda=spec.toolchain.cuda, arch=arch, gcc=spec.base.gcc if own else None,
         python=spec.base.python if own else None, torch=torch, vllm=vllm, driver=gpu.driver if gpu else None,
@@ -187,9 +203,11 @@ def _base(spec: ImageSpec, request: BuildRequest) -> str:
 
 
 def _build_args(spec: ImageSpec, request: BuildRequest) -> tuple[BuildArg, ...]:
-    each = f"{spec.build.memory_per_job_gib:g} GiB of memory for each"
+    each = f"{spec.build.memory_per_job_gib:g} GiB of memory each"
     return (
-        BuildArg(name="MAX_JOBS", default=str(request.jobs or 2), why=f"compilers at once; {each}"),
+        BuildArg(
+            name="MAX_JOBS", default=str(request.jobs or ""), why=f"compilers at once; if empty, from cores and {each}"
+        ),
         BuildArg(name="NVCC_THREADS", default="1", why="architectures at once in each compiler"),
     )
 
@@ -233,7 +251,7 @@ def _origin(source: Source) -> tuple[str, str]:
             return f"bundled:{name}", ""
 
 
-def _context(request: BuildRequest, source: Source, library: ImageLibrary) -> tuple[ContextItem, ...]:
+def _context(system: str, request: BuildRequest, source: Source, library: ImageLibrary) -> tuple[ContextItem, ...]:
     items: list[ContextItem] = [FileBytes(name="entrypoint.sh", data=library.entrypoint, mode=0o755)]
     if request.site.ca_bundle is not None:
         items.append(FileBytes(name="site/ca-bundle.crt", data=request.site.ca_bundle))
@@ -241,6 +259,9 @@ def _context(request: BuildRequest, source: Source, library: ImageLibrary) -> tu
     match source:
         case LocalTree(path=path):
             items.append(TreeOnDisk(name="source", path=path, exclude=NOT_SOURCE))
+            if system == "vllm":
+                lists = ("requirements", "requirements*.txt")
+                items.append(TreeOnDisk(name="requirements", path=path, exclude=NOT_SOURCE, only=lists))
         case Bundled(name=name):
             if name not in library.bundled:
                 raise BadInput(f"no project is bundled by the name {name!r}", next_step="vdbg-env images list")
@@ -265,7 +286,7 @@ def _architectures(
 def _notes(request: BuildRequest) -> tuple[str, ...]:
     if request.site.ca_bundle is None or request.site.keep_ca:
         return ()
-    return ("the site's certificate authority serves the build and is taken out at its end",)
+    return ("the site's certificate authority is used by the build and is removed at its end",)
 
 
 def _debug_warnings(request: BuildRequest) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Judges a combination of CUDA, driver, architecture, compiler, torch and vLLM before anything is built.
+"""Check a combination of CUDA, driver, architecture, compiler, torch and vLLM before anything is built.
 
-What the tables rule out is refused with the reason and the nearest choice that is known to work; what they do not
-speak of is warned of, since a table ages and a new toolkit is no error.
+What the tables rule out is refused, with the reason and the nearest choice that works; what is not in them gives a
+warning, since tables age and a new toolkit is not an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vdbg_env.image.profile.knowledge import CudaRow, Knowledge, Span, VllmRow, 
 
 @dataclass(frozen=True, kw_only=True)
 class Combination:
-    """What is to be built together; None where it is not known or plays no part."""
+    """What is built together; None where it is not known or not needed."""
 
     cuda: str
     arch: tuple[str, ...]
@@ -29,7 +29,7 @@ class Combination:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """One thing the tables say: `refused` it cannot work, `warned` nobody knows or it may surprise."""
+    """One result from the tables: `refused` cannot work, `warned` is not known or may surprise."""
 
     level: Literal["refused", "warned"]
     what: str
@@ -51,7 +51,7 @@ def require_compatible(combination: Combination, knowledge: Knowledge) -> tuple[
 
 
 def judge(combination: Combination, knowledge: Knowledge) -> Iterator[Judgement]:
-    """Yield all that the tables say of a combination, refusals and warnings mixed."""
+    """Yield every refusal and warning that the tables give for a combination."""
     cuda = knowledge.cuda.get(".".join(combination.cuda.split(".")[:2]))
     if cuda is None:
         near = closest_version(combination.cuda, knowledge.cuda)
@@ -75,7 +75,7 @@ def _vllm(combination: Combination, vllm: VllmRow, knowledge: Knowledge) -> Iter
     yield from _span("Python", combination.python, vllm.python, name)
     if combination.torch and combination.torch != vllm.torch:
         yield Judgement(
-            level="warned", what=f"{name} is made for torch {vllm.torch}, not {combination.torch}",
+            level="warned", what=f"{name} is built for torch {vllm.torch}, not {combination.torch}",
             instead=f"take torch=={vllm.torch} unless you know that the two fit",
         )  # fmt: skip
     short = ".".join(combination.cuda.split(".")[:2])
@@ -91,10 +91,9 @@ def _arch(combination: Combination, known: tuple[str, ...], who: str, knowledge:
         if plain in known:
             continue
         everywhere = {a for row in knowledge.cuda.values() for a in row.arch}
-        if plain not in everywhere and version_key(plain) > max(map(version_key, everywhere), default=()):
-            yield Judgement(
-                level="warned", what=f"architecture {arch} is newer than the tables, which {who} may not know"
-            )
+        newer = version_key(plain) > max(map(version_key, everywhere), default=())
+        if who.startswith("vLLM") and newer:
+            yield Judgement(level="warned", what=f"architecture {arch} is newer than the tables of {who}")
         elif any(a.split(".")[0] == plain.split(".")[0] for a in known) and who.startswith("vLLM"):
             near = _nearest_arch(plain, known)
             yield Judgement(

@@ -27,16 +27,23 @@ class GitRef:
     url: str
     ref: str
 
+    @property
+    def version(self) -> str | None:
+        """Return the release that the reference names, as in v0.33.0; None for a branch or commit."""
+        found = _TAG.fullmatch(self.ref)
+        return found[1] if found else None
+
     def __str__(self) -> str:
         return f"git+{self.url}@{self.ref}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTree:
-    """A checkout on this machine; `revision` is the commit it stands at, where somebody asked git."""
+    """A checkout on this machine; `revision` is its commit and `version` follows from its last tag, if git knows."""
 
     path: str
     revision: str | None = None
+    version: str | None = None
 
     def __str__(self) -> str:
         return self.path
@@ -44,7 +51,7 @@ class LocalTree:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundled:
-    """A project that ships with vdbg-env, in a folder of that name beside the profiles."""
+    """A project that ships with vdbg-env, in a folder of that name next to the profiles."""
 
     name: str
 
@@ -54,14 +61,27 @@ class Bundled:
 
 Source = Sdist | GitRef | LocalTree | Bundled
 
+
+def release_of(source: Source) -> str | None:
+    """Return the release of a source, without what follows its last tag; None where it is not known."""
+    match source:
+        case Sdist(version=version):
+            return version
+        case GitRef() | LocalTree():
+            return source.version.partition("+")[0] if source.version else None
+        case Bundled():
+            return None
+
+
 GRAMMAR = "PROJECT==VERSION, git+https://HOST/REPOSITORY@REF, a folder (./x, /x, ~/x) or bundled:NAME"
 _SDIST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)")
 _GIT = re.compile(r"git\+((?:https|ssh)://[^\s@]+(?:@[^\s@/]+/[^\s@]+)?)@([A-Za-z0-9_][\w./+-]*)")
+_TAG = re.compile(r"(?:refs/tags/)?v?([0-9]+(?:\.[0-9]+)+(?:(?:rc|a|b|\.post)[0-9]+)?)")
 _BUNDLED = re.compile(r"bundled:([a-z0-9][a-z0-9-]*)")
 
 
 def parse_source(text: str) -> Source:
-    """Read a source as `--source` and a profile's `source:` spell it; raises BadInput when it follows no spelling."""
+    """Read a source as written in `--source` or a profile's `source:`; raises BadInput for any other form."""
     one_line(text, "the source")
     if found := _SDIST.fullmatch(text):
         return Sdist(project=found[1], version=found[2])
@@ -78,18 +98,26 @@ def parse_source(text: str) -> Source:
     )
 
 
+def refuse_credentials(url: str, what: str) -> None:
+    """Raise BadInput for an address that carries a password or token, which an image and its history would keep."""
+    address, query, _ = url.partition("?")
+    user, at, _ = address.partition("://")[2].partition("/")[0].rpartition("@")
+    if query or ":" in user or (at and not address.startswith(("ssh:", "git+ssh:"))):
+        host = address.partition("://")[2].partition("/")[0].rpartition("@")[2]
+        raise BadInput(
+            f"{what} at {host} carries a user name, password or token in its address",
+            cause="it would be in the image's history for everyone to read",
+            next_step="remove it and pass a .netrc with --secret netrc=FILE, or an ssh key by ssh-agent",
+        )
+
+
 def _git(text: str) -> GitRef:
+    refuse_credentials(text, "the git source")
     found = _GIT.fullmatch(text)
     if not found:
         raise BadInput(
             f"the source {text!r} is not git+https://HOST/REPOSITORY@REF",
-            cause="the @REF is missing; a build from whatever a branch holds today cannot be told from tomorrow's",
+            cause="the @REF is missing; a build of a branch's tip today cannot be told from tomorrow's",
             next_step="name a tag or a commit after the @",
-        )
-    if re.match(r"https://[^/]*@", found[1]):
-        raise BadInput(
-            "the git source carries a user name or password in its address",
-            cause="it would stand in the image's history for everyone to read",
-            next_step="take it out and pass a .netrc with --secret netrc=FILE",
         )
     return GitRef(url=found[1], ref=found[2])

@@ -65,8 +65,8 @@ def _exports(plan: BuildPlan) -> list[str]:
 
 def _labels(plan: BuildPlan) -> str:
     pairs = [*plan.labels, (LABEL_DIGEST, plan.digest)]
-    told = [f"    {name} {_literal(one_line(value, name))}" for name, value in pairs]
-    return "\n".join(["%labels", *told])
+    lines = [f"    {name} {_literal(one_line(value, name))}" for name, value in pairs]
+    return "\n".join(["%labels", *lines])
 
 
 def _literal(text: str) -> str:

@@ -1,8 +1,8 @@
-"""Writes a plan as a Dockerfile: instruction objects first, then one place that quotes them.
+"""Write a plan as a Dockerfile: instruction objects first, then one place that quotes them.
 
-Only what every builder takes is used, unless the dialect says more (see `Dialect`): no heredocs, no `COPY --link`, no
-`# syntax=` line. Shell stays in RUN, where the shell alone expands; everywhere else Docker expands `$`, so it is
-escaped (BuildKit's and the classic builder's shared lexer, frontend/dockerfile/shell/lex.go).
+Only instructions of every builder are used, unless the dialect allows more (see `Dialect`): no heredocs, no
+`COPY --link`, no `# syntax=` line. In RUN only the shell expands; everywhere else Docker expands `$`, which is escaped
+(by the lexer that BuildKit and the classic builder share, frontend/dockerfile/shell/lex.go).
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Exec:
 
 
 HADOLINT = {
-    "DL3008": "a distribution keeps one version of each package, so a pinned one is gone with the next",
-    "DL3013": "the profile pins what it must and takes the newest of the rest",
-    "DL3042": "the cache is turned off by PIP_NO_CACHE_DIR, or kept out of the image by a mount",
+    "DL3008": "a distribution has one version of each package, so a pinned one disappears with the next",
+    "DL3013": "the profile pins what it must, and takes the newest version of the rest",
+    "DL3042": "PIP_NO_CACHE_DIR turns the cache off, or a mount keeps it out of the image",
 }
 WIDTH = 110  # of a line of shell, roughly: a single long word is never broken
 
@@ -109,7 +109,7 @@ def dockerfile(plan: BuildPlan, dialect: Dialect = "classic") -> str:
 
 
 def build_context(plan: BuildPlan, dialect: Dialect = "classic", *more: ContextItem) -> BuildContext:
-    """Return what an engine is sent: the plan's context with its Dockerfile, and `more` beside them."""
+    """Return what a builder is sent: the plan's context, its Dockerfile and `more` files."""
     file = FileBytes(name="Dockerfile", data=dockerfile(plan, dialect).encode())
     return BuildContext(items=(*plan.context, file, *more))
 
@@ -136,11 +136,15 @@ def step_titles(plan: BuildPlan, dialect: Dialect) -> tuple[str, ...]:
 def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
     """Yield the instructions of a plan, in order."""
     yield Comment(text=f"Rendered by vdbg-env from the profile {plan.profile}; the same plan gives the same bytes.")
-    yield Comment(text="Build it alone with: docker build --tag NAME DIR, where DIR holds this file and its context.")
+    yield Comment(
+        text="docker build --tag NAME DIR builds it, where DIR is the folder of this file and its context; then"
+    )
+    yield Comment(text="vdbg-env verify NAME proves the line info, as vdbg-env build does before it gives a name.")
     for rule, reason in HADOLINT.items():
-        yield Comment(text=f"hadolint's {rule} is left out below: {reason}.")
+        yield Comment(text=f"hadolint's {rule} is ignored below: {reason}.")
     yield from _base(plan)
-    yield Pairs(keyword="ENV", pairs=tuple(plan.environment().items()))
+    late = plan.late_env
+    yield Pairs(keyword="ENV", pairs=tuple(pair for pair in plan.environment().items() if pair not in late))
     workdir, arguments = "", plan.args
     for step in plan.steps:
         if isinstance(step, CopyStep):
@@ -151,6 +155,10 @@ def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
         if folder != workdir:
             workdir = folder
             yield Workdir(path=folder)
+        if step.phase != "prepare" and late:
+            yield Comment(text="From here on everything depends on the architecture and the kind of debug information.")
+            yield Pairs(keyword="ENV", pairs=late)
+            late = ()
         if step.phase == "compile" and arguments:
             yield from _arguments(arguments)
             arguments = ()
@@ -165,9 +173,9 @@ def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
 
 
 def _arguments(arguments: tuple[BuildArg, ...]) -> Iterator[Instruction]:
-    """Declare the arguments as late as may be: every RUN after one is run anew when its value changes."""
+    """Declare the arguments as late as possible: every RUN after one runs again when its value changes."""
     for arg in arguments:
-        yield Comment(text=f"{arg.name}: {arg.why}; --build-arg gives another")
+        yield Comment(text=f"{arg.name}: {arg.why}; --build-arg sets it")
         yield Arg(name=arg.name, default=arg.default)
 
 
@@ -175,7 +183,7 @@ def _base(plan: BuildPlan) -> Iterator[Instruction]:
     if plan.platform is None:
         yield From(image=plan.base)
         return
-    yield Comment(text="The platform was asked for; a builder of another one would silently take its own.")
+    yield Comment(text="The requested platform; a builder of another one would silently use its own.")
     yield Comment(text="", ignore=("DL3029",))
     yield From(image=plan.base, platform=plan.platform)
 
@@ -206,7 +214,7 @@ def _secret(use: SecretUse, dialect: Dialect) -> str:
     if dialect != "buildkit":
         raise BadInput(
             f"the secret {use.id!r} cannot be kept out of the image by this builder",
-            cause="the classic builder, and an upload without a session, know no RUN --mount=type=secret",
+            cause="the classic builder, and an upload without a session, have no RUN --mount=type=secret",
             next_step="install docker-buildx, or render with --dialect buildkit",
         )
     return f"type=secret,id={use.id},target={use.target}"
@@ -232,7 +240,7 @@ def _text(instruction: Instruction) -> str:
             return f"COPY {json.dumps([source, target])}"
         case Run(commands=commands, mounts=mounts):
             options = "".join(f"--mount={mount} \\\n    " for mount in mounts)
-            # `set -e` and not `&&`: a command may hold a `||` of its own, which would answer for those before it.
+            # `set -e` and not `&&`: a `||` within a command would then apply to all commands before it.
             return f"RUN {options}set -eu; \\\n    " + "; \\\n    ".join(_wrapped(command) for command in commands)
         case Exec(keyword=keyword, argv=argv):
             return f"{keyword} {json.dumps(argv)}"
@@ -254,7 +262,7 @@ def _broken(text: str) -> str:
         elif character in "'\"":
             quote = character
         elif character == " ":
-            if position - start > WIDTH and blank > start:
+            if position - start > WIDTH and text[start:blank].strip():
                 lines.append(text[start:blank])
                 start = blank + 1
             blank = position

@@ -26,7 +26,7 @@ def test_a_machine_too_small_still_tries_one_and_says_what_to_expect() -> None:
 
 
 def test_more_jobs_than_memory_are_given_with_a_warning() -> None:
-    found = parallelism(Machine(cores=64, free_memory=20 * GIB), architectures=1, gib_per_job=5, wanted=32)
+    found = parallelism(Machine(cores=64, free_memory=20 * GIB), architectures=1, gib_per_job=5, requested=32)
     assert found.max_jobs == 32
     assert found.warning == "--jobs 32 may need 160 GiB and 20.0 GiB are free: expect exit 137"
 
@@ -34,7 +34,7 @@ def test_more_jobs_than_memory_are_given_with_a_warning() -> None:
 @pytest.mark.parametrize("wanted", [0, -1, 5000])
 def test_jobs_that_make_no_sense_are_refused(wanted: int) -> None:
     with pytest.raises(BadInput, match="not between"):
-        parallelism(Machine(cores=2, free_memory=GIB), architectures=1, gib_per_job=5, wanted=wanted)
+        parallelism(Machine(cores=2, free_memory=GIB), architectures=1, gib_per_job=5, requested=wanted)
 
 
 @given(st.integers(1, 512), st.integers(0, 4096), st.integers(1, 12), st.floats(0.5, 20))

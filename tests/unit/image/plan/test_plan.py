@@ -1,6 +1,9 @@
 """One plan, wherever it runs: the container's commands are the bare machine's, below another root."""
 
 import json
+import os
+import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.plan import ROOT, CopyStep, RunStep, Variable, shell_word
 from vdbg_env.image.plan.planner import plan
 from vdbg_env.image.profile.request import BuildRequest, Secret, Site
-from vdbg_env.image.profile.source import LocalTree
+from vdbg_env.image.profile.source import LocalTree, Source, parse_source
 from vdbg_env.image.profile.spec import ImageSpec
 from vdbg_env.image.render.dockerfile import dockerfile
 
@@ -65,7 +68,7 @@ def test_nothing_of_the_machine_is_in_the_digest() -> None:
 
 def test_jobs_change_the_default_and_not_the_digest() -> None:
     asked = planned(replace(SAMPLE, jobs=7))
-    assert 'ARG MAX_JOBS="7"' in dockerfile(asked)
+    assert 'ARG MAX_JOBS="7"' in dockerfile(asked) and 'ARG MAX_JOBS=""' in dockerfile(planned(SAMPLE))
     assert asked.digest == planned(SAMPLE).digest
 
 
@@ -158,6 +161,128 @@ def test_a_profile_may_take_a_defence_away_but_not_in_silence() -> None:
     assert "CCACHE_DISABLE" not in decided.environment()
     assert decided.environment()["MINE"] == "1"
     assert len([w for w in decided.warnings if "the proof will find" in w]) == 2
+
+
+def test_the_whole_of_vllm_is_fetched_before_it_compiles_without_network() -> None:
+    for target in (None, "_flashmla_C"):
+        request = BuildRequest(profile="pypi-cu130", target=target, offline_compile=True)
+        fetch, rest = planned(request).split_before_compile("x:1")
+        externals = next(s for s in fetch.steps if s.id == "externals")
+        assert isinstance(externals, RunStep) and externals.network
+        assert "FETCHCONTENT_BASE_DIR=" in externals.script() and "FULLY_DISCONNECTED" not in externals.script()
+        compiling = next(s for s in rest.steps if s.id == "compile")
+        assert isinstance(compiling, RunStep)
+        assert "-DFETCHCONTENT_FULLY_DISCONNECTED=ON" in compiling.script()
+        assert not [s.id for s in rest.steps if isinstance(s, RunStep) and (s.network or s.secrets)]
+
+
+def test_a_configure_run_fetches_what_a_disconnected_one_then_finds(tmp_path: Path) -> None:
+    dependency, project = tmp_path / "dependency", tmp_path / "project"
+    for folder in (dependency, project):
+        folder.mkdir()
+    (dependency / "CMakeLists.txt").write_text("add_library(dep INTERFACE)\n")
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(dependency)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+    (project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.24)\nproject(p LANGUAGES NONE)\ninclude(FetchContent)\n"
+        f"FetchContent_Declare(dep GIT_REPOSITORY file://{dependency} GIT_TAG HEAD)\nFetchContent_MakeAvailable(dep)\n"
+    )
+    argv = ["cmake", "-S", str(project), f"-DFETCHCONTENT_BASE_DIR={project}/.deps"]
+    disconnected = [*argv, "-B", str(tmp_path / "build"), "-DFETCHCONTENT_FULLY_DISCONNECTED=ON"]
+    subprocess.run([*argv, "-B", str(tmp_path / "configure")], check=True, capture_output=True)
+    shutil.rmtree(tmp_path / "configure")
+    shutil.rmtree(dependency)
+    subprocess.run(disconnected, check=True, capture_output=True)
+
+
+def test_nothing_precompiled_is_asked_for_and_the_profile_has_the_last_say() -> None:
+    assert "PRECOMPILED_RUST" not in compile_step(BuildRequest(profile="pypi-cu130")).script()
+    values = shipped().spec("pypi-cu130").model_dump(by_alias=True, mode="json")
+    mine = {"VLLM_USE_PRECOMPILED_RUST": "0", "CMAKE_BUILD_TYPE": "Debug", "VLLM_USE_PRECOMPILED": "1"}
+    values["environment"] = mine
+    decided = plan(ImageSpec.model_validate(values), BuildRequest(profile="pypi-cu130"), shipped())
+    step = next(s for s in decided.steps if isinstance(s, RunStep) and s.id == "compile")
+    assert mine.items() <= decided.environment().items()
+    assert "CMAKE_BUILD_TYPE=" not in step.script()
+    assert any(
+        w.startswith("the profile sets VLLM_USE_PRECOMPILED, which the compile step unsets") for w in decided.warnings
+    )
+
+
+def requirements_of(request: BuildRequest) -> str:
+    return next(s for s in planned(request).steps if isinstance(s, RunStep) and s.id == "requirements").script()
+
+
+def test_extras_of_cuda_13_are_rewritten_for_cuda_12_as_vllms_own_dockerfile_does() -> None:
+    assert r"nvidia-cutlass-dsl\[cu13\]/nvidia-cutlass-dsl/" in requirements_of(BuildRequest(profile="vllm-cu129"))
+    assert "cu13" not in requirements_of(BuildRequest(profile="vllm-cu130"))
+
+
+@pytest.mark.parametrize(
+    ("source", "torch", "warned"),
+    [
+        ("vllm==0.33.0", "torch==2.14.0", False),
+        ("vllm==0.11.0", "torch==2.8.0", False),
+        ("vllm==0.24.0", "torch==2.11.0", False),
+        ("git+https://github.com/vllm-project/vllm@v0.24.0", "torch==2.11.0", False),
+        ("vllm==0.25.1", "torch ", True),
+    ],
+)
+def test_torch_is_that_of_the_release(source: str, torch: str, warned: bool) -> None:
+    decided = planned(BuildRequest(profile="pypi-cu130", source=parse_source(source)))
+    step = next(s for s in decided.steps if isinstance(s, RunStep) and s.id == "python")
+    assert f"pip install {torch}" in step.script()
+    assert any("is not in the tables" in w for w in decided.warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("source", "version"),
+    [
+        (parse_source("git+https://github.com/vllm-project/vllm@v0.33.0"), "0.33.0"),
+        (parse_source("git+https://github.com/vllm-project/vllm@main"), "0.0.0+debug"),
+        (LocalTree(path="/src", version="0.33.0+2.gabc1234"), "0.33.0+2.gabc1234"),
+    ],
+)
+def test_a_build_from_a_tag_has_its_version(source: Source, version: str) -> None:
+    script = compile_step(BuildRequest(profile="pypi-cu130", source=source)).script()
+    assert f"VLLM_VERSION_OVERRIDE={version}" in script
+
+
+def test_a_mirror_serves_updates_and_security_too() -> None:
+    for profile, suites in (
+        ("vllm-cu130", ("noble", "noble-updates", "noble-security")),
+        ("pypi-cu130", ("trixie", "trixie-updates")),
+    ):
+        decided = planned(BuildRequest(profile=profile, site=Site(apt_mirror="http://m/x")))
+        script = next(s for s in decided.steps if isinstance(s, RunStep)).script()
+        assert [line.split()[2] for line in re.findall(r"'(deb [^']*)'", script)] == list(suites)
+
+
+@pytest.mark.parametrize("jobs", ["", "7"])
+def test_the_number_of_compilers_is_chosen_where_they_run(jobs: str) -> None:
+    commands = compile_step(SAMPLE).commands
+    lines = [c for c in commands if "MAX_JOBS" in c and "cmake" not in c]
+    ran = subprocess.run(
+        ["/bin/sh", "-euc", "\n".join(lines)], env={"PATH": os.environ["PATH"], "MAX_JOBS": jobs},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    chosen = int(ran.stdout.partition("MAX_JOBS=")[2].split()[0])
+    assert chosen == int(jobs) if jobs else 1 <= chosen <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("text", ["https://u:pw@h/s", "https://h/s?token=x", "http://token@h/s"])
+def test_a_profile_carries_no_credentials_into_an_image(text: str) -> None:
+    for key, value in (
+        ("packages", {"indexes": [text]}),
+        ("environment", {"PIP_INDEX_URL": text}),
+        ("build", {"prepare": [["git", "clone", text]]}),
+    ):
+        values = shipped().spec("sample").model_dump(by_alias=True, mode="json")
+        values[key].update(value)
+        with pytest.raises(BadInput, match="password or token") as caught:
+            plan(ImageSpec.model_validate(values), SAMPLE, shipped())
+        assert "pw" not in str(caught.value) and "=x" not in str(caught.value)
 
 
 def test_device_debug_is_warned_of_and_leaves_lineinfo_out() -> None:

@@ -32,6 +32,7 @@ def test_a_good_combination_says_nothing() -> None:
             "CUDA 13.0 does not build for architecture 7.0",
             "a profile with CUDA 12.9, or --arch 7.5",
         ),
+        ({"arch": ("99.9",)}, "CUDA 13.0 does not build for architecture 99.9", "--arch 12.1; known are 7.5"),
         ({"arch": ("5.0",)}, "CUDA 13.0 does not build for architecture 5.0", "a profile with CUDA 12.9"),
         (
             {"driver": "535.183.01"},
@@ -54,8 +55,7 @@ def test_known_bad_is_refused_with_the_nearest_good(change: dict[str, object], t
     [
         ({"cuda": "13.9"}, "CUDA 13.9 is not in the tables; the nearest known is 13.0"),
         ({"vllm": "0.40.0"}, "vLLM 0.40.0 is not in the tables; the nearest known is 0.33.0"),
-        ({"torch": "2.15.0"}, "vLLM 0.33.0 is made for torch 2.14.0, not 2.15.0"),
-        ({"arch": ("13.0",)}, "architecture 13.0 is newer than the tables"),
+        ({"torch": "2.15.0"}, "vLLM 0.33.0 is built for torch 2.14.0, not 2.15.0"),
         ({"arch": ("12.1",)}, "vLLM 0.33.0 does not list architecture 12.1; it may build the kernels of 12.0"),
         ({"cuda": "12.9", "driver": "535.183.01"}, "driver 535.183.01 is older than 575.51.03"),
     ],
@@ -63,6 +63,12 @@ def test_known_bad_is_refused_with_the_nearest_good(change: dict[str, object], t
 def test_what_nobody_knows_is_warned_of(change: dict[str, object], told: str) -> None:
     warnings = require_compatible(dataclasses.replace(GOOD, **change), shipped().knowledge)  # type: ignore[arg-type]
     assert any(w.startswith(told) for w in warnings), warnings
+
+
+def test_an_architecture_that_an_unknown_toolkit_may_know_is_warned_of() -> None:
+    combination = dataclasses.replace(GOOD, cuda="13.9", arch=("13.0",))
+    warnings = require_compatible(combination, shipped().knowledge)
+    assert "CUDA 13.9 is not in the tables; the nearest known is 13.0" in warnings
 
 
 def test_every_reason_is_told_at_once() -> None:

@@ -30,7 +30,7 @@ def test_each_spelling_is_read_and_written_back(text: str, source: Source) -> No
         ("vllm=0.33.0", "follows no known spelling"),
         ("vllm", "follows no known spelling"),
         ("git+https://example.org/a/b", "is not git"),
-        ("git+https://me:secret@example.org/a/b@v1", "user name or password"),
+        ("git+https://me:secret@example.org/a/b@v1", "user name, password or token"),
         ("git+file:///a/b@v1", "is not git"),
         ("git+https://example.org/a@--upload-pack=x", "is not git"),
         ("./a\nRUN evil", r"control character \\n"),

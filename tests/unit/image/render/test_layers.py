@@ -1,0 +1,136 @@
+"""Which layers a change builds again: simulated as a builder's cache works, over many renders, all read by hadolint."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.dockerfile_reader import read_dockerfile
+from tests.support.image_library import shipped
+from vdbg_env.adapters.files.context_tar import upload
+from vdbg_env.image.context import BuildContext
+from vdbg_env.image.plan.plan import BuildPlan
+from vdbg_env.image.plan.planner import plan
+from vdbg_env.image.profile.request import BuildRequest, DebugInfo, Dialect
+from vdbg_env.image.profile.source import LocalTree, Source, parse_source
+from vdbg_env.image.profile.spec import ImageSpec
+from vdbg_env.image.render.dockerfile import dockerfile
+
+HEAVY = ("Packages of", "CUDA 1", "Python ", "Source", "What this source", "Compile", "Debug tools")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """The heavy steps of a render by the key that a builder's cache has for each: all before it, and its own input."""
+
+    keys: dict[str, str]
+
+    def rebuilt_by(self, other: "Layers") -> set[str]:
+        """Return the steps that run again when the other render is built after this one."""
+        return {title for title, key in other.keys.items() if key not in self.keys.values()}
+
+
+def layers(decided: BuildPlan, dialect: Dialect = "classic") -> Layers:
+    chain, title, keys = hashlib.sha256(), "", {}
+    for block in dockerfile(decided, dialect).replace("\\\n", "").splitlines():
+        if block.startswith("# ") and "hadolint" not in block:
+            title = block[2:]
+        if not block or block.startswith(("#", "LABEL")):
+            continue
+        chain.update(block.encode())
+        if block.startswith("COPY"):
+            source = read_dockerfile(f"FROM x\n{block}\n")[-1].words[0]
+            items = tuple(i for i in decided.context if f"{i.name}/".startswith(f"{source}/"))
+            chain.update(b"".join(upload(BuildContext(items=items))))
+        keys[title] = chain.hexdigest()
+    return Layers(keys={t: k for t, k in keys.items() if t.startswith(HEAVY)})
+
+
+def heavy(titles: set[str]) -> set[str]:
+    """Return what a user waits for: everything but the tools, which are small."""
+    return {t.split(" ")[0] for t in titles if not t.startswith("Debug tools")}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name in ("CMakeLists.txt", "csrc/a.cu", "requirements/cuda.txt", "requirements/build/cuda.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def profile(name: str, **changes: Any) -> ImageSpec:
+    values = shipped().spec(name).model_dump(by_alias=True, mode="json")
+    for key, value in changes.items():
+        values[key].update(value)
+    return ImageSpec.model_validate(values)
+
+
+@pytest.mark.parametrize("name", ["pypi-cu130", "vllm-cu129", "vllm-cu130"])
+def test_a_change_builds_again_what_depends_on_it_and_no_more(name: str, checkout: Path) -> None:
+    request = BuildRequest(profile=name, source=LocalTree(path=str(checkout)), arch=("9.0",))
+    first = layers(plan(profile(name), request, shipped()))
+
+    def changed(spec: ImageSpec | None = None, **fields: Any) -> set[str]:
+        return heavy(first.rebuilt_by(layers(plan(spec or profile(name), replace(request, **fields), shipped()))))
+
+    assert changed() == set()
+    assert changed(arch=("8.0",)) == {"Compile"}
+    assert changed(debug="device-debug") == {"Compile"}
+    assert changed(jobs=3) == {"Compile"}
+    tools = profile(name, packages={"tools": ["py-spy>=0.4", "nvitop"]})
+    assert changed(tools) == set(), "another debug tool compiles nothing again"
+    (checkout / "csrc" / "a.cu").write_text("changed")
+    assert changed() == {"Source", "Compile"}, "a changed kernel installs no requirement again"
+    (checkout / "requirements" / "cuda.txt").write_text("changed")
+    assert changed() == {"Source", "What", "Compile"}
+    apt = profile(name, packages={"apt": ["ca-certificates"]})
+    assert {"Packages", "What", "Source", "Compile"} <= changed(apt)
+
+
+@pytest.mark.parametrize("name", ["pypi-cu130", "vllm-cu130"])
+def test_another_architecture_of_a_release_fetches_nothing_again(name: str) -> None:
+    one, other = (BuildRequest(profile=name, arch=(arch,)) for arch in ("9.0", "8.0"))
+    spec = profile(name)
+    again = layers(plan(spec, one, shipped())).rebuilt_by(layers(plan(spec, other, shipped())))
+    assert heavy(again) == {"Compile"}
+
+
+SOURCES: tuple[Source | None, ...] = (
+    None,
+    parse_source("vllm==0.24.0"),
+    parse_source("git+https://github.com/vllm-project/vllm@v0.33.0"),
+)
+KINDS: tuple[DebugInfo, ...] = ("lineinfo", "device-debug")
+DIALECTS: tuple[Dialect, ...] = ("classic", "buildkit")
+
+
+def test_hadolint_finds_nothing_in_sixty_renders(tmp_path: Path) -> None:
+    profiles = ("pypi-cu130", "vllm-cu129", "vllm-cu130")
+    vllm = product(profiles, SOURCES, (("9.0",), ("8.0", "9.0")), (None, "_C_stable_libtorch"), DIALECTS)
+    written = 0
+    for name, source, arch, target, dialect in vllm:
+        if target and source is not None:
+            continue
+        request = BuildRequest(
+            profile=name, source=source, arch=arch, target=target, offline_compile=target is not None
+        )
+        text = dockerfile(plan(shipped().spec(name), request, shipped()), dialect)
+        (tmp_path / f"{written}.Dockerfile").write_text(text)
+        written += 1
+    for kind, arch, dialect in product(KINDS, (("9.0",), ("8.0", "9.0"), ("12.0",)), DIALECTS):
+        decided = plan(shipped().spec("sample"), BuildRequest(profile="sample", debug=kind, arch=arch), shipped())
+        (tmp_path / f"{written}.Dockerfile").write_text(dockerfile(decided, dialect))
+        written += 1
+    assert written >= 60
+    program = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
+    assert program, "hadolint comes with `pip install .[test]`"
+    files = map(str, sorted(tmp_path.glob("*.Dockerfile")))
+    ran = subprocess.run([program, "--no-color", *files], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "")
