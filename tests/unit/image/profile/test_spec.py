@@ -58,7 +58,7 @@ def test_a_profile_inherits_key_by_key_and_replaces_lists() -> None:
         (CHILD + 'summary2: "a"\nsummary2: "b"\n', "mine.yaml:6:1: duplicate key 'summary2', first given on line 5"),
         (CHILD + "build:\n\tarch: x\n", "mine.yaml:6:1: a tab is used for indentation"),
         (CHILD + 'environment: {A: "x\\ny"}\n', "mine.yaml:5:18: this value contains a control character"),
-        (CHILD + "environment: {A-B: x}\n", "mine.yaml:5:20: 'A-B' is not the name of an environment variable"),
+        (CHILD + "environment: {A-B: x}\n", "mine.yaml:5:15: 'A-B' is not the name of an environment variable"),
         (CHILD + "packages: {apt: [--force-yes]}\n", "mine.yaml:5:18: '--force-yes' is not an apt package"),
         (CHILD + "source: vllm=1\n", "mine.yaml:5:9: the source 'vllm=1' follows no known spelling"),
         (CHILD.replace("sample", "smaple"), "mine.yaml:4:10: no profile is called 'smaple' (did you mean 'sample'?)"),
