@@ -20,9 +20,11 @@ from vdbg_env.supervisor.processes.signals import become_subreaper, send
 from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.state.ownership import give_back
 from vdbg_env.supervisor.state.result_file import Ending
+from vdbg_env.supervisor.watch.growing_files import GrowingFiles
+from vdbg_env.supervisor.watch.hang import HangWatch
 from vdbg_env.supervisor.watch.helpers import MARK, HangActions, Helpers
 from vdbg_env.supervisor.watch.oom_kills import MemoryKills
-from vdbg_env.supervisor.watch.watchdogs import GrowingFiles, HangWatch, Worker, WorkerCensus
+from vdbg_env.supervisor.watch.workers import Worker, WorkerCensus
 
 TICK_S = 0.05  # how often an ending tree is looked at
 AFTER_MATCH_S = 1.0  # so that the lines that follow the one that ends the step are kept too

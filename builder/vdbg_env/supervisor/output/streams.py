@@ -25,7 +25,7 @@ class Streams:
     """The files of an attempt's output, each fed as its stream is read; `printed` is told of everything printed."""
 
     def __init__(
-        self, orders: Orders, redactor: Redactor, printed: Callable[[], None], hurry: Callable[[], bool]
+        self, orders: Orders, redactor: Redactor, printed: Callable[[bytes], None], hurry: Callable[[], bool]
     ) -> None:
         self._orders = orders
         self._redactor = redactor
@@ -121,7 +121,7 @@ class Streams:
         if name == _KERNEL_LOG:
             data = data.partition(b";")[2] or data
         else:
-            self._printed()
+            self._printed(data)
         matched = self._streams[name].feed(data)
         self.stop_wanted = self.stop_wanted or any(m.order.stop for m in matched)
         return True

@@ -1,0 +1,119 @@
+"""What counts as a hang.
+
+A server that hangs is not silent: vLLM prints that no shared memory block was found, and its throughput of zero, again
+and again. So output counts as long as it shows progress.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+
+from vdbg_env.supervisor.job import Orders
+
+_LINE_SHOWN = 200  # bytes
+_REMEMBERED = 64  # different lines that said that something waits
+_MOST_LOOKED_AT = 4096  # bytes; who prints more at once makes progress
+# Nothing was computed, whatever else the line counts; and a client that asks whether the server lives.
+_IDLE = re.compile(
+    rb"(?:throughput:? 0\.0+ tokens/s\D*){2}|throughput \(token/s\): 0\.0+|\"GET /(?:health|metrics|ping)\b"
+)
+_WAITS = re.compile(
+    rb"(?i)\bwait|no available|\bstill\b|time[ds]? ?out|stuck|not respond|heartbeat|retry|retries|\bstall"
+)
+_CLOCK = re.compile(rb"(?:\d{2,4}[-/]\d\d(?:[-/]\d\d)?[ T])?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?|\x1b\[[0-9;]*m")
+
+
+class Progress:
+    """Tells output that shows progress from lines that only say, again, that something waits."""
+
+    def __init__(self) -> None:
+        self._seen: deque[bytes] = deque(maxlen=_REMEMBERED)
+
+    def shown_by(self, data: bytes) -> bool:
+        """Return whether one of the lines is new, or says anything but that it waits."""
+        if len(data) > _MOST_LOOKED_AT:
+            return True
+        lines = [line for line in data.replace(b"\r", b"\n").splitlines() if line.strip()]
+        new = [self._is_new(line) for line in lines]  # every line is remembered
+        return any(new)
+
+    def _is_new(self, line: bytes) -> bool:
+        if _IDLE.search(line):
+            return False
+        if not _WAITS.search(line):
+            return True
+        line = _CLOCK.sub(b"", line)
+        if line in self._seen:
+            return False
+        self._seen.append(line)
+        return True
+
+
+class HangWatch:
+    """Says when the workload hangs: no progress, idle GPUs, or GPUs that stay at full load without progress."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        now = time.monotonic()
+        self.last_progress = now
+        self._progress = Progress()
+        self._waiting = b""  # the last line that only says that it waits
+        self._gpu_busy = now
+        self._gpu_free = now
+        self._seen_gpu = False
+        self._rest = b""
+
+    def output(self, data: bytes) -> None:
+        """Take what was printed."""
+        if self._progress.shown_by(data):
+            self.last_progress, self._waiting = time.monotonic(), b""
+        else:
+            self._waiting = data.strip().rpartition(b"\n")[2]
+
+    def gpu(self, data: bytes) -> None:
+        """Take what the probe printed: one line per GPU, its last number the load in percent."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        loads = [float(x) for x in (line.split(b",")[-1].strip() for line in lines) if x.replace(b".", b"").isdigit()]
+        if not loads:
+            return
+        now, self._seen_gpu = time.monotonic(), True
+        if max(loads) > 0:
+            self._gpu_busy = now
+        if max(loads) < 99:
+            self._gpu_free = now
+
+    def verdict(self, now: float) -> str | None:
+        """Return one sentence when the workload hangs by now."""
+        idle, gpu_idle, pinned = self._orders.output_idle_s, self._orders.gpu_idle_s, self._orders.gpu_pinned_s
+        if idle is not None and now - self.last_progress >= idle:
+            return f"no {self._missing} for {idle:g} s{self._last_line}"
+        if self._seen_gpu and gpu_idle is not None and now - self._gpu_busy >= gpu_idle:
+            return f"every GPU idle for {gpu_idle:g} s"
+        # A GPU at full load is what inference looks like; only without any progress is it a spinning kernel.
+        stuck = min(now - self._gpu_free, now - self.last_progress)
+        if self._seen_gpu and pinned is not None and stuck >= pinned:
+            return f"a GPU at 100 % and no {self._missing} for {pinned:g} s{self._last_line}"
+        return None
+
+    @property
+    def _missing(self) -> str:
+        return "progress" if self._waiting else "output"
+
+    @property
+    def _last_line(self) -> str:
+        return f"; it prints: {self._waiting[-_LINE_SHOWN:].decode('utf-8', 'replace')}" if self._waiting else ""
+
+    def next_deadline(self) -> float:
+        """Return the monotonic time at which `verdict` should be asked again at the latest."""
+        limits = [
+            start + limit
+            for start, limit in (
+                (self.last_progress, self._orders.output_idle_s),
+                (self._gpu_busy, self._orders.gpu_idle_s),
+                (max(self._gpu_free, self.last_progress), self._orders.gpu_pinned_s),
+            )
+            if limit is not None
+        ]
+        return min(limits, default=float("inf"))

@@ -1,0 +1,65 @@
+"""A server that hangs goes on printing: what shows progress, and what only says that something waits."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.steps import python, seen
+from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.runbook.model import Watch
+from vdbg_env.supervisor.job import Orders
+from vdbg_env.supervisor.watch.hang import HangWatch, Progress
+
+BROADCAST = "INFO 11-22 05:{:02d}:01 [shm_broadcast.py:466] No available shared memory broadcast block found."
+STATS = "Engine 000: Avg prompt throughput: {} tokens/s, Avg generation throughput: {} tokens/s, Running: {} reqs"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [BROADCAST.format(minute) for minute in (5, 6, 7)],
+        ["(EngineCore pid=7) " + STATS.format("0.0", "0.0", n) for n in (1, 2, 1)],
+        ["12:00:01 heartbeat: worker 0 not responding", "12:00:11 heartbeat: worker 0 not responding"],
+        ['INFO: 127.0.0.1:5123 - "GET /health HTTP/1.1" 200 OK'] * 2,
+        ["still waiting for 3 peers\n\x1b[0mstill waiting for 3 peers"],
+    ],
+)
+def test_what_is_said_again_is_no_progress(lines: list[str]) -> None:
+    progress = Progress()
+    progress.shown_by(lines[0].encode())
+    assert not any(progress.shown_by(f"{line}\n".encode()) for line in lines[1:] or lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [STATS.format("0.0", "12.5", 1)] * 2,
+        [STATS.format("3.1", "0.0", 1)] * 2,
+        ['INFO: 127.0.0.1:5123 - "POST /v1/completions HTTP/1.1" 200 OK'] * 2,
+        ["batch done"] * 2,
+        ["waiting for 3 peers", "waiting for 2 peers"],
+        ["loading:  20%\r", "loading:  40%\r"],
+        [BROADCAST.format(1), BROADCAST.format(2) + "\nstep 7"],
+        [BROADCAST.format(1), (BROADCAST.format(2) + "\n") * 90],
+    ],
+)
+def test_all_else_is(lines: list[str]) -> None:
+    progress = Progress()
+    assert [progress.shown_by(f"{line}\n".encode()) for line in lines][-1]
+
+
+def test_a_workload_that_only_repeats_that_it_waits_hangs(tmp_path: Path) -> None:
+    code = f"import time\nfor n in range(60): print({BROADCAST!r}.format(n), flush=True); time.sleep(0.2)"
+    found = seen(tmp_path, python(code, watch=Watch(output_idle_s=0.8), timeout_s=30))
+    assert found.ended.by is EndedBy.WATCH
+    assert "no progress for 0.8 s; it prints: INFO" in str(found.ended.message)
+    assert found.duration_s < 20
+
+
+def test_silence_is_told_as_silence() -> None:
+    watch = HangWatch(Orders("", (), {}, "", output_idle_s=5.0))
+    assert watch.verdict(time.monotonic() + 6) == "no output for 5 s"
+    watch.output(b"still waiting\n")
+    watch.output(b"still waiting\n")
+    assert watch.verdict(time.monotonic() + 6) == "no progress for 5 s; it prints: still waiting"
