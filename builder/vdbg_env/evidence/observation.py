@@ -44,12 +44,14 @@ class Ended:
     def clean(self) -> bool:
         """Whether the process returned by itself with status 0, or ended as we asked it to when its work was done.
 
+        A server that returns by itself did not end well, whatever its status: that is the message of such an end.
+
         A server that is stopped may well die of the polite signal (uvicorn raises it once more when it has shut down),
         or return the status a shell makes of that; one that had to be killed was not in order.
         """
         if self.by is EndedBy.STOPPED:
             return self.code in {0, None, *(128 + number for number in _POLITE)} and self.signal in {None, *_POLITE}
-        return self.by is EndedBy.EXIT and self.code in {0, None} and self.signal is None
+        return self.by is EndedBy.EXIT and self.code in {0, None} and self.signal is None and not self.message
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,9 +33,10 @@ class Orders(NamedTuple):
     """All a supervisor needs; times in seconds, sizes in bytes, signals as numbers.
 
     `overlay` holds what the step changes of the environment, for the comparison with what each worker really has.
-    With `inherit`, `env` is laid over the supervisor's own environment and `unset` taken out of that: in a container,
-    only who is in it knows what the engine gave it. `growing` are globs under `directory`: while such a file grows,
+    With `inherit`, `env` is merged into the supervisor's own environment and `unset` removed from that: in a container,
+    only the supervisor knows what the engine gave it. `growing` are globs under `directory`: while such a file grows,
     a dump is being written and no process is killed. `cgroups` are the kinds that may hold the tree, the surer first.
+    A `server` is not expected to end by itself.
     """
 
     directory: str
@@ -64,6 +65,7 @@ class Orders(NamedTuple):
     pseudonym_hosts: tuple[str, ...] = ()
     disk_floor: int = 0
     driver: tuple[str, ...] = ()
+    server: bool = False
     cgroups: tuple[str, ...] = KINDS
 
 

@@ -24,6 +24,7 @@ from vdbg_env.supervisor.watch.growing_files import GrowingFiles
 from vdbg_env.supervisor.watch.hang import HangWatch
 from vdbg_env.supervisor.watch.helpers import MARK, HangActions, Helpers
 from vdbg_env.supervisor.watch.oom_kills import MemoryKills
+from vdbg_env.supervisor.watch.server import DrivenServer
 from vdbg_env.supervisor.watch.workers import Worker, WorkerCensus
 
 TICK_S = 0.05  # how often an ending tree is looked at
@@ -48,6 +49,7 @@ class Supervisor:
         self._memory_kills = MemoryKills()
         self._ending = Ending(orders.directory, self._redactor)
         self._helpers = Helpers(orders)
+        self._server = DrivenServer(orders, self._helpers)
         self._hang = HangActions(orders, self._helpers, self._redactor)
         self._watch = HangWatch(orders)
         self._growing = GrowingFiles(orders.directory, orders.growing)
@@ -60,7 +62,6 @@ class Supervisor:
         self._childless = False
         self._cancels = 0
         self._stop_at: float | None = None
-        self._driver_says: Verdict | None = None
         self._signalled: set[int] = set()
         self._survivors: list[Process] = []
         self._notes: list[str] = []
@@ -94,7 +95,7 @@ class Supervisor:
             self._look()
             self._advance(time.monotonic())
         self._streams.drain()
-        self._finish(self._verdict or self._own_end())
+        self._finish(self._verdict or self._server.own_end(self._status))
 
     # -- what comes in ----------------------------------------------------------------------------------------------
 
@@ -111,17 +112,7 @@ class Supervisor:
             problem = self._helpers.start(orders.gpu_probe, self._watch.gpu, lambda _: None, float("inf"))
             if problem:
                 self._notes.append(f"the GPU is not watched: {problem}")
-        if orders.driver:
-            said: list[bytes] = []
-            problem = self._helpers.start(
-                orders.driver, said.append, lambda code: self._driver_ended(code, b"".join(said)), float("inf")
-            )
-            if problem:
-                self._driver_says = Verdict("not_started", f"the driver of the server: {problem}")
-
-    def _driver_ended(self, code: int, said: bytes) -> None:
-        last = said.strip().rpartition(b"\n")[2].decode("utf-8", "replace")
-        self._driver_says = Verdict("timeout" if code == 3 else "stopped", last or None)
+        self._server.start()
 
     def _wait(self) -> None:
         """Wait for output, a signal, or the next thing that is due."""
@@ -210,7 +201,7 @@ class Supervisor:
     def _judge(self, now: float) -> None:
         """Decide whether a running step has ended, or must be."""
         failure = self._streams.failure
-        hang = self._watch.verdict(now)
+        hang, server = self._watch.verdict(now), self._server.verdict(now)
         if self._status is not None:
             self._helpers.end_all()
             self._enter(Phase.LINGERING, now + self._orders.dump_wait_s, at_least=self._orders.grace_s / 2)
@@ -220,11 +211,11 @@ class Supervisor:
             self._end(Verdict("timeout", f"still running after {self._orders.timeout_s:g} s"), now)
         elif self._stop_at is not None and now >= self._stop_at:
             self._end(Verdict("match", "a matcher said that all is known"), now)
-        elif self._driver_says:
-            self._end(self._driver_says, now)
-        elif hang:
-            self._verdict = Verdict("watch", hang)
-            self._hang.begin(hang, self._root, self._processes())
+        elif server and server.by == "stopped":
+            self._end(server, now)
+        elif stuck := server or (Verdict("watch", hang) if hang else None):
+            self._verdict = stuck
+            self._hang.begin(stuck.message or "", self._root, self._processes())
             self._enter(Phase.HANGING, now)
 
     def _end(self, verdict: Verdict, now: float) -> None:
@@ -260,9 +251,6 @@ class Supervisor:
         return self._childless or stuck
 
     # -- the end ----------------------------------------------------------------------------------------------------
-
-    def _own_end(self) -> Verdict:
-        return Verdict("exit" if self._status is not None and os.WIFEXITED(self._status) else "signal")
 
     def _finish(self, verdict: Verdict) -> None:
         """Close the streams and write the end; a disk that fails only now is told too."""

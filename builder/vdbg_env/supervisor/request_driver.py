@@ -3,30 +3,36 @@
 `python -I -S driver.py '{"ready_url": ..., "ready_timeout_s": ..., "replay": PATH|null, "concurrency": 1}'`
 
 The recording is OpenAI's batch input, which `vllm run-batch` reads too: one JSON object a line with `method`, `url`
-(a path) and `body`. Exit status: 0 all sent, 3 the server never became ready, 4 it stopped answering on the way.
+(a path), `body` and, as an addition, `headers`. Requests carry the API key of VLLM_API_KEY. Exit status: 0 all sent, 3
+the server never became ready, 4 it stopped answering on the way, 5 there is nothing to send.
 """
 
 import http.client
 import json
+import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 ANSWER_TIMEOUT_S = 600.0
+ALL_SENT, NEVER_READY, UNANSWERED, NOTHING_TO_SEND = 0, 3, 4, 5
 
 
 def main(document: dict[str, Any]) -> int:
-    """Wait, replay, tell in the last line what came of it."""
-    if not wait_until_ready(document["ready_url"], document["ready_timeout_s"]):
-        print(f"the server was not ready after {document['ready_timeout_s']:g} s", flush=True)
-        return 3
-    if not document.get("replay"):
-        print("the server became ready; there are no requests to replay", flush=True)
-        return 0
-    with open(document["replay"], "rb") as file:  # noqa: PTH123 - pathlib costs more than it gives here
-        requests = [json.loads(line) for line in file if line.strip()]
+    """Wait, replay, and report the result in the last line."""
+    try:
+        requests = read_requests(document["replay"])
+    except (OSError, ValueError) as error:
+        print(f"{document['replay']}: {error}", flush=True)
+        return NOTHING_TO_SEND
+    url = document["ready_url"]
+    if not wait_until_ready(url, document["ready_timeout_s"]):
+        print(f"the server was not ready at {url} after {document['ready_timeout_s']:g} s", flush=True)
+        return NEVER_READY
     answers = replay(document["ready_url"], requests, document.get("concurrency", 1))
     refused = sum(1 for status in answers if status is None)
     failed = sum(1 for status in answers if status is not None and status >= 400)
@@ -34,7 +40,16 @@ def main(document: dict[str, Any]) -> int:
         f"{len(answers)} of {len(requests)} requests sent, {failed} answered with an error, {refused} not at all",
         flush=True,
     )
-    return 4 if refused else 0
+    return UNANSWERED if refused else ALL_SENT
+
+
+def read_requests(path: str) -> list[dict[str, Any]]:
+    """Return the requests of a recording; raises OSError or ValueError where it has none."""
+    with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs more than it gives here
+        requests = [json.loads(line) for line in file if line.strip()]
+    if not requests or not all(isinstance(request, dict) for request in requests):
+        raise ValueError("it holds no requests; it needs one JSON object on each line: method, url, body")
+    return requests
 
 
 def wait_until_ready(url: str, timeout_s: float) -> bool:
@@ -63,7 +78,13 @@ def replay(base: str, requests: list[dict[str, Any]], concurrency: int) -> list[
                 request = next(queue, None)
                 if request is None or (len(answers) >= 3 and not any(answers[-3:])):
                     return
-            status = send(base, request.get("method", "POST"), request.get("url", "/"), request.get("body"))
+            status = send(
+                base,
+                request.get("method", "POST"),
+                request.get("url", "/"),
+                request.get("body"),
+                headers=request.get("headers") or {},
+            )
             print(f"{request.get('custom_id', '-')} {request.get('url')} -> {status}", flush=True)
             with lock:
                 answers.append(status)
@@ -76,14 +97,25 @@ def replay(base: str, requests: list[dict[str, Any]], concurrency: int) -> list[
     return answers
 
 
-def send(base: str, method: str, path: str, body: object, *, timeout_s: float = ANSWER_TIMEOUT_S) -> int | None:
-    """Send one request and return its HTTP status, or None when no answer came."""
+def send(
+    base: str,
+    method: str,
+    path: str,
+    body: object,
+    *,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    timeout_s: float = ANSWER_TIMEOUT_S,
+) -> int | None:
+    """Send one request and return its HTTP status, or None when there was no answer."""
     parts = urlsplit(base)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=timeout_s)
+    secure = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = secure(parts.hostname or "127.0.0.1", parts.port, timeout=timeout_s)
     data = None if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
     try:
-        connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+        key = os.environ.get("VLLM_API_KEY")
+        own = {"Authorization": f"Bearer {key}"} if key else {}
+        kind = {"Content-Type": "application/json"} if data else {}
+        connection.request(method, path, data, {**own, **kind, **headers})
         answer = connection.getresponse()
         while answer.read(1 << 16):
             pass

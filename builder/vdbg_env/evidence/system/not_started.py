@@ -9,6 +9,7 @@ from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import EndedBy, Observation
 
 NOT_STARTED: Final = "not-started"
+_UNDRIVEN: Final = "no request could be sent"  # as the supervisor words it
 
 
 def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
@@ -20,7 +21,7 @@ def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, 
         Finding(
             rule=NOT_STARTED,
             level=Level.WARNING,
-            message=f"the command could not be started: {refused.ended.message or 'no reason was given'}",
+            message=_message(refused.ended.message or "no reason was given"),
             how_known=HowKnown.HOST_CHECK,
             confidence=1.0,
             next_step=_next_step(refused.ended.message or ""),
@@ -28,7 +29,13 @@ def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, 
     )
 
 
+def _message(why: str) -> str:
+    return why if why.startswith(_UNDRIVEN) else f"the command could not be started: {why}"
+
+
 def _next_step(why: str) -> str:
+    if why.startswith(_UNDRIVEN):
+        return "name the server and the requests: -i url=http://HOST:PORT -i request=FILE"
     if "Permission denied" in why:
         return "make the program executable (chmod +x), or start it by its interpreter: python3 FILE"
     return (

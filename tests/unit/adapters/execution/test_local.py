@@ -17,7 +17,7 @@ from tests.support.steps import ENV, place, python, runner, seen, survivors
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Ready, ServerDriver, Watch
+from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Watch
 from vdbg_env.supervisor.job import HangCommand
 
 NASTY = Path(__file__).parents[3] / "workloads" / "nasty.py"
@@ -259,49 +259,6 @@ def test_secrets_of_the_environment_never_reach_the_disk(tmp_path: Path) -> None
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
     assert "1 secrets masked in dump.bin" in found.notes
     assert [set(w.seen) for w in found.workers] == [{"D"}]
-
-
-def test_a_server_is_driven_and_then_stopped(tmp_path: Path) -> None:
-    server = (
-        "import http.server\n"
-        "class H(http.server.BaseHTTPRequestHandler):\n"
-        "    def do_GET(s): s.send_response(200); s.end_headers()\n"
-        "    def do_POST(s):\n"
-        "        n=int(s.headers['Content-Length']); print('got', s.path, s.rfile.read(n).decode(), flush=True)\n"
-        "        s.send_response(200); s.end_headers()\n"
-        "    def log_message(s,*a): pass\n"
-        "h=http.server.ThreadingHTTPServer(('127.0.0.1',0),H)\n"
-        "open(__import__('os').environ['PORT_FILE'],'w').write(str(h.server_port))\nh.serve_forever()\n"
-    )
-    port = free_port()
-    server = server.replace("('127.0.0.1',0)", f"('127.0.0.1',{port})")
-    requests = [
-        {"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": {"prompt": i}} for i in range(3)
-    ]
-    (tmp_path / "requests.jsonl").write_text("\n".join(json.dumps(r) for r in requests))
-    driver = ServerDriver(ready=Ready(http=f"http://127.0.0.1:{port}/health", timeout_s=10), replay="requests.jsonl")
-    env = {"PORT_FILE": str(tmp_path / "port")}
-    found = seen(tmp_path, python(server, driver=driver, env=env))
-    assert found.ended.by is EndedBy.STOPPED
-    assert found.ended.message == "3 of 3 requests sent, 0 answered with an error, 0 not at all"
-    assert stdout(tmp_path).count(b"got /v1/completions") == 3
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
-
-
-def test_a_server_that_never_gets_ready_is_out_of_time(tmp_path: Path) -> None:
-    driver = ServerDriver(
-        ready=Ready(http=f"http://127.0.0.1:{free_port()}/health", timeout_s=0.5), replay="none.jsonl"
-    )
-    found = seen(tmp_path, python("import time; time.sleep(60)", driver=driver))
-    assert (found.ended.by, found.ended.message) == (EndedBy.TIMEOUT, "the server was not ready after 0.5 s")
 
 
 def test_another_engine_adopts_what_runs_and_what_has_ended(tmp_path: Path) -> None:
