@@ -44,7 +44,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "dump_files",
     ),
     "report": ("plain_text", "codec", "core", "lineinfo", "run"),
-    "application": ("ports", "knowledge", "analysis", "image", "run", "host", "builtins", "session", "failure_pages"),
+    "application": ("ports", "host", "knowledge", "analysis", "image", "run", "builtins", "session", "failure_pages"),
     "supervisor": (
         "writing", "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
         "__main__",

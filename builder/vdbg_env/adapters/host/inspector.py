@@ -14,6 +14,7 @@ from pathlib import Path
 from vdbg_env.adapters.builders.buildx import find_buildx
 from vdbg_env.adapters.docker.client import Engine, connect, engine_errors
 from vdbg_env.adapters.docker.containers import gpu_access, has_gpu
+from vdbg_env.application.host.gpu import cuda_of_driver, read_gpus
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
 from vdbg_env.common.errors import HostNotAble, VdbgError
@@ -75,27 +76,20 @@ class LocalHost:
         return ran.stdout + ran.stderr
 
     def _gpu(self) -> GpuFacts:
-        path = self._programs.which("nvidia-smi")
-        if path is None:
+        try:
+            reading = read_gpus(self._programs)
+            cuda = cuda_of_driver(self._programs) if reading.gpus else None
+        except HostNotAble as error:
+            return GpuFacts(problem=error.what)
+        if not reading.is_installed:
             return GpuFacts(problem="a GPU is present, but nvidia-smi is not here" if has_gpu() else None)
-        query = "--query-gpu=name,driver_version,memory.total"
-        said = self._said(path, query, "--format=csv,noheader,nounits")
-        return read_nvidia_smi(said, self._said(path))
-
-
-def read_nvidia_smi(query: str | None, table: str | None) -> GpuFacts:
-    """Read nvidia-smi's CSV of name, driver and memory in MiB, and the CUDA version in the head of its table."""
-    rows = [row.split(", ") for row in (query or "").splitlines() if row.count(", ") == 2]
-    if not rows:
-        said = " ".join((query or "nvidia-smi does not start").split())
-        return GpuFacts(problem=said[:200])
-    cuda = re.search(r"CUDA(?: UMD)? Version:\s*([\d.]+)", table or "")
-    return GpuFacts(
-        names=tuple(row[0] for row in rows),
-        driver=rows[0][1],
-        cuda=cuda[1] if cuda else None,
-        memory=sum(int(row[2]) for row in rows if row[2].isdigit()) << 20,
-    )
+        return GpuFacts(
+            names=tuple(gpu.name for gpu in reading.gpus),
+            driver=reading.gpus[0].driver if reading.gpus else None,
+            cuda=cuda,
+            memory=sum(gpu.memory_total or 0 for gpu in reading.gpus),
+            problem=reading.problem,
+        )
 
 
 def _engine() -> EngineFacts:

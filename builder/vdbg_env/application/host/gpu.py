@@ -1,23 +1,50 @@
-"""The GPU of this machine that a build is made for."""
+"""The GPUs of this machine, asked of nvidia-smi."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.evidence.tools import nvidia_smi
+from vdbg_env.evidence.tools.nvidia_smi import Gpu
 from vdbg_env.image.profile.request import HostGpu
 
 
+@dataclass(frozen=True, kw_only=True)
+class GpuReading:
+    """The GPUs, or what nvidia-smi printed in place of them; `is_installed` is False where there is no nvidia-smi."""
+
+    gpus: tuple[Gpu, ...] = ()
+    is_installed: bool = True
+    problem: str | None = None
+
+
+def read_gpus(programs: ProgramRunner, *, timeout_s: float = 20) -> GpuReading:
+    """Ask for the GPUs; raises HostNotAble when nvidia-smi does not respond."""
+    program = programs.which(nvidia_smi.TOOL)
+    if program is None:
+        return GpuReading(is_installed=False)
+    for basic in (False, True):
+        done = programs.run([program, *nvidia_smi.query(basic=basic)], timeout_s=timeout_s)
+        gpus = nvidia_smi.parse_gpus(done.stdout) if done.code == 0 else ()
+        if gpus or "not a valid field" not in done.stdout + done.stderr:
+            break
+    said = " ".join((done.stdout + done.stderr).split())[:200]
+    return GpuReading(gpus=gpus, problem=None if gpus else said or "nvidia-smi prints nothing")
+
+
+def cuda_of_driver(programs: ProgramRunner, *, timeout_s: float = 20) -> str | None:
+    """Return the newest CUDA version of the driver, None where it is unknown; raises HostNotAble as `read_gpus`."""
+    program = programs.which(nvidia_smi.TOOL)
+    return nvidia_smi.cuda_version(programs.run([program], timeout_s=timeout_s).stdout) if program else None
+
+
 def first_gpu(programs: ProgramRunner) -> HostGpu | None:
-    """Return this machine's first GPU, None where there is none or its driver does not respond."""
-    if programs.which("nvidia-smi") is None:
-        return None
+    """Return the GPU that a build is for, None where there is none or its driver does not respond."""
     try:
-        ran = programs.run(
-            ["nvidia-smi", "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"], timeout_s=20
-        )
-    except HostNotAble:  # a driver that hangs is for doctor to report; the build needs no GPU
+        gpus = read_gpus(programs).gpus
+    except HostNotAble:  # doctor reports a driver that hangs; the build needs no GPU
         return None
-    first = re.match(r"([0-9.]+), ([0-9]+\.[0-9])$", ran.stdout, re.MULTILINE) if ran.code == 0 else None
-    return HostGpu(driver=first[1], arch=first[2]) if first else None
+    arch = gpus[0].compute_capability if gpus else None
+    return HostGpu(driver=gpus[0].driver, arch=arch) if arch else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vdbg_env.application.host.gpu import read_gpus
 from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_libraries, workload_python
 from vdbg_env.application.ports import BinarySource, ProgramRunner
 from vdbg_env.application.ports.places import StepPlace
@@ -86,11 +87,10 @@ def _lines(programs: ProgramRunner, binaries: BinarySource, argv: tuple[str, ...
 
 def _gpus(programs: ProgramRunner) -> tuple[int | None, str | None]:
     """Return the number of GPUs and the driver's version; no nvidia-smi is no GPU, one that fails says nothing."""
-    if programs.which("nvidia-smi") is None:
-        return 0, None
     try:
-        done = programs.run(("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"), timeout_s=20)
+        reading = read_gpus(programs)
     except HostNotAble:
         return None, None
-    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    return (len(lines), lines[0]) if done.code == 0 and lines else (None, None)
+    if not reading.is_installed:
+        return 0, None
+    return (len(reading.gpus), reading.gpus[0].driver) if reading.gpus else (None, None)

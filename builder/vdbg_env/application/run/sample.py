@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vdbg_env.application.host.gpu import read_gpus
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.common.errors import HostNotAble
@@ -65,14 +66,10 @@ def with_sample(request: RunbookRequest, recording: Path, programs: ProgramRunne
 
 
 def _has_gpu(programs: ProgramRunner) -> bool:
-    program = programs.which("nvidia-smi")
-    if program is None:
-        return False
     try:
-        done = programs.run([program, "-L"], timeout_s=30)
+        return bool(read_gpus(programs, timeout_s=30).gpus)
     except HostNotAble:
         return False
-    return done.code == 0 and "GPU 0" in done.stdout
 
 
 def _build(programs: ProgramRunner, nvcc: str, folder: Path) -> str:

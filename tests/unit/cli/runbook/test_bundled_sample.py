@@ -21,7 +21,7 @@ from vdbg_env.image.container.run_settings import RunSettings
 
 IMA = RunbookRequest(runbook="illegal-memory-access")
 RECORDING = data_dir("runbooks") / "recordings" / "illegal-memory-access"
-GPU = MappingProxyType({"nvidia-smi": "GPU 0: NVIDIA H200 (UUID: GPU-1)\n"})
+GPU = MappingProxyType({"nvidia-smi": "NVIDIA H200, 580.82.07, 0, Disabled\n"})
 
 
 @pytest.fixture(autouse=True)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.host.gpu import cuda_of_driver, read_gpus
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.system.kernel_log import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
+from vdbg_env.evidence.tools.nvidia_smi import Gpu
 from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
-_QUERY = (
-    "name,driver_version,ecc.errors.uncorrected.volatile.total,mig.mode.current,compute_cap,memory.used,memory.total"
-)
-_ASKED = 4  # columns that every nvidia-smi tells; compute_cap came later
-_CUDA = re.compile(r"CUDA(?: UMD)? Version\s*:\s*([\d.]+)")
 _SHOWN = 3  # the last of what went before
 # Variables that change a crash's behaviour; left over from an earlier session they make every step a lie.
 _TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_DEVICE_WAITS_ON_EXCEPTION",
@@ -61,47 +57,42 @@ def work(context: BuiltinContext) -> BuiltinResult:
 
 
 def _gpus(programs: ProgramRunner, notes: list[str]) -> dict[str, ResultValue]:
-    program = programs.which("nvidia-smi")
-    if program is None:
-        notes.append("nvidia-smi is not at hand: no NVIDIA driver, or it is not mounted into this container")
-        return {"gpus": 0}
     try:
-        query = programs.run([program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], timeout_s=60)
-        table = programs.run([program], timeout_s=60)
+        reading = read_gpus(programs, timeout_s=60)
+        cuda = cuda_of_driver(programs, timeout_s=60) if reading.gpus else None
     except HostNotAble as error:
         notes.append(f"{error.what}: a driver that does not answer is often a GPU that is gone (Xid 79)")
         return {}
-    if query.code != 0:
-        notes.append(f"nvidia-smi: {(query.stdout + query.stderr).strip().splitlines()[-1:]}")
+    gpus = reading.gpus
+    if not reading.is_installed:
+        notes.append("nvidia-smi was not found: no NVIDIA driver, or it is not mounted into this container")
+    elif reading.problem:
+        notes.append(f"nvidia-smi: {reading.problem}")
+    notes += [f"GPU {number}: {_described(gpu)}" for number, gpu in enumerate(gpus)]
+    if not gpus:
         return {"gpus": 0}
-    rows = [[cell.strip() for cell in line.split(",")] for line in query.stdout.splitlines() if line.strip()]
-    whole = [row for row in rows if len(row) >= _ASKED]
     results: dict[str, ResultValue] = {
-        "gpus": len(rows),
-        "ecc_errors": sum(int(row[2]) for row in whole if row[2].isdecimal()),
-        "mig": any(row[3].lower() == "enabled" for row in whole),
+        "gpus": len(gpus),
+        "ecc_errors": sum(gpu.ecc_errors or 0 for gpu in gpus),
+        "mig": any(gpu.is_mig for gpu in gpus),
     }
-    notes += [f"GPU {number}: {_told(row)}" for number, row in enumerate(whole)]
-    results |= _memory(whole)
-    results |= {"driver": whole[0][1]} if whole else {}
-    cuda = _CUDA.search(table.stdout)
-    return results | ({"cuda": cuda[1]} if cuda else {})
+    used, total = ([one for one in sizes if one is not None] for sizes in zip(*map(_memory, gpus), strict=True))
+    results |= {"memory_used": max(used), "memory_total": min(total)} if used and total else {}
+    results |= {"driver": gpus[0].driver}
+    return results | ({"cuda": cuda} if cuda else {})
 
 
-def _memory(rows: list[list[str]]) -> dict[str, ResultValue]:
-    """Return the bytes in use on the fullest GPU, and the bytes of the smallest, where nvidia-smi tells them."""
-    sizes = [(int(row[5]) << 20, int(row[6]) << 20) for row in rows if all(x.isdecimal() for x in row[5:7]) and row[6:]]
-    if not sizes:
-        return {}
-    return {"memory_used": max(used for used, _ in sizes), "memory_total": min(total for _, total in sizes)}
+def _memory(gpu: Gpu) -> tuple[int | None, int | None]:
+    return gpu.memory_used, gpu.memory_total
 
 
-def _told(row: list[str]) -> str:
-    """Say what a GPU is: its name, its architecture, and how much of its memory is in use already."""
-    if not row[6:] or not all(cell.isdecimal() for cell in row[5:7]):
-        return row[0]
-    used, total = (int(cell) / 1024 for cell in row[5:7])
-    return f"{row[0]} (sm_{row[4].replace('.', '')}), {used:.1f} of {total:.1f} GiB in use"
+def _described(gpu: Gpu) -> str:
+    """Return a GPU's name, its architecture, and how much of its memory is in use already."""
+    used, total = gpu.memory_used, gpu.memory_total
+    if used is None or total is None or gpu.compute_capability is None:
+        return gpu.name
+    arch = gpu.compute_capability.replace(".", "")
+    return f"{gpu.name} (sm_{arch}), {used / 2**30:.1f} of {total / 2**30:.1f} GiB in use"
 
 
 def _kernel_log(
