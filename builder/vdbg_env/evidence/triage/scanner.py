@@ -48,6 +48,7 @@ class LineScanner:
 
     def __init__(self, literals: Iterable[str], frequent: Iterable[str] = ()) -> None:
         self.alert = True
+        self._at_start = True
         self._frequent = frozenset(frequent)
         self.watch(literals)
         self._buffer = b""
@@ -97,8 +98,15 @@ class LineScanner:
         self._start = max(at, limit)
 
     def _pattern(self) -> Any:
-        """Return the automaton of what is looked for now; each is compiled once."""
+        """Return the automaton of what is looked for now.
+
+        That of the start is let go when health is first seen, because most logs never need it again and each takes
+        megabytes; from its second use on both are kept.
+        """
         if self.alert not in self._patterns:
+            if not self.alert and self._at_start:
+                self._patterns.clear()
+                self._at_start = False
             literals = self._literals | self._frequent if self.alert else self._literals
             self._patterns[self.alert] = _automaton(literals)
         return self._patterns[self.alert]

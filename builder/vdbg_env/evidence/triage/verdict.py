@@ -15,6 +15,8 @@ from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass
 from vdbg_env.evidence.triage.sighting import LogEvidence, Sighting
 
 _TELLING = 13  # an exception below this precision only says that something else went wrong
+_TEARDOWN = 500  # lines that a run may print from the exception that ends it to the last effect of that
+_TRACEBACK = 250  # lines of a traceback, with those of other ranks between them
 _NO_EXCEPTION = 2  # precision of a line of level ERROR
 
 # Fitted on published logs, see docs/10-triage-score.md: how often such an answer was right.
@@ -72,7 +74,7 @@ def judge(logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]) -> T
     suspects = [s for s in seen if s.rule.role != "exception"]
     suspects = [s for s in suspects if not s.weak] or ([] if thrown else suspects)
     first = _deepest(suspects, classes) if suspects else None
-    if first is None or _explained(first, suspects, thrown, classes):
+    if first is None or _explained(first, suspects, thrown, logs, classes):
         if any(s.rule.precision >= _TELLING for s in thrown) or (thrown and not _died_of(logs)):
             return _by_exception(thrown, suspects, logs, classes)
         return _without_suspect(logs, late, classes)
@@ -95,7 +97,11 @@ def judge(logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]) -> T
 
 
 def _explained(
-    first: Sighting, suspects: Sequence[Sighting], thrown: Sequence[Sighting], classes: Mapping[str, FailureClass]
+    first: Sighting,
+    suspects: Sequence[Sighting],
+    thrown: Sequence[Sighting],
+    logs: Sequence[LogEvidence],
+    classes: Mapping[str, FailureClass],
 ) -> bool:
     """Return whether an ordinary exception explains the suspect: it was raised before, or it ended the stall."""
     telling = [s for s in thrown if s.rule.precision >= _TELLING and not s.exiting]
@@ -104,7 +110,24 @@ def _explained(
     if all(s.rule.role == "stall" for s in suspects):
         return True
     earliest = next(s for s in suspects if s.rule.role != "stall")
-    return telling[0].file == earliest.file and telling[0].line < earliest.line
+    raised = _ending(telling, _deaths(logs))
+    return raised.file == earliest.file and 0 < earliest.line - raised.line <= _TEARDOWN
+
+
+def _deaths(logs: Sequence[LogEvidence]) -> list[Sighting]:
+    return [s for log in logs for s in log.cascades if not s.exiting]
+
+
+def _ending(thrown: Sequence[Sighting], deaths: Sequence[Sighting]) -> Sighting:
+    """Return the first exception of those around the first line that says that a process dies, else the first of all.
+
+    Its traceback may be printed before that line or after it; an exception long before was handled.
+    """
+    for death in deaths[:1]:
+        near = [s for s in thrown if s.file == death.file and s.line >= death.line - _TRACEBACK]
+        if near:
+            return near[0]
+    return thrown[0]
 
 
 def _by_exception(
@@ -114,9 +137,9 @@ def _by_exception(
     classes: Mapping[str, FailureClass],
 ) -> Triage:
     """Judge a run that ended for another reason than the GPU: the first of the most precise exceptions."""
-    root = max(thrown, key=lambda s: (not s.exiting, s.rule.precision))
-    if root.rule.precision <= _NO_EXCEPTION:
-        root = thrown[-1]
+    most = max((not s.exiting, s.rule.precision) for s in thrown)
+    best = [s for s in thrown if (not s.exiting, s.rule.precision) == most]
+    root = thrown[-1] if most[1] <= _NO_EXCEPTION else _ending(best, _deaths(logs))
     failure = classes[root.failure]
     others = _others(suspects, failure, classes)
     return Triage(
