@@ -20,13 +20,13 @@ KEPT = Path(__file__).parents[1] / ".cache" / "bench" / "full-h200.nvcudmp"
 
 _READ = """
 import mmap, sys, time
-from vdbg_env.cuda.gpu_core.reading import read
+from vdbg_env.cuda.gpu_core.decoded import decode_core
 with open(sys.argv[1], "rb") as file:
     data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     start, busy = time.perf_counter(), time.process_time()
-    reading = read(data)
+    core = decode_core(data)
     took, busy = time.perf_counter() - start, time.process_time() - busy
-assert len(reading.faults) == 1 and reading.warps == 132 * 32
+assert len(core.faults) == 1 and core.warps == 132 * 32
 with open("/proc/self/status") as status:  # not getrusage: its peak starts at that of the parent, across exec
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
 print(took, busy, peak / 1024)

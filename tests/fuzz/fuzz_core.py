@@ -8,7 +8,7 @@ import atheris
 
 with atheris.instrument_imports(include=["vdbg_env.cuda"]):
     from vdbg_env.common.errors import UnreadableBinary
-    from vdbg_env.cuda.gpu_core import CoreSections, find_faults, find_standing, read_core, read_registers
+    from vdbg_env.cuda.gpu_core import CoreSections, find_faults, group_warps, read_core, read_registers
 
 from tests.fuzz.harness import fuzz
 from tests.fuzz.seeds import core_seeds
@@ -21,7 +21,7 @@ def read(data: bytes) -> None:
         for fault in find_faults(core):
             if fault.first:
                 read_registers(CoreSections(data), fault.first)
-        find_standing(core)
+        group_warps(core)
     except UnreadableBinary:
         pass
 

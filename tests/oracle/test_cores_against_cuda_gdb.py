@@ -26,7 +26,7 @@ from tests.builders.core_builder import (
     sample_module,
 )
 from tests.support.toolchain import cuda_gdb
-from vdbg_env.cuda.gpu_core import Fault, find_faults, find_standing, read_core
+from vdbg_env.cuda.gpu_core import Fault, find_faults, group_warps, read_core
 
 
 def asked(data: bytes, folder: Path, *commands: str) -> str:
@@ -95,7 +95,7 @@ def test_where_warps_stand_is_read_alike(tmp_path: Path) -> None:
     by_pc: dict[int, int] = {}
     for count, pc in counts:
         by_pc[int(pc, 16)] = by_pc.get(int(pc, 16), 0) + int(count)
-    assert by_pc == {standing.pc: standing.threads for standing in find_standing(read_core(data))}
+    assert by_pc == {group.pc: group.threads for group in group_warps(read_core(data))}
 
 
 @pytest.mark.slow

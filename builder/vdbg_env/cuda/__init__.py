@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from vdbg_env.cuda.binary.fatbin import EntryKind as EntryKind
     from vdbg_env.cuda.gpu_core import Fault as Fault
     from vdbg_env.cuda.gpu_core import GpuCore as GpuCore
-    from vdbg_env.cuda.gpu_core import Standing as Standing
+    from vdbg_env.cuda.gpu_core import WarpGroup as WarpGroup
     from vdbg_env.cuda.gpu_core import find_faults as find_faults
-    from vdbg_env.cuda.gpu_core import find_standing as find_standing
+    from vdbg_env.cuda.gpu_core import group_warps as group_warps
     from vdbg_env.cuda.gpu_core import read_core as read_core
     from vdbg_env.cuda.lines.code_map import CodeMap as CodeMap
     from vdbg_env.cuda.lines.code_map import Function as Function
@@ -58,9 +58,9 @@ _HOME: Final = {
     "short_name": "symbols.demangling",
     "Fault": "gpu_core",
     "GpuCore": "gpu_core",
-    "Standing": "gpu_core",
+    "WarpGroup": "gpu_core",
     "find_faults": "gpu_core",
-    "find_standing": "gpu_core",
+    "group_warps": "gpu_core",
     "read_core": "gpu_core",
     "Place": "lines.line_table",
     "PlaceQuery": "lines.place_query",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vdbg_env.cuda.gpu_core import Fault, Standing
+from vdbg_env.cuda.gpu_core import Fault, WarpGroup
 from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
@@ -13,12 +13,12 @@ _REBUILD = "build with line info, and run this again in that image: vdbg-env bui
 
 
 def gpu_core_findings(
-    faults: Sequence[Fault], standing: Sequence[Standing], artifact: str | None = None
+    faults: Sequence[Fault], groups: Sequence[WarpGroup], artifact: str | None = None
 ) -> tuple[Finding, ...]:
     """Return a finding for each fault; without faults, one that says where the warps stand; none for an empty core."""
     if faults:
         return tuple(_fault(fault, artifact) for fault in faults)
-    return (_hang(standing, artifact),) if standing else ()
+    return (_hang(groups, artifact),) if groups else ()
 
 
 def place_of(frame: SourceFrame) -> str:
@@ -83,11 +83,11 @@ def _next(chain: Chain, artifact: str | None) -> str:
     return f"see every thread of it, and its registers: vdbg-env core {artifact or 'FILE'}"
 
 
-def _hang(standing: Sequence[Standing], artifact: str | None) -> Finding:
+def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
     """Blame the warps that do not wait: those at a barrier wait for somebody, and that is who runs on."""
-    waiting = [s for s in standing if s.barrier or s.state.startswith(("blocked", "waiting"))]
-    running = [s for s in standing if s not in waiting]
-    suspect = running[0] if running else standing[0]
+    waiting = [s for s in groups if s.barrier or s.state.startswith(("blocked", "waiting"))]
+    running = [s for s in groups if s not in waiting]
+    suspect = running[0] if running else groups[0]
     chain = suspect.location.chain if suspect.location else ()
     kernel = demangle(suspect.kernel) if suspect.kernel else None
     at = str(place_of(chain[0])) if chain else f"PC {suspect.pc:#x}"

@@ -3,14 +3,14 @@
 import pytest
 
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
-from vdbg_env.cuda.gpu_core import find_faults, find_standing, read_core
+from vdbg_env.cuda.gpu_core import find_faults, group_warps, read_core
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.gpu_core_findings import gpu_core_findings
 
 
 def findings(core: bytes) -> tuple[Finding, ...]:
     read = read_core(core)
-    return gpu_core_findings(find_faults(read), find_standing(read), "cuda.n1.nvcudmp")
+    return gpu_core_findings(find_faults(read), group_warps(read), "cuda.n1.nvcudmp")
 
 
 def test_a_fault_is_named_down_to_the_line_and_the_thread() -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.ports import CoreFiles, SourceText
 from vdbg_env.common.errors import BadInput, UnreadableBinary
-from vdbg_env.cuda.gpu_core import reading
-from vdbg_env.cuda.gpu_core.reading import CoreReading
+from vdbg_env.cuda.gpu_core import decoded
+from vdbg_env.cuda.gpu_core.decoded import DecodedCore
 from vdbg_env.cuda.lines.source_frame import Chain
 
 
@@ -25,7 +25,7 @@ class CoreRequest:
 class CoresRead:
     """Every dump that could be read, in order of time, the source lines found, and why others could not be read."""
 
-    readings: tuple[CoreReading, ...]
+    readings: tuple[DecodedCore, ...]
     sources: SourceLines
     problems: tuple[tuple[str, BadInput], ...]
 
@@ -35,7 +35,7 @@ def read_cores(request: CoreRequest, *, files: CoreFiles, source_text: SourceTex
 
     Raises BadInput when none of them could be read; with some readable the others are told in `problems`.
     """
-    readings: list[CoreReading] = []
+    readings: list[DecodedCore] = []
     problems: list[tuple[str, BadInput]] = []
     for path in dict.fromkeys(path for target in request.targets for path in files.find(target)):
         try:
@@ -49,16 +49,16 @@ def read_cores(request: CoreRequest, *, files: CoreFiles, source_text: SourceTex
     return CoresRead(readings=tuple(readings), sources=sources, problems=tuple(problems))
 
 
-def _read(path: str, request: CoreRequest, files: CoreFiles) -> CoreReading:
+def _read(path: str, request: CoreRequest, files: CoreFiles) -> DecodedCore:
     with files.open(path) as core:
-        read = reading.read(core.data, file=core.name, modified=core.modified, registers=request.registers)
+        read = decoded.decode_core(core.data, file=core.name, modified=core.modified, registers=request.registers)
         if not core.notes:
             return read
         return replace(read, core=replace(read.core, truncated=True), notes=(*core.notes, *read.notes))
 
 
-def _chains(read: CoreReading) -> Iterable[Chain]:
-    places = [*(fault.location for fault in read.faults), *(standing.location for standing in read.standing)]
+def _chains(read: DecodedCore) -> Iterable[Chain]:
+    places = [*(fault.location for fault in read.faults), *(group.location for group in read.warp_groups)]
     return [place.chain for place in places if place]
 
 

@@ -12,7 +12,7 @@ from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.elf import Buffer
 from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.gpu_core import Fault, Standing
+from vdbg_env.cuda.gpu_core import Fault, WarpGroup
 from vdbg_env.cuda.lines.code_map import CodeMap, Function, Location
 from vdbg_env.cuda.lines.line_table import Place
 from vdbg_env.cuda.lines.lineinfo import FileReport, verify
@@ -45,7 +45,7 @@ class Holder:
     report: FileReport | None = None
 
 
-def faulting_code(fault: Fault | Standing) -> FaultingCode | None:
+def faulting_code(fault: Fault | WarpGroup) -> FaultingCode | None:
     """Return the code at a fault, or where warps of a hang stand; None when that is in no known kernel."""
     kernel = fault.location.kernel if fault.location else None
     if fault.location is None or kernel is None or fault.pc is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vdbg_env.application.builtins.context import BuiltinContext
 from vdbg_env.common.errors import VdbgError
-from vdbg_env.cuda.gpu_core import Fault, Standing
+from vdbg_env.cuda.gpu_core import Fault, WarpGroup
 from vdbg_env.cuda.lines.code_map import CodeMap, Location
 from vdbg_env.cuda.lines.source_frame import Chain
 from vdbg_env.evidence.tools.nvdisasm import Instruction, read_listing
@@ -44,7 +44,7 @@ def instruction_at(context: BuiltinContext, code: CodeMap, location: Location, n
     return listing[at]
 
 
-def code_of(fault: Fault | Standing) -> CodeMap | None:
+def code_of(fault: Fault | WarpGroup) -> CodeMap | None:
     """Return the relocated image that holds a fault's PC."""
     if fault.pc is None:
         return None

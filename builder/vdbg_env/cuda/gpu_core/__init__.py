@@ -5,10 +5,27 @@ from vdbg_env.cuda.gpu_core.model import Context, Cta, Device, GpuCore, Metadata
 from vdbg_env.cuda.gpu_core.names import GpuException
 from vdbg_env.cuda.gpu_core.reader import CoreSections, read_core
 from vdbg_env.cuda.gpu_core.registers import Registers, read_registers
-from vdbg_env.cuda.gpu_core.standing import Standing, find_standing
+from vdbg_env.cuda.gpu_core.warp_groups import WarpGroup, group_warps
 
 __all__ = [
-    "Context", "Coordinates", "CoreSections", "Cta", "Device", "Fault", "FaultingThread", "GpuCore", "GpuException",
-    "Metadata", "Module", "Registers", "Scope", "Sm", "Standing", "Warp", "find_faults", "find_standing", "read_core",
+    "Context",
+    "Coordinates",
+    "CoreSections",
+    "Cta",
+    "Device",
+    "Fault",
+    "FaultingThread",
+    "GpuCore",
+    "GpuException",
+    "Metadata",
+    "Module",
+    "Registers",
+    "Scope",
+    "Sm",
+    "Warp",
+    "WarpGroup",
+    "find_faults",
+    "group_warps",
+    "read_core",
     "read_registers",
 ]  # fmt: skip

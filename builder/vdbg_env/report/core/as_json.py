@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from vdbg_env.application.analysis.source_lines import SourceLines
-from vdbg_env.cuda.gpu_core import faults, model, reading, registers, standing
+from vdbg_env.cuda.gpu_core import decoded, faults, model, registers, warp_groups
 from vdbg_env.cuda.gpu_core.faults import Scope
 from vdbg_env.cuda.gpu_core.layout import BacktraceRow
 from vdbg_env.cuda.gpu_core.names import generation_flags, grid_origin, grid_status, kernel_type
@@ -19,7 +19,7 @@ from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.core.json_parts import Frame, Kernel, Shown
 
-Launched = faults.Fault | standing.Standing | reading.Launch
+Launched = faults.Fault | warp_groups.WarpGroup | decoded.Launch
 Dim3 = tuple[int, int, int]
 
 
@@ -78,7 +78,7 @@ class Context(Document, of=model.Context):
     modules: int = field(lambda context, _: len(context.modules))
 
 
-class Launch(Document, of=reading.Launch):
+class Launch(Document, of=decoded.Launch):
     """A grid that was on a device."""
 
     id: int = field("grid.grid_id")
@@ -187,25 +187,25 @@ class Fault(Document, of=faults.Fault):
     )
 
 
-class Standing(Document, of=standing.Standing):
+class WarpGroup(Document, of=warp_groups.WarpGroup):
     """Warps of one launch that are at one instruction in one state."""
 
     device: int = field("device.index")
     pc: Hex
     kernel: LaunchedKernel | None = _kernel()
-    function: str | None = field(lambda standing, _: _function(standing))
-    offset: Hex | None = field(lambda standing, _: standing.location and standing.location.offset)
+    function: str | None = field(lambda group, _: _function(group))
+    offset: Hex | None = field(lambda group, _: group.location and group.location.offset)
     count: int = field("warps", doc="Warps; a diverged one counts at each of its places.")
     threads: int
     blocks: int
     state: str
     barrier: str | None
-    thread_states: dict[str, int] = field(lambda standing, _: dict(standing.thread_states))
+    thread_states: dict[str, int] = field(lambda group, _: dict(group.thread_states))
     first: Coordinates
-    chain: list[Frame] = field(lambda standing, _: standing.location.chain if standing.location else ())
+    chain: list[Frame] = field(lambda group, _: group.location.chain if group.location else ())
 
 
-class Core(Document, of=reading.CoreReading):
+class Core(Document, of=decoded.DecodedCore):
     """A GPU core dump: what its driver wrote of it and what is left of the file decide which fields are null."""
 
     schema: Literal["vdbg-env/core/v1"]
@@ -215,7 +215,7 @@ class Core(Document, of=reading.CoreReading):
     metadata: Metadata | None = field("core.metadata")
     devices: list[Device] = field("core.devices")
     faults: list[Fault]
-    warps: list[Standing] = field("standing")
+    warps: list[WarpGroup] = field("warp_groups")
     loaded_kernels: list[Kernel] = field("loaded")
     notes: list[str]
 
@@ -227,7 +227,7 @@ class Cores(Document):
     cores: list[Core] = field(lambda readings, _: readings)
 
 
-def render(readings: Sequence[reading.CoreReading], sources: SourceLines) -> str:
+def render(readings: Sequence[decoded.DecodedCore], sources: SourceLines) -> str:
     """Return one core as a document, several as a document that lists them, first in time first."""
     more: dict[int, object] = {}
     for read in readings:
@@ -245,7 +245,7 @@ def _utc(timestamp: int) -> str | None:
     return datetime.fromtimestamp(timestamp, UTC).isoformat() if timestamp else None
 
 
-def _function(value: faults.Fault | standing.Standing) -> str | None:
+def _function(value: faults.Fault | warp_groups.WarpGroup) -> str | None:
     return value.location.function.demangled if value.location and value.location.function else None
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from vdbg_env.application.analysis.source_lines import SourceLines
+from vdbg_env.cuda.gpu_core.decoded import DecodedCore
 from vdbg_env.cuda.gpu_core.faults import Coordinates, Fault, Scope
 from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.names import generation_flags
-from vdbg_env.cuda.gpu_core.reading import CoreReading
 from vdbg_env.cuda.gpu_core.registers import Registers
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.report.core.source_chain import chain_lines, place_text
@@ -20,7 +20,7 @@ _MOST_FAULTS = 8
 _MOST_KERNELS = 10
 
 
-def render(readings: Sequence[CoreReading], sources: SourceLines, *, everything: bool = False) -> str:
+def render(readings: Sequence[DecodedCore], sources: SourceLines, *, everything: bool = False) -> str:
     """Return the report of one core or of several, first in time first; `everything` leaves no list cut."""
     parts = [*(_summary(readings) if len(readings) > 1 else ())]
     for reading in readings:
@@ -28,7 +28,7 @@ def render(readings: Sequence[CoreReading], sources: SourceLines, *, everything:
     return "\n".join(parts) + "\n"
 
 
-def _summary(readings: Sequence[CoreReading]) -> Iterator[str]:
+def _summary(readings: Sequence[DecodedCore]) -> Iterator[str]:
     start, own = readings[0].written, _tells_its_time(readings[0])
     yield f"{len(readings)} cores, first in time first:"
     for reading in readings:
@@ -36,25 +36,25 @@ def _summary(readings: Sequence[CoreReading]) -> Iterator[str]:
         yield f"  {when:>7}  {printable(reading.file)}: {_headline(reading)}"
 
 
-def _tells_its_time(reading: CoreReading) -> bool:
+def _tells_its_time(reading: DecodedCore) -> bool:
     """Whether the dump itself says when it was written; a file's own time may be that of a copy."""
     metadata = reading.core.metadata
     return metadata is not None and metadata.row.timestamp > 0
 
 
-def _headline(reading: CoreReading) -> str:
+def _headline(reading: DecodedCore) -> str:
     if reading.faults:
         fault = reading.faults[0]
         place = place_text(fault.location.chain) if fault.location else None
         kernel = f" in {short_name(demangle(fault.kernel))}" if fault.kernel else ""
         more = f" (and {len(reading.faults) - 1} more)" if len(reading.faults) > 1 else ""
         return printable(f"{fault.exception.name}{kernel}{f' at {place}' if place else ''}{more}")
-    if reading.standing:
+    if reading.warp_groups:
         return f"no exception; {_many(reading.warps, 'warp')} were resident"
     return "no exception, and no warp was resident" if reading.core.devices else "no thread can be told"
 
 
-def _core(reading: CoreReading, sources: SourceLines, everything: bool) -> Iterator[str]:
+def _core(reading: DecodedCore, sources: SourceLines, everything: bool) -> Iterator[str]:
     yield f"{printable(reading.file)}: {_headline(reading)}"
     registers = reading.registers or (None,) * len(reading.faults)
     shown = len(reading.faults) if everything else _MOST_FAULTS
@@ -65,9 +65,9 @@ def _core(reading: CoreReading, sources: SourceLines, everything: bool) -> Itera
             yield from _registers(files)
     if len(reading.faults) > shown:
         yield f"\n  and {len(reading.faults) - shown} more faults (--all shows them)"
-    if reading.standing:
+    if reading.warp_groups:
         yield ""
-        yield from _standing(reading, sources, everything)
+        yield from _groups(reading, sources, everything)
     if reading.loaded:
         yield ""
         yield from _loaded(reading.loaded, everything)
@@ -130,19 +130,19 @@ def _dimensions(grid: GridRow) -> str:
     return f"grid {_dim(blocks)} block {_dim(threads)}{shown}"
 
 
-def _standing(reading: CoreReading, sources: SourceLines, everything: bool) -> Iterator[str]:
+def _groups(reading: DecodedCore, sources: SourceLines, everything: bool) -> Iterator[str]:
     yield f"  Where the {_many(reading.warps, 'warp')} stood:"
-    shown = len(reading.standing) if everything else _MOST_PLACES
-    for standing in reading.standing[:shown]:
-        location = standing.location
+    shown = len(reading.warp_groups) if everything else _MOST_PLACES
+    for group in reading.warp_groups[:shown]:
+        location = group.location
         inner = location.function if location else None
         where = f"{short_name(inner.demangled)}+{location.function_offset:#x}" if location and inner else ""
         source = f"  {place_text(location.chain)}" if location and location.chain else ""
-        yield f"    {standing.warps:6} x {printable(where or hex(standing.pc))}{printable(source)}  {standing.state}"
+        yield f"    {group.warps:6} x {printable(where or hex(group.pc))}{printable(source)}  {group.state}"
         if not reading.faults and location and location.chain:
             yield from chain_lines(location.chain, sources, indent="             ")
-    if len(reading.standing) > shown:
-        yield f"    and {len(reading.standing) - shown} more places (--all shows them)"
+    if len(reading.warp_groups) > shown:
+        yield f"    and {len(reading.warp_groups) - shown} more places (--all shows them)"
 
 
 def _loaded(names: Sequence[str], everything: bool) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _registers(registers: Registers) -> Iterator[str]:
         yield f"      called from {call.return_pc:#x} (level {call.level})"
 
 
-def _provenance(reading: CoreReading) -> Iterator[str]:
+def _provenance(reading: DecodedCore) -> Iterator[str]:
     core = reading.core
     for device in core.devices:
         gpu = device.row

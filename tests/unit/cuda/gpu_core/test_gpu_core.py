@@ -27,7 +27,7 @@ from vdbg_env.cuda.gpu_core import (
     Fault,
     Scope,
     find_faults,
-    find_standing,
+    group_warps,
     read_core,
     read_registers,
 )
@@ -92,7 +92,7 @@ def test_exited_warps_leave_their_fault_in_the_sm_row() -> None:
     assert fault.exception_string == "Illegal address at 0x10"
     assert fault.kernel == "_Z4kernIfEvPT_iS0_"  # by its PC: such a core has no launch
     assert lines(fault) == [3, 13, 8, 19]
-    assert find_standing(core) == ()
+    assert group_warps(core) == ()
 
 
 def test_a_warp_with_an_error_pc_takes_the_exception_of_its_sm() -> None:
@@ -153,7 +153,7 @@ def test_two_devices_each_have_their_fault() -> None:
     core = read_core(build_core(CoreSpec(devices=[quiet, device])))
     assert [d.name for d in core.devices] == ["NVIDIA B200", "NVIDIA H200"]
     assert [f.device.index for f in find_faults(core)] == [1]
-    assert {s.device.index for s in find_standing(core)} == {0, 1}
+    assert {s.device.index for s in group_warps(core)} == {0, 1}
 
 
 def test_modules_of_one_name_are_told_apart_by_their_row() -> None:
@@ -177,19 +177,19 @@ def test_a_module_without_image_leaves_the_pc() -> None:
 def test_a_hang_shows_where_every_warp_stands_and_what_it_waits_for() -> None:
     core = read_core(hang_core())
     assert find_faults(core) == ()
-    standing = [(s.warps, s.state, s.barrier, s.location.offset if s.location else None) for s in find_standing(core)]
-    assert standing == [
+    group = [(s.warps, s.state, s.barrier, s.location.offset if s.location else None) for s in group_warps(core)]
+    assert group == [
         (12, "waiting at a block barrier", "block", 0x100),
         (4, "running", None, 0x80),
         (1, "diverged, waiting its turn", None, 0x150),
     ]
-    assert find_standing(core)[0].thread_states == (("blocked collective", 384),)
+    assert group_warps(core)[0].thread_states == (("blocked collective", 384),)
 
 
 def test_a_hang_before_r575_has_no_states() -> None:
-    (standing,) = find_standing(read_core(sample("synthetic_sm90_hang")))
-    assert (standing.warps, standing.threads, standing.state) == (4, 128, "running")
-    old = find_standing(read_core(hang_core(branch="r570")))
+    (group,) = group_warps(read_core(sample("synthetic_sm90_hang")))
+    assert (group.warps, group.threads, group.state) == (4, 128, "running")
+    old = group_warps(read_core(hang_core(branch="r570")))
     assert [(s.state, s.thread_states) for s in old] == [
         ("running", ()), ("running", ()), ("diverged, waiting its turn", ()),
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.builders.core_builder import BRANCHES, exited_warps_core, hang_core, illegal_address_core
 from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.gpu_core import CoreSections, find_faults, find_standing, read_core, read_registers
+from vdbg_env.cuda.gpu_core import CoreSections, find_faults, group_warps, read_core, read_registers
 from vdbg_env.cuda.gpu_core import layout as reader_layout
 
 CORES = {
@@ -25,7 +25,7 @@ def read_everything(data: bytes) -> None:
         for fault in find_faults(core):
             if fault.first:
                 read_registers(CoreSections(data), fault.first)
-        find_standing(core)
+        group_warps(core)
 
 
 @settings(max_examples=60, deadline=None)

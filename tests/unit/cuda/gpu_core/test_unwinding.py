@@ -7,7 +7,7 @@ import pytest
 
 from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, WarpSpec, build_core, sample_module
 from tests.support.command_line import vdbg_env
-from vdbg_env.cuda.gpu_core import reading
+from vdbg_env.cuda.gpu_core import decoded
 from vdbg_env.evidence.gpu_core_findings import gpu_core_findings
 
 ELSEWHERE = 0x7FFFD0000100
@@ -20,22 +20,22 @@ def core(*calls: int) -> bytes:
 
 def test_the_line_is_that_of_the_call_before_the_return_address() -> None:
     """0x140 holds the store of line 3 (tests/data/cubins); a call there would return to 0x150."""
-    read = reading.read(core(0x150))
+    read = decoded.decode_core(core(0x150))
     (fault,) = read.faults
     assert (fault.pc, fault.calls_out) == (ELSEWHERE, 1)
     assert fault.location and (fault.location.chain[0].line, fault.location.offset) == (3, 0x140)
     assert any("the place given is the call that led there" in note for note in read.notes)
-    (finding,) = gpu_core_findings(read.faults, read.standing, "core")
+    (finding,) = gpu_core_findings(read.faults, read.warp_groups, "core")
     assert finding.message.startswith("Warp Assert in code called from inline_chain.cu:3")
 
 
 def test_without_a_backtrace_the_place_stays_unknown() -> None:
-    (fault,) = reading.read(core()).faults
+    (fault,) = decoded.decode_core(core()).faults
     assert fault.location is None and fault.calls_out == 0
 
 
 def test_a_backtrace_that_leads_nowhere_is_no_place() -> None:
-    (fault,) = reading.read(core(0x7000_0000)).faults
+    (fault,) = decoded.decode_core(core(0x7000_0000)).faults
     assert fault.location is None and fault.calls_out == 0
 
 

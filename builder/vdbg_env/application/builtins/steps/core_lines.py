@@ -5,7 +5,7 @@ from __future__ import annotations
 from vdbg_env.application.builtins.code_on_disk import Holder, faulting_code, holders, places_to_look
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.common.errors import BadInput, UnreadableBinary
-from vdbg_env.cuda.gpu_core import Fault, Standing, reading
+from vdbg_env.cuda.gpu_core import Fault, WarpGroup, decoded
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.kernel_makers import maker_of
 from vdbg_env.runbook.catalogue import BuiltinContract
@@ -53,8 +53,8 @@ def work(context: BuiltinContext) -> BuiltinResult:
     notes: list[str] = []
     try:
         with context.cores.open(path) as core:
-            read = reading.read(core.data)
-            places: tuple[Fault | Standing, ...] = (*read.faults, *read.standing)
+            read = decoded.decode_core(core.data)
+            places: tuple[Fault | WarpGroup, ...] = (*read.faults, *read.warp_groups)
             fault = next((place for place in places if place.location), None)
             wanted = faulting_code(fault) if fault else None
     except (BadInput, UnreadableBinary) as error:
@@ -70,7 +70,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
     return BuiltinResult(results=results, notes=(*read.notes, *notes))
 
 
-def _of_core(fault: Fault | Standing, kernel: str) -> dict[str, ResultValue]:
+def _of_core(fault: Fault | WarpGroup, kernel: str) -> dict[str, ResultValue]:
     chain = fault.location.chain if fault.location else ()
     maker = maker_of(demangle(kernel))
     results: dict[str, ResultValue] = {"kernel": short_name(demangle(kernel)), "has_lines": bool(chain)}

@@ -8,9 +8,9 @@ from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.builtins.disassembly import code_of, instruction_at, opinion
 from vdbg_env.application.ports import CoreFiles
 from vdbg_env.common.errors import BadInput, VdbgError
-from vdbg_env.cuda.gpu_core import reading
+from vdbg_env.cuda.gpu_core import decoded
+from vdbg_env.cuda.gpu_core.decoded import DecodedCore
 from vdbg_env.cuda.gpu_core.faults import Scope
-from vdbg_env.cuda.gpu_core.reading import CoreReading
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.gpu_core_findings import gpu_core_findings, place_of
@@ -55,7 +55,7 @@ CONTRACT = BuiltinContract(
 
 def work(context: BuiltinContext) -> BuiltinResult:
     """Read every core; the first in time with a fault gives the results, for the others mostly wait for its rank."""
-    readings: dict[str, CoreReading] = {}
+    readings: dict[str, DecodedCore] = {}
     notes: list[str] = []
     for path in context.paths("cores"):
         name = context.relative(path)
@@ -66,7 +66,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
     if not readings:
         return BuiltinResult(notes=tuple(notes) or ("no core was given",))
     ordered = sorted(readings.items(), key=lambda item: (not item[1].faults, item[1].written))
-    findings = tuple(f for name, read in ordered for f in gpu_core_findings(read.faults, read.standing, name))
+    findings = tuple(f for name, read in ordered for f in gpu_core_findings(read.faults, read.warp_groups, name))
     lead = ordered[0][1]
     notes += [f"{name}: {note}" for name, read in ordered for note in read.notes]
     notes += _disassembled(context, ordered[0][0])
@@ -76,22 +76,22 @@ def work(context: BuiltinContext) -> BuiltinResult:
     return BuiltinResult(results={"cores": len(readings), **results}, findings=findings, notes=tuple(notes))
 
 
-def _read(cores: CoreFiles, path: str, name: str) -> CoreReading:
+def _read(cores: CoreFiles, path: str, name: str) -> DecodedCore:
     with cores.open(path) as core:
-        return reading.read(core.data, file=name, modified=core.modified)
+        return decoded.decode_core(core.data, file=name, modified=core.modified)
 
 
-def _results(read: CoreReading, finding: Finding) -> dict[str, ResultValue]:
+def _results(read: DecodedCore, finding: Finding) -> dict[str, ResultValue]:
     results: dict[str, ResultValue] = {
         "warps": read.warps,
         "has_lines": bool(finding.chain),
         "chain": [str(frame) for frame in finding.chain],
     }
-    pc = read.faults[0].pc if read.faults else read.standing[0].pc
+    pc = read.faults[0].pc if read.faults else read.warp_groups[0].pc
     if read.faults:
         results["exception"] = read.faults[0].exception.name
     else:
-        results["spinning"] = any(standing.state == "running" for standing in read.standing)
+        results["spinning"] = any(group.state == "running" for group in read.warp_groups)
     results |= {"pc": f"{pc:#x}"} if pc is not None else {}
     results |= {"kernel": finding.kernel} if finding.kernel else {}
     results |= {"source": str(finding.location)} if finding.location else {}
@@ -101,7 +101,7 @@ def _results(read: CoreReading, finding: Finding) -> dict[str, ResultValue]:
 def _disassembled(context: BuiltinContext, name: str) -> Iterator[str]:
     """Show the faulting instruction; the core is opened again because its code is read only while it is open."""
     with context.cores.open(str(context.run_directory / name)) as core:
-        fault = next((f for f in reading.read(core.data).faults if f.location), None)
+        fault = next((f for f in decoded.decode_core(core.data).faults if f.location), None)
         code = code_of(fault) if fault else None
         if fault is None or fault.location is None or code is None:
             return
@@ -111,7 +111,7 @@ def _disassembled(context: BuiltinContext, name: str) -> Iterator[str]:
 
 
 def _second_opinion(
-    context: BuiltinContext, name: str, read: CoreReading, findings: tuple[Finding, ...]
+    context: BuiltinContext, name: str, read: DecodedCore, findings: tuple[Finding, ...]
 ) -> Iterator[str]:
     """Ask cuda-gdb about the first core and say whether it agrees; its transcript is kept."""
     program = context.programs.which("cuda-gdb")
@@ -130,7 +130,7 @@ def _second_opinion(
     yield f"{compare(read, findings[0], theirs)}{shown} ({kept})"
 
 
-def compare(read: CoreReading, ours: Finding, theirs: GdbTranscript) -> str:
+def compare(read: DecodedCore, ours: Finding, theirs: GdbTranscript) -> str:
     """Say in a sentence whether cuda-gdb names the same exception, line and kernel.
 
     It knows only one level of an inline chain and looks for a fault in warps alone (12.4), so it may know less.
@@ -152,7 +152,7 @@ def compare(read: CoreReading, ours: Finding, theirs: GdbTranscript) -> str:
     return f"cuda-gdb says {exception}, and names no place"
 
 
-def _beside_ours(read: CoreReading) -> str:
+def _beside_ours(read: DecodedCore) -> str:
     if not read.faults:
         return ", nor do we"
     exited = all(fault.scope is Scope.SM for fault in read.faults)

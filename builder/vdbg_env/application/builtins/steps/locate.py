@@ -16,7 +16,7 @@ from vdbg_env.application.builtins.code_on_disk import (
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.builtins.disassembly import agrees, instruction_at, opinion
 from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.gpu_core import reading
+from vdbg_env.cuda.gpu_core import decoded
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.gpu_core_findings import place_of
@@ -90,7 +90,7 @@ def _wanted(context: BuiltinContext) -> FaultingCode | None:
     for path in context.paths("cores"):
         try:
             with context.cores.open(str(path)) as core:
-                read = reading.read(core.data)
+                read = decoded.decode_core(core.data)
                 codes = [code for fault in read.faults if (code := faulting_code(fault))]
         except BadInput:
             continue

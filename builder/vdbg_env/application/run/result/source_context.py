@@ -9,7 +9,7 @@ from pathlib import Path
 from vdbg_env.application.ports import CoreFiles, SourceText
 from vdbg_env.application.run.result.model import Report, SourceExcerpt, WarpGroup, WarpHistogram
 from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.gpu_core import Standing, reading
+from vdbg_env.cuda.gpu_core import decoded, warp_groups
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.cuda.symbols.demangling import demangle
 
@@ -57,23 +57,23 @@ def _histograms(report: Report, directory: Path, cores: CoreFiles) -> Iterable[W
     for path, step in paths[:_MOST_CORES]:
         try:
             with cores.open(str(directory / path)) as core:
-                read = reading.read(core.data, file=path, modified=core.modified)
+                read = decoded.decode_core(core.data, file=path, modified=core.modified)
         except BadInput:
             continue
-        if read.standing and not read.faults:
-            groups = tuple(_group(standing) for standing in read.standing[:_MOST_PLACES])
+        if read.warp_groups and not read.faults:
+            groups = tuple(_group(group) for group in read.warp_groups[:_MOST_PLACES])
             yield WarpHistogram(core=path, step=step, groups=groups)
 
 
-def _group(standing: Standing) -> WarpGroup:
-    location = standing.location
+def _group(group: warp_groups.WarpGroup) -> WarpGroup:
+    location = group.location
     return WarpGroup(
-        pc=standing.pc,
-        count=standing.warps,
-        kernel=demangle(standing.kernel) if standing.kernel else None,
+        pc=group.pc,
+        count=group.warps,
+        kernel=demangle(group.kernel) if group.kernel else None,
         offset=location.offset if location else None,
         chain=location.chain if location else (),
-        state=standing.state,
+        state=group.state,
     )
 
 

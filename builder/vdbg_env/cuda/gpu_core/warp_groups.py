@@ -14,7 +14,7 @@ from vdbg_env.cuda.lines.code_map import Location
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class WarpGroup:
     """Warps of one launch that stand at one instruction in one state.
 
     A warp whose lanes have diverged is counted once at each place it stands. `state` is the most telling word for it,
@@ -48,13 +48,13 @@ class _Tally:
 _Key = tuple[int, int, str, str | None]
 
 
-def find_standing(core: GpuCore) -> tuple[Standing, ...]:
+def group_warps(core: GpuCore) -> tuple[WarpGroup, ...]:
     """Return where all warps stand, the place of most warps first."""
-    found = [standing for device in core.devices for standing in _of_device(core, device)]
+    found = [group for device in core.devices for group in _of_device(core, device)]
     return tuple(sorted(found, key=lambda s: (-s.warps, -s.threads, s.device.index, s.pc)))
 
 
-def _of_device(core: GpuCore, device: Device) -> Iterator[Standing]:
+def _of_device(core: GpuCore, device: Device) -> Iterator[WarpGroup]:
     tallies: dict[_Key, _Tally] = {}
     for sm, cta, warp in device.warps():
         _count(tallies, sm, cta, warp)
@@ -65,7 +65,7 @@ def _of_device(core: GpuCore, device: Device) -> Iterator[Standing]:
         if grid_id not in kernels:
             kernels[grid_id] = kernel_name(core, device, grid)
         enclosing = location.kernel.name if location and location.kernel else None
-        yield Standing(
+        yield WarpGroup(
             device=device, pc=pc, grid=grid, kernel=kernels[grid_id] or enclosing, location=location, state=state,
             barrier=barrier, thread_states=tuple(tally.states.most_common()), warps=tally.warps,
             threads=tally.threads, blocks=len(tally.blocks), first=tally.first,

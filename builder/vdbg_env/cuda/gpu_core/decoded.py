@@ -10,8 +10,8 @@ from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.model import Device, GpuCore, Module
 from vdbg_env.cuda.gpu_core.reader import CoreSections, read_core
 from vdbg_env.cuda.gpu_core.registers import Registers, read_registers
-from vdbg_env.cuda.gpu_core.standing import Standing, find_standing
 from vdbg_env.cuda.gpu_core.unwinding import with_callers
+from vdbg_env.cuda.gpu_core.warp_groups import WarpGroup, group_warps
 from vdbg_env.cuda.symbols.demangling import demangle
 
 
@@ -25,7 +25,7 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoreReading:
+class DecodedCore:
     """A core read to its end: nothing in here looks at the file's bytes any more.
 
     `registers` are those of each fault's first thread, in the order of `faults`, where they were asked for and exist.
@@ -37,7 +37,7 @@ class CoreReading:
     modified: float | None
     core: GpuCore
     faults: tuple[Fault, ...]
-    standing: tuple[Standing, ...]
+    warp_groups: tuple[WarpGroup, ...]
     launches: tuple[Launch, ...]
     registers: tuple[Registers | None, ...]
     loaded: tuple[str, ...]
@@ -55,19 +55,19 @@ class CoreReading:
         return sum(1 for device in self.core.devices for _ in device.warps())
 
 
-def read(data: Buffer, *, file: str = "", modified: float | None = None, registers: bool = False) -> CoreReading:
+def decode_core(data: Buffer, *, file: str = "", modified: float | None = None, registers: bool = False) -> DecodedCore:
     """Read a GPU core dump to its end.
 
     Raises UnreadableBinary when the bytes are not a GPU core; a damaged or truncated one is told in `notes`.
     """
     core = read_core(data)
     faults = with_callers(core, data, find_faults(core))
-    return CoreReading(
+    return DecodedCore(
         file=file,
         modified=modified,
         core=core,
         faults=faults,
-        standing=find_standing(core),
+        warp_groups=group_warps(core),
         launches=tuple(Launch(device=d, grid=g, kernel=kernel_name(core, d, g)) for d in core.devices for g in d.grids),
         registers=_registers(data, faults) if registers else (),
         loaded=tuple(dict.fromkeys(f.name for m in core.stray_modules if m.code for f in m.code.kernels)),
