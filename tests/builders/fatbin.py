@@ -77,3 +77,15 @@ def _entry(spec: EntrySpec) -> bytes:
 
 def _member(name: str, data: bytes) -> bytes:
     return f"{name:<16}{0:<12}{0:<6}{0:<6}{644:<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
+
+
+def dll(*sections: tuple[str, bytes]) -> bytes:
+    """Return a Windows DLL of nothing but its headers and the sections, whose names are cut to eight letters."""
+    start = 0x40 + 4 + 20 + 40 * len(sections)
+    headers, body = b"", b""
+    for name, data in sections:
+        at = start + len(body)
+        headers += struct.pack("<8sIIIIIIHHI", name[:8].encode(), len(data), 0, len(data), at, 0, 0, 0, 0, 0)
+        body += data
+    coff = struct.pack("<HHIIIHH", 0x8664, len(sections), 0, 0, 0, 0, 0x2022)
+    return b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40) + b"PE\0\0" + coff + headers + body

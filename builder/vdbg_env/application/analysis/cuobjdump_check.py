@@ -34,7 +34,7 @@ def cross_examine(
     when it cannot read that one by itself either, and shows the same section table as ours wherever it shows one.
     Raises HostNotAble when cuobjdump cannot be run.
     """
-    cubins = [c.entry for c in find_device_code(data) if c.entry.kind == EntryKind.ELF]
+    cubins = [c.entry for c in find_device_code(data) if c.entry.kind == EntryKind.ELF and not c.section]
     stopped_at = witness.listed or 0
     asked = _sample(cubins, stopped_at)
     answers = [_ask(entry, tool, programs, scratch) for entry in asked]

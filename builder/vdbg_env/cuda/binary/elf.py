@@ -173,6 +173,11 @@ class Elf:
         kinds = self._headers.cast("I")[1 :: _SECTION.size // 4].tolist()
         return tuple(self._header(index) for index, kind in enumerate(kinds) if kind in types)
 
+    @property
+    def table_end(self) -> int:
+        """Where the section table ends, in bytes; 0 without one."""
+        return self._table + self.section_count * self._stride if self.section_count else 0
+
     @cached_property
     def contents_end(self) -> int:
         """Where the last section's contents end, in bytes; beyond the file's own end when it was cut short."""

@@ -108,6 +108,11 @@ def looks_like_fatbin(data: Buffer) -> bool:
     return bytes(data[:4]) == MAGIC.to_bytes(4, "little")
 
 
+def looks_like_entry(data: Buffer) -> bool:
+    """Return whether the bytes start with the header of an entry, by its kind and version."""
+    return len(data) >= _ENTRY.size and data[0] != 0 and bytes(data[1:4]) == b"\0\1\1"
+
+
 def entries(data: Buffer) -> Iterator[Entry]:
     """Yield every entry of a run of containers, as in `.nv_fatbin`, `__nv_relfatbin` or a `.fatbin` file.
 

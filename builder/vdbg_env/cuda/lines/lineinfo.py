@@ -177,11 +177,15 @@ class Judgement:
 class FileReport:
     """What one file holds; `archs` are its targets (sm_90a, compute_90) in order.
 
+    `counts` and `archs` are those of the sections that nvcc writes and cuobjdump reads, `elsewhere` those of all other
+    bytes, `sections` names these with their number of entries; `covered` and `missing` are of both.
     `problem` says why the file could not be judged, `next_step` what to try then.
     """
 
     path: str
     counts: Counts = Counts()
+    elsewhere: Counts = Counts()
+    sections: tuple[tuple[str, int], ...] = ()
     covered: Covered = Covered()
     archs: tuple[tuple[str, Counts], ...] = ()
     missing: tuple[Missing, ...] = ()
@@ -192,12 +196,17 @@ class FileReport:
     @property
     def verdict(self) -> Verdict:
         """The verdict on this file."""
-        return Verdict.UNREADABLE if self.problem is not None else self.counts.verdict
+        return Verdict.UNREADABLE if self.problem is not None else self.total.verdict
+
+    @property
+    def total(self) -> Counts:
+        """The counts of the whole file."""
+        return self.counts + self.elsewhere
 
     @property
     def has_device_code(self) -> bool:
         """Whether anything of device code was found, judged or not."""
-        return self.counts != Counts() or self.problem is not None
+        return self.total != Counts() or self.problem is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +218,18 @@ class LineinfoReport:
 
     @property
     def counts(self) -> Counts:
-        """The counts of all files together."""
+        """The counts of all files together, what is outside the sections that nvcc writes left out."""
         return sum((f.counts for f in self.files), Counts())
+
+    @property
+    def elsewhere(self) -> Counts:
+        """The counts of what is outside the sections that nvcc writes, in all files."""
+        return sum((f.elsewhere for f in self.files), Counts())
+
+    @property
+    def total(self) -> Counts:
+        """The counts of all device code."""
+        return self.counts + self.elsewhere
 
     @property
     def covered(self) -> Covered:
@@ -227,7 +246,7 @@ class LineinfoReport:
         """The verdict over all: unreadable when any file could not be judged, since nothing is proven then."""
         if any(f.verdict is Verdict.UNREADABLE for f in self.files):
             return Verdict.UNREADABLE
-        return self.counts.verdict
+        return self.total.verdict
 
 
 def judge(code: DeviceCode) -> Judgement:
@@ -252,16 +271,24 @@ def file_report(path: str, judgements: Iterable[Judgement]) -> FileReport:
     """Sum up the entries of one file."""
     archs: defaultdict[tuple[bool, int, str], Counts] = defaultdict(Counts)
     covered = Covered()
+    elsewhere = Counts()
+    sections: Counter[str] = Counter()
     missing = []
     for judged in judgements:
         entry = judged.code.entry
-        archs[entry.kind != EntryKind.ELF, entry.arch, entry.target] += judged.counts
+        if judged.code.section:
+            elsewhere += judged.counts
+            sections[judged.code.section] += 1
+        else:
+            archs[entry.kind != EntryKind.ELF, entry.arch, entry.target] += judged.counts
         covered += judged.covered
         if judged.cubin and judged.cubin.has_code and not judged.complete:
             missing.append(_missing(judged.code, judged.cubin, judged.coverage))
     return FileReport(
         path=path,
         counts=sum(archs.values(), Counts()),
+        elsewhere=elsewhere,
+        sections=tuple(sections.most_common()),
         covered=covered,
         archs=tuple((key[2], counts) for key, counts in sorted(archs.items(), key=lambda item: item[0])),
         missing=tuple(missing),

@@ -97,10 +97,21 @@ class WitnessDocument(TypedDict):
     explained: bool
 
 
+class ElsewhereDocument(CountsDocument):
+    """Device code outside the sections that nvcc writes; sections names where, with the number of entries."""
+
+    sections: dict[str, int]
+
+
 class FileDocument(CountsDocument):
-    """One file; problem says why it is unreadable, witness is null when none was asked."""
+    """One file; problem says why it is unreadable, witness is null when none was asked.
+
+    The numbers are those of the sections that nvcc writes, which cuobjdump reads too; elsewhere has the others.
+    The verdict, coverage and missing are of both.
+    """
 
     path: str
+    elsewhere: ElsewhereDocument
     verdict: VerdictName
     coverage: CoverageDocument
     archs: list[ArchDocument]
@@ -114,6 +125,7 @@ class VerifyDocument(CountsDocument):
 
     schema: Literal["vdbg-env/verify/v1"]
     verdict: VerdictName
+    elsewhere: CountsDocument
     coverage: CoverageDocument
     files: list[FileDocument]
     without_device_code: int
@@ -130,6 +142,7 @@ def document(report: LineinfoReport) -> VerifyDocument:
         "schema": SCHEMA,
         "verdict": report.verdict.value,
         **_counts(report.counts),
+        "elsewhere": _counts(report.elsewhere),
         "coverage": _coverage(report.covered),
         "files": [_file(file) for file in report.files],
         "without_device_code": report.without_device_code,
@@ -141,6 +154,7 @@ def _file(file: FileReport) -> FileDocument:
         "path": file.path,
         "verdict": file.verdict.value,
         **_counts(file.counts),
+        "elsewhere": {**_counts(file.elsewhere), "sections": dict(file.sections)},
         "coverage": _coverage(file.covered),
         "archs": [{"arch": arch, **_counts(counts)} for arch, counts in file.archs],
         "missing": [_missing(missing) for missing in file.missing],

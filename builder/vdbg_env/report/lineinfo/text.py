@@ -32,6 +32,8 @@ def _file(file: FileReport, every_missing: bool) -> Iterator[str]:
         return
     if file.counts.cubins:
         yield from _table(file)
+    if file.elsewhere != Counts():
+        yield f"  {_elsewhere(file)}"
     if file.covered.functions:
         yield f"  {coverage_text(file.covered)}"
     if file.counts.ptx:
@@ -42,6 +44,20 @@ def _file(file: FileReport, every_missing: bool) -> Iterator[str]:
         yield f"  {_witness(file.witness, file.missing)}"
     few = _MISSING_SHOWN_OF_NONE if file.verdict is Verdict.NONE else _MISSING_SHOWN
     yield from _missing(file.missing, len(file.missing) if every_missing else few)
+
+
+def _elsewhere(file: FileReport) -> str:
+    """Return what was found outside the sections that nvcc writes."""
+    found = file.elsewhere
+    kinds = [
+        (found.cubins, "cubin", "cubins"),
+        (found.ptx, "PTX entry", "PTX entries"),
+        (found.other, "other", "others"),
+    ]
+    named = ", ".join(_number(*kind) for kind in kinds if kind[0])
+    lines = f"; {found.with_debug_line:,} of {found.with_code:,} with code have lines" if found.with_code else ""
+    where = ", ".join(_one_line(name) for name, _ in file.sections[:_KERNELS_SHOWN])
+    return f"outside the sections that nvcc writes, where cuobjdump does not look: {named} in {where}{lines}"
 
 
 def _table(file: FileReport) -> Iterator[str]:
@@ -128,7 +144,7 @@ def _named(what: str, mangled: Iterable[str], count: int) -> str:
 
 
 def _summary(report: LineinfoReport) -> Iterator[str]:
-    counts = report.counts
+    counts = report.total
     where = f" ({_number(len(report.files), 'file', 'files')})" if len(report.files) > 1 else ""
     yield f"verdict: {report.verdict}{where}: {_said(report, counts)}"
     if report.without_device_code:
