@@ -6,18 +6,14 @@ import contextlib
 import fcntl
 import os
 import signal
-from collections.abc import Callable
 from typing import NamedTuple
 
+from vdbg_env.supervisor.processes.cgroups import Cgroup
 from vdbg_env.supervisor.processes.signals import die_with_parent
 
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20
-_UNPREPARED = b"\0"  # said before all else by a child that could not do what was to be done first
-
-
-def _nothing() -> None:
-    """Do nothing before the program starts."""
+_OUTSIDE = b"\0"  # sent before all else by a child that could not enter its cgroup
 
 
 class Started(NamedTuple):
@@ -26,37 +22,37 @@ class Started(NamedTuple):
     pid: int
     stdout: int
     stderr: int
-    prepared: bool = True  # False when `first` could not be done
+    in_cgroup: bool = True  # False when the kernel did not let it in
 
 
 class NotStarted(Exception):
     """The program could not be started; the text says why."""
 
 
-def launch(argv: tuple[str, ...], env: dict[str, str], cwd: str, *, first: Callable[[], None] = _nothing) -> Started:
-    """Start `argv` in its own session, standard input empty; raises NotStarted with the reason.
+def launch(argv: tuple[str, ...], env: dict[str, str], cwd: str, *, cgroup: Cgroup | None = None) -> Started:
+    """Start `argv` in its own session and in `cgroup`, standard input empty; raises NotStarted with the reason.
 
     The child is killed by the kernel when this process dies: a workload without a supervisor must not continue. It
-    calls `first` before the program starts, which starts also where that raises OSError.
+    starts also where the kernel does not let it into its cgroup.
     """
     out_read, out_write = _wide_pipe()
     err_read, err_write = _wide_pipe()
     said_read, said_write = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
+    pid, to_enter = _forked(cgroup)
     if pid == 0:
-        _become(argv, env, cwd, out_write, err_write, said_write, first)
+        _become(argv, env, cwd, out_write, err_write, said_write, to_enter)
     for descriptor in (out_write, err_write, said_write):
         os.close(descriptor)
     with os.fdopen(said_read, "rb") as said:
         problem = said.read()  # closed by exec itself: an empty answer means that the program runs
-    prepared = not problem.startswith(_UNPREPARED)
-    problem = problem.removeprefix(_UNPREPARED)
+    in_cgroup = not problem.startswith(_OUTSIDE)
+    problem = problem.removeprefix(_OUTSIDE)
     if problem:
         os.waitpid(pid, 0)
         os.close(out_read)
         os.close(err_read)
         raise NotStarted(problem.decode("utf-8", "replace"))
-    return Started(pid, out_read, err_read, prepared)
+    return Started(pid, out_read, err_read, in_cgroup)
 
 
 def launch_helper(argv: tuple[str, ...], env: dict[str, str], cwd: str) -> tuple[int, int]:
@@ -78,6 +74,16 @@ def launch_helper(argv: tuple[str, ...], env: dict[str, str], cwd: str) -> tuple
     return pid, read
 
 
+def _forked(cgroup: Cgroup | None) -> tuple[int, Cgroup | None]:
+    """Fork, into the cgroup where that can be done; return the pid, and the cgroup that the child is still to enter."""
+    if cgroup:
+        try:
+            return cgroup.fork(), None
+        except OSError:
+            pass  # an older kernel, version 1, or a seccomp filter: the child enters by itself
+    return os.fork(), cgroup
+
+
 def _wide_pipe() -> tuple[int, int]:
     read, write = os.pipe2(os.O_CLOEXEC)
     # Where the user's pipe quota is used up, the default size does, only slower.
@@ -94,16 +100,17 @@ def _become(
     out: int,
     err: int,
     said: int,
-    first: Callable[[], None] = _nothing,
+    cgroup: Cgroup | None = None,
 ) -> None:
     """Turn this forked child into the program; never returns."""
     try:
         os.setsid()
         die_with_parent()
         try:
-            first()
+            if cgroup:
+                cgroup.enter()
         except OSError:
-            os.write(said, _UNPREPARED)
+            os.write(said, _OUTSIDE)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)

@@ -74,13 +74,13 @@ class Supervisor:
         self._streams.take_signals(self._cancelled)
         lock_file.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
         try:
-            started = launch(self._orders.argv, self._orders.env, self._orders.cwd, first=self._tree.enter)
+            started = launch(self._orders.argv, self._orders.env, self._orders.cwd, cgroup=self._tree.cgroup)
         except NotStarted as problem:
             self._streams.open()
             self._finish(Verdict("not_started", str(problem)))
             return
         self._root = started.pid
-        if not started.prepared:
+        if not started.in_cgroup:
             self._tree.not_entered()
         child = process(started.pid)
         lock_file.say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})

@@ -47,11 +47,6 @@ class AttemptTree:
         """What holds the tree should the supervisor be killed."""
         return self.cgroup.kind if self.cgroup else LIST
 
-    def enter(self) -> None:
-        """Move this process, the forked workload to be, into the cgroup; raises OSError where the kernel refuses."""
-        if self.cgroup:
-            self.cgroup.enter()
-
     def described(self) -> dict[str, Any]:
         """Return what another engine needs to know of it."""
         return {"held_by": self.held_by, "cgroup": self.cgroup.path if self.cgroup else None}

@@ -7,6 +7,8 @@ can then fork away from the signal.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import signal
 import time
@@ -17,6 +19,8 @@ V2, FREEZER = "cgroup v2", "freezer cgroup"
 KINDS = (V2, FREEZER)  # the surer first
 PREFIX = "vdbg-env-"
 _REMOVE_LIMIT_S = 1.0
+_SYS_CLONE3, _CLONE_INTO_CGROUP = 435, 1 << 33  # the same number on every architecture
+_libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, which the child then has too
 
 
 class Cgroup(NamedTuple):
@@ -24,6 +28,26 @@ class Cgroup(NamedTuple):
 
     kind: str
     path: str
+
+    def fork(self) -> int:
+        """Fork a child that is born in here; raises OSError where the kernel or a seccomp filter refuses.
+
+        Moving a process in (`enter`) takes 6 to 30 ms when none was moved shortly before, as the kernel waits for every
+        CPU. This takes no longer than any fork (clone3(2), CLONE_INTO_CGROUP, Linux 5.7). The interpreter does not know
+        of this fork: it is for a process with one thread and a child that soon calls exec.
+        """
+        if self.kind != V2:
+            raise OSError(errno.ENOTSUP, "only version 2 has it")
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            arguments = (ctypes.c_uint64 * 11)()  # struct clone_args
+            arguments[0], arguments[4], arguments[10] = _CLONE_INTO_CGROUP, signal.SIGCHLD, folder
+            pid: int = _libc.syscall(_SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
+            if pid < 0:
+                raise OSError(ctypes.get_errno(), "clone3 was refused")
+            return pid
+        finally:
+            os.close(folder)
 
     def enter(self) -> None:
         """Move this process in; raises OSError where the kernel refuses."""

@@ -12,6 +12,7 @@ import pytest
 from tests.support.steps import place, runner
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.supervisor.launch import launch
 from vdbg_env.supervisor.processes import attempt_tree, cgroups
 from vdbg_env.supervisor.processes.proc import process
 
@@ -74,12 +75,34 @@ def test_a_step_that_ends_leaves_no_cgroup_and_says_what_held_it(tmp_path: Path,
     assert not said[1]["cgroup"] or not Path(said[1]["cgroup"]).exists()
 
 
-def test_a_cgroup_that_cannot_be_entered_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def started(cgroup: cgroups.Cgroup | None) -> tuple[bytes, bool]:
+    """Return the cgroups of a program that was started in one, by its own account, and whether it got in."""
+    child = launch(("/bin/cat", "/proc/self/cgroup"), {}, "/", cgroup=cgroup)
+    os.waitpid(child.pid, 0)
+    said = os.read(child.stdout, 1 << 16)
+    os.close(child.stdout)
+    os.close(child.stderr)
+    return said, child.in_cgroup
+
+
+@pytest.mark.parametrize("born", [True, False], ids=["born in it", "enters it"])
+@pytest.mark.parametrize("kind", cgroups.KINDS)
+def test_a_program_starts_in_its_cgroup(kind: str, born: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"{cgroups.PREFIX}test-{os.getpid()}"
+    group = cgroups.make(name, allowed((kind,)))
+    assert group
+    if not born:
+        monkeypatch.setattr(cgroups, "_SYS_CLONE3", -1)  # as on a kernel that does not have it
+    said, in_cgroup = started(group)
+    assert f"/{name}\n".encode() in said and in_cgroup
+    assert group.remove()
+
+
+def test_a_cgroup_that_cannot_be_entered_is_done_without(tmp_path: Path) -> None:
     tree = attempt_tree.AttemptTree("mark", str(tmp_path), ())
-    assert tree.cgroup is None
     tree.cgroup = cgroups.Cgroup(cgroups.V2, str(tmp_path / "gone"))
-    with pytest.raises(OSError):
-        tree.enter()
+    said, in_cgroup = started(tree.cgroup)
+    assert said and not in_cgroup
     tree.not_entered()
     assert tree.held_by == attempt_tree.LIST
     tree.close()
