@@ -1,9 +1,9 @@
-"""Measures what running a step costs: overhead beside the child, matching and redaction, hangs, memory.
+"""Measure what running a step costs: overhead next to the child, matching and redaction, hangs, memory.
 
     PYTHONPATH=builder:. python benchmarks/execution.py [--gib N]
 
-The peer for matching is grep (and ripgrep where it is at hand) with the same patterns over the same file, in turn with
-ours; grep matches only, the scribe redacts and writes besides.
+The peer for matching is grep (and ripgrep where it is installed) with the same patterns over the same file, in turn
+with ours; grep only matches, the supervisor also redacts and writes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from vdbg_env.runbook.model import (
     Watch,
 )
 from vdbg_env.runbook.state import AskPerson, Facts, StepResult, UseBuiltin
-from vdbg_env.supervisor.job import MatcherOrder
+from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 
 PATTERNS = (
@@ -96,7 +96,7 @@ def overhead(home: Path, runs: int = 40) -> None:
             ours.append(time.perf_counter() - began)
         beside = [1000 * (a - b) for a, b in zip(ours, bare, strict=True)]
         show(
-            f"a step of sleep {seconds}, beside its child", f"{statistics.median(beside):.1f} ms", spread(beside, "ms")
+            f"a step of sleep {seconds}, next to its child", f"{statistics.median(beside):.1f} ms", spread(beside, "ms")
         )
         recorded = [
             1000 * (a - b) for a, b in zip(recorded_steps(home / f"run{seconds}", child, runs), bare, strict=True)
@@ -185,8 +185,8 @@ def matching(home: Path, size: int = 200 << 20, runs: int = 5) -> None:
 
 def matched_in(log: Path) -> float:
     """Return how many seconds our matchers take for a file."""
-    orders = (MatcherOrder(name=p[:9], pattern=p, take="all", needles=needles(p)) for p in PATTERNS)
-    matchers = Matchers([LineMatcher(order) for order in orders], SearchTimer())
+    specs = (MatcherSpec(name=p[:9], pattern=p, take="all", needles=needles(p)) for p in PATTERNS)
+    matchers = Matchers([LineMatcher(spec) for spec in specs], SearchTimer())
     began, lines, offset = time.perf_counter(), 0, 0
     with log.open("rb") as file:
         rest = b""

@@ -1,4 +1,4 @@
-"""What a supervisor is told: one JSON document on its standard input, never on disk, for it holds the environment."""
+"""The job of a supervisor: one JSON document on its standard input, never on disk, as it holds the environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from vdbg_env.supervisor.processes.cgroups import KINDS
 
 
-class MatcherOrder(NamedTuple):
+class MatcherSpec(NamedTuple):
     """A named pattern; with `needles` (one of them is in every match) lines without any are not searched."""
 
     name: str
@@ -29,10 +29,10 @@ class HangCommand(NamedTuple):
     timeout_s: float = 60.0
 
 
-class Orders(NamedTuple):
-    """All a supervisor needs; times in seconds, sizes in bytes, signals as numbers.
+class Job(NamedTuple):
+    """All that a supervisor needs; times in seconds, sizes in bytes, signals as numbers.
 
-    `overlay` holds what the step changes of the environment, for the comparison with what each worker really has.
+    `overlay` holds what the step changes of the environment, to compare it with what each worker really has.
     With `inherit`, `env` is merged into the supervisor's own environment and `unset` removed from that: in a container,
     only the supervisor knows what the engine gave it. `growing` are globs under `directory`: while such a file grows,
     a dump is being written and no process is killed. `cgroups` are the kinds that may hold the tree, the surer first.
@@ -59,7 +59,7 @@ class Orders(NamedTuple):
     growing: tuple[str, ...] = ()
     output_limit: int = 2 << 30
     output_keep: str = "head+tail"
-    matchers: tuple[MatcherOrder, ...] = ()
+    matchers: tuple[MatcherSpec, ...] = ()
     literals: tuple[str, ...] = ()
     pseudonym_key: str = ""
     pseudonym_hosts: tuple[str, ...] = ()
@@ -69,27 +69,27 @@ class Orders(NamedTuple):
     cgroups: tuple[str, ...] = KINDS
 
 
-def to_json(orders: Orders) -> bytes:
-    """Return the orders as one line of JSON; bytes that are not UTF-8 pass as lone surrogates."""
-    document = orders._asdict()
-    document["matchers"] = [m._asdict() for m in orders.matchers]
-    document["hang_commands"] = [c._asdict() for c in orders.hang_commands]
+def to_json(job: Job) -> bytes:
+    """Return the job as one line of JSON; bytes that are not UTF-8 pass as lone surrogates."""
+    document = job._asdict()
+    document["matchers"] = [m._asdict() for m in job.matchers]
+    document["hang_commands"] = [c._asdict() for c in job.hang_commands]
     return json.dumps(document).encode() + b"\n"
 
 
-def settled(orders: Orders, own: Mapping[str, str]) -> Orders:
-    """Return the orders with their whole environment, `own` being that of the supervisor."""
-    if not orders.inherit:
-        return orders
-    whole = {**own, **orders.env}
-    return orders._replace(env={name: value for name, value in whole.items() if name not in orders.unset})
+def settled(job: Job, own: Mapping[str, str]) -> Job:
+    """Return the job with its whole environment, `own` being that of the supervisor."""
+    if not job.inherit:
+        return job
+    whole = {**own, **job.env}
+    return job._replace(env={name: value for name, value in whole.items() if name not in job.unset})
 
 
-def from_json(data: bytes) -> Orders | None:
-    """Return the orders, or None when they did not come whole: the engine died while it sent them."""
+def from_json(data: bytes) -> Job | None:
+    """Return the job, or None when it did not arrive whole: the engine died while it sent it."""
     if not data.endswith(b"\n"):
         return None
     document: dict[str, Any] = json.loads(data)
-    document["matchers"] = tuple(MatcherOrder(**m) for m in document["matchers"])
+    document["matchers"] = tuple(MatcherSpec(**m) for m in document["matchers"])
     document["hang_commands"] = tuple(HangCommand(**c) for c in document["hang_commands"])
-    return Orders(**document)
+    return Job(**document)

@@ -1,4 +1,4 @@
-"""Starts a program so that its failure to start is known at once, and so that it dies with its supervisor."""
+"""Start a program: its failure to start is known at once, and it dies with its supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor's loop: start the workload, take its output, watch it, end its tree, write how it ended."""
+"""The supervisor's loop: start the workload, read its output, watch it, end its tree, write how it ended."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
-from vdbg_env.supervisor.job import Orders, from_json, settled
+from vdbg_env.supervisor.job import Job, from_json, settled
 from vdbg_env.supervisor.launch import NotStarted, launch
 from vdbg_env.supervisor.output.streams import CANCELS, Streams
-from vdbg_env.supervisor.phase import Phase, Verdict
+from vdbg_env.supervisor.phase import EndReason, Phase
 from vdbg_env.supervisor.processes.attempt_tree import AttemptTree
 from vdbg_env.supervisor.processes.proc import Process, descendants, process
 from vdbg_env.supervisor.processes.signals import become_subreaper, send
@@ -28,7 +28,7 @@ from vdbg_env.supervisor.watch.server import DrivenServer
 from vdbg_env.supervisor.watch.workers import Worker, WorkerCensus
 
 TICK_S = 0.05  # how often an ending tree is looked at
-AFTER_MATCH_S = 1.0  # so that the lines that follow the one that ends the step are kept too
+AFTER_MATCH_S = 1.0  # to keep the lines that follow the one that ends the step
 AFTER_HANG_S = 2.0  # a fired dump needs a moment before its file appears
 KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
 CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then every two seconds
@@ -38,26 +38,26 @@ SIGHT_S = 0.25  # how often the cgroup is asked for new processes: a worker may 
 class Supervisor:
     """One step from its start to its end."""
 
-    def __init__(self, orders: Orders, lock: int) -> None:
-        key = bytes.fromhex(orders.pseudonym_key)
+    def __init__(self, job: Job, lock: int) -> None:
+        key = bytes.fromhex(job.pseudonym_key)
         self._redactor = Redactor(
-            tuple(os.fsencode(literal) for literal in orders.literals),
-            Pseudonyms(key, tuple(orders.pseudonym_hosts)) if key else None,
+            tuple(os.fsencode(literal) for literal in job.literals),
+            Pseudonyms(key, tuple(job.pseudonym_hosts)) if key else None,
         )
-        self._orders = orders
+        self._job = job
         self._lock = lock
         self._memory_kills = MemoryKills()
-        self._ending = Ending(orders.directory, self._redactor)
-        self._helpers = Helpers(orders)
-        self._server = DrivenServer(orders, self._helpers)
-        self._hang = HangActions(orders, self._helpers, self._redactor)
-        self._watch = HangWatch(orders)
-        self._growing = GrowingFiles(orders.directory, orders.growing)
-        self._streams = Streams(orders, self._redactor, self._watch.output, self._must_end)
+        self._ending = Ending(job.directory, self._redactor)
+        self._helpers = Helpers(job)
+        self._server = DrivenServer(job, self._helpers)
+        self._hang = HangActions(job, self._helpers, self._redactor)
+        self._watch = HangWatch(job)
+        self._growing = GrowingFiles(job.directory, job.growing)
+        self._streams = Streams(job, self._redactor, self._watch.output, self._must_end)
         self._phase = Phase.RUNNING
         self._phase_until = 0.0
         self._timeout_at = float("inf")
-        self._verdict: Verdict | None = None
+        self._verdict: EndReason | None = None
         self._status: int | None = None
         self._childless = False
         self._cancels = 0
@@ -67,17 +67,17 @@ class Supervisor:
         self._notes: list[str] = []
         self._next_look = 0.0
         self._next_sight = 0.0
-        self._tree = AttemptTree(orders.env.get(MARK, ""), orders.directory, orders.cgroups)
+        self._tree = AttemptTree(job.env.get(MARK, ""), job.directory, job.cgroups)
 
     def run(self) -> None:
         """Start the workload and stay until nothing of it is left."""
         self._streams.take_signals(self._cancelled)
         lock_file.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
         try:
-            started = launch(self._orders.argv, self._orders.env, self._orders.cwd, cgroup=self._tree.cgroup)
+            started = launch(self._job.argv, self._job.env, self._job.cwd, cgroup=self._tree.cgroup)
         except NotStarted as problem:
             self._streams.open()
-            self._finish(Verdict("not_started", str(problem)))
+            self._finish(EndReason("not_started", str(problem)))
             return
         self._root = started.pid
         if not started.in_cgroup:
@@ -85,9 +85,9 @@ class Supervisor:
         child = process(started.pid)
         lock_file.say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
         self._streams.open(started.stdout, started.stderr)
-        self._census = WorkerCensus(self._orders.overlay, started.pid)
+        self._census = WorkerCensus(self._job.overlay, started.pid)
         self._census_at = [time.monotonic() + s for s in CENSUS_S]
-        self._timeout_at = time.monotonic() + (self._orders.timeout_s or float("inf"))
+        self._timeout_at = time.monotonic() + (self._job.timeout_s or float("inf"))
         self._start_helpers()
         while not self._over():
             self._wait()
@@ -97,19 +97,19 @@ class Supervisor:
         self._streams.drain()
         self._finish(self._verdict or self._server.own_end(self._status))
 
-    # -- what comes in ----------------------------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------------------------
 
     def _cancelled(self) -> None:
         self._cancels += 1
 
     def _must_end(self) -> bool:
-        """Return whether output is to be searched no longer than that takes no time."""
+        """Return whether the step is to end now, and output is not worth a long search."""
         return self._cancels > 0 or time.monotonic() >= self._timeout_at
 
     def _start_helpers(self) -> None:
-        orders = self._orders
-        if orders.gpu_probe and (orders.gpu_idle_s is not None or orders.gpu_pinned_s is not None):
-            problem = self._helpers.start(orders.gpu_probe, self._watch.gpu, lambda _: None, float("inf"))
+        job = self._job
+        if job.gpu_probe and (job.gpu_idle_s is not None or job.gpu_pinned_s is not None):
+            problem = self._helpers.start(job.gpu_probe, self._watch.gpu, lambda _: None, float("inf"))
             if problem:
                 self._notes.append(f"the GPU is not watched: {problem}")
         self._server.start()
@@ -160,17 +160,17 @@ class Supervisor:
         if now >= self._next_look:
             self._next_look = now + 1.0
             self._helpers.end_overdue(now)
-            space = os.statvfs(self._orders.directory)
+            space = os.statvfs(self._job.directory)
             free = space.f_bavail * space.f_frsize
-            if self._verdict is None and free < self._orders.disk_floor:
-                floor = self._orders.disk_floor
-                self._end(Verdict("disk", f"{free >> 20} MiB left on the disk, the floor is {floor >> 20} MiB"), now)
+            if self._verdict is None and free < self._job.disk_floor:
+                floor = self._job.disk_floor
+                self._end(EndReason("disk", f"{free >> 20} MiB left on the disk, the floor is {floor >> 20} MiB"), now)
 
     # -- what follows -----------------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
         if self._cancels and (self._verdict is None or self._verdict.by != "cancel") and self._status is None:
-            self._end(Verdict("cancel", "the user ended it"), now)
+            self._end(EndReason("cancel", "the user ended it"), now)
         if self._cancels > 1 and self._phase is not Phase.KILLING:
             self._enter(Phase.KILLING, now + KILL_LIMIT_S)
         match self._phase:
@@ -178,22 +178,22 @@ class Supervisor:
                 self._judge(now)
             case Phase.HANGING:
                 if self._hang.step() or self._status is not None:
-                    pause = AFTER_HANG_S if self._orders.hang_commands else 0.0
-                    self._enter(Phase.SETTLING, now + self._orders.dump_wait_s, at_least=pause)
+                    pause = AFTER_HANG_S if self._job.hang_commands else 0.0
+                    self._enter(Phase.SETTLING, now + self._job.dump_wait_s, at_least=pause)
             case Phase.SETTLING:
                 if now >= self._at_least and (now >= self._phase_until or not self._growing.growing(now)):
-                    self._terminate(now, self._orders.grace_s)
+                    self._terminate(now, self._job.grace_s)
             case Phase.LINGERING:
                 # Of the time for a polite end, the first half passes without a signal: vLLM's front dies while its
-                # engine still writes the core dump that we want.
+                # engine still writes the core dump.
                 patient = now < self._phase_until and self._growing.growing(now)
                 if not patient and now >= self._at_least:
-                    self._terminate(now, self._orders.grace_s / 2)
+                    self._terminate(now, self._job.grace_s / 2)
             case Phase.TERMINATING:
                 if now >= self._phase_until:
                     self._enter(Phase.KILLING, now + KILL_LIMIT_S)
                 else:
-                    self._signal(self._orders.kill_signal, again=False)
+                    self._signal(self._job.kill_signal, again=False)
             case Phase.KILLING:
                 self._tree.kill()
                 self._survivors = self._signal(signal.SIGKILL, again=True)
@@ -204,31 +204,31 @@ class Supervisor:
         hang, server = self._watch.verdict(now), self._server.verdict(now)
         if self._status is not None:
             self._helpers.end_all()
-            self._enter(Phase.LINGERING, now + self._orders.dump_wait_s, at_least=self._orders.grace_s / 2)
+            self._enter(Phase.LINGERING, now + self._job.dump_wait_s, at_least=self._job.grace_s / 2)
         elif failure:
-            self._end(Verdict("disk", f"the output cannot be written: {failure.strerror}"), now)
+            self._end(EndReason("disk", f"the output cannot be written: {failure.strerror}"), now)
         elif now >= self._timeout_at:
-            self._end(Verdict("timeout", f"still running after {self._orders.timeout_s:g} s"), now)
+            self._end(EndReason("timeout", f"still running after {self._job.timeout_s:g} s"), now)
         elif self._stop_at is not None and now >= self._stop_at:
-            self._end(Verdict("match", "a matcher said that all is known"), now)
+            self._end(EndReason("match", "a matcher said that all is known"), now)
         elif server and server.by == "stopped":
             self._end(server, now)
-        elif stuck := server or (Verdict("watch", hang) if hang else None):
+        elif stuck := server or (EndReason("watch", hang) if hang else None):
             self._verdict = stuck
             self._hang.begin(stuck.message or "", self._root, self._processes())
             self._enter(Phase.HANGING, now)
 
-    def _end(self, verdict: Verdict, now: float) -> None:
-        """End the step for a reason of ours; unless the reason forbids it, a growing dump is waited for."""
+    def _end(self, verdict: EndReason, now: float) -> None:
+        """End the step for our own reason; unless the reason forbids it, wait for a growing dump."""
         self._verdict = verdict
         if verdict.by in {"cancel", "disk"}:
-            self._terminate(now, self._orders.grace_s)
+            self._terminate(now, self._job.grace_s)
         else:
-            self._enter(Phase.SETTLING, now + self._orders.dump_wait_s)
+            self._enter(Phase.SETTLING, now + self._job.dump_wait_s)
 
     def _terminate(self, now: float, grace: float) -> None:
         self._helpers.end_all()
-        self._signal(self._orders.kill_signal, again=False)
+        self._signal(self._job.kill_signal, again=False)
         self._enter(Phase.TERMINATING, now + grace)
 
     def _enter(self, phase: Phase, until: float, *, at_least: float = 0.0) -> None:
@@ -252,14 +252,14 @@ class Supervisor:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _finish(self, verdict: Verdict) -> None:
-        """Close the streams and write the end; a disk that fails only now is told too."""
+    def _finish(self, verdict: EndReason) -> None:
+        """Close the streams and write the end; a disk that fails only now is reported too."""
         self._streams.close()
         failure = self._streams.failure
         if failure and verdict.by not in {"disk", "cancel"}:
-            verdict = Verdict("disk", f"the output cannot be written: {failure.strerror}")
+            verdict = EndReason("disk", f"the output cannot be written: {failure.strerror}")
         self._tree.close()
-        give_back(self._orders.directory)
+        give_back(self._job.directory)
         status = self._status
         census = getattr(self, "_census", None)
         self._ending.write(
@@ -284,7 +284,7 @@ class Supervisor:
         kept = {
             variable: value
             for variable, value in (worker.seen or {}).items()
-            if value != self._orders.overlay[variable] or self._redactor.env({variable: value})[variable] == value
+            if value != self._job.overlay[variable] or self._redactor.env({variable: value})[variable] == value
         }
         return {"pid": pid, "name": worker.name, "seen": kept, "known": worker.seen is not None}
 
@@ -293,30 +293,30 @@ class Supervisor:
 
 
 def main() -> int:
-    """Take the lock of the step's directory, then the orders, and run them; returns the exit status.
+    """Take the lock of the step's directory, then the job, and run it; returns the exit status.
 
-    Standard input holds two lines of JSON: the directory, and the orders. The workload is started only after the orders
-    came whole, and `ready` is said only after the lock is held: so an engine that finds no lock knows that nothing
-    runs, and one that died while it gave orders has started nothing.
+    Standard input holds two lines of JSON: the directory, and the job. The workload is started only after the job
+    arrived whole, and `ready` is said only after the lock is held: so an engine that finds no lock knows that nothing
+    runs, and one that died while it sent the job has started nothing.
     """
     named = sys.stdin.buffer.readline()
     if not named.endswith(b"\n"):
         return 1  # the engine went before it had a step for us
     os.chdir(json.loads(named))
     lock = lock_file.take(".")
-    # A cancel that comes before anybody listens must wait: it would end us, and as a container's first process miss us.
+    # A cancel that arrives before its handler is set must wait: it would end us, or pass a container's first process.
     signal.pthread_sigmask(signal.SIG_BLOCK, CANCELS)
     os.write(1, b"ready\n")
-    orders = from_json(sys.stdin.buffer.readline())
-    if orders is None:
+    job = from_json(sys.stdin.buffer.readline())
+    if job is None:
         return 1
     # The folder is this process's own from here on, wherever its name may lead when the workload has moved it.
-    orders = orders._replace(directory=".")
+    job = job._replace(directory=".")
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     become_subreaper()
-    supervisor = Supervisor(settled(orders, os.environ), lock)
+    supervisor = Supervisor(settled(job, os.environ), lock)
     try:
         supervisor.run()
     except Exception as error:
@@ -325,7 +325,7 @@ def main() -> int:
         place = traceback.extract_tb(error.__traceback__)[-1]
         _kill_everything()
         what = f"the supervisor failed: {type(error).__name__}: {error} ({place.name}, line {place.lineno})"
-        supervisor._finish(Verdict("engine_lost", what))
+        supervisor._finish(EndReason("engine_lost", what))
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""Drives a server: waits until it answers, replays recorded requests, and ends; a program of its own.
+"""Drive a server: wait until it responds, replay recorded requests, and end; a separate program.
 
 `python -I -S driver.py '{"ready_url": ..., "ready_timeout_s": ..., "replay": PATH|null, "concurrency": 1}'`
 

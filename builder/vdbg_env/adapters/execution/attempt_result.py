@@ -22,7 +22,7 @@ from vdbg_env.supervisor.processes import attempt_tree
 from vdbg_env.supervisor.state import lock_file, result_file
 
 LOST = "the supervisor was killed; what it had written is kept"
-_DAMAGED = f"its {result_file.NAME} is not the supervisor's: the workload, or somebody else, wrote there"
+_DAMAGED = f"its {result_file.NAME} is not the supervisor's: the workload, or another program, wrote there"
 _ENDED = ("by", "code", "signal", "core", "message")
 _CHUNK = 1 << 20
 _LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
@@ -70,7 +70,7 @@ def _masked(path: Path, name: Path, literals: tuple[bytes, ...], check: Callable
 
 
 def _cleared(directory: Path) -> Iterator[str]:
-    """Take away what stands under a name of ours and is no file: no reader is to follow a link or wait at a pipe."""
+    """Remove what has one of our names and is not a file: no reader may follow a link or wait at a pipe."""
     for name in sorted(OWN_FILES):
         path = directory / name
         try:
@@ -83,11 +83,11 @@ def _cleared(directory: Path) -> Iterator[str]:
             path.unlink()
         else:
             continue
-        yield f"{name} was no file any more, for the workload had put something else there; that is removed"
+        yield f"{name} was not a file: the workload had put something else there, which was removed"
 
 
 def _reported(invocation: Invocation, directory: Path) -> Observation:
-    """Return what the supervisor told of the end; where that was overwritten, the end was not seen."""
+    """Return what the supervisor wrote about the end; where that was overwritten, the end was not seen."""
     try:
         return _observation(invocation, directory, _ending(directory))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Does work in a forked process, so that it can be ended when its time is over, with all it has started."""
+"""Do work in a forked process, which can be ended when its time is over, with all that it has started."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _let_go(kept: int) -> None:
 
 
 def _all_of(read: int, until: float | None, check: Callable[[], None]) -> bytes | None:
-    """Return all that comes out of a pipe up to its end; None when that has not come in time."""
+    """Return what is written to a pipe up to its end; None when that was not reached in time."""
     given = bytearray()
     while True:
         left = _CHECK_S if until is None else min(_CHECK_S, until - time.monotonic())
@@ -98,7 +98,7 @@ def _all_of(read: int, until: float | None, check: Callable[[], None]) -> bytes 
 
 
 def _end(pid: int) -> None:
-    """Kill a process and all below it, children first seen: an orphan could not be found any more."""
+    """Kill a process and all below it, children first seen: an orphan could no longer be found."""
     below = descendants(pid)
     os.kill(pid, signal.SIGKILL)
     send(below, signal.SIGKILL)

@@ -18,9 +18,9 @@ PROBE_PERIOD_S = 2
 def hang_tools(
     programs: ProgramRunner, *, python: str = sys.executable, packages: Path = PACKAGES
 ) -> dict[HangAction, HangCommand]:
-    """Return the commands for the hang actions that can be done where steps run; `programs` are those at hand there.
+    """Return the commands for the hang actions that can be done where steps run; `programs` are those available there.
 
-    The core-dump pipes are fired by a process of their own, because a supervisor outlives the engine that could.
+    The core-dump pipes are fired by a separate process, because a supervisor outlives the engine that could.
     """
     place = f"import sys; sys.path.insert(0, {str(packages)!r})"
     fire = f"{place}; from vdbg_env.adapters.host.fire_pipes import main; sys.exit(main(int(sys.argv[1])))"

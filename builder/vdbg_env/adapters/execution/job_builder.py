@@ -1,4 +1,4 @@
-"""Turns an invocation into the orders of a supervisor: the same for this machine and for a container."""
+"""Turn an invocation into the job of a supervisor: the same for this machine and for a container."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vdbg_env.runbook.invocation import OURS, Invocation
 from vdbg_env.runbook.model import HangAction, Matcher, ServerDriver
 from vdbg_env.runbook.workload.recognise import recognise
 from vdbg_env.runbook.workload.server_address import url_of_server
-from vdbg_env.supervisor import job as orders
+from vdbg_env.supervisor.job import HangCommand, Job, MatcherSpec
 from vdbg_env.supervisor.processes.cgroups import KINDS
 from vdbg_env.supervisor.watch import helpers
 
@@ -30,12 +30,13 @@ SUPERVISOR = Path("vdbg_env") / "supervisor"  # below the folder that holds the 
 class StepSettings:
     """What every step of a run has in common.
 
-    `env` is the environment a step's delta is laid over; where `inherits` is set, it is laid itself over that of the
-    supervisor, which in a container the engine made, and of which `inherited` is what is known beforehand. `mark` names
-    the run; `python` is what the supervisor is started with, and `packages` the folder with our package, both as seen
-    where steps run. `hang_tools` says what to run for a hang action, with `{pid}` for a process; `gpu_probe` prints the
-    load of each GPU again and again; `disk_floor` is in bytes; `sensitive` are values that must not be kept, in
-    addition to those of variables with a telling name; `cgroups` are the kinds that may hold a step's processes.
+    `env` is the environment that a step's changes are merged into; where `inherits` is set, it is itself merged into
+    that of the supervisor, which in a container the engine made, and of which `inherited` is what is known beforehand.
+    `mark` names the run; `python` is what the supervisor is started with, and `packages` the folder with our package,
+    both as seen where steps run. `hang_tools` names what to run for a hang action, with `{pid}` for a process;
+    `gpu_probe` prints the load of each GPU again and again; `disk_floor` is in bytes; `sensitive` are values that must
+    not be kept, in addition to those of variables with a telling name; `cgroups` are the kinds that may hold a step's
+    processes.
     """
 
     env: Mapping[str, str]
@@ -45,7 +46,7 @@ class StepSettings:
     inherited: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     packages: Path = PACKAGES
-    hang_tools: Mapping[HangAction, orders.HangCommand] = field(default_factory=dict)
+    hang_tools: Mapping[HangAction, HangCommand] = field(default_factory=dict)
     gpu_probe: tuple[str, ...] = ()
     disk_floor: int = 0
     sensitive: tuple[str, ...] = ()
@@ -54,12 +55,12 @@ class StepSettings:
 
     @property
     def interpreter(self) -> tuple[str, ...]:
-        """The start of every command of ours: no user's packages, no variable that changes Python."""
+        """The start of each of our commands: no user's packages, no variable that changes Python."""
         return (self.python, "-I", "-S")
 
     @property
     def supervisor(self) -> tuple[str, ...]:
-        """The command of a supervisor, which is told its attempt on its standard input."""
+        """The command of a supervisor, which gets its job on its standard input."""
         return (*self.interpreter, str(self.packages / SUPERVISOR / "__main__.py"))
 
 
@@ -68,8 +69,8 @@ def mark_of(settings: StepSettings, invocation: Invocation, directory: Path) -> 
     return f"{settings.mark}/{invocation.step}/{directory.parent.name}/{directory.name}"
 
 
-def orders_for(invocation: Invocation, directory: Path, settings: StepSettings) -> orders.Orders:
-    """Turn an invocation into a supervisor's orders."""
+def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> Job:
+    """Turn an invocation into a supervisor's job."""
     env = {**settings.env, **OURS}
     for name, value in invocation.env.items():
         if value is None:
@@ -79,7 +80,7 @@ def orders_for(invocation: Invocation, directory: Path, settings: StepSettings) 
     env[helpers.MARK] = mark_of(settings, invocation, directory)
     watch = invocation.watch
     literals = (*secret_values(settings.inherited), *secret_values(env), *as_literals(settings.sensitive))
-    return orders.Orders(
+    return Job(
         directory=str(directory),
         argv=invocation.argv,
         env=env,
@@ -111,8 +112,8 @@ def orders_for(invocation: Invocation, directory: Path, settings: StepSettings) 
     )
 
 
-def _matcher(matcher: Matcher) -> orders.MatcherOrder:
-    return orders.MatcherOrder(
+def _matcher(matcher: Matcher) -> MatcherSpec:
+    return MatcherSpec(
         name=matcher.name,
         pattern=matcher.pattern,
         source=matcher.source,

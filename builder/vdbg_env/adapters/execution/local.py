@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.adapters.execution.job_builder import StepSettings, orders_for
+from vdbg_env.adapters.execution.job_builder import StepSettings, job_for
 from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
 from vdbg_env.adapters.execution.supervisor_pool import Supervisors
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.supervisor import job as orders
+from vdbg_env.supervisor.job import Job, to_json
 from vdbg_env.supervisor.processes import attempt_tree
 from vdbg_env.supervisor.processes.proc import Process
 from vdbg_env.supervisor.processes.signals import send
@@ -37,9 +37,9 @@ class LocalProcesses:
     def start(self, invocation: Invocation, directory: Path) -> LocalStep:
         """Start an attempt; see `StepRunner.start`."""
         where = directory.resolve()
-        order = orders_for(invocation, where, self._settings)
-        process = self._supervisors.start(where, orders.to_json(order))
-        return LocalStep(invocation, where, order, process)
+        job = job_for(invocation, where, self._settings)
+        process = self._supervisors.start(where, to_json(job))
+        return LocalStep(invocation, where, job, process)
 
     def adopt(self, invocation: Invocation, directory: Path) -> LocalStep | None:
         """Take over an attempt: it runs, it has ended, or it is lost; see `StepRunner.adopt`."""
@@ -49,17 +49,17 @@ class LocalProcesses:
         supervisor = lock_file.holder(str(where))
         if supervisor and supervisor.state in "Tt":
             send([supervisor], signal.SIGCONT)  # a stopped one would never end the step
-        return LocalStep(invocation, where, orders_for(invocation, where, self._settings), None)
+        return LocalStep(invocation, where, job_for(invocation, where, self._settings), None)
 
 
 class LocalStep(SupervisedStep):
     """A StartedStep under a supervisor of this machine; `process` is None when another engine started it."""
 
     def __init__(
-        self, invocation: Invocation, directory: Path, order: orders.Orders, process: subprocess.Popen[bytes] | None
+        self, invocation: Invocation, directory: Path, job: Job, process: subprocess.Popen[bytes] | None
     ) -> None:
-        super().__init__(invocation, directory, order)
-        self._mark = order.env[helpers.MARK]
+        super().__init__(invocation, directory, job)
+        self._mark = job.env[helpers.MARK]
         self._survivors: list[Process] = []
         self._process = process
         self._given_up = False
@@ -73,7 +73,7 @@ class LocalStep(SupervisedStep):
             for number in numbers:
                 send([supervisor], number)
         elif not self._given_up:
-            self._given_up = True  # whoever holds the lock is not our supervisor
+            self._given_up = True  # the process that holds the lock is not our supervisor
             self._lost()
 
     def _runs(self) -> bool:

@@ -1,7 +1,7 @@
-"""Steps whose text artifacts get stand-ins for hosts and addresses as soon as their workload has written them.
+"""Steps whose text artifacts get pseudonyms for hosts and addresses as soon as the step has ended.
 
-The output gets them on its way to the disk (`scribe`); what the workload writes into its step's folder by itself, such
-as NCCL's logs, can be changed only afterwards. Binary files keep theirs: a name of another length would break them.
+The output gets them on its way to the disk (`supervisor`); what the workload writes into its step's folder by itself,
+such as logs of NCCL, can be changed only afterwards. Binary files keep theirs: another length would break them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Step:
         self._redactor = redactor
 
     def wait(self, timeout_s: float | None = None) -> Observation | None:
-        """Wait for the end; what was left behind has its stand-ins before anybody is told of it."""
+        """Wait for the end; what was left behind has its pseudonyms before it is returned."""
         seen = self._step.wait(timeout_s)
         if seen is None:
             return None

@@ -1,6 +1,6 @@
 """Runs nothing: takes what each step gave from a recording, an earlier run's folder or one written by hand.
 
-A recording is `recording.json` beside `steps/<id>/<attempt>/<host>-<rank>/`. By hand, an attempt needs `ended.json`
+A recording is `recording.json` next to `steps/<id>/<attempt>/<host>-<rank>/`. By hand, an attempt needs `ended.json`
 with `by` and `code`, and what it printed as `stdout`; matches are looked for anew, so a runbook's own patterns count.
 """
 
@@ -24,7 +24,7 @@ from vdbg_env.evidence.observation import Match, Observation
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Matcher
-from vdbg_env.supervisor.job import MatcherOrder
+from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 from vdbg_env.supervisor.state.result_file import NAME as ENDED
 
@@ -58,7 +58,7 @@ def check_recording_place(target: Path) -> None:
     if not os.access(target.absolute().parent, os.W_OK | os.X_OK) or not target.absolute().parent.is_dir():
         raise BadInput(
             f"no recording can be written to {target}",
-            cause="the folder it is to lie in is missing, no folder, or belongs to another user",
+            cause="its parent folder is missing, is not a folder, or belongs to another user",
             next_step="choose another folder for --record",
         )
 
@@ -130,7 +130,7 @@ class Replay:
         return ReplayedStep(invocation, directory.resolve())
 
     def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:
-        """Take over an attempt whose files were copied whole; `ended.json` is not enough to tell, so copy again."""
+        """Take over an attempt whose files were copied whole; `ended.json` alone does not show that, so copy again."""
         return None
 
     def _recorded(self, invocation: Invocation) -> Path | None:
@@ -165,7 +165,7 @@ def _matched(matchers: tuple[Matcher, ...], directory: Path) -> dict[str, tuple[
     found: dict[str, tuple[Match, ...]] = {}
     for source, names in (("output", ("stdout", "stderr")), ("kernel-log", ("kernel.log",))):
         lines = [
-            LineMatcher(MatcherOrder(name=m.name, pattern=m.pattern, take=m.take, needles=needles(m.pattern)))
+            LineMatcher(MatcherSpec(name=m.name, pattern=m.pattern, take=m.take, needles=needles(m.pattern)))
             for m in matchers
             if m.source == source
         ]
@@ -176,7 +176,7 @@ def _matched(matchers: tuple[Matcher, ...], directory: Path) -> dict[str, tuple[
                 together.look(block, name, number, offset)
                 number += block.count(b"\n")
                 offset += len(block)
-        found |= {m.order.name: tuple(Match(**entry._asdict()) for entry in m.kept) for m in lines if m.kept}
+        found |= {m.spec.name: tuple(Match(**entry._asdict()) for entry in m.kept) for m in lines if m.kept}
     return found
 
 

@@ -1,4 +1,4 @@
-"""Finds plain words of which every match of a pattern holds one, so that most lines need no search at all."""
+"""Find literals of which every match of a pattern contains one: lines without any need no search."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib
 import re
 from typing import Any
 
-_LEAST = 3  # a shorter word stands on nearly every line
+_LEAST = 3  # a shorter one is on nearly every line
 _MOST = 12  # more words cost more than the search they save
 
-# The parser is what `re` itself uses; there is no public way to the structure of a pattern. When a Python without it
-# comes, no needles are found and every line is searched: slower, and just as right.
+# The parser that `re` itself uses; there is no public one. In a Python without it no literals are found and every line
+# is searched, which is slower and gives the same matches.
 _parser: Any = importlib.import_module("re._parser") if hasattr(re, "_parser") else None
 
 

@@ -1,7 +1,7 @@
 """Follows an attempt by what its supervisor leaves in the attempt's folder: a lock, a few lines, and the end.
 
-A supervisor alone holds the lock of its folder, and a lock dies with its holder, also across a bind mount: so an engine
-that has just come knows as much as the one that started the attempt.
+A supervisor alone holds the lock of its folder, and a lock dies with its holder, also across a bind mount: an engine
+that has just started knows as much as the one that started the attempt.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from vdbg_env.adapters.execution.attempt_result import Stopped, observation
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.supervisor.job import Orders
+from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.state import lock_file, result_file
 
 POLL_S = 0.05
-READ_LIMIT_S = 1.5  # after a cancel, for the files that a step left behind
+READ_LIMIT_S = 1.5  # for the files that a step left behind, after a cancel
 
 
 class SupervisedStep(ABC):
     """A StartedStep under its supervisor; where that runs, and how it is spoken to, is for each kind to say."""
 
-    def __init__(self, invocation: Invocation, directory: Path, order: Orders) -> None:
+    def __init__(self, invocation: Invocation, directory: Path, job: Job) -> None:
         self._invocation = invocation
         self._directory = directory
-        self._literals = tuple(os.fsencode(x) for x in order.literals)
+        self._literals = tuple(os.fsencode(x) for x in job.literals)
         self._reading: Future[Observation] | None = None
         self._read_until = float("inf")
 
     def wait(self, timeout_s: float | None = None) -> Observation | None:
         """Wait until the supervisor is gone; without an `ended.json` it was lost, and what still runs is killed.
 
-        Raises HostNotAble when the record cannot be read any more; the step has then been ended.
+        Raises HostNotAble when the record can no longer be read; the step has then been ended.
         """
         try:
             return self._waited(timeout_s)
@@ -48,7 +48,7 @@ class SupervisedStep(ABC):
             raise HostNotAble(
                 f"{error.filename or self._directory} cannot be read: {error.strerror}",
                 cause="the disk that holds the record is gone",
-                next_step="see that nothing of the step runs on, then begin again with another --run-dir",
+                next_step="check that nothing of the step still runs, then start again with another --run-dir",
             ) from error
 
     def _waited(self, timeout_s: float | None) -> Observation | None:
@@ -111,7 +111,7 @@ class SupervisedStep(ABC):
         time.sleep(POLL_S if left is None else min(left, POLL_S))
 
     def _completed(self, seen: Observation) -> Observation:
-        """Add to what the folder tells what only the kind of step knows."""
+        """Add to what the folder shows what only the kind of step knows."""
         return seen
 
 

@@ -1,4 +1,4 @@
-"""Starts supervisors, and keeps one ready, so that a step does not wait for Python to start and to import."""
+"""Start supervisors, and keep one ready: a step then waits for no Python to start and import."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _START_LIMIT_S = 30.0
 class Supervisors:
     """The supervisors of one run, each started by `command`: one for each step, and one more that waits for the next.
 
-    The one that waits has no directory, no lock and no orders; it ends when this object goes, or when this program
-    dies, for then its standard input is closed.
+    The one that waits has no directory, no lock and no job; it ends with this object, or when this program dies,
+    because its standard input is then closed.
     """
 
     def __init__(self, command: tuple[str, ...]) -> None:
@@ -27,8 +27,8 @@ class Supervisors:
         self._waiting: list[subprocess.Popen[bytes]] = []
         weakref.finalize(self, _dismiss, self._waiting)
 
-    def start(self, directory: Path, order: bytes) -> subprocess.Popen[bytes]:
-        """Have a supervisor take the lock of `directory`, and only then give it its orders; returns its process.
+    def start(self, directory: Path, job: bytes) -> subprocess.Popen[bytes]:
+        """Have a supervisor take the lock of `directory`, and only then send it its job; returns its process.
 
         Raises HostNotAble when none can be started, or the directory cannot be written.
         """
@@ -37,7 +37,7 @@ class Supervisors:
             if not _takes(process, directory):
                 raise _not_started(process)
             assert process.stdin
-            write_whole(process.stdin.fileno(), order)
+            write_whole(process.stdin.fileno(), job)
         except BrokenPipeError as error:
             raise _not_started(process) from error
         finally:
@@ -47,7 +47,7 @@ class Supervisors:
         return process
 
     def _next(self) -> subprocess.Popen[bytes]:
-        """Return the supervisor that waits, or a new one where there is none, or where somebody has ended it."""
+        """Return the supervisor that waits, or a new one where there is none, or where that was ended."""
         while self._waiting:
             process = self._waiting.pop()
             if process.poll() is None:
@@ -57,7 +57,7 @@ class Supervisors:
 
 
 def _spawn(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    """Start a supervisor, which waits for its directory first; nothing of the user's environment reaches it.
+    """Start a supervisor, which first waits for its directory; it gets no variable of the user.
 
     Raises HostNotAble when there can be no such process.
     """
@@ -99,14 +99,14 @@ def _not_started(process: subprocess.Popen[bytes]) -> HostNotAble:
 
 
 def _hang_up(process: subprocess.Popen[bytes]) -> None:
-    """Close the pipes to a supervisor; it has its orders, and needs nobody any more."""
+    """Close the pipes to a supervisor; it has its job, and needs no engine from now on."""
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe:
             pipe.close()
 
 
 def _dismiss(waiting: list[subprocess.Popen[bytes]]) -> None:
-    """End the supervisors that never got orders; they have started nothing."""
+    """End the supervisors that never got a job; they have started nothing."""
     for process in waiting:
         process.kill()
         _hang_up(process)

@@ -19,7 +19,7 @@ _SWAPPED = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR}
 
 
 class FolderDumps:
-    """Dumps in a folder; `ours` says that it is known to hold dumps of ours, as a volume with our label is."""
+    """Dumps in a folder; `ours` is True where we are known to have made it, as a volume with our label."""
 
     def __init__(self, folder: Path, *, name: str | None = None, ours: bool = False) -> None:
         self._folder = folder

@@ -23,7 +23,7 @@ class SystemClock:
 
 
 class SignalInterrupts:
-    """Takes note of Ctrl-C, SIGTERM and SIGHUP instead of being stopped anywhere by them, as long as it is entered.
+    """Note Ctrl-C, SIGTERM and SIGHUP instead of being stopped anywhere by them, as long as it is entered.
 
     An exception out of a handler could strike between an event's writing and its being known; a note cannot.
     """
@@ -33,7 +33,7 @@ class SignalInterrupts:
         self._before: dict[int, Any] = {}
 
     def pending(self) -> tuple[int, ...]:
-        """Return the numbers of the signals that came, oldest first."""
+        """Return the numbers of the signals received, oldest first."""
         return tuple(self._came)
 
     def __enter__(self) -> SignalInterrupts:

@@ -31,7 +31,7 @@ _ANY_PIPE: Final = re.compile(r"(?i).*(?:core|cuda).*pipe.*|.*pipe.*(?:core|cuda
 _TO_WRITE: Final = 1 << 20  # sources disagree between one byte and a mebibyte; more than is read does no harm
 _CHUNK: Final = 1 << 16
 _POLL_S: Final = 0.1
-_STEADY_S: Final = 1.0  # how long a size must stand still where nothing else says that the file is whole
+_STEADY_S: Final = 1.0  # how long a size must not change where nothing else shows that the file is whole
 
 
 class CorePipesOfLinux:
@@ -122,7 +122,7 @@ class _Folder:
         self._descriptor: int | None = os.open(self._by_name, os.O_RDONLY | os.O_DIRECTORY)
 
     def files(self) -> list[Path]:
-        """Return what lies in the folder now."""
+        """Return the files of the folder now."""
         return list(Path(f"/proc/self/fd/{self._descriptor}").iterdir())
 
     def reach(self, name: str) -> Path:
@@ -130,7 +130,7 @@ class _Folder:
         return Path(f"/proc/self/fd/{self._descriptor}/{name}")
 
     def shown(self, name: str) -> Path:
-        """Return a path to tell the user."""
+        """Return a path to show to the user."""
         return self._by_name / name
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ def _text(variables: Mapping[bytes, bytes] | None, name: str) -> str:
 
 
 def _names(templates: Sequence[str], pid: int) -> re.Pattern[str]:
-    """Return what the names are like that the driver makes of templates: %h, %p and %t filled in, folders left out."""
+    """Return a pattern of the names that the driver gives: templates with %h, %p and %t filled in, without folders."""
     filled = {"%h": "[^/]+", "%p": str(pid), "%t": "[0-9]+", "%%": "%"}
     names = [template.rpartition("/")[2] for template in templates]
     parts = [[filled.get(part, re.escape(part)) for part in re.split(r"(%[hpt%])", name)] for name in names]
@@ -203,7 +203,7 @@ def _reading_end(pid: int, files: Mapping[int, str], names: re.Pattern[str]) -> 
 
 
 def _left_behind(pid: int, templates: Sequence[str], inner: int) -> str | None:
-    """Return a pipe that lies where a template says, although the process does not read it."""
+    """Return a pipe that is where a template says, although the process does not read it."""
     for template in templates:
         folder, names = template.rpartition("/")[0], _names((template,), inner)
         try:
@@ -247,7 +247,7 @@ def _write(pipe: Path) -> int:
     descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            raise OSError(errno.ESPIPE, "it is no pipe any more")
+            raise OSError(errno.ESPIPE, "it is no longer a pipe")
         written = 0
         while written < _TO_WRITE:
             try:
@@ -267,9 +267,9 @@ def _cannot_fire(target: DumpTarget, error: OSError) -> HostNotAble:
         case errno.EACCES | errno.EPERM:
             cause = "the process belongs to another user, or tracing is restricted"
         case errno.ENXIO | errno.ENOENT | errno.ESRCH if proc.is_alive(target.pid):
-            cause = "nobody reads it any more: the driver has ended its CUDA context"
+            cause = "nothing reads it now: the driver has ended its CUDA context"
         case errno.ENXIO | errno.ENOENT | errno.ESRCH:
-            cause = "the process has ended meanwhile"
+            cause = "the process has ended since"
         case _:
             cause = "see the reason above"
     return HostNotAble(what, cause=cause, next_step=f"ls -l /proc/{target.pid}/fd, as its user or as root")

@@ -1,7 +1,7 @@
-"""Fires the core-dump pipes of a process tree: a program of its own, of the standard library only.
+"""Fire the core-dump pipes of a process tree: a separate program, standard library only.
 
-`python -I -S -c "...; from vdbg_env.adapters.host.fire_pipes import main; ..." PID`, so that it can be started by a
-supervisor, which outlives the engine, and in an image that holds a Python and nothing of ours.
+`python -I -S -c "...; from vdbg_env.adapters.host.fire_pipes import main; ..." PID`, so it can be started by a
+supervisor, which outlives the engine, and in an image with Python alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vdbg_env.common.errors import VdbgError
 
 
 def main(pid: int) -> int:
-    """Fire, wait for the dumps, and tell how it went for each process."""
+    """Fire, wait for the dumps, and print the result of each process."""
     try:
         report = dump(DumpRequest(pid=pid), pipes=CorePipesOfLinux(), clock=SystemClock())
     except VdbgError as error:

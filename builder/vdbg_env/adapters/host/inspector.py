@@ -1,4 +1,4 @@
-"""Gathers what `doctor` judges: from /proc, from the engine and from the tools' own words; changes nothing."""
+"""Gathers what `doctor` judges: from /proc, the engine and the tools' output; changes nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LocalHost:
             gpu = pool.submit(self._gpu)
             nvcc = pool.submit(self._tool, "nvcc")
             tools = {name: pool.submit(self._tool, name) for name in self._tools}
-        # Made and removed at once: whether that is allowed, nothing but trying tells.
+        # Made and removed at once: only an attempt shows whether that is allowed.
         cgroup = cgroups.make(f"{cgroups.PREFIX}doctor-{os.getpid()}")
         if cgroup:
             cgroup.remove()

@@ -15,8 +15,8 @@ LINE_KEPT = 8192  # bytes of an endless line that are searched again with what f
 class LimitedFile:
     """A file that keeps the first and the last bytes of what is written to it, `limit` in all.
 
-    The end is kept in two segments written in turn, so that memory stays constant and no byte is moved until `close`
-    joins them. A crash leaves the segments readable beside the file.
+    The end is kept in two segments written in turn: memory stays constant, and no byte is moved until `close` joins
+    them. A crash leaves the segments readable next to the file.
     """
 
     def __init__(self, path: str, limit: int, keep: str) -> None:
@@ -82,7 +82,7 @@ class Stream:
         self._matchers = matchers
         self._lines = 0
         self._offset = 0
-        self._rest = b""  # the end of a line that had to be cut, for a match across the cut
+        self._rest = b""  # the end of a line that had to be cut: a match may cross the cut
 
     def feed(self, data: bytes) -> list[LineMatcher]:
         """Take a chunk as it was read; returns the matchers that found something in it."""

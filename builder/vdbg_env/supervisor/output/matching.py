@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 from vdbg_env.record.redaction.needle_index import NeedleIndex
-from vdbg_env.supervisor.job import MatcherOrder
+from vdbg_env.supervisor.job import MatcherSpec
 
 MATCHES_KEPT = 200  # of one matcher that takes all
 TEXT_KEPT = 2000  # bytes of a matched line
@@ -71,7 +71,7 @@ class SearchTimer:
         self._at_last_tick = self._searches
 
 
-class Found(NamedTuple):
+class LineMatch(NamedTuple):
     """One match: `offset` in bytes of the redacted stream, `line` 1-based."""
 
     matcher: str
@@ -85,19 +85,19 @@ class Found(NamedTuple):
 class LineMatcher:
     """Looks for one pattern in single lines; keeps the first, the last, or all matches up to a limit."""
 
-    def __init__(self, order: MatcherOrder) -> None:
-        self.order = order
+    def __init__(self, spec: MatcherSpec) -> None:
+        self.spec = spec
         self.count = 0
-        self.kept: list[Found] = []
+        self.kept: list[LineMatch] = []
         self.slow = 0
-        pattern = re.compile(order.pattern.encode())
+        pattern = re.compile(spec.pattern.encode())
         self._search = pattern.search
         self._search_long = _as_one_attempt(pattern).match
 
     @property
     def done(self) -> bool:
         """Whether no further line needs to be searched."""
-        return self.slow >= GIVEN_UP_AFTER or (self.order.take == "first" and self.count > 0)
+        return self.slow >= GIVEN_UP_AFTER or (self.spec.take == "first" and self.count > 0)
 
     def look(self, line: bytes, stream: str, number: int, offset: int, timer: SearchTimer) -> bool:
         """Search one line, the `number`-th of its stream, and return whether it matched; raises TooSlow."""
@@ -108,8 +108,8 @@ class LineMatcher:
             return False
         self.count += 1
         groups = {k: _text(v) for k, v in found.groupdict().items() if v is not None}
-        entry = Found(self.order.name, stream, number, offset, _text(line[:TEXT_KEPT]), groups)
-        if self.order.take == "last":
+        entry = LineMatch(self.spec.name, stream, number, offset, _text(line[:TEXT_KEPT]), groups)
+        if self.spec.take == "last":
             self.kept = [entry]
         elif len(self.kept) < MATCHES_KEPT:
             self.kept.append(entry)
@@ -120,9 +120,9 @@ class Matchers:
     """All patterns of one source: a line is searched only for those of which it has a required literal."""
 
     def __init__(self, matchers: list[LineMatcher], timer: SearchTimer) -> None:
-        words = [(needle.encode(), m) for m in matchers for needle in m.order.needles]
+        words = [(needle.encode(), m) for m in matchers for needle in m.spec.needles]
         self.all = matchers
-        self._always = [m for m in matchers if not m.order.needles]
+        self._always = [m for m in matchers if not m.spec.needles]
         self._owners = [owner for _, owner in words]
         self._index = NeedleIndex([word for word, _ in words])
         self._timer = timer
@@ -138,7 +138,7 @@ class Matchers:
     def notes(self) -> list[str]:
         """Return what was not searched."""
         given_up = [
-            f"matcher {m.order.name}: its pattern took too long on {m.slow} lines"
+            f"matcher {m.spec.name}: its pattern took too long on {m.slow} lines"
             + ("; it was not looked for afterwards" if m.slow >= GIVEN_UP_AFTER else ", which it may match")
             for m in self.all
             if m.slow

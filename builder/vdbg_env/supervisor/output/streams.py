@@ -1,4 +1,4 @@
-"""What comes in: the workload's two streams, the kernel's log where a matcher wants it, and the signals sent to us."""
+"""The input of a supervisor: the workload's streams, the kernel's log where a matcher reads it, and signals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vdbg_env.record.redaction.redaction import Redactor
-from vdbg_env.supervisor.job import Orders
+from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.output.capture import LimitedFile, Stream
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 
@@ -22,31 +22,31 @@ CANCELS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Streams:
-    """The files of an attempt's output, each fed as its stream is read; `printed` is told of everything printed."""
+    """The files of an attempt's output, each fed as its stream is read; `printed` gets all that is printed."""
 
     def __init__(
-        self, orders: Orders, redactor: Redactor, printed: Callable[[bytes], None], hurry: Callable[[], bool]
+        self, job: Job, redactor: Redactor, printed: Callable[[bytes], None], hurry: Callable[[], bool]
     ) -> None:
-        self._orders = orders
+        self._job = job
         self._redactor = redactor
         self._printed = printed
         self._selector = selectors.DefaultSelector()
-        matchers = [LineMatcher(m) for m in orders.matchers]
+        matchers = [LineMatcher(m) for m in job.matchers]
         timer = SearchTimer(hurry)
         self._output, self._kernel = (
-            Matchers([m for m in matchers if m.order.source == source], timer) for source in ("output", "kernel-log")
+            Matchers([m for m in matchers if m.spec.source == source], timer) for source in ("output", "kernel-log")
         )
         self._streams: dict[str, Stream] = {}
-        self.stop_wanted = False  # a match said that all is known
+        self.stop_wanted = False  # a matcher that stops the step has matched
         self.notes: list[str] = []
 
     @property
     def failure(self) -> OSError | None:
-        """Why output cannot be written any more, when that is so."""
+        """The reason why output can no longer be written, None while it can."""
         return next((s.failure for s in self._streams.values() if s.failure), None)
 
     def take_signals(self, cancelled: Callable[[], None]) -> None:
-        """Have SIGCHLD end a `wait`, and SIGTERM and SIGINT told; a terminal that goes away changes nothing."""
+        """Have SIGCHLD end a `wait`, and SIGTERM and SIGINT reported; a terminal that goes away changes nothing."""
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -57,7 +57,7 @@ class Streams:
         self._selector.register(wake_read, selectors.EVENT_READ, None)
 
     def open(self, stdout: int | None = None, stderr: int | None = None) -> None:
-        """Open a file for each stream, and for the kernel's log where a matcher wants it."""
+        """Open a file for each stream, and for the kernel's log where a matcher reads it."""
         for name, descriptor in (("stdout", stdout), ("stderr", stderr)):
             self._open_stream(name, descriptor, self._output)
         if self._kernel.all and stdout is not None:
@@ -70,12 +70,12 @@ class Streams:
                 self._open_stream(_KERNEL_LOG, log, self._kernel)
 
     def wait(self, timeout_s: float) -> None:
-        """Read what comes within `timeout_s` seconds, each stream once; a signal ends the wait."""
+        """Read what arrives within `timeout_s` seconds, each stream once; a signal ends the wait."""
         for key, _ in self._selector.select(timeout_s):
             self._read(key.fd, key.data)
 
     def drain(self) -> None:
-        """Read what is still in the pipes; nobody writes any more, or it is a process that is not ours."""
+        """Read what is still in the pipes; only a process that is not ours may still write."""
         for key in list(self._selector.get_map().values()):
             while key.data and self._read(key.fd, key.data):
                 pass
@@ -91,13 +91,13 @@ class Streams:
         self.notes += [*self._output.notes(), *self._kernel.notes()]
         return {
             "output": {n: {"bytes": s.bytes, "dropped": s.file.dropped} for n, s in self._streams.items()},
-            "matched": {m.order.name: [f._asdict() for f in m.kept] for m in matchers if m.kept},
-            "match_counts": {m.order.name: m.count for m in matchers if m.count},
+            "matched": {m.spec.name: [f._asdict() for f in m.kept] for m in matchers if m.kept},
+            "match_counts": {m.spec.name: m.count for m in matchers if m.count},
         }
 
     def _open_stream(self, name: str, descriptor: int | None, matchers: Matchers) -> None:
-        path = f"{self._orders.directory}/{name}"
-        file = LimitedFile(path, max(2, self._orders.output_limit), self._orders.output_keep)
+        path = f"{self._job.directory}/{name}"
+        file = LimitedFile(path, max(2, self._job.output_limit), self._job.output_keep)
         self._streams[name] = Stream(name, file, self._redactor, matchers)
         if descriptor is not None:
             self._selector.register(descriptor, selectors.EVENT_READ, name)
@@ -123,5 +123,5 @@ class Streams:
         else:
             self._printed(data)
         matched = self._streams[name].feed(data)
-        self.stop_wanted = self.stop_wanted or any(m.order.stop for m in matched)
+        self.stop_wanted = self.stop_wanted or any(m.spec.stop for m in matched)
         return True

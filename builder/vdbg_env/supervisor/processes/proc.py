@@ -29,7 +29,7 @@ class Environment(NamedTuple):
 
 
 def process(pid: int) -> Process | None:
-    """Return what /proc says of `pid`, or None when it is gone (proc(5), /proc/[pid]/stat)."""
+    """Return what /proc reports about `pid`, or None when it is gone (proc(5), /proc/[pid]/stat)."""
     text = _read(f"/proc/{pid}/stat")
     if not text:
         return None
@@ -111,7 +111,7 @@ def inherited_environment(pid: int) -> dict[bytes, bytes] | None:
     A worker that renames itself was, as a rule, started with what its parent has. None where no ancestor's is known;
     raises PermissionError where that of `pid` may not be read.
     """
-    with open(f"/proc/{pid}/environ", "rb"):  # noqa: PTH123 - only to tell "not permitted" from "overwritten"
+    with open(f"/proc/{pid}/environ", "rb"):  # noqa: PTH123 - only to distinguish "not permitted" from "overwritten"
         pass
     one = process(pid)
     while one:
@@ -136,7 +136,7 @@ def uses_cuda(pid: int) -> bool:
 
 
 def stack(pid: int) -> str:
-    """Return what the kernel tells of where each thread of `pid` waits."""
+    """Return where each thread of `pid` waits, as the kernel reports it."""
     lines = []
     try:
         threads = sorted(os.listdir(f"/proc/{pid}/task"), key=int)  # noqa: PTH208

@@ -1,1 +1,1 @@
-"""Files by which a supervisor and its engine agree: locks, results and ownership."""
+"""Files through which a supervisor and its engine agree: locks, results and ownership."""

@@ -1,6 +1,6 @@
-"""The file `supervisor.json`: its lock says that a supervisor lives, its lines say who that is and how far it has come.
+"""The file `supervisor.json`: its lock shows that a supervisor lives, its lines which process that is and what it did.
 
-The lock is the kernel's and dies with its holder, so that no pid can be mistaken for another.
+The lock is the kernel's and dies with its holder: no pid can be mistaken for another.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def take(directory: str) -> int:
 
 
 def say(lock: int, state: dict[str, Any], *, durably: bool = False) -> None:
-    """Append one line: how far the supervisor that holds this lock has come.
+    """Append one line: what the supervisor that holds this lock has done.
 
-    Only what must outlast a cut power is said `durably`: that a start is at hand, and so must not be made again.
+    Only what must outlast a power cut is written `durably`: that a start is about to happen, and must not be repeated.
     """
     write_whole(lock, json.dumps(state).encode() + b"\n")
     if durably:
@@ -85,7 +85,7 @@ def values(directory: str, name: str) -> list[str]:
 def was_started(directory: str, *, limit_s: float = 30.0) -> bool:
     """Return whether the workload was ever started here.
 
-    A supervisor that waits for its orders still has them to read when its engine died right after sending them: only
+    A supervisor that waits for its job still has it to read when its engine died right after sending it: only
     when it has continued, or has gone away, is there an answer. After `limit_s` it counts as started.
     """
     until = time.monotonic() + limit_s

@@ -1,4 +1,4 @@
-"""Leaves an attempt's files to whoever the attempt's folder belongs to, when they were written as root.
+"""Give an attempt's files to the owner of its folder, when they were written as root.
 
 In a container the supervisor and the workload are root, as a rule, and the engine outside is not: what they write would
 be closed to it.
@@ -10,10 +10,10 @@ import os
 
 
 def give_back(directory: str) -> None:
-    """Give all below `directory` to its owner; does nothing for who is not root, or where root owns it.
+    """Give all below `directory` to its owner; does nothing unless this process is root and another user owns it.
 
-    Links are given themselves and never followed. What is gone meanwhile, or on a file system that knows no owners, is
-    left as it is.
+    Links are given themselves and never followed. What is gone by then, or on a file system without owners, is left
+    as it is.
     """
     owner = os.stat(directory)  # noqa: PTH116 - pathlib would cost the scribe 3 ms of its start
     if os.geteuid() != 0 or owner.st_uid == 0:

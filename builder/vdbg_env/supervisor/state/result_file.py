@@ -10,12 +10,12 @@ from typing import Any
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.supervisor.writing import write_whole
 
-RESERVED = 256 << 10  # bytes set aside at the start, so that the end can be written when nothing else can
+RESERVED = 256 << 10  # bytes set aside at the start: the end can be written when nothing else can
 NAME = "ended.json"
 
 
 class Ending:
-    """The file `ended.json`: its space is reserved at once, its content comes at the end."""
+    """The file `ended.json`: its space is reserved at the start, its content is written at the end."""
 
     def __init__(self, directory: str, redactor: Redactor) -> None:
         self._path = f"{directory}/{NAME}"

@@ -10,7 +10,7 @@ import re
 import time
 from collections import deque
 
-from vdbg_env.supervisor.job import Orders
+from vdbg_env.supervisor.job import Job
 
 _LINE_SHOWN = 200  # bytes
 _REMEMBERED = 64  # different lines that said that something waits
@@ -54,8 +54,8 @@ class Progress:
 class HangWatch:
     """Says when the workload hangs: no progress, idle GPUs, or GPUs that stay at full load without progress."""
 
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
+    def __init__(self, job: Job) -> None:
+        self._job = job
         now = time.monotonic()
         self.last_progress = now
         self._progress = Progress()
@@ -86,7 +86,7 @@ class HangWatch:
 
     def verdict(self, now: float) -> str | None:
         """Return one sentence when the workload hangs by now."""
-        idle, gpu_idle, pinned = self._orders.output_idle_s, self._orders.gpu_idle_s, self._orders.gpu_pinned_s
+        idle, gpu_idle, pinned = self._job.output_idle_s, self._job.gpu_idle_s, self._job.gpu_pinned_s
         if idle is not None and now - self.last_progress >= idle:
             return f"no {self._missing} for {idle:g} s{self._last_line}"
         if self._seen_gpu and gpu_idle is not None and now - self._gpu_busy >= gpu_idle:
@@ -110,9 +110,9 @@ class HangWatch:
         limits = [
             start + limit
             for start, limit in (
-                (self.last_progress, self._orders.output_idle_s),
-                (self._gpu_busy, self._orders.gpu_idle_s),
-                (max(self._gpu_free, self.last_progress), self._orders.gpu_pinned_s),
+                (self.last_progress, self._job.output_idle_s),
+                (self._gpu_busy, self._job.gpu_idle_s),
+                (max(self._gpu_free, self.last_progress), self._job.gpu_pinned_s),
             )
             if limit is not None
         ]

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from vdbg_env.record.redaction.redaction import Redactor
-from vdbg_env.supervisor.job import HangCommand, Orders
+from vdbg_env.supervisor.job import HangCommand, Job
 from vdbg_env.supervisor.launch import NotStarted, launch_helper
 from vdbg_env.supervisor.processes.proc import Process, executable, stack
 from vdbg_env.supervisor.processes.signals import send_to_group
 
-MARK = "VDBG_ENV_STEP"  # set in every process of a step, so that its processes are known even when the supervisor died
+MARK = "VDBG_ENV_STEP"  # set in every process of a step: they can be found by it even when the supervisor died
 
 
 class Helper(NamedTuple):
@@ -28,11 +28,11 @@ class Helper(NamedTuple):
 
 
 class Helpers:
-    """The helpers that run now; the supervisor reads their output and tells them when one has ended."""
+    """The helpers that run now; the supervisor reads their output and reports when one has ended."""
 
-    def __init__(self, orders: Orders) -> None:
-        self._cwd = orders.directory
-        self._env = {name: value for name, value in orders.env.items() if name not in orders.overlay}
+    def __init__(self, job: Job) -> None:
+        self._cwd = job.directory
+        self._env = {name: value for name, value in job.env.items() if name not in job.overlay}
         self.running: dict[int, Helper] = {}
 
     def start(
@@ -76,24 +76,24 @@ class Helpers:
 class HangActions:
     """What is done on a hang before the tree is ended, one after the other; all they say goes to one file."""
 
-    def __init__(self, orders: Orders, helpers: Helpers, redactor: Redactor) -> None:
-        self._orders = orders
+    def __init__(self, job: Job, helpers: Helpers, redactor: Redactor) -> None:
+        self._job = job
         self._helpers = helpers
         self._redactor = redactor
-        self._path = f"{orders.directory}/hang.txt"
+        self._path = f"{job.directory}/hang.txt"
         self._queue: list[tuple[HangCommand, int]] = []
         self._busy = False
         self.ran: list[str] = []
 
     def begin(self, why: str, root: int, processes: list[Process]) -> None:
-        """Write where every thread stands, and line up the commands."""
+        """Write where every thread waits, and queue the commands."""
         self._note(f"# hang: {why}\n".encode())
-        if self._orders.hang_stacks:
+        if self._job.hang_stacks:
             for one in processes:
                 self._note(f"process {one.pid} {one.name} (parent {one.parent}, state {one.state})\n".encode())
                 self._note(stack(one.pid).encode() + b"\n")
             self.ran.append("stacks")
-        for command in self._orders.hang_commands:
+        for command in self._job.hang_commands:
             self._queue += [(command, pid) for pid in _targets(command, root, processes)]
 
     def step(self) -> bool:

@@ -1,6 +1,6 @@
 """Whether the kernel ended processes for lack of memory while a step ran, by the kernel's own counters.
 
-They can be read without any right, where the kernel's log often cannot; but they count, and name nobody.
+They can be read without any right, where the kernel's log often cannot; but they count, and name no process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 class MemoryKills:
-    """The counters as they stood when this was made; `root` is where /proc and /sys lie."""
+    """The counters at the time when this was made; `root` is where /proc and /sys are."""
 
     def __init__(self, root: str = "") -> None:
         self._cgroup_file = next((f for f in _cgroup_files(root) if _count(f) is not None), "")

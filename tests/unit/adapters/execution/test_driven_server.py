@@ -16,7 +16,7 @@ from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Ready, ServerDriver, Watch
 from vdbg_env.runbook.workload.server_address import url_of_server
 from vdbg_env.supervisor import request_driver
-from vdbg_env.supervisor.job import Orders
+from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.watch import server as server_watch
 from vdbg_env.supervisor.watch.helpers import Helpers
 
@@ -104,7 +104,7 @@ def test_nor_does_one_that_nobody_drives(tmp_path: Path) -> None:
 
 
 def test_a_server_that_lives_and_stops_answering_hangs() -> None:
-    orders = Orders("", (), {}, "")
+    orders = Job("", (), {}, "")
     server = server_watch.DrivenServer(orders, Helpers(orders))
     server._output = [b"first\n1 of 3 requests sent, 1 not at all\n"]
     server._ended(server_watch.UNANSWERED)

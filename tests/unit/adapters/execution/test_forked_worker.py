@@ -1,4 +1,4 @@
-"""Work is done apart from the engine: its result comes back whole, and its end is ours to set."""
+"""Work is done apart from the engine: its result is returned whole, and its end is ours to set."""
 
 import os
 import signal

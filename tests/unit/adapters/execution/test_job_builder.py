@@ -1,4 +1,4 @@
-"""What a supervisor is told, where it is told to build on an environment that only it can see, and what it needs."""
+"""The job of a supervisor, also where it builds on an environment that only the supervisor can see."""
 
 import os
 import subprocess
@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.adapters.execution.job_builder import PACKAGES, StepSettings, orders_for
+from vdbg_env.adapters.execution.job_builder import PACKAGES, StepSettings, job_for
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Ready, ServerDriver
-from vdbg_env.supervisor.job import Orders, from_json, settled, to_json
+from vdbg_env.supervisor.job import Job, from_json, settled, to_json
 from vdbg_env.supervisor.state import ownership
 
 PLACE = Path("/runs/r/steps/blocking/1/localhost-0")
 
 
-def order(invocation: Invocation, **settings: Any) -> Orders:
-    return orders_for(invocation, PLACE, StepSettings(**{"env": {}, "cwd": Path("/w"), "mark": "/runs/r", **settings}))
+def order(invocation: Invocation, **settings: Any) -> Job:
+    return job_for(invocation, PLACE, StepSettings(**{"env": {}, "cwd": Path("/w"), "mark": "/runs/r", **settings}))
 
 
 def test_an_inherited_environment_is_overlaid_and_what_a_step_unsets_is_gone() -> None:

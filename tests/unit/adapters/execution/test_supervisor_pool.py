@@ -12,7 +12,7 @@ import pytest
 from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.execution.supervisor_pool import Supervisors
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.supervisor.job import Orders, to_json
+from vdbg_env.supervisor.job import Job, to_json
 from vdbg_env.supervisor.processes.proc import descendants, process
 from vdbg_env.supervisor.state import lock_file
 
@@ -20,7 +20,7 @@ COMMAND = StepSettings(env={}, cwd=Path("/"), mark="").supervisor
 
 
 def order(directory: Path, *argv: str) -> bytes:
-    return to_json(Orders(str(directory), argv, {"PATH": os.environ["PATH"]}, "/"))
+    return to_json(Job(str(directory), argv, {"PATH": os.environ["PATH"]}, "/"))
 
 
 def supervisors_below(pid: int) -> set[int]:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.support.patience import patience
-from vdbg_env.supervisor.job import MatcherOrder
+from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import (
     GIVEN_UP_AFTER,
     SHORT,
@@ -23,7 +23,7 @@ PATTERNS = [rb"(?i)ab(?P<x>.*)c", rb"^a", rb"b$", rb"(?<=a)b|ca", rb"\bab\b", rb
 
 
 def test_colours_hide_no_match_and_are_not_kept() -> None:
-    matcher = LineMatcher(MatcherOrder(name="frame", pattern=r'^  File "(?P<file>[^"]+)"'))
+    matcher = LineMatcher(MatcherSpec(name="frame", pattern=r'^  File "(?P<file>[^"]+)"'))
     line = b'\x1b[0;36m  File "\x1b[1m/srv/model.py\x1b[0m", line 42'
     assert matcher.look(line, "stderr", 7, 99, SearchTimer())
     (found,) = matcher.kept
@@ -51,7 +51,7 @@ def test_one_attempt_finds_what_a_search_finds(pattern: bytes) -> None:
     ],
 )
 def test_a_pattern_that_takes_too_long_is_given_up_and_named(pattern: str, line: bytes) -> None:
-    slow, quick = LineMatcher(MatcherOrder("slow", pattern, take="all")), LineMatcher(MatcherOrder("quick", "done"))
+    slow, quick = LineMatcher(MatcherSpec("slow", pattern, take="all")), LineMatcher(MatcherSpec("quick", "done"))
     matchers = Matchers([slow, quick], SearchTimer())
     began = time.monotonic()
     matched = matchers.look((line + b"\n") * 5 + b"done\n", "stdout", 0, 0)
@@ -62,7 +62,7 @@ def test_a_pattern_that_takes_too_long_is_given_up_and_named(pattern: str, line:
 
 
 def test_a_step_that_is_to_end_waits_for_no_pattern() -> None:
-    many = [LineMatcher(MatcherOrder(f"slow{n}", SLOW)) for n in range(20)]
+    many = [LineMatcher(MatcherSpec(f"slow{n}", SLOW)) for n in range(20)]
     matchers = Matchers(many, SearchTimer(hurry=lambda: True))
     began = time.monotonic()
     for _ in range(5):

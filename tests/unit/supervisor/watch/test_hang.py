@@ -1,4 +1,4 @@
-"""A server that hangs goes on printing: what shows progress, and what only says that something waits."""
+"""A server that hangs keeps printing: what shows progress, and what only says that something waits."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.support.steps import python, seen
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.model import Watch
-from vdbg_env.supervisor.job import Orders
+from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.watch.hang import HangWatch, Progress
 
 BROADCAST = "INFO 11-22 05:{:02d}:01 [shm_broadcast.py:466] No available shared memory broadcast block found."
@@ -58,7 +58,7 @@ def test_a_workload_that_only_repeats_that_it_waits_hangs(tmp_path: Path) -> Non
 
 
 def test_silence_is_told_as_silence() -> None:
-    watch = HangWatch(Orders("", (), {}, "", output_idle_s=5.0))
+    watch = HangWatch(Job("", (), {}, "", output_idle_s=5.0))
     assert watch.verdict(time.monotonic() + 6) == "no output for 5 s"
     watch.output(b"still waiting\n")
     watch.output(b"still waiting\n")

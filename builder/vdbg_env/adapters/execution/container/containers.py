@@ -1,6 +1,6 @@
-"""Makes, finds and removes the containers of a run's steps: a supervisor's, and those of short helper programs.
+"""Make, find and remove the containers of a run's steps: a supervisor's, and those of short helper programs.
 
-Every container of ours carries a label, and one of an attempt the attempt's mark too: what lacks it is never touched.
+Each carries a label, and one of an attempt the attempt's mark too: what lacks it is never touched.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class StepContainers:
                 self._remove(container)
 
     def supervise(
-        self, argv: Sequence[str], directory: Path, order: bytes, *, mark: str, mounts: Sequence[Mount]
+        self, argv: Sequence[str], directory: Path, job: bytes, *, mark: str, mounts: Sequence[Mount]
     ) -> None:
-        """Start a supervisor in a container of its own, and give it its orders once it holds its lock.
+        """Start a supervisor in a new container, and send it its job once it holds its lock.
 
         Whatever an earlier engine left under the same mark is removed first. Nothing is left when this fails: BadInput,
         HostNotAble or EngineFailed.
@@ -101,12 +101,12 @@ class StepContainers:
         labels = {RUN: self.run_mark, ATTEMPT: mark}
         mounts = (Mount(source=str(directory), target=str(directory)), *mounts)
         with self._started(argv, labels, mounts, supervised=True) as (_, stream):
-            self._hand_over(stream, json.dumps(str(directory)).encode() + b"\n", order)
+            self._hand_over(stream, json.dumps(str(directory)).encode() + b"\n", job)
 
     def run(
         self, argv: Sequence[str], *, timeout_s: float = 60.0, mounts: Sequence[Mount] = (), user: str | None = None
     ) -> Completed:
-        """Run a short program in a container of its own; raises HostNotAble when it outlasts `timeout_s`."""
+        """Run a short program in a new container; raises HostNotAble when it outlasts `timeout_s`."""
         client, labels = self.engine.client, {LOOK: self.looks}
         with self._started(argv, labels, mounts, user) as (container, _):
             try:
@@ -130,7 +130,7 @@ class StepContainers:
         """Wait a moment for an attempt's container to end, and return how it did."""
         end = ContainerEnd()
         for container in self._marked(mark):
-            with suppress(errors.APIError, *GONE):  # the engine went away, or somebody removed it: not known then
+            with suppress(errors.APIError, *GONE):  # the engine went away, or it was removed: not known then
                 self.engine.client.wait(container, timeout=math.ceil(_END_LIMIT_S))
                 state = self.engine.client.inspect_container(container)["State"]
                 end = ContainerEnd(known=True, code=state.get("ExitCode"), out_of_memory=bool(state.get("OOMKilled")))
@@ -204,8 +204,8 @@ class StepContainers:
         self._tell(f"note: the engine may not raise the {refused.name} limit: {refused.fallback}")
         self.container = replace(self.container, settings=without(self.container.settings, refused))
 
-    def _hand_over(self, stream: Any, place: bytes, order: bytes) -> None:
-        """Name its folder to a supervisor, wait until it holds the lock of it, and only then give it its orders."""
+    def _hand_over(self, stream: Any, place: bytes, job: bytes) -> None:
+        """Name its folder to a supervisor, wait until it holds the lock of it, and only then send it its job."""
         connection = socket_of(stream)
         said: dict[int, bytes] = {frames.STDOUT: b"", frames.STDERR: b""}
         try:
@@ -213,7 +213,7 @@ class StepContainers:
             for number, data in _frames_until(stream, time.monotonic() + _START_LIMIT_S):
                 said[number] += data
                 if said[frames.STDOUT].endswith(b"ready\n"):
-                    connection.sendall(order)
+                    connection.sendall(job)
                     return
         except GONE as error:
             raise explain(error, self.engine.endpoint) from error

@@ -16,7 +16,7 @@ from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.container.step_container import StepImage
 
 LEAST_PYTHON = (3, 11)
-# Old enough in its words for every Python 3, so that one that is too old can say so.
+# Plain enough for every Python 3: one that is too old can report that.
 _PROBE = (
     "import json, os, shutil, sys\n"
     "tools = dict((name, shutil.which(name)) for name in sys.argv[1:])\n"

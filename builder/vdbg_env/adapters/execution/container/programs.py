@@ -1,4 +1,4 @@
-"""Runs the helper programs of an image, each in a container of its own, and reads the image's binaries."""
+"""Runs the helper programs of an image, each in a new container, and reads the image's binaries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ContainerPrograms:
         self._python = image.python
 
     def reading(self, folder: Path) -> ContainerPrograms:
-        """Return the same programs, which may read what lies in a folder of this machine, under the same name."""
+        """Return the same programs, which may read what is in a folder of this machine, under the same name."""
         other = copy(self)
         other._mounts = (Mount(source=str(folder), target=str(folder), read_only=True),)
         return other

@@ -1,8 +1,8 @@
-"""Runs steps in containers, each attempt in one of its own whose first process is the same supervisor as elsewhere.
+"""Run steps in containers: each attempt has one, whose first process is the same supervisor as elsewhere.
 
-Folder, lock, orders and end are those of a step on this machine (`supervision`), because one kernel holds the lock on
-either side of a bind mount. What differs: a container that loses its first process loses all of them, so that nothing
-is left to kill.
+Folder, lock, job and end are those of a step on this machine (`supervised_step`), because one kernel holds the lock on
+either side of a bind mount. What differs: a container that loses its first process loses all of them, and nothing is
+left to kill.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.attempt_result import LOST
 from vdbg_env.adapters.execution.container.containers import ContainerEnd, StepContainers
-from vdbg_env.adapters.execution.job_builder import StepSettings, mark_of, orders_for
+from vdbg_env.adapters.execution.job_builder import StepSettings, job_for, mark_of
 from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.step_container import StepImage
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.supervisor import job as orders
+from vdbg_env.supervisor.job import Job, to_json
 from vdbg_env.supervisor.state import lock_file
 
 _GIVE_BACK = (
@@ -50,14 +50,12 @@ class ContainerSteps:
         invocation, mounts = self._visible(invocation)
         self._open_to_container(where)
         step = self._step(invocation, where)
-        self._containers.supervise(
-            self._settings.supervisor, where, orders.to_json(step.order), mark=step.mark, mounts=mounts
-        )
+        self._containers.supervise(self._settings.supervisor, where, to_json(step.job), mark=step.mark, mounts=mounts)
         if not lock_file.is_held(str(where)) and not has_ended(where):
             self._containers.remove(step.mark)
             raise HostNotAble(
                 "a lock that a container holds is not seen here, so steps cannot be followed",
-                cause=f"{where} lies on a network folder, or the engine runs in a virtual machine",
+                cause=f"{where} is in a network folder, or the engine runs in a virtual machine",
                 next_step="--run-dir on a disk of this machine; or vdbg-env shell, and vdbg-env runbook in there",
             )
         step.started_here = True
@@ -71,9 +69,9 @@ class ContainerSteps:
         return self._step(invocation, where)
 
     def _step(self, invocation: Invocation, where: Path) -> ContainerStep:
-        order = orders_for(invocation, where, self._settings)
+        job = job_for(invocation, where, self._settings)
         mark = mark_of(self._settings, invocation, where)
-        return ContainerStep(invocation, where, order, mark=mark, containers=self._containers, settings=self._settings)
+        return ContainerStep(invocation, where, job, mark=mark, containers=self._containers, settings=self._settings)
 
     def _visible(self, invocation: Invocation) -> tuple[Invocation, tuple[Mount, ...]]:
         """Have the requests that a server's driver replays seen in the container too."""
@@ -91,7 +89,7 @@ class ContainerSteps:
         shown = any(run.is_relative_to(mount.source) for mount in self._containers.container.mounts)
         if shown and user not in {0, os.geteuid()}:
             raise HostNotAble(
-                f"{run} lies in a mounted folder, and user {user} may not go there",
+                f"{run} is in a mounted folder, and user {user} may not go there",
                 cause="a run's record is open to its owner alone",
                 next_step="--run-dir with a folder that is not mounted, or --user 0",
             )
@@ -110,14 +108,14 @@ class ContainerStep(SupervisedStep):
         self,
         invocation: Invocation,
         directory: Path,
-        order: orders.Orders,
+        job: Job,
         *,
         mark: str,
         containers: StepContainers,
         settings: StepSettings,
     ) -> None:
-        super().__init__(invocation, directory, order)
-        self.order = order
+        super().__init__(invocation, directory, job)
+        self.job = job
         self.mark = mark
         self.started_here = False
         self._containers = containers
@@ -127,7 +125,7 @@ class ContainerStep(SupervisedStep):
 
     @property
     def _end_file(self) -> Path:
-        """How the engine says that the container ended: beside the folder that the container could write, not in it."""
+        """The file that says how the container ended: next to the folder that the container could write, not in it."""
         return self._directory.with_name(f"{self._directory.name}.container.json")
 
     def _ask_to_end(self, *, firmly: bool) -> None:
@@ -166,8 +164,8 @@ class ContainerStep(SupervisedStep):
         if self._left and seen.ended.by is EndedBy.CANCEL and not self._asked:
             raise HostNotAble(
                 "the container engine was stopped under a step",
-                cause="it ended the step's container, and answers no more",
-                next_step="systemctl start docker (as root), then go on with --resume: the step is repeated",
+                cause="it ended the step's container, and does not respond",
+                next_step="systemctl start docker (as root), then continue with --resume: the step is repeated",
             )
         seen = replace(seen, notes=(*seen.notes, self._left)) if self._left else seen
         return told_by_engine(seen, end, memory=memory, unasked=self.started_here and not self._asked)
@@ -176,8 +174,8 @@ class ContainerStep(SupervisedStep):
 def told_by_engine(seen: Observation, end: ContainerEnd, *, memory: int | None, unasked: bool) -> Observation:
     """Add to what the supervisor saw what only the engine knows of the end; `memory` is the container's limit in bytes.
 
-    `unasked` says that this program watched the attempt from its start and never asked for its end: a cancel is then
-    somebody else's, who stopped the container or its engine.
+    `unasked` says that this program watched the attempt from its start and never asked for its end: a cancel then
+    means that the container or its engine was stopped by others.
     """
     ended, notes = seen.ended, seen.notes
     if end.out_of_memory:
@@ -188,7 +186,7 @@ def told_by_engine(seen: Observation, end: ContainerEnd, *, memory: int | None, 
         ended = replace(ended, message=why) if killed else ended
         return replace(seen, ended=ended, memory_kills=kills, notes=(*notes, why))
     if ended.by is EndedBy.CANCEL and unasked:
-        what = "it was told to end from outside: docker stop, or its engine was stopped"
+        what = "it was stopped from outside: docker stop, or its engine was stopped"
         return replace(seen, ended=replace(ended, by=EndedBy.ENGINE_LOST, message=what))
     if ended.by is EndedBy.ENGINE_LOST and ended.message == LOST:
         return replace(seen, ended=_lost(ended, end))
