@@ -1,19 +1,19 @@
-"""What a build came to: one value, told to a person in some lines and to programs as JSON."""
+"""Write the result of a build: for people in a few lines, for programs as JSON."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from vdbg_env.application.image.build import BuildResult
 from vdbg_env.cuda.lines.lineinfo import FileReport
-from vdbg_env.report.lineinfo import as_json as lineinfo_json
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.lineinfo import text as lineinfo
-
-SCHEMA = "vdbg-env/build/v1"
+from vdbg_env.report.lineinfo.as_json import Verified
 
 
 def build_text(result: BuildResult) -> str:
-    """Return what is told at the end of a build that was proven."""
+    """Return what a build prints at its end, once it is proven."""
     counts = result.proof.counts
     lines = [
         f"proven    {counts.with_debug_line} of {counts.with_code} cubins with code carry line info",
@@ -32,22 +32,37 @@ def build_text(result: BuildResult) -> str:
     return "\n".join([*lines, ""])
 
 
-def build_document(result: BuildResult) -> dict[str, Any]:
-    """Return the metadata document: digest and proof, for whoever carries the image on."""
-    return {
-        "schema": SCHEMA,
-        "image_id": result.image_id,
-        "digest": result.digest,
-        "tags": list(result.tags),
-        "pushed_digest": result.pushed_digest,
-        "saved": result.saved,
-        "saved_bytes": result.saved_bytes,
-        "engine": {"name": result.engine, "version": result.engine_version, "why": result.engine_why},
-        "duration_s": round(result.duration_s, 3),
-        "plan_digest": result.plan.digest,
-        "plan": result.plan.document(),
-        "proof": lineinfo_json.document(result.proof),
-    }
+class Engine(Document, of=BuildResult):
+    """What built the image, and why it was chosen."""
+
+    name: str = field("engine")
+    version: str = field("engine_version")
+    why: str = field("engine_why")
+
+
+class Built(Document, of=BuildResult):
+    """A proven image: its names, its plan and the proof. Fields are only ever added.
+
+    `digest` is the manifest digest where the engine has one, `pushed_digest` the registry's, `saved` the file written.
+    """
+
+    schema: Literal["vdbg-env/build/v1"]
+    image_id: str
+    digest: str | None
+    tags: list[str]
+    pushed_digest: str | None
+    saved: str | None
+    saved_bytes: int | None
+    engine: Engine = field(lambda result, _: result)
+    duration_s: float = field(lambda result, _: round(result.duration_s, 3))
+    plan_digest: str = field("plan.digest")
+    plan: dict[str, Any] = field(lambda result, _: result.plan.document())
+    proof: Verified
+
+
+def build_json(result: BuildResult) -> str:
+    """Return the metadata document: digest and proof, for the next owner of the image."""
+    return doc.render(result, Built)
 
 
 def _file_line(file: FileReport) -> str:

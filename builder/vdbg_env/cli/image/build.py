@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from vdbg_env.image.plan.build_args import build_args
 from vdbg_env.image.plan.parallelism import parallelism
 from vdbg_env.image.profile.reference import parse_reference
 from vdbg_env.image.render.dockerfile import dockerfile
-from vdbg_env.report.build_result import build_document, build_text
+from vdbg_env.report.build_result import build_json, build_text
 
 
 @click.command("build")
@@ -64,9 +63,9 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
         return 0
     result = _build(engine, flags)
     if flags["metadata_file"]:
-        _write(flags["metadata_file"], json.dumps(build_document(result), indent=2) + "\n")
+        _write(flags["metadata_file"], build_json(result))
     if flags["as_json"]:
-        click.echo(json.dumps(build_document(result), indent=2))
+        click.echo(build_json(result), nl=False)
     else:
         click.echo(build_text(result), nl=False)
     return 0

@@ -1,26 +1,20 @@
-"""Writes a proof of line info as JSON, schema `vdbg-env/verify/v1`; these types are where the published schema is from.
+"""Write a proof of line info as JSON, schema `vdbg-env/verify/v1`: the form other programs may rely on.
 
-Fields are only ever added.
+Each type is a JSON object; the published schema is made from them. Fields are only ever added.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Literal
 
-from typing_extensions import (
-    TypedDict,
-)  # pydantic makes the published schema of these, before Python 3.12 of these only
-
-from vdbg_env.cuda.lines.coverage import BOUND
-from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Witness
-
-SCHEMA: Literal["vdbg-env/verify/v1"] = "vdbg-env/verify/v1"
-
-VerdictName = Literal["full", "partial", "none", "no-device-code", "unreadable"]
+from vdbg_env.cuda.lines import lineinfo
+from vdbg_env.cuda.lines.coverage import BOUND, Cause, FunctionCoverage
+from vdbg_env.cuda.lines.lineinfo import LineinfoReport, Verdict
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import Document, field
 
 
-class CountsDocument(TypedDict):
+class Counts(Document, of=lineinfo.Counts):
     """Numbers of cubins; with_debug_line, partly and device_debug count among those with code, ptx and other apart.
 
     with_debug_line counts those whose line table covers every function, partly those whose table covers less, yet
@@ -36,14 +30,14 @@ class CountsDocument(TypedDict):
     partly: int
 
 
-class CoverageDocument(TypedDict):
+class Coverage(Document, of=lineinfo.Covered):
     """What line tables cover, over the cubins that have one; a function is covered from a share of bound on.
 
     compiler_made functions are CUDA's own and the compiler's, which no flag gives rows: they count in nothing else.
     lowest is the smallest share of a function, null where no table was read.
     """
 
-    bound: float
+    bound: float = field(lambda *_: BOUND)
     functions: int
     functions_covered: int
     compiler_made: int
@@ -52,16 +46,14 @@ class CoverageDocument(TypedDict):
     lowest: float | None
 
 
-class ArchDocument(CountsDocument):
+class Arch(Document, of=tuple):
     """The numbers of one target, such as sm_90a or compute_90."""
 
-    arch: str
+    arch: str = field(lambda pair, _: pair[0])
+    counts: Counts = field(lambda pair, _: pair[1], inline=True)
 
 
-CauseName = Literal["no-line-table", "empty-line-table", "linked-without", "rows-missing", "damaged-line-table"]
-
-
-class FunctionDocument(TypedDict):
+class Function(Document, of=FunctionCoverage):
     """A function that rows do not cover; name is mangled."""
 
     name: str
@@ -70,24 +62,24 @@ class FunctionDocument(TypedDict):
     covered: int
 
 
-class MissingDocument(TypedDict):
+class Missing(Document, of=lineinfo.Missing):
     """A cubin with code that line info does not cover; kernels are mangled and the first of kernel_count.
 
     functions are the first of function_count that its line table does not cover; none where there is no table.
     """
 
     arch: str
-    identifier: str | None
-    member: str | None
+    identifier: str | None = field(lambda missing, _: missing.identifier or None)
+    member: str | None = field(lambda missing, _: missing.member or None)
     kernels: list[str]
     kernel_count: int
-    cause: CauseName
-    functions: list[FunctionDocument]
+    cause: Cause
+    functions: list[Function]
     function_count: int
 
 
-class WitnessDocument(TypedDict):
-    """What another tool says of the same file; reason says why it does not agree, explained that it is at fault."""
+class Witness(Document, of=lineinfo.Witness):
+    """The answer of another tool; reason says why it does not agree, explained that it is at fault."""
 
     tool: str
     listed: int | None
@@ -97,13 +89,14 @@ class WitnessDocument(TypedDict):
     explained: bool
 
 
-class ElsewhereDocument(CountsDocument):
+class Elsewhere(Document, of=lineinfo.FileReport):
     """Device code outside the sections that nvcc writes; sections names where, with the number of entries."""
 
-    sections: dict[str, int]
+    counts: Counts = field("elsewhere", inline=True)
+    sections: dict[str, int] = field(lambda file, _: dict(file.sections))
 
 
-class FileDocument(CountsDocument):
+class File(Document, of=lineinfo.FileReport):
     """One file; problem says why it is unreadable, witness is null when none was asked.
 
     The numbers are those of the sections that nvcc writes, which cuobjdump reads too; elsewhere has the others.
@@ -111,104 +104,28 @@ class FileDocument(CountsDocument):
     """
 
     path: str
-    elsewhere: ElsewhereDocument
-    verdict: VerdictName
-    coverage: CoverageDocument
-    archs: list[ArchDocument]
-    missing: list[MissingDocument]
-    witness: WitnessDocument | None
+    verdict: Verdict
+    counts: Counts = field(inline=True)
+    elsewhere: Elsewhere = field(lambda file, _: file)
+    coverage: Coverage = field("covered")
+    archs: list[Arch]
+    missing: list[Missing]
+    witness: Witness | None
     problem: str | None
 
 
-class VerifyDocument(CountsDocument):
+class Verified(Document, of=LineinfoReport):
     """The whole proof; the numbers are those of all files together."""
 
     schema: Literal["vdbg-env/verify/v1"]
-    verdict: VerdictName
-    elsewhere: CountsDocument
-    coverage: CoverageDocument
-    files: list[FileDocument]
+    verdict: Verdict
+    counts: Counts = field(inline=True)
+    elsewhere: Counts
+    coverage: Coverage = field("covered")
+    files: list[File]
     without_device_code: int
 
 
 def render(report: LineinfoReport) -> str:
     """Return the report as indented JSON that ends with a newline."""
-    return json.dumps(document(report), indent=2, ensure_ascii=False) + "\n"
-
-
-def document(report: LineinfoReport) -> VerifyDocument:
-    """Return the report as plain values."""
-    return {
-        "schema": SCHEMA,
-        "verdict": report.verdict.value,
-        **_counts(report.counts),
-        "elsewhere": _counts(report.elsewhere),
-        "coverage": _coverage(report.covered),
-        "files": [_file(file) for file in report.files],
-        "without_device_code": report.without_device_code,
-    }
-
-
-def _file(file: FileReport) -> FileDocument:
-    return {
-        "path": file.path,
-        "verdict": file.verdict.value,
-        **_counts(file.counts),
-        "elsewhere": {**_counts(file.elsewhere), "sections": dict(file.sections)},
-        "coverage": _coverage(file.covered),
-        "archs": [{"arch": arch, **_counts(counts)} for arch, counts in file.archs],
-        "missing": [_missing(missing) for missing in file.missing],
-        "witness": _witness(file.witness) if file.witness else None,
-        "problem": file.problem,
-    }
-
-
-def _counts(counts: Counts) -> CountsDocument:
-    return {
-        "cubins": counts.cubins,
-        "with_code": counts.with_code,
-        "with_debug_line": counts.with_debug_line,
-        "device_debug": counts.device_debug,
-        "ptx": counts.ptx,
-        "other": counts.other,
-        "partly": counts.partly,
-    }
-
-
-def _coverage(covered: Covered) -> CoverageDocument:
-    return {
-        "bound": BOUND,
-        "functions": covered.functions,
-        "functions_covered": covered.functions_covered,
-        "compiler_made": covered.compiler_made,
-        "instructions": covered.instructions,
-        "instructions_covered": covered.instructions_covered,
-        "lowest": covered.lowest,
-    }
-
-
-def _missing(missing: Missing) -> MissingDocument:
-    return {
-        "arch": missing.arch,
-        "identifier": missing.identifier or None,
-        "member": missing.member or None,
-        "kernels": list(missing.kernels),
-        "kernel_count": missing.kernel_count,
-        "cause": missing.cause.value,
-        "functions": [
-            {"name": f.name, "kernel": f.kernel, "instructions": f.instructions, "covered": f.covered}
-            for f in missing.functions
-        ],
-        "function_count": missing.function_count,
-    }
-
-
-def _witness(witness: Witness) -> WitnessDocument:
-    return {
-        "tool": witness.tool,
-        "listed": witness.listed,
-        "rc": witness.rc,
-        "agrees": witness.agrees,
-        "reason": witness.reason,
-        "explained": witness.explained,
-    }
+    return doc.render(report, Verified)

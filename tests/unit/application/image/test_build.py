@@ -26,7 +26,7 @@ from vdbg_env.image.plan.plan import LABEL_PROOF, BuildPlan
 from vdbg_env.image.plan.planner import plan
 from vdbg_env.image.profile.request import BuildRequest
 from vdbg_env.image.render.dockerfile import step_titles
-from vdbg_env.report.build_result import build_document, build_text
+from vdbg_env.report.build_result import build_json, build_text
 
 LINES = EntrySpec(payload=cubin("k", lines=True), identifier="csrc/k.cu")
 NO_LINES = EntrySpec(payload=cubin("stale_kernel"))
@@ -106,7 +106,7 @@ def build(sample: BuildPlan, on: FakeEngine, **settings: object) -> tuple[str, s
     wanted = BuildSettings(tags=("a:1",), **settings)  # type: ignore[arg-type]
     result = build_image(sample, wanted, engine=on, tell=told.append, clock=iter([10.0, 12.5]).__next__)
     assert told
-    return build_text(result), str(build_document(result))
+    return build_text(result), build_json(result)
 
 
 def test_a_proven_image_is_labelled_with_its_proof_and_tagged(sample: BuildPlan) -> None:
@@ -118,7 +118,7 @@ def test_a_proven_image_is_labelled_with_its_proof_and_tagged(sample: BuildPlan)
     assert "proven    1 of 1 cubins with code carry line info" in text
     assert "rows cover 8 of 8 instructions of 1 function" in text
     assert "libsample.so: 1 of 1 (sm_90 1); cuobjdump agrees" in text
-    assert "'verdict': 'full'" in document
+    assert '"verdict": "full"' in document
     assert "time      2.5 s" in text
 
 

@@ -9,15 +9,17 @@ import jsonschema
 import pytest
 
 from tests.support.golden import assert_golden
-from vdbg_env.report import doctor, stored_dumps, triage, triggered_dumps
+from vdbg_env.report import build_result, doctor, stored_dumps, triage, triggered_dumps
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.codec.json_schema import json_schema
 from vdbg_env.report.core import as_json as core
 from vdbg_env.report.core import location
+from vdbg_env.report.lineinfo import as_json as verify
 from vdbg_env.report.run import as_json as run
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
+    "build-v1": (build_result.Built,),
     "core-v1": (core.Core, core.Cores),
     "doctor-v1": (doctor.DoctorDocument,),
     "dump-v1": (triggered_dumps.Triggered,),
@@ -25,6 +27,7 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "locate-v1": (location.Locations,),
     "run-v1": (run.Run,),
     "triage-v1": (triage.TriageDocument,),
+    "verify-v1": (verify.Verified,),
 }
 
 
