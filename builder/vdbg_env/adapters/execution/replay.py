@@ -14,13 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.adapters.execution.attempt_result import observation
+from vdbg_env.adapters.execution.attempt_result import OWN_FILES, observation
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.application.ports import StepRunner
 from vdbg_env.application.ports.places import RecordingHead
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.observation import Match, Observation
+from vdbg_env.record.redaction.redact_run import redact_text
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Matcher
@@ -110,14 +111,15 @@ class RecordingFolders:
 
     def player(self, folder: Path, redactor: Redactor) -> StepRunner:
         """Return what plays a recording in place of running steps."""
-        return Replay(folder.absolute())
+        return Replay(folder.absolute(), redactor)
 
 
 class Replay:
-    """A StepRunner that plays a recording."""
+    """A StepRunner that plays a recording, which others may have made: no link is followed, and all is redacted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder = folder
+        self._redactor = redactor
 
     def start(self, invocation: Invocation, directory: Path) -> ReplayedStep:
         """Copy the recorded attempt into the run; see `StepRunner.start`."""
@@ -126,7 +128,8 @@ class Replay:
             why = f"the recording {self._folder} holds no step {invocation.step!r}"
             (directory / ENDED).write_text(json.dumps({"by": "not_started", "message": why}))
         else:
-            shutil.copytree(source, directory, dirs_exist_ok=True, ignore=_not_recorded, copy_function=_link_or_copy)
+            shutil.copytree(source, directory, dirs_exist_ok=True, ignore=_not_recorded, copy_function=_copy)
+            self._redact(directory)
         return ReplayedStep(invocation, directory.resolve())
 
     def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:
@@ -136,10 +139,32 @@ class Replay:
     def _recorded(self, invocation: Invocation) -> Path | None:
         """Return the folder of this attempt, or of the last one before it."""
         home = self._folder / "steps" / invocation.step
-        attempts = sorted(int(p.name) for p in home.iterdir() if p.name.isdigit()) if home.is_dir() else []
+        attempts = sorted(int(p.name) for p in _folders(home) if p.name.isdigit())
         fitting = [n for n in attempts if n <= invocation.attempt] or attempts[:1]
-        ranks = sorted(p for p in (home / str(fitting[-1])).iterdir() if p.is_dir()) if fitting else []
+        ranks = _folders(home / str(fitting[-1])) if fitting else []
         return ranks[0] if ranks else None
+
+    def _redact(self, directory: Path) -> None:
+        """Redact the texts that a supervisor wrote; other files are masked as those of any step are."""
+        for name in OWN_FILES:
+            path = directory / name
+            if not path.is_file():
+                continue
+            try:
+                document = json.loads(path.read_bytes()) if path.suffix == ".json" else None
+            except (ValueError, RecursionError):
+                document = None
+            if isinstance(document, dict):
+                path.write_text(json.dumps(self._redactor.document(document)))
+            else:
+                redact_text(path, self._redactor)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Return the folders in a folder; a link is not one, and leads nowhere."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
 
 
 class ReplayedStep:
@@ -189,8 +214,11 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield b"".join(lines)
 
 
-def _link_or_copy(source: str, target: str) -> Any:
-    """Copy a file; a large one by reference where the file system can share its blocks."""
+def _copy(source: str, target: str) -> Any:
+    """Copy a file and its time; not its mode, which may be set-uid."""
     if os.path.exists(target):  # noqa: PTH110
         os.unlink(target)  # noqa: PTH108
-    return shutil.copy2(source, target)
+    copied = shutil.copyfile(source, target, follow_symlinks=False)
+    seen = os.stat(source, follow_symlinks=False)  # noqa: PTH116
+    os.utime(target, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    return copied
