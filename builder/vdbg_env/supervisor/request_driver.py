@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ANSWER_TIMEOUT_S = 600.0
+NO_ANSWER = (OSError, http.client.HTTPException)
 ALL_SENT, NEVER_READY, UNANSWERED, NOTHING_TO_SEND = 0, 3, 4, 5
 
 
@@ -34,13 +35,14 @@ def main(document: dict[str, Any]) -> int:
         print(f"the server was not ready at {url} after {document['ready_timeout_s']:g} s", flush=True)
         return NEVER_READY
     answers = replay(document["ready_url"], requests, document.get("concurrency", 1))
-    refused = sum(1 for status in answers if status is None)
-    failed = sum(1 for status in answers if status is not None and status >= 400)
+    unanswered = [answer for answer in answers if isinstance(answer, str)]
+    failed = sum(1 for answer in answers if isinstance(answer, int) and answer >= 400)
     print(
-        f"{len(answers)} of {len(requests)} requests sent, {failed} answered with an error, {refused} not at all",
+        f"{len(answers)} of {len(requests)} requests sent, {failed} answered with an error, {len(unanswered)} not at all"
+        + "".join(f" ({why})" for why in unanswered[-1:]),
         flush=True,
     )
-    return UNANSWERED if refused else ALL_SENT
+    return UNANSWERED if unanswered else ALL_SENT
 
 
 def read_requests(path: str) -> list[dict[str, Any]]:
@@ -56,19 +58,21 @@ def wait_until_ready(url: str, timeout_s: float) -> bool:
     """Ask `url` until it answers below 400, for `timeout_s` seconds at most."""
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
-        status = send(url, "GET", urlsplit(url).path or "/", None, timeout_s=5.0)
-        if status is not None and status < 400:
-            return True
+        try:
+            if send(url, "GET", urlsplit(url).path or "/", None, timeout_s=5.0) < 400:
+                return True
+        except NO_ANSWER:
+            pass
         time.sleep(0.2)
     return False
 
 
-def replay(base: str, requests: list[dict[str, Any]], concurrency: int) -> list[int | None]:
-    """Send the requests in order, `concurrency` at a time, and return each one's HTTP status, None for no answer.
+def replay(base: str, requests: list[dict[str, Any]], concurrency: int) -> list[int | str]:
+    """Send the requests in order, `concurrency` at a time; return the HTTP status of each, or why it has none.
 
     After three requests in a row without an answer the rest is not sent: the server is gone.
     """
-    answers: list[int | None] = []
+    answers: list[int | str] = []
     lock = threading.Lock()
     queue = iter(requests)
 
@@ -76,18 +80,21 @@ def replay(base: str, requests: list[dict[str, Any]], concurrency: int) -> list[
         while True:
             with lock:
                 request = next(queue, None)
-                if request is None or (len(answers) >= 3 and not any(answers[-3:])):
+                if request is None or (len(answers) >= 3 and all(isinstance(answer, str) for answer in answers[-3:])):
                     return
-            status = send(
-                base,
-                request.get("method", "POST"),
-                request.get("url", "/"),
-                request.get("body"),
-                headers=request.get("headers") or {},
-            )
-            print(f"{request.get('custom_id', '-')} {request.get('url')} -> {status}", flush=True)
+            try:
+                answer: int | str = send(
+                    base,
+                    request.get("method", "POST"),
+                    request.get("url", "/"),
+                    request.get("body"),
+                    headers=request.get("headers") or {},
+                )
+            except NO_ANSWER as error:
+                answer = repr(error)
+            print(f"{request.get('custom_id', '-')} {request.get('url')} -> {answer}", flush=True)
             with lock:
-                answers.append(status)
+                answers.append(answer)
 
     threads = [threading.Thread(target=work) for _ in range(max(1, concurrency))]
     for thread in threads:
@@ -105,8 +112,8 @@ def send(
     *,
     headers: Mapping[str, str] = MappingProxyType({}),
     timeout_s: float = ANSWER_TIMEOUT_S,
-) -> int | None:
-    """Send one request and return its HTTP status, or None when there was no answer."""
+) -> int:
+    """Send one request and return its HTTP status; raises one of NO_ANSWER where there is none."""
     parts = urlsplit(base)
     secure = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = secure(parts.hostname or "127.0.0.1", parts.port, timeout=timeout_s)
@@ -120,8 +127,6 @@ def send(
         while answer.read(1 << 16):
             pass
         return answer.status
-    except (OSError, http.client.HTTPException):
-        return None
     finally:
         connection.close()
 
