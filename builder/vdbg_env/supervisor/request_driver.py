@@ -37,11 +37,9 @@ def main(document: dict[str, Any]) -> int:
     answers = replay(document["ready_url"], requests, document.get("concurrency", 1))
     unanswered = [answer for answer in answers if isinstance(answer, str)]
     failed = sum(1 for answer in answers if isinstance(answer, int) and answer >= 400)
-    print(
-        f"{len(answers)} of {len(requests)} requests sent, {failed} answered with an error, {len(unanswered)} not at all"
-        + "".join(f" ({why})" for why in unanswered[-1:]),
-        flush=True,
-    )
+    sent = f"{len(answers)} of {len(requests)} requests sent, {failed} answered with an error"
+    why = f" ({unanswered[-1]})" if unanswered else ""
+    print(f"{sent}, {len(unanswered)} not at all{why}", flush=True)
     return UNANSWERED if unanswered else ALL_SENT
 
 
