@@ -8,6 +8,7 @@ text, the readers and the built-ins read the files. Programs of the host answer 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -188,7 +189,7 @@ class _Walker:
         self.looked_at.add(invocation.step)
         sight = sights[min(invocation.attempt, len(sights)) - 1]
         sight.check(invocation)
-        said = (WITNESS if VARIABLE in invocation.env and not sight.unreached else "") + sight.text
+        said = (WITNESS if VARIABLE in invocation.env and not sight.unreached else "") + _unconfigured(sight.text)
         (directory / "stderr").write_bytes(said.encode("utf-8", "surrogateescape"))
         for name, data in sight.files.items():
             (directory / name).write_bytes(data)
@@ -221,6 +222,11 @@ class _Walker:
 
     def pending(self) -> tuple[int, ...]:
         return ()
+
+
+def _unconfigured(text: str) -> str:
+    """Leave out the configuration that an engine logged: one log serves many steps, whatever each of them changes."""
+    return re.sub(r"(LLM engine \(v[^)]*\)) with config: .*", r"\1", text)
 
 
 def _no_report(_step_context: StepContext, _formats: Iterable[str]) -> tuple[str, ...]:

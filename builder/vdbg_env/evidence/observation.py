@@ -20,6 +20,7 @@ class EndedBy(StrEnum):
     WATCH = "watch"  # our watch on its output or GPU: a hang
     MATCH = "match"  # a matcher said that all is known
     STOPPED = "stopped"  # a server, stopped by us after its requests were replayed
+    DIED = "died"  # a server that returned with status 0 before anyone stopped it
     CANCEL = "cancel"  # the user
     DISK = "disk"  # the floor of free disk space
     NODE_LOST = "node_lost"  # its rank left no record
@@ -44,14 +45,12 @@ class Ended:
     def clean(self) -> bool:
         """Whether the process returned by itself with status 0, or ended as we asked it to when its work was done.
 
-        A server that returns by itself did not end well, whatever its status: that is the message of such an end.
-
         A server that is stopped may well die of the polite signal (uvicorn raises it once more when it has shut down),
         or return the status a shell makes of that; one that had to be killed was not in order.
         """
         if self.by is EndedBy.STOPPED:
             return self.code in {0, None, *(128 + number for number in _POLITE)} and self.signal in {None, *_POLITE}
-        return self.by is EndedBy.EXIT and self.code in {0, None} and self.signal is None and not self.message
+        return self.by is EndedBy.EXIT and self.code in {0, None} and self.signal is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +97,26 @@ class MemoryKills:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Requests:
+    """How the replay of recorded requests went: what was sent is answered, refused (4xx), failed, or had no end yet.
+
+    `failed` got a 5xx, a stream that broke off, or no answer; `ready` says that the server had answered before.
+    """
+
+    recorded: int = 0
+    ready: bool = False
+    sent: int = 0
+    answered: int = 0
+    refused: int = 0
+    failed: int = 0
+
+    @property
+    def told_something(self) -> bool:
+        """Whether the server worked on any of them: one that got none, or refused all, showed nothing."""
+        return self.sent > self.refused
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """All that was seen of one attempt of one step on one rank; a crash is an observation, never an exception."""
 
@@ -112,6 +131,12 @@ class Observation:
     workers: tuple[WorkerEnvironment, ...] = ()
     output_bytes: int = 0
     memory_kills: MemoryKills = MemoryKills()
+    requests: Requests | None = None  # None where none were to be sent
     directory: str = ""
     held_by: str = ""  # what held its processes in case the supervisor was killed; "" in records made before
     notes: tuple[str, ...] = ()
+
+    @property
+    def went_well(self) -> bool:
+        """Whether it ended well, and answered every request that it had to answer."""
+        return self.ended.clean and not (self.requests and self.requests.failed)

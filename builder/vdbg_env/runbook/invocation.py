@@ -17,7 +17,7 @@ OURS: Mapping[str, str] = {"SPT_NOENV": "1"}
 class Invocation:
     """One start of one step. `env` is a delta: a value sets, None unsets; `argv` stays a list to the end.
 
-    Without a `driver` the command runs to its end.
+    Without a `driver` the command runs to its end; a `server` has none while it is well.
     """
 
     step: str
@@ -32,6 +32,7 @@ class Invocation:
     matchers: tuple[Matcher, ...] = ()
     artifacts: tuple[ArtifactRule, ...] = ()
     driver: ServerDriver | None = None
+    server: bool = False
     verify_env: bool = True
 
 

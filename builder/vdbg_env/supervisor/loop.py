@@ -49,11 +49,11 @@ class Supervisor:
         self._memory_kills = MemoryKills()
         self._ending = Ending(job.directory, self._redactor)
         self._helpers = Helpers(job)
-        self._server = DrivenServer(job, self._helpers)
         self._hang = HangActions(job, self._helpers, self._redactor)
         self._watch = HangWatch(job)
         self._growing = GrowingFiles(job.directory, job.growing)
         self._streams = Streams(job, self._redactor, self._watch.output, self._must_end)
+        self._server = DrivenServer(job, self._helpers, self._watch.progress)
         self._phase = Phase.RUNNING
         self._phase_until = 0.0
         self._timeout_at = float("inf")
@@ -211,7 +211,7 @@ class Supervisor:
             self._end(EndReason("timeout", f"still running after {self._job.timeout_s:g} s"), now)
         elif self._stop_at is not None and now >= self._stop_at:
             self._end(EndReason("match", "a matcher said that all is known"), now)
-        elif server and server.by == "stopped":
+        elif server and server.by != "watch":
             self._end(server, now)
         elif stuck := server or (EndReason("watch", hang) if hang else None):
             self._verdict = stuck
@@ -271,6 +271,7 @@ class Supervisor:
                 "core": bool(status is not None and os.WIFSIGNALED(status) and os.WCOREDUMP(status)),
                 **self._streams.summary(),
                 "workers": [self._worker(*one) for one in (census.workers() if census else [])],
+                "requests": self._server.requests,
                 "hang": self._hang.ran,
                 "memory_kills": self._memory_kills.since(),
                 "held_by": self._tree.held_by,

@@ -110,6 +110,7 @@ def _observation(invocation: Invocation, directory: Path, document: dict[str, An
             "workers": document.get("workers", []),
             "output_bytes": sum(s["bytes"] for n, s in document.get("output", {}).items() if n != "kernel.log"),
             "memory_kills": document.get("memory_kills", {}),
+            "requests": document.get("requests"),
             "directory": str(directory.relative_to(directory.parents[3])),
             "held_by": document.get("held_by", ""),
             "notes": list(_notes(document)),

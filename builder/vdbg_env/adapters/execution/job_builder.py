@@ -16,8 +16,6 @@ from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.record.redaction.secrets import as_literals, secret_values
 from vdbg_env.runbook.invocation import OURS, Invocation
 from vdbg_env.runbook.model import HangAction, Matcher, ServerDriver
-from vdbg_env.runbook.workload.recognise import recognise
-from vdbg_env.runbook.workload.server_address import url_of_server
 from vdbg_env.supervisor.job import HangCommand, Job, MatcherSpec
 from vdbg_env.supervisor.processes.cgroups import KINDS
 from vdbg_env.supervisor.watch import helpers
@@ -106,8 +104,8 @@ def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> 
         pseudonym_key=settings.pseudonyms.key.hex() if settings.pseudonyms else "",
         pseudonym_hosts=settings.pseudonyms.hosts if settings.pseudonyms else (),
         disk_floor=settings.disk_floor,
-        driver=_driver(invocation.driver, invocation.argv, settings) if invocation.driver else (),
-        server=invocation.driver is not None or recognise(invocation.argv).command == "serve",
+        driver=_driver(invocation.driver, settings) if invocation.driver else (),
+        server=invocation.server,
         cgroups=settings.cgroups,
     )
 
@@ -123,9 +121,9 @@ def _matcher(matcher: Matcher) -> MatcherSpec:
     )
 
 
-def _driver(driver: ServerDriver, argv: tuple[str, ...], settings: StepSettings) -> tuple[str, ...]:
+def _driver(driver: ServerDriver, settings: StepSettings) -> tuple[str, ...]:
     document = {
-        "ready_url": url_of_server(driver.ready.http, argv),
+        "ready_url": driver.ready.http,
         "ready_timeout_s": driver.ready.timeout_s,
         "replay": str(settings.cwd / driver.replay),
     }

@@ -29,6 +29,8 @@ def ended(end: Ended | None) -> str:
             text = "ended by us: all was known"
         case EndedBy.STOPPED:
             text = "a server, stopped by us after its requests"
+        case EndedBy.DIED:
+            text = f"a server that ended by itself, exit status {end.code or 0}"
         case EndedBy.CANCEL:
             text = "cancelled"
         case EndedBy.DISK:

@@ -9,6 +9,7 @@ from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
 from vdbg_env.runbook.expressions.cel import Names, Value
 from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts, StepRecord, StepResult
+from vdbg_env.runbook.workload import server
 from vdbg_env.runbook.workload.inputs import Inputs
 from vdbg_env.runbook.workload.recognise import Workload
 
@@ -16,8 +17,9 @@ Moment = Literal["before", "attempt", "after"]
 """Before a step is started, after one of its attempts, and when its outcomes are judged."""
 
 _HOST: Names = dict.fromkeys(("on", "tools", "gpus", "driver", "cuda", "vllm", "torch", "interactive", "data_dir"))
-_WORKLOAD: Names = dict.fromkeys(("kind", "python", "vllm", "command", "ranks", "eager", "argv"))
+_WORKLOAD: Names = dict.fromkeys(("kind", "python", "vllm", "command", "ranks", "eager", "argv", "url"))
 _ENDED: Names = dict.fromkeys(("by", "code", "signal", "core", "clean"))
+_REQUESTS: Names = dict.fromkeys(("recorded", "ready", "sent", "answered", "refused", "failed"))
 _MATCH: Names = {**dict.fromkeys(("count", "text", "line", "attempts")), "groups": None}
 _ARTIFACT: Names = dict.fromkeys(("count", "size", "paths"))
 
@@ -37,6 +39,7 @@ def names(runbook: Runbook, step: Step, moment: Moment) -> Names:
         here["matched"] = dict.fromkeys(_matchers(runbook, step), _MATCH)
         here["artifacts"] = dict.fromkeys(step.artifacts, _ARTIFACT)
         here["attempts"] = None
+        here["requests"] = _REQUESTS
     if moment == "after":
         here["results"] = _result_names(runbook, step)
     return here
@@ -85,8 +88,11 @@ def values_before(runbook: Runbook, inputs: Inputs, facts: Facts, trail: Sequenc
 
 def values_of_attempts(step: Run, observations: Sequence[Observation]) -> dict[str, Data]:
     """Return what conditions see of the attempts so far; how it ended is that of the last attempt's first failure."""
+    requests = _requests(observations)
+    ended = _ended(first_failure(observations), well=not requests["failed"])
     return {
-        "ended": _ended(first_failure(observations)),
+        "ended": ended,
+        "requests": requests,
         "matched": _matched(observations),
         "artifacts": {name: _artifacts(name, observations) for name in step.artifacts},
         "attempts": len({x.attempt for x in observations}),
@@ -109,7 +115,7 @@ def first_failure(observations: Sequence[Observation]) -> Ended | None:
         return None
     last = max(x.attempt for x in observations)
     ranks = sorted((x for x in observations if x.attempt == last), key=lambda x: (x.duration_s, x.rank))
-    failed = [x.ended for x in ranks if not x.ended.clean]
+    failed = [x.ended for x in ranks if not x.went_well]
     causes = [ended for ended in failed if not _victim(ended)]
     return (causes or failed or [ranks[0].ended])[0]
 
@@ -141,6 +147,7 @@ def _workload(known: Workload) -> Data:
         "ranks": known.ranks,
         "eager": known.eager,
         "argv": list(known.argv),
+        "url": server.url(known.argv),
     }
 
 
@@ -214,7 +221,18 @@ def _record(step: Step, trail: Sequence[StepRecord]) -> Data:
     }
 
 
-def _ended(ended: Ended | None) -> Data:
+def _requests(observations: Sequence[Observation]) -> dict[str, Data]:
+    """Return the counts of the last attempt, over its ranks; all are 0 where no requests were to be sent."""
+    last = max((x.attempt for x in observations), default=0)
+    replays = [x.requests for x in observations if x.attempt == last and x.requests is not None]
+    counts: dict[str, Data] = {
+        name: sum(getattr(x, name) for x in replays) for name in ("recorded", "sent", "answered", "refused", "failed")
+    }
+    return {**counts, "ready": any(x.ready for x in replays)}
+
+
+def _ended(ended: Ended | None, *, well: bool = True) -> Data:
+    """Return how it ended; `clean` needs a `well` server too, none of whose requests failed."""
     if ended is None:
         return {"by": "", "code": None, "signal": None, "core": False, "clean": False}
     return {
@@ -222,7 +240,7 @@ def _ended(ended: Ended | None) -> Data:
         "code": ended.code,
         "signal": ended.signal,
         "core": ended.core,
-        "clean": ended.clean,
+        "clean": ended.clean and well,
     }
 
 

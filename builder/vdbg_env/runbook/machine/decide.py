@@ -10,10 +10,23 @@ from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.expressions import scope, template
 from vdbg_env.runbook.expressions.cel import ExpressionFailed, Names, Value, compile_condition
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.model import ArgvOverlay, Builtin, Command, Manual, Ready, Run, ServerDriver, Step, Uses
+from vdbg_env.runbook.model import (
+    ArgvOverlay,
+    Builtin,
+    Command,
+    Data,
+    Manual,
+    Matcher,
+    Ready,
+    Run,
+    ServerDriver,
+    Step,
+    Uses,
+)
 from vdbg_env.runbook.state import AskPerson, Decision, RunState, RunStep, UseBuiltin
-from vdbg_env.runbook.workload import engine_args
+from vdbg_env.runbook.workload import effective, engine_args, server
 from vdbg_env.runbook.workload.overlay import overlaid_argv, overlaid_env
+from vdbg_env.runbook.workload.recognise import recognise
 
 
 def why_skipped(state: RunState, step: Step) -> str | None:
@@ -90,9 +103,12 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
         remove=step.argv.remove,
         wrap=_words(step.argv.wrap, names, values),
     )
-    argv, hook = _engine_args(state, step, base, names, values)
+    arguments = filled_engine_args(step, names, values)
+    argv, hook = _engine_args(state, arguments, base)
     env = overlaid_env(command.env, hook, step.env)
     matchers = {**state.runbook.matchers, **step.matchers}
+    driver = _driver(command, names, values)
+    serves = driver is not None or recognise(base).serves
     invocation = Invocation(
         step=step.id,
         attempt=1,
@@ -103,9 +119,10 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
         kill=step.kill,
         watch=step.watch,
         output=step.output,
-        matchers=(*matchers.values(), *((engine_args.WITNESS,) if hook else ())),
+        matchers=(*matchers.values(), *_own_matchers(arguments, plugged=bool(hook), serves=serves)),
         artifacts=tuple(step.artifacts.values()),
-        driver=_driver(command, names, values),
+        driver=driver,
+        server=serves,
         verify_env=step.verify_env,
     )
     readers = tuple(filled_builtin(reader, names, values) for reader in step.readers)
@@ -122,14 +139,25 @@ def _nameless(env: Mapping[str, str | None]) -> dict[str, str | None]:
     return {name: value and value.replace("%h", "host") for name, value in env.items()}
 
 
-def _engine_args(
-    state: RunState, step: Run, argv: tuple[str, ...], names: Names, values: dict[str, Value]
-) -> tuple[tuple[str, ...], Mapping[str, str | None]]:
-    """Deliver a step's engine arguments as flags where the workload takes flags, through the plug-in elsewhere."""
-    if not step.engine_args:
-        return argv, {}
+def _own_matchers(arguments: Mapping[str, Data], *, plugged: bool, serves: bool) -> tuple[Matcher, ...]:
+    """Return what the engine looks for on its own account: what a step is not judged without."""
+    of_server = (server.STARTED, server.TRACEBACK) if serves else ()
+    return (*effective.matchers(arguments), *((engine_args.WITNESS,) if plugged else ()), *of_server)
+
+
+def filled_engine_args(step: Run, names: Names, values: dict[str, Value]) -> dict[str, Data]:
+    """Return the final engine arguments of a step; raises ExpressionFailed."""
     arguments = template.fill(dict(step.engine_args), names, values)
     assert isinstance(arguments, dict)
+    return arguments
+
+
+def _engine_args(
+    state: RunState, arguments: Mapping[str, Data], argv: tuple[str, ...]
+) -> tuple[tuple[str, ...], Mapping[str, str | None]]:
+    """Deliver a step's engine arguments as flags where the workload takes flags, through the plug-in elsewhere."""
+    if not arguments:
+        return argv, {}
     if state.inputs.workload.kind == "vllm":
         return engine_args.as_flags(argv, arguments), {}
     facts = state.facts

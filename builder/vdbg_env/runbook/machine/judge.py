@@ -15,12 +15,14 @@ from vdbg_env.evidence.system.memory_kill import memory_kill_findings
 from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.runbook.expressions import scope, template
 from vdbg_env.runbook.expressions.cel import ExpressionFailed, Names, Value, compile_condition
+from vdbg_env.runbook.machine.decide import filled_engine_args
 from vdbg_env.runbook.model import Data, End, Manual, Next, Outcome, Run, Status, Step, ToRunbook, Uses
 from vdbg_env.runbook.state import RunState, RunStep, StepRecord, StepResult
-from vdbg_env.runbook.workload import engine_args
+from vdbg_env.runbook.workload import effective, engine_args, server
 
 _UNKNOWN_FACTOR = 0.7  # more likely than not the variable arrived, and so below every finding that saw it arrive
 _WITHOUT_DELTA = {HowKnown.GPU_CORE, HowKnown.SANITIZER}  # what these show is true whatever the step's settings were
+_SAYS_WELL = {Status.NOT_REPRODUCED, Status.PASS}
 _LOCATION = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?: in (?P<function>.+))?", re.DOTALL)
 
 
@@ -62,8 +64,10 @@ class _Judge:
     def record(self) -> StepRecord:
         """Return the record; a step whose own work failed has the outcome `error`, whatever its text says."""
         self.values["results"] = results = self._results()
-        failure = self.result.error or self._never_ran() or self._overlay_lost()
+        failure = self.result.error or self._never_ran() or self._overlay_lost() or self._undone()
         outcome = self._error_outcome() if failure else self._first_that_holds()
+        if not failure and (failure := self._no_request(outcome)):
+            outcome = self._error_outcome()
         message = failure or self._text(outcome.message)
         observations = self.result.observations
         # Of a step that tried nothing only an `error` outcome can speak: the others judge what was not seen.
@@ -187,6 +191,42 @@ class _Judge:
         if ended and ended.by in {EndedBy.NOT_STARTED, EndedBy.DISK, EndedBy.ENGINE_LOST}:
             return ended.message or f"the step did not run to its end ({ended.by.value})"
         return None
+
+    def _no_request(self, outcome: Outcome) -> str | None:
+        """Say why a server that was to be sent requests has shown nothing: none arrived, or it refused each.
+
+        A failure that showed at the start counts all the same; that no failure showed, or that the server is silent,
+        says nothing then.
+        """
+        decision = self.state.decision
+        if not isinstance(decision, RunStep) or decision.invocation.driver is None:
+            return None
+        replays = [x.requests for x in self.result.observations if x.requests is not None]
+        if not replays or any(x.told_something for x in replays):
+            return None
+        started = any(server.STARTED.name in x.matched for x in self.result.observations)
+        if outcome.status not in _SAYS_WELL and not (started and outcome.status is Status.HANG):
+            return None
+        if refused := replays[-1].refused:
+            return (
+                f"the server refused all {refused} requests (status 4xx): they are for another model, or another path"
+            )
+        if not replays[-1].recorded:
+            return f"{decision.invocation.driver.replay} has no request in it"
+        where = f"nothing answered at {decision.invocation.driver.ready.http}"
+        return f"no request was sent: {where}" + ("; the server is up, -i url=URL says where" if started else "")
+
+    def _undone(self) -> str | None:
+        """Say which engine argument of the step vLLM put back: such a step has tried nothing."""
+        if not isinstance(self.step, Run) or not self.step.engine_args:
+            return None
+        names = scope.names(self.state.runbook, self.step, "before")
+        try:
+            asked = filled_engine_args(self.step, names, self.values)
+        except ExpressionFailed as error:
+            self.notes.append(str(error))
+            return None
+        return "; ".join(dict.fromkeys(effective.undone(asked, self.result.observations))) or None
 
     def _overlay_lost(self) -> str | None:
         """Say which part of the step's delta did not reach the workload: such a step has tried nothing."""

@@ -27,6 +27,7 @@ from vdbg_env.runbook.state import (
     Verdict,
 )
 from vdbg_env.runbook.verdict import conclude
+from vdbg_env.runbook.workload import server
 from vdbg_env.runbook.workload.inputs import Inputs
 
 MAX_VISITS = 25  # of one step: only a person's answers can lead back, and this many are no progress
@@ -63,8 +64,8 @@ def again(state: RunState, observations: Sequence[Observation]) -> bool:
     decision = state.decision
     assert isinstance(decision, RunStep), "only a run step is repeated"
     done = len({x.attempt for x in observations})
-    if done >= decision.repeat.count or any(x.ended.by is EndedBy.NOT_STARTED for x in observations):
-        return False  # what could not be started at all has nothing to show to a second attempt
+    if done >= decision.repeat.count or any(_will_not_start(x) for x in observations):
+        return False
     step = state.runbook.step(decision.invocation.step)
     assert isinstance(step, Run)
     if decision.repeat.until is None:
@@ -77,6 +78,15 @@ def again(state: RunState, observations: Sequence[Observation]) -> bool:
         return not compile_condition(decision.repeat.until, scope.names(state.runbook, step, "attempt")).holds(values)
     except ExpressionFailed:
         return True  # what was asked for has not been seen; judging the outcome notes the reason
+
+
+def _will_not_start(seen: Observation) -> bool:
+    """Say whether a second attempt has nothing to show: it cannot be started, or a server's start raised an error."""
+    if seen.ended.by is EndedBy.NOT_STARTED:
+        return True
+    ready = server.STARTED.name in seen.matched or (seen.requests is not None and seen.requests.ready)
+    raised = seen.ended.by is EndedBy.EXIT and seen.ended.code and server.TRACEBACK.name in seen.matched
+    return bool(raised) and not ready
 
 
 def cut_short(state: RunState, why: str, *, out_of_time: bool = False) -> tuple[RunState, Finish]:

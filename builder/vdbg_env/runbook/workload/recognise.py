@@ -19,6 +19,8 @@ _CHOOSERS = {"uv", "uvx", "poetry", "pixi", "conda", "sudo"}  # whose Python is 
 _VLLM_COMMANDS = {"serve", "bench", "chat", "complete", "run-batch", "launch"}
 _ENGINE_COMMANDS = {"serve", "bench", "run-batch", "launch"}
 _VLLM_MODULES = ("vllm.entrypoints.",)
+_SERVER_COMMANDS = {"serve", "launch"}
+_SERVER_MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server", "sglang.launch_server")
 _BENCHES_OF_A_SERVER = {"serve"}  # `vllm bench serve` is a client: engine flags mean nothing to it
 
 
@@ -41,6 +43,11 @@ class Workload:
     def python(self) -> bool:
         """Whether a Python interpreter runs it."""
         return self.kind != "program"
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a server, which never ends by itself while it is well."""
+        return self.command in _SERVER_MODULES or (self.kind == "vllm" and self.command in _SERVER_COMMANDS)
 
 
 def recognise(argv: tuple[str, ...]) -> Workload:

@@ -68,9 +68,13 @@ class HangWatch:
     def output(self, data: bytes) -> None:
         """Take what was printed."""
         if self._progress.shown_by(data):
-            self.last_progress, self._waiting = time.monotonic(), b""
+            self.progress()
         else:
             self._waiting = data.strip().rpartition(b"\n")[2]
+
+    def progress(self) -> None:
+        """Take note of progress that is known otherwise than by output."""
+        self.last_progress, self._waiting = time.monotonic(), b""
 
     def gpu(self, data: bytes) -> None:
         """Take what the probe printed: one line per GPU, its last number the load in percent."""

@@ -1,32 +1,41 @@
-"""Follow the driver of a server: were requests sent, were they answered, did the server end by itself."""
+"""Follow the driver of a server: how its requests went, did the server end by itself, when is it to be stopped."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.phase import EndReason
 from vdbg_env.supervisor.watch.helpers import Helpers
 
-ALL_SENT, UNANSWERED = 0, 4  # exit statuses of request_driver, which is a separate program
-OWN_END_S = 30.0  # for a server that no longer answers to end by itself
+ALL_SENT, NEVER_READY, UNANSWERED = 0, 3, 4  # exit statuses of request_driver, which is a program of its own
 
 
 class DrivenServer:
-    """The server of a step and the helper that sends it requests, where the step has one."""
+    """The server of a step and the helper that sends it requests; `progress` is called for each that is answered.
 
-    def __init__(self, job: Job, helpers: Helpers) -> None:
+    A server whose engine has died answers with errors, shuts itself down and may end with status 0 (vLLM 0.32.0). So
+    after a request that failed it gets its grace to end by itself: its own end says more than ours.
+    """
+
+    def __init__(self, job: Job, helpers: Helpers, progress: Callable[[], None]) -> None:
         self._job = job
         self._helpers = helpers
-        self._output: list[bytes] = []
+        self._progress = progress
+        self._rest = b""
+        self._complaint = b""
+        self._counts: dict[str, Any] = {}
         self._verdict: EndReason | None = None
         self._due = 0.0
 
     def start(self) -> None:
-        """Start the driver."""
+        """Start the driver where there is one."""
         if self._job.driver:
-            problem = self._helpers.start(self._job.driver, self._output.append, self._ended, float("inf"))
+            problem = self._helpers.start(self._job.driver, self._take, self._ended, float("inf"))
             if problem:
                 self._verdict = EndReason("not_started", f"no request could be sent: {problem}")
 
@@ -36,19 +45,37 @@ class DrivenServer:
 
     def own_end(self, status: int | None) -> EndReason:
         """Return how a workload ended that was not asked to: no end of a server by itself is a good one."""
-        by = "exit" if status is not None and os.WIFEXITED(status) else "signal"
-        if self._verdict and self._verdict.by == "watch":
-            return EndReason(by, self._verdict.message)
+        if status is None or not os.WIFEXITED(status):
+            return EndReason("signal")
         # `vllm serve` returns 0 after every crash once it was ready.
-        return EndReason(by, "the server ended by itself" if self._job.server and status == 0 else None)
+        return EndReason("died", "before it was stopped") if self._job.server and status == 0 else EndReason("exit")
+
+    @property
+    def requests(self) -> dict[str, Any] | None:
+        """How the requests went so far, None where none are to be sent."""
+        return {n: x for n, x in self._counts.items() if n != "message"} if self._job.driver else None
+
+    def _take(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            try:
+                counts = json.loads(line)
+            except ValueError:
+                self._complaint = line  # the last line of a traceback is the one that says what went wrong
+                continue
+            if counts["answered"] > self._counts.get("answered", 0):
+                self._progress()
+            self._counts = counts
 
     def _ended(self, code: int) -> None:
-        last = b"".join(self._output).strip().rpartition(b"\n")[2].decode("utf-8", "replace")
+        said = self._counts.get("message") or self._complaint.decode("utf-8", "replace")
         if code == ALL_SENT:
-            self._verdict = EndReason("stopped", last)
+            self._verdict = EndReason("stopped", said)
+        elif code == NEVER_READY:
+            self._verdict = EndReason("timeout", said)
         elif code == UNANSWERED:
-            # It may be about to die of what keeps it from answering: its own end says more than ours.
-            self._verdict = EndReason("watch", f"the server stopped answering: {last}")
-            self._due = time.monotonic() + OWN_END_S
+            self._verdict = EndReason("watch", f"the server stopped answering: {said}")
         else:
-            self._verdict = EndReason("not_started", f"no request could be sent: {last}")
+            self._verdict = EndReason("not_started", f"no request could be sent: {said}")
+        if self._counts.get("failed"):
+            self._due = time.monotonic() + self._job.grace_s

@@ -69,7 +69,7 @@ def test_the_command_line_prints_plan_and_document(tmp_path: object) -> None:
 def test_a_sensitive_input_is_masked_in_the_plan() -> None:
     wanted = changed(RUNBOOK.inputs["url"], sensitive=True)
     runbook = changed(RUNBOOK, inputs={**RUNBOOK.inputs, "url": wanted})
-    document = plan.as_json(plan.plan(runbook, final_inputs(runbook, {}, ("x",), {}), FACTS))
+    document = plan.as_json(plan.plan(runbook, final_inputs(runbook, {"url": "http://h:1"}, ("x",), {}), FACTS))
     inputs = document["inputs"]
     assert isinstance(inputs, dict)
     assert inputs["url"] == "***"

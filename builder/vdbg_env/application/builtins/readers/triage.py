@@ -49,7 +49,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
     for attempt in attempts:
         ranks = [seen for seen in context.observations if seen.attempt == attempt and seen.ended.by not in _OURS]
         logs = [log for seen in ranks for log in _evidence(context, seen.directory)]
-        if any(not seen.ended.clean for seen in ranks) or any(log.cascades for log in logs):
+        if any(not seen.went_well for seen in ranks) or any(log.cascades for log in logs):
             verdict = judge(logs, _book().classes)
             return BuiltinResult(results=_results(verdict), notes=verdict.notes)
     return BuiltinResult()

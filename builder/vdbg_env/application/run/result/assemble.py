@@ -208,7 +208,7 @@ def _reproduced(seen: Observation, record: StepRecord | None) -> bool | None:
         return False if record.outcome is Status.NOT_REPRODUCED else None
     if record.reproduced >= record.attempts:
         return True
-    return not seen.ended.clean
+    return not seen.went_well
 
 
 def _evidence(observations: Sequence[Observation]) -> tuple[Match, ...]:

@@ -1,0 +1,146 @@
+"""A server under the real supervisor, with recorded requests: what is counted, and who ended it.
+
+The stand-ins behave as vLLM 0.32.0 did when its worker died (CPU backend, 2026-11-22): the request that met the fault
+and those after it are answered with 500, the server shuts itself down a second later, and its exit status is 0.
+"""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.steps import ENV, python, seen
+from vdbg_env.evidence.observation import EndedBy, Observation, Requests
+from vdbg_env.evidence.system.not_started import not_started_findings
+from vdbg_env.runbook.model import KillPolicy, Ready, ServerDriver, Watch
+from vdbg_env.supervisor import request_driver
+from vdbg_env.supervisor.watch import server
+
+SERVER = """
+import http.server, os, threading, time
+KEY = 'Bearer ' + os.environ.get('VLLM_API_KEY', '')
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(200)
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers['Content-Length'])).decode()
+        print('got', self.path, body, self.headers['X-Tag'], self.headers['Authorization'] == KEY, flush=True)
+        {answer}
+    def answer(self, status, body=b''):
+        self.send_response(status)
+        self.send_header('Content-Length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words):
+        pass
+http.server.ThreadingHTTPServer(('127.0.0.1', {port}), Handler).serve_forever()
+"""
+DEAD_ENGINE = "self.answer(500); threading.Timer(0.3, os._exit, (0,)).start()"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def driven(
+    tmp_path: Path, answer: str, *, grace_s: float = 0.4, requests: int = 3, key: str = "", **fields: Any
+) -> Observation:
+    lines = [{"url": "/v1/completions", "body": {"prompt": i}, "headers": {"X-Tag": "t"}} for i in range(requests)]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    port = free_port()
+    driver = ServerDriver(ready=Ready(http=f"http://127.0.0.1:{port}/health", timeout_s=10), replay="requests.jsonl")
+    code = SERVER.format(answer=answer, port=port)
+    return seen(
+        tmp_path,
+        python(code, driver=driver, server=True, kill=KillPolicy(grace_s=grace_s), **fields),
+        env={**ENV, "VLLM_API_KEY": key},
+    )
+
+
+def stdout(tmp_path: Path) -> bytes:
+    return (tmp_path / "run/steps/step/1/localhost-0/stdout").read_bytes()
+
+
+def test_a_server_is_driven_and_then_stopped(tmp_path: Path) -> None:
+    found = driven(tmp_path, "self.answer(200)", key="sk-local-11223344")
+    assert found.ended.by is EndedBy.STOPPED
+    assert found.ended.message == "3 of 3 requests sent, 3 answered"
+    assert found.requests == Requests(recorded=3, ready=True, sent=3, answered=3)
+    assert found.went_well
+    assert stdout(tmp_path).count(b" t True\n") == 3
+
+
+def test_a_server_whose_engine_died_ended_by_itself_and_not_well(tmp_path: Path) -> None:
+    found = driven(tmp_path, DEAD_ENGINE, grace_s=10.0)
+    assert (found.ended.by, found.ended.code) == (EndedBy.DIED, 0)
+    assert not found.ended.clean
+    assert found.requests is not None
+    assert found.requests.answered == 0
+    assert found.requests.failed >= 1
+
+
+def test_a_server_that_answers_errors_and_stays_is_stopped_and_not_well(tmp_path: Path) -> None:
+    found = driven(tmp_path, "self.answer(500)")
+    assert found.ended.by is EndedBy.STOPPED
+    assert found.ended.message == "3 of 3 requests sent, 0 answered, 3 failed"
+    assert not found.went_well
+
+
+def test_a_stream_that_breaks_off_with_an_error_has_failed(tmp_path: Path) -> None:
+    streamed = (
+        'self.answer(200, b\'data: {"choices": []}\\n\\ndata: {"error": {"code": 500}}\\n\\ndata: [DONE]\\n\\n\')'
+    )
+    found = driven(tmp_path, streamed, requests=1)
+    assert found.requests == Requests(recorded=1, ready=True, sent=1, failed=1)
+
+
+def test_a_request_for_another_model_is_refused_and_has_not_failed(tmp_path: Path) -> None:
+    found = driven(tmp_path, "self.answer(404)")
+    assert found.requests == Requests(recorded=3, ready=True, sent=3, refused=3)
+    assert not found.requests.told_something
+
+
+def test_a_server_that_returns_without_any_request_has_died_too(tmp_path: Path) -> None:
+    found = seen(tmp_path, python("pass", server=True))
+    assert found.ended.by is EndedBy.DIED
+    assert found.requests is None
+
+
+def test_a_server_that_never_gets_ready_is_out_of_time(tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text('{"url": "/v1/completions"}\n')
+    url = f"http://127.0.0.1:{free_port()}/health"
+    driver = ServerDriver(ready=Ready(http=url, timeout_s=0.5), replay="one.jsonl")
+    found = seen(tmp_path, python("import time; time.sleep(60)", driver=driver))
+    assert found.ended.by is EndedBy.TIMEOUT
+    assert found.ended.message == f"the server was not ready after 0.5 s: nothing answered at {url}"
+    assert found.requests == Requests(recorded=1)
+
+
+def test_a_server_that_lives_and_stops_answering_hangs(tmp_path: Path) -> None:
+    found = driven(tmp_path, "self.connection.close()", watch=Watch(on_hang=("stacks",)))
+    assert found.ended.by is EndedBy.WATCH
+    why = "the server stopped answering: 3 of 3 requests sent, 0 answered, 3 failed (RemoteDisconnected("
+    assert str(found.ended.message).startswith(why)
+    assert found.notes == ("on hang: stacks",)
+
+
+@pytest.mark.parametrize("recording", [None, "", "[1]\n"])
+def test_a_recording_without_requests_is_an_error_of_ours(tmp_path: Path, recording: str | None) -> None:
+    if recording is not None:
+        (tmp_path / "requests.jsonl").write_text(recording)
+    driver = ServerDriver(ready=Ready(http="http://127.0.0.1:1/health", timeout_s=5), replay="requests.jsonl")
+    found = seen(tmp_path, python("import time; time.sleep(60)", driver=driver))
+    assert found.ended.by is EndedBy.NOT_STARTED
+    (finding,) = not_started_findings((found,))
+    assert finding.message.startswith("no request could be sent: ")
+    assert "requests.jsonl" in finding.message
+
+
+def test_the_driver_ends_as_the_supervisor_reads_it() -> None:
+    theirs = (server.ALL_SENT, server.NEVER_READY, server.UNANSWERED)
+    assert theirs == (request_driver.ALL_SENT, request_driver.NEVER_READY, request_driver.UNANSWERED)
