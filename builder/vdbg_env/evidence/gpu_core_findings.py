@@ -1,4 +1,4 @@
-"""Turns what a GPU core dump holds into findings: its faults, or, where there is none, where a hang stands."""
+"""Turn the content of a GPU core dump into findings: its faults, or, without a fault, where a hang is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REBUILD = "build with line info, and run this again in that image: vdbg-env bui
 def gpu_core_findings(
     faults: Sequence[Fault], groups: Sequence[WarpGroup], artifact: str | None = None
 ) -> tuple[Finding, ...]:
-    """Return a finding for each fault; without faults, one that says where the warps stand; none for an empty core."""
+    """Return a finding for each fault; without faults, one that says where the warps are; none for an empty core."""
     if faults:
         return tuple(_fault(fault, artifact) for fault in faults)
     return (_hang(groups, artifact),) if groups else ()
@@ -84,7 +84,7 @@ def _next(chain: Chain, artifact: str | None) -> str:
 
 
 def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
-    """Blame the warps that do not wait: those at a barrier wait for somebody, and that is who runs on."""
+    """Blame the warps that do not wait: those at a barrier wait for the ones that still run."""
     waiting = [s for s in groups if s.barrier or s.state.startswith(("blocked", "waiting"))]
     running = [s for s in groups if s not in waiting]
     suspect = running[0] if running else groups[0]

@@ -44,5 +44,5 @@ _MAKERS: tuple[tuple[str, Maker], ...] = (
 
 
 def maker_of(kernel: str) -> Maker | None:
-    """Return who made a kernel by its demangled name, None where the name gives nobody away."""
+    """Return who made a kernel by its demangled name, None if the name does not show it."""
     return next((maker for pattern, maker in _MAKERS if re.search(pattern, kernel)), None)

@@ -46,7 +46,7 @@ class Ended:
         """Whether the process returned by itself with status 0, or ended as we asked it to when its work was done.
 
         A server that is stopped may well die of the polite signal (uvicorn raises it once more when it has shut down),
-        or return the status a shell makes of that; one that had to be killed was not in order.
+        or return the status that a shell gives for it; one that had to be killed was not in order.
         """
         if self.by is EndedBy.STOPPED:
             return self.code in {0, None, *(128 + number for number in _POLITE)} and self.signal in {None, *_POLITE}
@@ -90,7 +90,7 @@ class WorkerEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryKills:
-    """How many processes the kernel ended for lack of memory meanwhile: in the step's cgroup, on its whole machine."""
+    """How many processes were OOM-killed during the attempt: in the step's cgroup, on its whole machine."""
 
     cgroup: int = 0
     machine: int = 0

@@ -1,8 +1,8 @@
-"""Weighs all findings of a run against each other, by small rules in a fixed order.
+"""Weigh all findings of a run against each other, by small rules in a fixed order.
 
-Each source has its own reader, and each reader says how sure it is by itself. Here stands what one source says about
-another: two that name the same line make it surer, a broken GPU explains a software fault away, a stack taken after
-the fact is only a hint. The figures are judgements, kept in one place so that they can be argued with.
+Each source has its own reader, and each reader says how sure it is by itself. These rules weigh one source against
+another: two that name the same line make it surer, a broken GPU explains a software fault, a stack taken after the
+fact is only a hint. The figures are judgements, kept in one place for review.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Rule = Callable[[Sequence[Finding]], Sequence[Finding]]
 
 
 def judge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings of a run by falling confidence, the graver first among equals, each fault once.
+    """Return the findings of a run by falling confidence, the more severe first among equals, each fault once.
 
-    Warnings of the machine alone come last.
+    Warnings of the machine alone are last.
     """
     weighed: Sequence[Finding] = tuple(findings)
     for rule in RULES:
@@ -46,7 +46,7 @@ def judge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def is_backdrop(finding: Finding) -> bool:
-    """Whether a finding warns of the machine alone: sure as it is, it explains no failure that was seen.
+    """Return whether a finding warns of the machine only: sure as it is, it explains no failure that was seen.
 
     A command that could not be started is no such warning: nothing else of the run counts before it is.
     """
@@ -65,7 +65,7 @@ def one_of_each(findings: Sequence[Finding]) -> Sequence[Finding]:
 
 
 def one_fault_once(findings: Sequence[Finding]) -> Sequence[Finding]:
-    """Join findings of one kind that name one place, keeping the one that tells most of it."""
+    """Join findings of one kind that name one place, keeping the most detailed one."""
     kept: list[Finding] = []
     for finding in sorted(findings, key=lambda f: (-len(f.chain), f.kernel is None, -f.confidence)):
         same = next((k for k in kept if k.how_known is finding.how_known and _same_place(k, finding)), None)
@@ -77,7 +77,7 @@ def one_fault_once(findings: Sequence[Finding]) -> Sequence[Finding]:
 
 
 def hardware_first(findings: Sequence[Finding]) -> Sequence[Finding]:
-    """Doubt what software did on a GPU that reports a hardware fault of its own."""
+    """Lower the confidence in software faults on a GPU that reports a hardware fault."""
     broken = [f for f in findings if _is_hardware_fault(f)]
     if not broken:
         return findings
@@ -90,7 +90,7 @@ def hardware_first(findings: Sequence[Finding]) -> Sequence[Finding]:
 
 
 def _is_hardware_fault(finding: Finding) -> bool:
-    """Whether the kernel log tells of the GPU itself; an Xid 13 or 31 is the driver's word for what software did."""
+    """Return whether the kernel log reports a fault of the GPU itself; an Xid 13 or 31 is what software did."""
     code = finding.rule.removeprefix("xid-")
     if finding.how_known is not HowKnown.KERNEL_LOG or finding.level is not Level.ERROR or not code.isdecimal():
         return False
@@ -129,7 +129,7 @@ RULES: tuple[Rule, ...] = (one_of_each, one_fault_once, hardware_first, witnesse
 
 
 def _same_place(one: Finding, other: Finding) -> bool:
-    """Two findings mean one place: the same line of the same file, else the same kernel where one has no line."""
+    """Return whether two findings name one place: the same line, else the same kernel if one has no line."""
     if one.level is not Level.ERROR or other.level is not Level.ERROR:
         return False
     if one.location and other.location:

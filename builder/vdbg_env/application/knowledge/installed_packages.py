@@ -1,4 +1,4 @@
-"""Which Python the workload starts, what it has installed and where its libraries lie, without importing any of it."""
+"""Find the Python that the workload starts, its packages and the paths of its libraries, without importing any."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.runbook.workload.recognise import recognise
 
-# Metadata only: importing torch takes half a minute, opens the GPU, and fails where the driver is broken. The folder
-# one happens to stand in is left out: a json.py that lies there must not be taken for Python's own.
+# Metadata only: importing torch takes half a minute, opens the GPU, and fails if the driver is broken. The
+# current folder is left out: a json.py in it must not be taken for Python's own.
 _HERE_LEFT_OUT = "import sys\nsys.path = [p for p in sys.path if p]\n"
 _ASK = (
     _HERE_LEFT_OUT + "import importlib.metadata as m, json\n"
@@ -38,8 +38,8 @@ _RELEASE = re.compile(r"\d+(?:\.\d+)+")
 def workload_python(programs: ProgramRunner, argv: Sequence[str] = (), *, here: bool = True) -> str | None:
     """Return the interpreter that a command line starts; None for a compiled program, and where there is none.
 
-    Of a command that does not tell (a shell script, a launcher that chooses), and of no command, it is the Python that
-    `vllm` starts with, else the one on PATH. In an image (`here` False) no script can be opened, and PATH names the
+    For a command that does not show it (a shell script, a launcher that chooses), and for no command, it is the Python
+    that `vllm` starts with, else the one on PATH. In an image (`here` False) no script can be opened, and PATH names the
     Python that they were installed for.
     """
     if here and _is_compiled(programs, argv):
@@ -71,9 +71,9 @@ def installed_vllm(programs: ProgramRunner, argv: Sequence[str] = (), *, here: b
 
 
 def workload_libraries(programs: ProgramRunner, argv: Sequence[str], *, here: bool = True) -> list[str]:
-    """Return where device code of the workload lies: its program where that is compiled, and its vLLM's folder.
+    """Return the places of the workload's device code: its program if that is compiled, and its vLLM's folder.
 
-    In an image (`here` False) a program cannot be opened, and what is no ELF says so to who reads it.
+    In an image (`here` False) a program cannot be opened; its reader finds out whether it is an ELF file.
 
     Raises HostNotAble when its Python cannot be asked.
     """

@@ -1,4 +1,4 @@
-"""Whether driver, toolkit, torch and vLLM fit one another, by the dated tables of what goes with what."""
+"""Check whether driver, toolkit, torch and vLLM fit one another, by the dated compatibility tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Versions:
 
     @property
     def torch_cuda(self) -> str | None:
-        """Return torch's CUDA as `13.0`: that of its version's local part, else that of the runtime beside it."""
+        """Return torch's CUDA as `13.0`: by its version's local part, else by the runtime installed with it."""
         local = re.search(r"\+cu(\d+)(\d)$", self.torch or "")
         if local:
             return f"{local[1]}.{local[2]}"
@@ -60,7 +60,7 @@ def _driver(versions: Versions, tables: Knowledge) -> Iterator[Finding]:
     row = tables.cuda.get(versions.torch_cuda or "")
     if row and versions.driver and version_key(versions.driver) < version_key(row.driver.least):
         yield _finding(
-            f"torch's CUDA {row.version} wants driver {row.driver.least} or newer, and {versions.driver} is here",
+            f"torch's CUDA {row.version} needs driver {row.driver.least} or newer, and {versions.driver} is here",
             "a newer driver, a wheel for an older CUDA, or VLLM_ENABLE_CUDA_COMPATIBILITY=1 on a data-centre GPU",
         )
 

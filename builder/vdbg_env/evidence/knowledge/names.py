@@ -83,7 +83,7 @@ class AdviceDocument(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What is to be said of one name or one piece of advice; `level` is ok where nothing is wrong."""
+    """The judgement of one name or one piece of advice; `level` is ok where nothing is wrong."""
 
     name: str
     status: Status | Literal["advice"]
@@ -123,7 +123,7 @@ class Knowledge:
         return self.surface.releases[-1]
 
     def judge_name(self, name: str, vllm: str | None = None) -> Judgement:
-        """Say what is known of a flag or variable, for a vLLM release (the newest known without one).
+        """Return what is known of a flag or variable in a vLLM release (by default the newest known).
 
         A variable of another program that is in no table is `unknown` at level note: those tables are not complete,
         vLLM's own is.

@@ -1,4 +1,4 @@
-"""The table of vLLM's names by release: which of the releases looked at has a name, and which has it no more."""
+"""The table of vLLM's names by release: which of the releases looked at has a name, and which no longer has it."""
 
 from __future__ import annotations
 

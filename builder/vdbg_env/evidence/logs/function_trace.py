@@ -1,4 +1,4 @@
-"""Reads vLLM's function trace (VLLM_TRACE_FUNCTION=1): one line for each Python call and return of a worker thread.
+"""Read vLLM's function trace (VLLM_TRACE_FUNCTION=1): one line for each Python call and return of a worker thread.
 
 Shape: `vllm/logger.py`, `_trace_calls`: `STAMP Call to F in FILE:LINE from G in FILE:LINE`, and `Return from ... to`.
 """
@@ -33,7 +33,7 @@ def parse_function_trace(lines: Iterable[str]) -> OpenCalls:
             continue
         outer = SourceFrame(function=event["outer"], file=event["outer_file"], line=int(event["outer_line"]))
         if event["what"] == "Call to":
-            # A call tells where its caller stands now: the trace of a caller that began earlier is completed by it.
+            # A call has the current line of its caller, which completes a caller that began before the trace.
             stack[-1:] = [outer]
             stack.append(SourceFrame(function=event["function"], file=event["file"], line=int(event["line"])))
         else:

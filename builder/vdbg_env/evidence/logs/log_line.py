@@ -1,4 +1,4 @@
-"""Takes one line of a log out of its wrappings: container formats, colours, the prefixes of launchers and of vLLM.
+"""Take one line of a log out of its wrappings: container formats, colours, the prefixes of launchers and of vLLM.
 
 Wrappings are peeled from the outside in, each at most once or twice, so the work per line is bounded:
 journald, Kubernetes (CRI) and Docker's JSON files, Compose and kubectl labels, `srun -l` and `mpirun` rank labels,
@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass
 
-MAX_LINE = 64 << 10  # a longer line is looked at up to here; what says why a program died stands early in it
+MAX_LINE = 64 << 10  # a longer line is looked at up to here; the reason of a crash is early in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ _ANY_RANK = re.compile(r"\b(?:[Rr]ank |rank=|PG \d+ Rank |VllmWorker-)(\d{1,6})\
 
 
 def decode(data: bytes) -> str:
-    """Return bytes of a log as text; what is no UTF-8 becomes a replacement mark, so nothing is ever refused."""
+    """Return bytes of a log as text; bytes that are not UTF-8 become a replacement mark, so nothing is ever refused."""
     return data[:MAX_LINE].decode("utf-8", "replace")
 
 

@@ -1,7 +1,7 @@
-"""Reads Python tracebacks out of a log in which several processes may write at once.
+"""Read Python tracebacks out of a log in which several processes may write at once.
 
 Lines of one process belong together by the label vLLM puts before them; chained exceptions ("direct cause", "During
-handling") are tracebacks of their own. PEP 657's caret lines are passed over.
+handling") are separate tracebacks. PEP 657's caret lines are passed over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST = 500  # frames; a recursion without end shows its pattern long before
 
 @dataclass(frozen=True, kw_only=True)
 class Traceback:
-    """One traceback, outermost frame first; `line` is the 1-based line of its error, `cuda` what that says of CUDA."""
+    """One traceback, outermost frame first; `line` is the 1-based line of its error, `cuda` the CUDA error in it."""
 
     error: str
     message: str
@@ -46,7 +46,7 @@ class _Open:
 
 
 def read_tracebacks(lines: Iterable[LogLine]) -> Iterator[Traceback]:
-    """Yield every traceback that came to its error line, in the order of those lines."""
+    """Yield every traceback that has an error line, in the order of those lines."""
     opened: dict[tuple[str | None, int | None, int | None], _Open] = {}
     for number, line in enumerate(lines, 1):
         who = (line.process, line.pid, line.rank)
@@ -75,7 +75,7 @@ def read_tracebacks(lines: Iterable[LogLine]) -> Iterator[Traceback]:
 
 
 def telling(tracebacks: Iterable[Traceback]) -> Traceback | None:
-    """Return the traceback to look at: the first that reports a CUDA error of its own, else the last one.
+    """Return the traceback to look at: the first that reports a CUDA error firsthand, else the last one.
 
     What follows the first is the cascade: watchdogs, dead engines, clients whose server went away.
     """

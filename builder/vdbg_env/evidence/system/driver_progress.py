@@ -1,7 +1,7 @@
 """Read what the CUDA driver prints while it writes a GPU core dump (CUDA_COREDUMP_SHOW_PROGRESS=1).
 
 Shapes: the cuda-gdb manual's "GPU core dump support" and the vLLM posts of August and December 2025. The time stamp is
-absent on older drivers, the case of the lane masks differs, and any process label may stand before a line.
+absent on older drivers, the case of the lane masks differs, and any process label may precede a line.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DriverException:
 class DriverProgress:
     """All core-dump progress of one log: exceptions in order, files named, dumps finished, flags the driver refused.
 
-    `begun`: a newer driver said that a dump begins, and no more, because CUDA_COREDUMP_SHOW_PROGRESS is off.
+    `begun`: a newer driver only said that a dump begins, because CUDA_COREDUMP_SHOW_PROGRESS is off.
     """
 
     exceptions: tuple[DriverException, ...] = ()
@@ -122,7 +122,7 @@ class _Reader:
 
 
 def parse_driver_progress(text: str) -> DriverProgress:
-    """Return all that the driver's `coredump:` lines in `text` say; other lines are passed over."""
+    """Return the content of the driver's `coredump:` lines in `text`; other lines are passed over."""
     return read_driver_progress(unwrap(raw) for raw in text.splitlines())
 
 

@@ -107,9 +107,9 @@ def parse_kernel_log(text: str) -> KernelLog:
 
 
 def split_at(text: str, boot_s: float) -> tuple[str, str]:
-    """Return the kernel log before and from a moment, in seconds since the machine's start as its stamps tell them.
+    """Return the kernel log before and from a moment, in seconds since the machine's start by its stamps.
 
-    A line without such a stamp belongs to the one before it; what comes before the first stamp is old.
+    A line without such a stamp belongs to the one before it; lines before the first stamp are old.
     """
     before: list[str] = []
     after: list[str] = []

@@ -15,7 +15,7 @@ _NEXT = "raise the memory limit of the container, or load the model with less ho
 def memory_kill_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
     """Return one finding for the attempt that says most of it; none when nothing points to a lack of memory.
 
-    The kernel's counters name nobody. Those of the step's own cgroup are sure enough; those of the whole machine are
+    The kernel's counters name no process. Those of the step's own cgroup are sure enough; those of the whole machine are
     only when a process of the step was ended as the kernel ends them.
     """
     found = (finding for seen in observations if (finding := _finding(seen)))

@@ -13,7 +13,7 @@ _UNDRIVEN: Final = "no request could be sent"  # as the supervisor words it
 
 
 def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
-    """Return one finding with the system's own words when an attempt could not be started, else none."""
+    """Return one finding with the system's message when an attempt could not be started, else none."""
     refused = next((seen for seen in observations if seen.ended.by is EndedBy.NOT_STARTED), None)
     if refused is None:
         return ()

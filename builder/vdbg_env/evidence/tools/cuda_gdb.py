@@ -1,7 +1,7 @@
 """Read a cuda-gdb transcript: the exception, the focus, frames, and the `info cuda` tables.
 
-Shapes: cuda-gdb 12.4 run on synthetic cores, and transcripts of 12.9 and 13.x as posted by others: the focus may come
-before `CUDA Exception:`, a live session names the frame without a number, and a terminal wraps long frames.
+Shapes: cuda-gdb 12.4 run on synthetic cores, and transcripts of 12.9 and 13.x as posted by others: the focus may be
+printed before `CUDA Exception:`, a live session names the frame without a number, and a terminal wraps long frames.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _banner(reader: _Reader, line: str) -> bool:
 
 
 def _error_place(said: dict[str, object], text: str) -> None:
-    """Read what follows the error PC: a function, `(file:line)`, or both; `...` stands for a name that is too long."""
+    """Read what follows the error PC: a function, `(file:line)`, or both; `...` replaces a name that is too long."""
     place = _ERROR_PLACE.match(text)
     function = place[1] if place else text
     if function and function != "...":

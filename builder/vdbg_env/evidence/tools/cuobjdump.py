@@ -1,4 +1,4 @@
-"""Reads what cuobjdump prints: the list of cubins (`-all -lelf`) and the section table of one (`-elf`).
+"""Read what cuobjdump prints: the list of cubins (`-all -lelf`) and the section table of one (`-elf`).
 
 Shapes as printed by 12.x and 13.5. cuobjdump is a witness, never the judge: with `-xelf` it lets same-named cubins
 overwrite each other, without `-all` it leaves out relocatable code, and it stops at the first cubin it cannot read.
@@ -21,7 +21,7 @@ _SECTION = re.compile(r"^ +[0-9a-f]+ +[0-9a-f]+ +[0-9a-f]+ +[0-9a-f]+ +[0-9a-f]+
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """What `cuobjdump -all -lelf FILE` said; `names` repeat when cubins share one, `fatal` is its last word if any."""
+    """The output of `cuobjdump -all -lelf FILE`; `names` repeat when cubins share one, `fatal` is its fatal error, if any."""
 
     names: tuple[str, ...]
     fatal: str | None
@@ -53,7 +53,7 @@ def parse_section_names(stdout: str) -> tuple[str, ...]:
 
 
 def weigh(ours: FileReport, listing: Listing, code: int) -> Witness:
-    """Hold the witness's list against our count; words for a difference, which alone explain nothing away."""
+    """Compare the witness's list with our count and explain a difference."""
     listed, counted = len(listing.names), ours.counts.cubins
     if listing.fatal is None and (code == 0 or (listing.says_none and listed == 0)) and listed == counted:
         return Witness(tool=TOOL, listed=listed, rc=code, agrees=True)

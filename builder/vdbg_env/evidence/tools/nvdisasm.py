@@ -1,4 +1,4 @@
-"""Reads nvdisasm's listing (`nvdisasm -ndf -c -gi`): the instruction at an address, and the chain printed above it.
+"""Read nvdisasm's listing (`nvdisasm -ndf -c -gi`): the instruction at an address, and the chain printed above it.
 
 The instruction text is what the listing is for. Its chain can be that of another caller: a new block is printed only
 when the *leaf's* line changes (see `cuda.line_table`), so a chain read here is a second opinion, not an answer.
@@ -26,7 +26,7 @@ class Instruction:
 
 
 def read_listing(lines: Iterable[str]) -> Iterator[Instruction]:
-    """Yield every instruction of a listing, each with the chain that stands for it."""
+    """Yield every instruction of a listing, each with the chain that applies to it."""
     section = ""
     chain: tuple[tuple[str, int], ...] = ()
     block: list[tuple[str, int]] = []

@@ -201,7 +201,7 @@ def _record(opened: _Open) -> SanitizerRecord:
         if said.startswith("Host Frame:"):
             frames.append(said.removeprefix("Host Frame:").strip())
             continue
-        if said.startswith("in ") and frames:  # the library of the frame above, on a line of its own
+        if said.startswith("in ") and frames:  # the library of the frame above, on a separate line
             frames[-1] = f"{frames[-1]} {said}"
             continue
         if (found := _IN_FILE.match(said)) and places and places[-1].frame is None:

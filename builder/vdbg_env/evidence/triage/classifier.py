@@ -159,7 +159,7 @@ class LogClassifier:
         return [*self._kept, *self._stalls.values()]
 
     def _may_pass(self, sighting: Sighting) -> bool:
-        """Whether a run can go on after this: what it survived is not why it ended."""
+        """Return whether a run can continue after this: what it survived is not why it ended."""
         survivable = sighting.rule.survivable
         if survivable is None:
             survivable = self.book.classes[sighting.failure].survivable

@@ -1,7 +1,7 @@
 """Find the root among all that the logs of one run showed.
 
 The earliest sighting is the first suspect. A class that may be an *effect* of another (NCCL's failure of an illegal
-access on some rank) gives way to that other one, whichever line came first, because ranks write at different speeds.
+access on some rank) gives way to that other one, whichever line was first, because ranks write at different speeds.
 Then the most precise line of that class is shown: the driver's or the kernel's own report before an exception, an
 exception before one that only passes it on. Where no class is seen, the exception that ended the run is the root.
 """

@@ -24,7 +24,7 @@ def test_what_fits_is_met_with_silence() -> None:
     [
         ({"torch": "2.13.0+cu130"}, "vLLM 0.33.0 is built against torch 2.14.0, and 2.13.0+cu130 is installed"),
         ({"torch": "2.14.0+cpu"}, "torch 2.14.0+cpu is built without CUDA"),
-        ({"driver": "570.26"}, "torch's CUDA 13.0 wants driver 580.65.06 or newer, and 570.26 is here"),
+        ({"driver": "570.26"}, "torch's CUDA 13.0 needs driver 580.65.06 or newer, and 570.26 is here"),
         ({"toolkit": "12.4"}, "nvcc is of CUDA 12.4 and torch of CUDA 13.0: what is compiled at run time will not fit"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A lack of memory is told from how an attempt ended, and never surer than the counters allow."""
+"""A lack of memory is concluded from how an attempt ended, and never surer than the counters allow."""
 
 from dataclasses import replace
 

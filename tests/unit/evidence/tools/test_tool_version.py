@@ -1,4 +1,4 @@
-"""The versions that tools tell of themselves."""
+"""The versions that tools report."""
 
 import pytest
 

@@ -1,1 +1,1 @@
-"""Built-in readers: what a step left, turned into findings."""
+"""Built-in readers: turn what a step left into findings."""

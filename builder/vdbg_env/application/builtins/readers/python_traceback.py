@@ -1,4 +1,4 @@
-"""`builtin/python-traceback@v1`: the Python traceback that tells most, and its innermost frame outside of torch."""
+"""`builtin/python-traceback@v1`: the most informative Python traceback, and its innermost frame outside of torch."""
 
 from __future__ import annotations
 
