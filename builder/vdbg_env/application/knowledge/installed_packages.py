@@ -39,8 +39,8 @@ def workload_python(programs: ProgramRunner, argv: Sequence[str] = (), *, here: 
     """Return the interpreter that a command line starts; None for a compiled program, and where there is none.
 
     For a command that does not show it (a shell script, a launcher that chooses), and for no command, it is the Python
-    that `vllm` starts with, else the one on PATH. In an image (`here` False) no script can be opened, and PATH names the
-    Python that they were installed for.
+    that `vllm` starts with, else the one on PATH. In an image (`here` False) no script can be opened, and PATH names
+    the Python that they were installed for.
     """
     if here and _is_compiled(programs, argv):
         return None
