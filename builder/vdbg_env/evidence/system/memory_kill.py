@@ -15,8 +15,8 @@ _NEXT = "raise the memory limit of the container, or load the model with less ho
 def memory_kill_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
     """Return one finding for the attempt that says most of it; none when nothing points to a lack of memory.
 
-    The kernel's counters name no process. Those of the step's own cgroup are sure enough; those of the whole machine are
-    only when a process of the step was ended as the kernel ends them.
+    The kernel's counters name no process. Those of the step's own cgroup are sure enough; those of the whole machine
+    are only when a process of the step was ended as the kernel ends them.
     """
     found = (finding for seen in observations if (finding := _finding(seen)))
     return tuple(sorted(found, key=lambda finding: -finding.confidence)[:1])

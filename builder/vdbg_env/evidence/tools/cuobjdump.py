@@ -21,7 +21,7 @@ _SECTION = re.compile(r"^ +[0-9a-f]+ +[0-9a-f]+ +[0-9a-f]+ +[0-9a-f]+ +[0-9a-f]+
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """The output of `cuobjdump -all -lelf FILE`; `names` repeat when cubins share one, `fatal` is its fatal error, if any."""
+    """The output of `cuobjdump -all -lelf FILE`; `names` repeat when cubins share one, `fatal` is its error, if any."""
 
     names: tuple[str, ...]
     fatal: str | None
