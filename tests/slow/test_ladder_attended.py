@@ -101,7 +101,7 @@ def test_without_a_debugger_or_a_person_nobody_is_held(tmp_path: Path) -> None:
     ran = attended(tmp_path, environment, (*QUICK, "-i", "attach=true", *BENCH), [])
     assert (step(ran.report, "attach")["status"], step(ran.report, "attach")["message"]) == (
         "skipped",
-        "cuda-gdb is not at hand",
+        "cuda-gdb was not found",
     )
 
 

@@ -1,16 +1,17 @@
-"""Writes errors and short notes to the error stream, in colour only on a terminal."""
+"""Write errors and short notes to the error stream, in colour only on a terminal that shows it."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 from vdbg_env.common.errors import VdbgError
 
 
 def show_error(error: VdbgError) -> None:
     """Print an error as what happened, its details, its usual cause and the next thing to type."""
-    print(error_text(error, colour=_colour_wanted()), file=sys.stderr)
+    print(error_text(error, colour=shows_colour(sys.stderr)), file=sys.stderr)
 
 
 def error_text(error: VdbgError, *, colour: bool = False) -> str:
@@ -35,5 +36,6 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _colour_wanted() -> bool:
-    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+def shows_colour(stream: TextIO) -> bool:
+    """Say whether a stream is a terminal that shows colours, and the user did not switch them off (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -21,7 +21,7 @@ class ProgramRunner(Protocol):
     """Runs a short helper program (cuobjdump, nvidia-smi); never the workload under study."""
 
     def which(self, program: str) -> str | None:
-        """Return the program's full path, or None when it is not at hand."""
+        """Return the program's full path, or None when it was not found."""
         ...
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 
@@ -14,7 +13,7 @@ from vdbg_env.application.run.result.next_steps import typed_outside
 from vdbg_env.cli import composition
 from vdbg_env.cli.display.prompt import AtTerminal, Nobody
 from vdbg_env.cli.display.run_progress import RunProgress
-from vdbg_env.common.console import note
+from vdbg_env.common.console import note, shows_colour
 from vdbg_env.report.run import as_json, as_terminal
 
 
@@ -31,7 +30,7 @@ def run(request: RunbookRequest) -> int:
     if request.json:
         click.echo(as_json.render(done.report), nl=False)
     else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        colour = shows_colour(sys.stdout)
         width = min(shutil.get_terminal_size((100, 40)).columns, 120)
         report = typed_outside(done.report, str(done.directory))
         click.echo(as_terminal.render(report, colour=colour, width=width), nl=False)

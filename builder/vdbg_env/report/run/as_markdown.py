@@ -72,7 +72,7 @@ def _chain_lines(report: Report, chain: Chain) -> Iterator[str]:
 
 def _hangs(report: Report) -> Iterator[str]:
     for histogram in report.histograms:
-        yield f"**Where the {histogram.total} warps stand** ({code(histogram.core)})\n"
+        yield f"**Where the {histogram.total} warps are** ({code(histogram.core)})\n"
         yield from _histogram(histogram)
 
 

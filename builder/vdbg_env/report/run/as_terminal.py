@@ -1,4 +1,4 @@
-"""Writes a run report for a terminal: the fault first, how it is known, what to try next, then what was tried."""
+"""Write a run report for a terminal: the fault first, how it is known, what to try next, then what was tried."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from vdbg_env.runbook.state import Verdict
 _LABEL = 9
 _MARKED_CONTEXT = 2
 _LONGEST_WORD = 60
+_MISSING = ("was not found", "is not at hand")  # today's message, and that of releases before 0.2
+_NARROW = 60  # columns of a terminal where the table of steps becomes a list
 
 
 class Paint:
@@ -39,7 +41,7 @@ class Paint:
 
 
 def render(report: Report, *, colour: bool = False, width: int = 100) -> str:
-    """Return the report as text of at most `width` columns (paths and commands may run over), newline at the end."""
+    """Return the report as text of at most `width` columns; single words, commands and source lines may be longer."""
     paint = Paint(colour)
     parts = (
         _head(report, paint, width),
@@ -59,7 +61,12 @@ def _head(report: Report, paint: Paint, width: int) -> Iterator[str]:
     codes = "1;31" if report.verdict in bad else "1;32" if report.verdict in good else "1;33"
     badge = paint(codes, verdict(report).upper())
     took = f" in {duration(report.duration_s)}" if report.duration_s is not None else ""
-    yield f"{badge}  {printable(report.title or report.runbook)}  {paint.dim(printable(report.run) + took)}"
+    title = printable(report.title or report.runbook)
+    fits = len(verdict(report)) + len(title) + len(report.run) + len(took) + 4 <= width
+    yield f"{badge}  {title}  {paint.dim(printable(report.run) + took)}" if fits else badge
+    if not fits:
+        yield from _wrap(title, width)
+        yield from (paint.dim(line) for line in _wrap(report.run + took, width))
     warning = provenance(report)
     if warning:
         yield from (paint("33", line) for line in _wrap(warning, width, first="! ", rest="  "))
@@ -73,16 +80,16 @@ def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
     yield from (paint.bold(line) for line in _wrap(headline(report), width))
     yield ""
     if lead.kernel:
-        yield _row("kernel", printable(_cut(lead.kernel)), paint)
+        yield from _row("kernel", _cut(lead.kernel), paint, width)
     chain = lead.chain or ((lead.location,) if lead.location else ())
     for depth, frame in enumerate(chain):
-        yield _row("at" if depth == 0 else "from", _frame(frame, paint), paint)
+        yield from _frame("at" if depth == 0 else "from", frame, paint, width)
         excerpt = report.excerpt(frame.file, frame.line)
         if excerpt:
             yield from _excerpt(excerpt, paint, whole=depth == 0)
-    yield _row("known", f"from {how_known(lead.how_known)}; {sureness(lead)} sure", paint)
+    yield from _row("known", f"from {how_known(lead.how_known)}; {sureness(lead)} sure", paint, width)
     if lead.artifact:
-        yield _row("evidence", printable(lead.artifact), paint)
+        yield from _row("evidence", lead.artifact, paint, width)
 
 
 def _next(report: Report, paint: Paint, width: int) -> Iterator[str]:
@@ -112,7 +119,7 @@ def _tried(report: Report, paint: Paint, width: int) -> Iterator[str]:
 
 def _skipped(step: StepReport) -> str:
     """Name a skipped step; a condition that did not hold needs no words, a missing tool does."""
-    missing = step.message and step.message.endswith("is not at hand")
+    missing = step.message and step.message.endswith(_MISSING)
     return f"{step.id} ({step.message})" if missing else step.id
 
 
@@ -129,7 +136,13 @@ def _step(step: StepReport, change: Change | None, names: int, paint: Paint, wid
         step.message or "",
         *step.notes[:2],
     ]
-    text = _wrap(" · ".join(word for word in words if word), max(width - column, 30))
+    shown = " · ".join(word for word in words if word)
+    if width < _NARROW:
+        facts = ", ".join(fact for fact in (said, rate, took) if fact)
+        yield from _wrap(f"{step.id}: {facts}", width, first="  ", rest="    ")
+        yield from _wrap(shown, width, first="    ", rest="    ")
+        return
+    text = _wrap(shown, max(width - column, 30))
     yield (head.format(paint(codes.get(said, "0"), f"{said:14}")) + (text[0] if text else "")).rstrip()
     yield from (" " * column + line for line in text[1:])
 
@@ -145,14 +158,16 @@ def _hangs(report: Report, paint: Paint, width: int) -> Iterator[str]:
 
 
 def _histogram(histogram: WarpHistogram, paint: Paint, width: int) -> Iterator[str]:
-    yield paint.bold(f"Where the {histogram.total} warps stand") + paint.dim(f"  {printable(histogram.core)}")
+    yield paint.bold(f"Where the {histogram.total} warps are") + paint.dim(f"  {printable(histogram.core)}")
     fullest = max((group.count for group in histogram.groups), default=1)
     for group in histogram.groups:
         bar = "█" * max(1, round(group.count / fullest * 20))
         place = str(group.chain[0]) if group.chain else f"{group.kernel or 'unknown code'} at {group.pc:#x}"
         state = f"  ({group.state})" if group.state else ""
-        yield f"  {group.count:6}  {paint('33', f'{bar:20}')}  {printable(place + state)}"
-        yield from (f"  {'':28}  from {printable(str(frame))}" for frame in group.chain[1:])
+        drawn = f"{paint('33', f'{bar:20}')}  " if width >= _NARROW else ""
+        indent = " " * (32 if drawn else 10)
+        yield f"  {group.count:6}  {drawn}{printable(place + state)}"
+        yield from (f"{indent}from {printable(str(frame))}" for frame in group.chain[1:])
 
 
 def _others(report: Report, paint: Paint, width: int) -> Iterator[str]:
@@ -183,13 +198,18 @@ def _foot(report: Report, paint: Paint, width: int) -> Iterator[str]:
         yield from (paint.dim(line) for line in _wrap(text, width, first="note: ", rest="      "))
 
 
-def _row(label: str, text: str, paint: Paint) -> str:
-    return f"  {paint.dim(f'{label:{_LABEL}}')} {text}"
+def _row(label: str, text: str, paint: Paint, width: int) -> Iterator[str]:
+    for number, line in enumerate(_wrap(text, width - _LABEL - 3)):
+        yield f"  {paint.dim(f'{label if number == 0 else str():{_LABEL}}')} {line}"
 
 
-def _frame(frame: SourceFrame, paint: Paint) -> str:
-    function = f"  {printable(_cut(frame.function))}" if frame.function else ""
-    return paint.bold(printable(f"{frame.file}:{frame.line}")) + function
+def _frame(label: str, frame: SourceFrame, paint: Paint, width: int) -> Iterator[str]:
+    place = printable(f"{frame.file}:{frame.line}")
+    function = printable(_cut(frame.function)) if frame.function else ""
+    fits = _LABEL + 5 + len(place) + len(function) <= width
+    yield f"  {paint.dim(f'{label:{_LABEL}}')} {paint.bold(place)}" + (f"  {function}" if function and fits else "")
+    if function and not fits:
+        yield from _row("", function, paint, width)
 
 
 def _excerpt(excerpt: SourceExcerpt, paint: Paint, *, whole: bool) -> Iterator[str]:

@@ -37,7 +37,7 @@ def why_skipped(state: RunState, step: Step) -> str | None:
         return f"its program could not be started in step {refused!r} either"
     missing = [tool for tool in step.tools if state.facts.tools is not None and tool not in state.facts.tools]
     if missing:
-        return f"{', '.join(missing)} is not at hand"
+        return f"{', '.join(missing)} was not found"
     if step.condition is None:
         return None
     names, values = _before(state, step)

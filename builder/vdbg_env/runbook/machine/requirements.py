@@ -19,7 +19,7 @@ def unmet(requires: Requires, facts: Facts, *, free_disk: int | None) -> tuple[s
 
 def _unmet(requires: Requires, facts: Facts, free_disk: int | None) -> Iterator[str]:
     if facts.tools is not None:
-        yield from (f"{tool} is not at hand" for tool in requires.tools if tool not in facts.tools)
+        yield from (f"{tool} was not found" for tool in requires.tools if tool not in facts.tools)
     if requires.gpu and facts.gpus == 0:
         yield "no GPU is visible"
     if requires.lineinfo and facts.lineinfo is False:

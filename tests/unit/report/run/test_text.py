@@ -119,3 +119,10 @@ def test_figures_are_said_as_people_say_them() -> None:
 @pytest.mark.parametrize("by", EndedBy)
 def test_every_way_to_end_has_words(by: EndedBy) -> None:
     assert ended(Ended(by=by, code=3 if by is EndedBy.EXIT else None)).strip()
+
+
+def test_a_narrow_terminal_gets_lines_that_fit_but_for_single_words_commands_and_source() -> None:
+    lines = run_terminal.render(reports.FULL, width=40).splitlines()
+    whole = {line for line in lines if " | " in line or "$ " in line}
+    assert all(len(line) <= 40 or len(line.split()) <= 3 for line in lines if line not in whole)
+    assert "  preflight: pass, 1.2 s" in lines

@@ -12,7 +12,7 @@ ALL = Requires(tools=("cuda-gdb", "nvdisasm"), gpu=True, lineinfo=True, free_dis
 def test_everything_missing_is_told_at_once() -> None:
     facts = Facts(tools=frozenset({"nvdisasm"}), gpus=0, lineinfo=False)
     assert unmet(ALL, facts, free_disk=1 << 30) == (
-        "cuda-gdb is not at hand",
+        "cuda-gdb was not found",
         "no GPU is visible",
         "the libraries carry no line info",
         "1GiB are free for the record, 2GiB are wanted",

@@ -256,7 +256,7 @@ def test_a_missing_tool_skips_a_step_and_says_so() -> None:
     runbook = changed(RUNBOOK, steps=(sanitizer, *RUNBOOK.steps[2:]))
     state, decision = begin(changed(runbook, steps=(sanitizer, _ask())), Facts(tools=frozenset({"gdb"})))
     assert isinstance(decision, AskPerson)
-    assert state.trail[0].skipped_because == "compute-sanitizer is not at hand"
+    assert state.trail[0].skipped_because == "compute-sanitizer was not found"
 
 
 def _ask() -> Manual:

@@ -101,7 +101,7 @@ def _kernel_log(
     """Read the kernel's ring buffer; inside a container it is usually closed, and that is no clean bill."""
     program = programs.which("dmesg")
     if program is None:
-        notes.append("dmesg is not at hand: Xid lines were not looked for")
+        notes.append("dmesg was not found: Xid lines were not looked for")
         return {}, ()
     try:
         done = programs.run([program], timeout_s=30)
