@@ -87,6 +87,20 @@ def test_streams_and_exit_status_are_the_programs_own(docker_engine: Engine) -> 
     assert "err\n" in ran.stderr
 
 
+def test_a_folder_is_mounted_where_it_is_and_work_starts_there(
+    docker_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "repro.sh").write_text("id -u; pwd; touch made")
+    (tmp_path / "models").mkdir(mode=0o777)
+    tmp_path.chmod(0o777)
+    monkeypatch.chdir(tmp_path)
+    flags = ["--gpu", "none", "--dumps", "none", "--user", "4711", "--mount", ".", "--mount", "./models:/models:ro"]
+    ran = vdbg_env("run", "--image", BASE, *flags, "--", "sh", "-c", "sh repro.sh; touch /models/x")
+    assert ran.stdout.split() == ["4711", str(tmp_path)]
+    assert (ran.status, "Read-only" in ran.stderr) == (1, True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "models", "repro.sh"]
+
+
 def test_an_image_nobody_has_is_bad_input(docker_engine: Engine) -> None:
     ran = vdbg_env("run", "--image", "no/such:image", "--gpu", "none", "--", "true")
     assert ran.status == 2

@@ -15,7 +15,8 @@ WORKDIR /opt/vdbg
 RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     apt-get update; \
-    apt-get install -y --no-install-recommends ca-certificates g++ gdb git python3 python3-dev python3-venv; \
+    apt-get install -y --no-install-recommends ca-certificates curl g++ gdb git libibverbs-dev libnuma-dev numactl \
+      python3 python3-dev python3-venv; \
     rm -rf /var/lib/apt/lists/*
 
 # CUDA 13.0 from the package index
@@ -135,4 +136,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:9334b3fbb25298a6a65143015d243074f66af5229d39f53a349f48f72f3f0128"
+    dev.vdbg-env.plan.digest="sha256:bbdc9dcb7378a7dda12ee36167d6d4e2a0e55f6154046ff5edf0ea0e53ecf3b4"

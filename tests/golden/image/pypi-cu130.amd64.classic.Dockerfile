@@ -15,7 +15,8 @@ WORKDIR /opt/vdbg
 RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     apt-get update; \
-    apt-get install -y --no-install-recommends ca-certificates g++ gdb git python3 python3-dev python3-venv; \
+    apt-get install -y --no-install-recommends ca-certificates curl g++ gdb git libibverbs-dev libnuma-dev numactl \
+      python3 python3-dev python3-venv; \
     rm -rf /var/lib/apt/lists/*
 
 # CUDA 13.0 from the package index
@@ -132,4 +133,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:bfd31a058a2a2e9fd86996d0ae682a3d3e10bac91cf5ce65415555fd67a86aee"
+    dev.vdbg-env.plan.digest="sha256:b6b05a3b28c738bf08b0f14f54d2d9326795f0d0b84955124fa1e4a9b4652243"

@@ -17,7 +17,8 @@ WORKDIR /opt/vdbg
 RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     apt-get update; \
-    apt-get install -y --no-install-recommends ca-certificates g++ gdb git python3 python3-dev python3-venv; \
+    apt-get install -y --no-install-recommends ca-certificates curl g++ gdb git libibverbs-dev libnuma-dev numactl \
+      python3 python3-dev python3-venv; \
     rm -rf /var/lib/apt/lists/*
 
 # CUDA 13.0 from the package index
@@ -134,4 +135,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:48c81c856560bed5f2f4a740c3326ebaa9524cf179b05d31f10cc352de6ad82b"
+    dev.vdbg-env.plan.digest="sha256:ee4097ede897a5913b72e5675f67bde7504f9d364065e7652f9b75c678d92e86"

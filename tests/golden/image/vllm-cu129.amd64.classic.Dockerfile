@@ -16,7 +16,8 @@ RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     apt-get update; \
     apt-get install -y --no-install-recommends ca-certificates cuda-cuobjdump-12-9 cuda-gdb-12-9 \
-      cuda-nvdisasm-12-9 cuda-sanitizer-12-9 g++ gdb git python3 python3-dev python3-venv; \
+      cuda-nvdisasm-12-9 cuda-sanitizer-12-9 curl g++ gdb git libibverbs-dev libnuma-dev numactl python3 python3-dev \
+      python3-venv; \
     rm -rf /var/lib/apt/lists/*
 
 # Python next to the CUDA 12.9 of the base
@@ -128,4 +129,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:2fc51610364bcbf1eddaa1e404b4d2fad481a83863f3d386171863832edcb49e"
+    dev.vdbg-env.plan.digest="sha256:90e4d5eda65294dd79709db85a3d9fbf5efe25a566e1e2a15b652c9eb2ecaa2b"

@@ -18,7 +18,8 @@ RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     apt-get update; \
     apt-get install -y --no-install-recommends ca-certificates cuda-cuobjdump-12-9 cuda-gdb-12-9 \
-      cuda-nvdisasm-12-9 cuda-sanitizer-12-9 g++ gdb git python3 python3-dev python3-venv; \
+      cuda-nvdisasm-12-9 cuda-sanitizer-12-9 curl g++ gdb git libibverbs-dev libnuma-dev numactl python3 python3-dev \
+      python3-venv; \
     rm -rf /var/lib/apt/lists/*
 
 # Python next to the CUDA 12.9 of the base
@@ -130,4 +131,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:92628f5849fa0efba60485f2e5485f88b499da1becfdcfd4d9d0241973e79505"
+    dev.vdbg-env.plan.digest="sha256:45754eed2beb2343677677560b3cc802cddd76ada41784027e78090b75a512a8"

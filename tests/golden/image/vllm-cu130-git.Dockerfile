@@ -16,7 +16,8 @@ RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     apt-get update; \
     apt-get install -y --no-install-recommends ca-certificates cuda-cuobjdump-13-0 cuda-gdb-13-0 \
-      cuda-nvdisasm-13-0 cuda-sanitizer-13-0 g++ gdb git python3 python3-dev python3-venv; \
+      cuda-nvdisasm-13-0 cuda-sanitizer-13-0 curl g++ gdb git libibverbs-dev libnuma-dev numactl python3 python3-dev \
+      python3-venv; \
     rm -rf /var/lib/apt/lists/*
 
 # Python next to the CUDA 13.0 of the base
@@ -122,4 +123,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:e20772347232bde67bf38f14073c82273d3ce6eb5185a6e6f3eac9fb9065cbc9"
+    dev.vdbg-env.plan.digest="sha256:c467a5d3355a7d79b89f0bc7c4b83386efc91bac177b026a68cebec7d20cb7f5"

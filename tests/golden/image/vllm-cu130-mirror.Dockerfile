@@ -21,8 +21,8 @@ RUN set -eu; \
       'deb http://apt.example.org/ubuntu noble-security main universe' > /etc/apt/vdbg-env.list; \
     apt-get -o Dir::Etc::sourcelist=/etc/apt/vdbg-env.list update; \
     apt-get -o Dir::Etc::sourcelist=/etc/apt/vdbg-env.list install -y --no-install-recommends ca-certificates \
-      cuda-cuobjdump-13-0 cuda-gdb-13-0 cuda-nvdisasm-13-0 cuda-sanitizer-13-0 g++ gdb git python3 python3-dev \
-      python3-venv; \
+      cuda-cuobjdump-13-0 cuda-gdb-13-0 cuda-nvdisasm-13-0 cuda-sanitizer-13-0 curl g++ gdb git libibverbs-dev \
+      libnuma-dev numactl python3 python3-dev python3-venv; \
     if [ -e /etc/apt/vdbg-env.aside ]; then mv /etc/apt/vdbg-env.aside /etc/apt/sources.list.d/ubuntu.sources; fi; \
     rm /etc/apt/vdbg-env.list; \
     rm -rf /var/lib/apt/lists/*
@@ -130,4 +130,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:e905c0684dbdf2cf49f11b718df4fbc4053d15571f42d6f4c9e2a55f086247b6"
+    dev.vdbg-env.plan.digest="sha256:498661e03f2b11ad95e41b08132289cdc91b7ac39ffd3451679541a3f1ac2f6f"

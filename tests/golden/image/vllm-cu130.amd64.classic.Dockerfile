@@ -16,7 +16,8 @@ RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     apt-get update; \
     apt-get install -y --no-install-recommends ca-certificates cuda-cuobjdump-13-0 cuda-gdb-13-0 \
-      cuda-nvdisasm-13-0 cuda-sanitizer-13-0 g++ gdb git python3 python3-dev python3-venv; \
+      cuda-nvdisasm-13-0 cuda-sanitizer-13-0 curl g++ gdb git libibverbs-dev libnuma-dev numactl python3 python3-dev \
+      python3-venv; \
     rm -rf /var/lib/apt/lists/*
 
 # Python next to the CUDA 13.0 of the base
@@ -122,4 +123,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:7d04885913d44cf279bb50256f004dec74dc2ee3e21e0bf6acd22e4010838641"
+    dev.vdbg-env.plan.digest="sha256:08046735ca006bf04ecb599dc485347ba66547cf24cef5075d453d9ff239b2c0"

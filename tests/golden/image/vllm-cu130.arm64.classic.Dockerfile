@@ -18,7 +18,8 @@ RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     apt-get update; \
     apt-get install -y --no-install-recommends ca-certificates cuda-cuobjdump-13-0 cuda-gdb-13-0 \
-      cuda-nvdisasm-13-0 cuda-sanitizer-13-0 g++ gdb git python3 python3-dev python3-venv; \
+      cuda-nvdisasm-13-0 cuda-sanitizer-13-0 curl g++ gdb git libibverbs-dev libnuma-dev numactl python3 python3-dev \
+      python3-venv; \
     rm -rf /var/lib/apt/lists/*
 
 # Python next to the CUDA 13.0 of the base
@@ -124,4 +125,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:14f170e5979235424dbe97e89cab3a75b3036e3d282f1e363ad9c44dd8906c93"
+    dev.vdbg-env.plan.digest="sha256:7b428a3369002bf3eb03df3974cd3b84918ebdfae95ac615987aca603067881c"

@@ -1,4 +1,4 @@
-"""Builds with the engine's classic builder: only when asked for, since its makers have given it up for BuildKit."""
+"""Build with the engine's classic builder, deprecated in favour of BuildKit: on request, and with Podman."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from vdbg_env.application.ports import BuildOrder, EngineDescription
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, OutputLine, StepEnded, StepStarted
 from vdbg_env.common.errors import EngineFailed
 
-_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
+_STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)$")  # the second as Podman prints it
+_CHATTER = (" ---> ", "--> ", "Successfully built ", "Removing intermediate ")
 _CODE = re.compile(r"returned a non-zero code: (\d+)")
 
 
 class ClassicEngine(DockerImages):
-    """The classic builder: one stage at a time, no mounts, no secrets."""
+    """The classic builder, or the call of Podman that imitates it: no mounts, no secrets."""
 
     def __init__(self, engine: Engine, *, why: str) -> None:
         super().__init__(engine)
@@ -52,7 +53,7 @@ class ClassicEngine(DockerImages):
 
 
 class _ClassicReader:
-    """Reads the builder's own prose: `Step 2/5 : RUN ...`, ` ---> Using cache`, output, and an error at the end."""
+    """Reads the builder's text: `Step 2/5 : RUN ...`, ` ---> Using cache`, output, and an error at the end."""
 
     def __init__(self, *, jobs: int | None) -> None:
         self._jobs = jobs
@@ -92,9 +93,9 @@ class _ClassicReader:
             self._cached = False
             self._tail.clear()
             yield self._open
-        elif text.strip() == "---> Using cache":
+        elif text.strip().startswith(("---> Using cache", "--> Using cache")):
             self._cached = True
-        elif self._open and text and not text.startswith((" ---> ", "Successfully built ", "Removing intermediate ")):
+        elif self._open and text and not text.startswith(_CHATTER):
             self._tail.append(text)
             yield OutputLine(key=self._open.key, text=text, stream="stdout")
 

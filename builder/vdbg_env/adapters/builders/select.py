@@ -1,4 +1,4 @@
-"""Chooses what builds: buildx, the engine's own BuildKit, the classic builder when asked for, or this bare machine."""
+"""Choose what builds: buildx, the engine's BuildKit, the classic builder on request, or this bare machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def choose_engine(
     connect: Callable[[], Engine] = connect,
     find_buildx: Callable[[], Buildx | None] = find_buildx,
 ) -> ImageEngine:
-    """Return the engine to build with; its description says why it was taken.
+    """Return the builder; its description says why it was chosen.
 
-    `auto` takes the best Docker has and falls back to `host` when no Docker engine answers; every other choice is
-    taken at its word. Raises HostNotAble when the choice is not to be had here.
+    `auto` takes the best that Docker has, and `host` when no engine responds; every other choice is taken as is. Raises
+    HostNotAble when the choice is not available here.
     """
     if wanted == "host":
-        return HostEngine(why="asked for with --engine host")
+        return HostEngine(why="requested by --engine host")
     try:
         engine = connect()
     except HostNotAble as error:
@@ -33,7 +33,13 @@ def choose_engine(
             raise
         return HostEngine(why=f"{error.what}, so the plan runs on this machine without a container")
     if wanted == "classic":
-        return ClassicEngine(engine, why="asked for with --engine classic")
+        return ClassicEngine(engine, why="requested by --engine classic")
+    if engine.is_podman and wanted in {"auto", "docker"}:
+        raise HostNotAble(
+            f"Podman {engine.version} is at {engine.endpoint.host}, and a build over its socket may hang at a COPY",
+            cause="its service, unlike its command, does not always end the process that copies (seen with 4.3.1)",
+            next_step="vdbg-env render DIR && podman build --tag NAME DIR && vdbg-env verify NAME; or --engine host",
+        )
     return _best(engine, wanted, find_buildx)
 
 
@@ -44,14 +50,14 @@ def _best(engine: Engine, wanted: EngineName, find_buildx: Callable[[], Buildx |
     if wanted == "buildx":
         raise HostNotAble(
             "docker-buildx is not installed",
-            cause="distributions package it apart from the engine",
+            cause="distributions package it separately from the engine",
             next_step="apt-get install docker-buildx (Debian 13, Ubuntu) or docker-buildx-plugin; or --engine docker",
         )
     if engine.has_buildkit():
-        why = "asked for with --engine buildkit" if wanted == "buildkit" else "docker-buildx is not installed"
+        why = "requested by --engine buildkit" if wanted == "buildkit" else "docker-buildx is not installed"
         return BuildKitEngine(engine, why=f"{why}; the engine's own BuildKit builds, without secrets")
     raise HostNotAble(
         f"Docker {engine.version} has no BuildKit",
         cause="it is older than 18.09",
-        next_step="install Docker Engine 20.10 or newer, or take --engine classic",
+        next_step="install Docker Engine 20.10 or newer, or use --engine classic",
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,10 +17,11 @@ from vdbg_env.adapters.docker.host_config import host_options
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.image.container.run_settings import Gpu, RunSettings, Ulimit
 
+_PODMANS = {"nofile", "nproc"}  # it asks for a million of each, which it may not have itself
 PURPOSE = f"{OUR_LABEL}.purpose"
 
-# setrlimit(2)'s numbers and names, by which runc and crun report a limit that they could not set.
-_RLIMITS = {"3": "stack", "4": "core", "8": "memlock", "STACK": "stack", "CORE": "core", "MEMLOCK": "memlock"}
+# setrlimit(2)'s numbers, by which runc reports a limit that it could not set; crun reports its name.
+_RLIMITS = {"3": "stack", "4": "core", "6": "nproc", "7": "nofile", "8": "memlock"}
 _RLIMIT_REFUSED = re.compile(
     r"error setting rlimit(?:s for ready process: error setting rlimit)? type (\d+)|setrlimit `?RLIMIT_(\w+)"
 )
@@ -79,17 +81,40 @@ def started(
         container = _create(engine, wanted)
         done = False
         try:
-            with _streams(engine, container, wanted) if attach else nullcontext() as stream:
-                limit = _start(engine, container, wanted.settings)
-                if limit is None:
+            with ExitStack() as streams:
+                limit = None
+                try:
+                    # Podman prepares a container, limits included, when it is attached to; Docker when it is started.
+                    stream = streams.enter_context(_streams(engine, container, wanted)) if attach else None
+                    engine.client.start(container)
+                except errors.APIError as error:
+                    limit = refused_limit(str(error))
+                    if limit is None:
+                        raise start_error(str(error), wanted.settings) or explain(error, engine.endpoint) from error
+                except GONE as error:
+                    raise explain(error, engine.endpoint) from error
+                else:
                     yield container, stream
                     done = keep
                     return
         finally:
             if not done:
                 _remove(engine, container)
-        refused(limit)
-        wanted = replace(wanted, settings=without(wanted.settings, limit))
+        wanted = replace(wanted, settings=_accepted(wanted.settings, limit, refused))
+
+
+def _accepted(settings: RunSettings, name: str, refused: Callable[[Ulimit], None]) -> RunSettings:
+    """Return the settings without the limit that was refused, or, where it is not ours, with what this process has."""
+    ours = next((limit for limit in settings.ulimits if limit.name == name), None)
+    if ours is not None and name not in _PODMANS:
+        refused(ours)
+        return without(settings, ours)
+    if ours is not None or name not in _PODMANS:
+        raise EngineFailed(f"the engine may not set the limit {name} of a container", next_step="vdbg-env doctor")
+    number = resource.RLIMIT_NOFILE if name == "nofile" else resource.RLIMIT_NPROC
+    hard = min(value for value in (resource.getrlimit(number)[1], settings.pids) if value > 0)
+    own = Ulimit(name="nofile" if name == "nofile" else "nproc", soft=hard, hard=hard, fallback="too few for a server")
+    return replace(settings, ulimits=(*settings.ulimits, own))
 
 
 def _streams(engine: Engine, container: str, wanted: NewContainer) -> AbstractContextManager[Any]:
@@ -106,11 +131,10 @@ def without(settings: RunSettings, limit: Ulimit) -> RunSettings:
     return replace(settings, ulimits=tuple(other for other in settings.ulimits if other != limit))
 
 
-def refused_limit(text: str, limits: Sequence[Ulimit]) -> Ulimit | None:
-    """Return the limit that the engine reports as the one it may not set."""
+def refused_limit(text: str) -> str | None:
+    """Return the name of the limit that the engine reports as one it may not set."""
     found = _RLIMIT_REFUSED.search(text)
-    name = _RLIMITS.get(found[1] or found[2]) if found else None
-    return next((limit for limit in limits if limit.name == name), None)
+    return (_RLIMITS.get(found[1]) if found[1] else found[2].lower()) if found else None
 
 
 def no_such_image(name: str) -> BadInput:
@@ -148,21 +172,10 @@ def _create(engine: Engine, wanted: NewContainer) -> str:
         except errors.ImageNotFound as error:
             raise no_such_image(settings.image) from error
         except errors.APIError as error:
+            if wanted.init and "container-init binary not found" in str(error):  # Podman without catatonit
+                return _create(engine, replace(wanted, init=False))
             raise create_error(str(error)) or error from error
     return str(made["Id"])
-
-
-def _start(engine: Engine, container: str, settings: RunSettings) -> Ulimit | None:
-    """Start a container; return the limit the engine refused, if that prevented the start."""
-    try:
-        engine.client.start(container)
-    except errors.APIError as error:
-        if limit := refused_limit(str(error), settings.ulimits):
-            return limit
-        raise start_error(str(error), settings) or explain(error, engine.endpoint) from error
-    except GONE as error:
-        raise explain(error, engine.endpoint) from error
-    return None
 
 
 def create_error(text: str) -> VdbgError | None:

@@ -1,4 +1,4 @@
-"""Renders a plan into a folder that other tools build and run from."""
+"""Render a plan into a folder that other tools build and run from."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.run_settings import SECCOMP_FILE, RunSettings
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.plan.plan import BuildPlan
-from vdbg_env.image.profile.request import Dialect, Network
+from vdbg_env.image.plan.plan import ROOT, BuildPlan
+from vdbg_env.image.profile.request import Dialect
 from vdbg_env.image.render.apptainer import apptainer
 from vdbg_env.image.render.dockerfile import build_context
-from vdbg_env.image.render.manifests import compose, kubernetes
+from vdbg_env.image.render.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, compose, kubernetes
 
 Format = Literal["dockerfile", "compose", "k8s", "apptainer"]
 LayOut = Callable[[BuildContext, Path], None]
 """Writes a context as files below a folder that does not exist yet."""
 
-MARK = "plan.json"  # stands in every folder rendered here, so that such a one, and no other, may be replaced
+MARK = "plan.json"  # in every folder rendered here: only such a folder is ever replaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def render(
         shutil.rmtree(unfinished, ignore_errors=True)
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
     return Rendering(
-        folder=folder, files=tuple(files), digest=plan.digest, next_step=_next_step(format, folder, run, plan.network)
+        folder=folder, files=tuple(files), digest=plan.digest, next_step=_next_step(format, folder, run, plan)
     )
 
 
@@ -75,7 +75,7 @@ def _context(plan: BuildPlan, run: RunSettings, format: Format, dialect: Dialect
         case "compose":
             return build_context(plan, dialect, mark, seccomp, _file("compose.yaml", compose(run, build=".")))
         case "k8s":
-            return BuildContext(items=(mark, _file("pod.yaml", kubernetes(run))))
+            return BuildContext(items=(mark, seccomp, _file("pod.yaml", kubernetes(run))))
         case "apptainer":
             return BuildContext(items=(*plan.context, mark, _file("apptainer.def", apptainer(plan))))
 
@@ -84,17 +84,24 @@ def _file(name: str, text: str) -> FileBytes:
     return FileBytes(name=name, data=text.encode())
 
 
-def _next_step(format: Format, folder: Path, run: RunSettings, network: Network) -> str:
+def _next_step(format: Format, folder: Path, run: RunSettings, plan: BuildPlan) -> str:
+    """Return what to type next; what is built without `vdbg-env build` is not proven, so the proof is part of it."""
+    proof = " ".join(f"{run.image}:{ROOT}/{artifact}" for artifact in plan.artifacts)
     match format:
         case "dockerfile":
-            option = "" if network == "default" else f"--network {network} "
-            return f"docker build {option}--tag {run.image} {folder}"
+            option = "" if plan.network == "default" else f"--network {plan.network} "
+            return f"docker build {option}--tag {run.image} {folder} && vdbg-env verify {proof}"
         case "compose":
-            return f"docker compose --project-directory {folder} run --build --rm debug"
+            compose = f"docker compose --project-directory {folder}"
+            return f"{compose} build && vdbg-env verify {proof} && {compose} run --rm debug"
         case "k8s":
-            return f"kubectl apply --filename {folder}/pod.yaml"
+            apply = f"kubectl apply --filename {folder}/pod.yaml"
+            if run.seccomp != "ptrace":
+                return apply
+            profile = f"{KUBELET_SECCOMP}/{LOCALHOST_PROFILE}"
+            return f"on every node: install -D -m 644 {folder}/{SECCOMP_FILE} {profile}; then {apply}"
         case "apptainer":
-            return f"cd {folder} && apptainer build debug.sif apptainer.def"
+            return f"cd {folder} && apptainer build debug.sif apptainer.def (not proven: vdbg-env build proves)"
 
 
 def _require_ours(folder: Path) -> None:
@@ -107,7 +114,7 @@ def _require_ours(folder: Path) -> None:
         raise BadInput(f"{folder} cannot be read: {error.strerror}", next_step=f"ls -ld {folder}") from None
     if not (empty or ours):
         raise BadInput(
-            f"{folder} holds files that were not rendered here",
+            f"{folder} contains files that were not rendered here",
             cause="a folder of something else was named",
             next_step="name a folder that does not exist yet",
         )

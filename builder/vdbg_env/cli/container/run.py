@@ -17,13 +17,13 @@ def command(argv: tuple[str, ...], **flags: Unpack[RunFlags]) -> int:
     """Run a program in the debug image, with what a debugger and a crashing process need.
 
     The container may trace processes (SYS_PTRACE, and a seccomp profile that allows it, not --privileged), writes cores
-    of any size, and keeps what a crash leaves in the dump volume at /dumps. A limit the engine may not give is left out
-    and said. The exit status is the program's own.
+    of any size, and keeps what a crash leaves in the dump volume at /dumps. A limit that the engine may not raise is
+    left out, with a note. The exit status is the program's own.
 
     \b
     Example:
-      vdbg-env run -- vllm serve MODEL
-      vdbg-env run --gpu none --dumps /var/dumps -- python repro.py
+      vdbg-env run --mount /models:ro -- vllm serve /models/MODEL
+      vdbg-env run --gpu none --mount . -- python repro.py
     """
     if not argv:
         raise BadInput("no program is named", next_step="vdbg-env run -- COMMAND, or vdbg-env shell for a shell")

@@ -13,7 +13,7 @@ from vdbg_env.application.image.render import Format, Rendering, render
 from vdbg_env.cli import composition
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, show_notes
 from vdbg_env.common import console
-from vdbg_env.image.container.run_settings import Gpu, RunSettings, parse_dumps, parse_gpu, warnings
+from vdbg_env.image.container.run_settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
 from vdbg_env.image.profile.reference import parse_reference
 from vdbg_env.image.profile.request import Dialect
 
@@ -28,25 +28,46 @@ from vdbg_env.image.profile.request import Dialect
     "--dialect", type=click.Choice(["classic", "buildkit"]), default="classic", show_default=True,
     help="Instructions the builder takes; buildkit adds RUN --mount.",
 )  # fmt: skip
-@click.option("--image", metavar="NAME", help="The image's name in what is rendered; else the one `build` gives.")
-@click.option("--gpu", default="runtime", show_default=True, help="cdi, runtime or none; cdi:nvidia.com/gpu=0 for one.")
+@click.option(
+    "--image", metavar="NAME", help="The image's name; by default that of `build`, with -unproven where built from DIR."
+)
+@click.option("--gpu", default="runtime", show_default=True, help="cdi, runtime or none; runtime:8 in a pod is eight.")
 @click.option("--dumps", default="vdbg-dumps", show_default=True, help="Volume or folder that keeps dumps.")
-@click.option("--json", "as_json", is_flag=True, help="Tell what was written as JSON.")
+@click.option(
+    "--seccomp", type=click.Choice(["ptrace", "default", "unconfined"]), default="ptrace", show_default=True,
+    help="System calls allowed; in a pod, ptrace needs a file on every node.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Report what was written as JSON.")
 @build_options
 def command(
-    folder: Path, format: str, dialect: str, image: str | None, gpu: str, dumps: str, as_json: bool, **flags: Any
+    folder: Path,
+    format: str,
+    dialect: str,
+    image: str | None,
+    gpu: str,
+    dumps: str,
+    seccomp: str,
+    as_json: bool,
+    **flags: Any,
 ) -> int:
     """Write a debug image's Dockerfile and whole context, or manifests, into DIR.
 
     \b
     Example:
-      vdbg-env render --profile sample ./sample-image && docker build --tag sample ./sample-image
+      vdbg-env render --profile sample ./sample-image
       vdbg-env render --format k8s --gpu none ./manifests
     """
     request, library = read_request(flags, dialect=cast(Dialect, dialect))
     decided = plan_here(request, library)
-    name = str(parse_reference(image or default_tag(decided, request), "--image"))
-    run = _run_settings(name, parse_gpu(gpu), dumps)
+    # The name that `build` gives means that the image is proven; what another builder makes of this folder is not yet.
+    own = default_tag(decided, request) + ("-unproven" if format in {"dockerfile", "compose"} else "")
+    run = RunSettings(
+        image=str(parse_reference(image or own, "--image")),
+        gpu=parse_gpu(gpu),
+        dumps=parse_dumps(dumps),
+        seccomp=cast(Seccomp, seccomp),
+        command=("sleep", "infinity"),
+    )
     rendering = render(
         decided,
         run,
@@ -58,10 +79,6 @@ def command(
     show_notes((*request.notes, *decided.notes), (*decided.warnings, *warnings(run)))
     _show(rendering, as_json=as_json)
     return 0
-
-
-def _run_settings(image: str, gpu: Gpu, dumps: str) -> RunSettings:
-    return RunSettings(image=image, gpu=gpu, dumps=parse_dumps(dumps), command=("sleep", "infinity"))
 
 
 def _show(rendering: Rendering, *, as_json: bool) -> None:

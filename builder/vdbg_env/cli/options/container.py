@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import click
@@ -11,9 +11,7 @@ from click.core import ParameterSource
 
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.run import OPTIONS, RunFlags, read_request
-from vdbg_env.image.container.mount import parse_mount, start_folder
 from vdbg_env.image.container.run_settings import parse_size
-from vdbg_env.image.text import one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,19 +23,13 @@ _OPTIONS = {
         help="Where steps run: here (local), or in containers; docker, if an image is named.",
     ),
     "image": OPTIONS["image"],
-    "mounts": click.option(
-        "--mount",
-        "mounts",
-        multiple=True,
-        metavar="DIR[:TARGET][:ro]",
-        help="A folder that steps in containers see, as in --mount . or --mount /models:ro; repeatable.",
-    ),
+    "mounts": OPTIONS["mounts"],
     **{name: OPTIONS[name] for name in ("variables", "gpu", "dumps", "dump_quota")},
-    "user": click.option("--user", metavar="USER", help="Of a container's processes; the image's own if not given."),
+    "user": OPTIONS["user"],
     "memory": click.option("--memory", metavar="SIZE", help="What a container may use, as in 64g; else no limit."),
     **{name: OPTIONS[name] for name in ("ipc", "shm_size", "capabilities", "seccomp", "stop_grace")},
 }
-# Those that a command takes to hand them on; whoever needs the others types the other command.
+# Those that a command takes to pass them on; the others need the other command.
 FEW = ("on", "image", "mounts", "variables", "gpu", "dumps")
 
 
@@ -95,9 +87,9 @@ def given_option(context: click.Context) -> str | None:
 
 
 def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -> ContainerRequest | None:
-    """Turn the flags into what is asked of containers; None where steps run here.
+    """Turn the flags into a request for containers; None where steps run here.
 
-    Raises BadInput for a value that says nothing, and a usage error for a flag of containers where none are asked for.
+    Raises BadInput for a wrong value, and a usage error for a flag of containers where none are requested.
     """
     on = flags["on"] or ("docker" if flags["image"] else "local")
     if on == "local":
@@ -105,14 +97,14 @@ def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -
         if others:
             raise click.UsageError(f"{others[0].opts[-1]} is for steps in containers: add --on docker", context)
         return None
-    here = os.getcwd()  # noqa: PTH109 - as the shell names it
-    mounts = tuple(parse_mount(text, here) for text in flags["mounts"])
+    run = read_request((), interactive=False, **_run_flags(flags))
+    place = run.settings
     return ContainerRequest(
-        run=read_request((), interactive=False, **_run_flags(flags)),
-        mounts=mounts,
-        user=one_line(flags["user"], "--user") if flags["user"] else None,
+        run=replace(run, settings=replace(place, mounts=(), user=None, folder=None)),
+        mounts=place.mounts,
+        user=place.user,
         memory=parse_size(flags["memory"], "--memory") if flags["memory"] else None,
-        folder=start_folder(mounts, here),
+        folder=place.folder,
     )
 
 
@@ -133,6 +125,8 @@ def _run_flags(flags: ContainerFlags) -> RunFlags:
         gpu=flags["gpu"],
         dumps=flags["dumps"],
         dump_quota=flags["dump_quota"],
+        mounts=flags["mounts"],
+        user=flags["user"],
         variables=flags["variables"],
         ports=(),
         ipc=flags["ipc"],

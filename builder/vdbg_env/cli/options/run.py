@@ -14,8 +14,10 @@ from vdbg_env.application.knowledge.stale_settings import Settings, stale_settin
 from vdbg_env.cli import composition
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.mount import parse_mount, start_folder
 from vdbg_env.image.container.run_settings import RunSettings, parse_dumps, parse_gpu, parse_size
 from vdbg_env.image.profile.reference import parse_reference
+from vdbg_env.image.text import one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,6 +35,14 @@ OPTIONS = {
     "dump_quota": click.option(
         "--dump-quota", metavar="SIZE", help="Do not start while PLACE holds more than this, as in 50g."
     ),
+    "mounts": click.option(
+        "--mount",
+        "mounts",
+        multiple=True,
+        metavar="SRC[:DST][:ro]",
+        help="A folder to see in the container, as in --mount . or --mount /models:ro; repeatable.",
+    ),
+    "user": click.option("--user", metavar="USER", help="Of the processes; the image's own if not given."),
     "variables": click.option(
         "-e",
         "--env",
@@ -52,7 +62,7 @@ OPTIONS = {
     ),
     "shm_size": click.option("--shm-size", metavar="SIZE", help="Of /dev/shm, with --ipc private; 16g if not given."),
     "capabilities": click.option(
-        "--cap-add", "capabilities", multiple=True, metavar="CAP", help="One more beside SYS_PTRACE."
+        "--cap-add", "capabilities", multiple=True, metavar="CAP", help="One more capability; repeatable."
     ),
     "seccomp": click.option(
         "--seccomp",
@@ -78,6 +88,8 @@ class RunFlags(TypedDict):
     gpu: str
     dumps: str
     dump_quota: str | None
+    mounts: tuple[str, ...]
+    user: str | None
     variables: tuple[str, ...]
     ports: tuple[int, ...]
     ipc: Literal["private", "host"]
@@ -112,6 +124,8 @@ def read_request(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[Ru
         raise BadInput("there is no terminal here for a shell", next_step="vdbg-env run -- COMMAND needs none")
     if flags["image"] is not None:
         parse_reference(flags["image"], "--image")
+    here = os.getcwd()  # noqa: PTH109 - as the shell names it
+    mounts = tuple(parse_mount(text, here) for text in flags["mounts"])
     settings = RunSettings(
         image=flags["image"] or "",
         command=argv,
@@ -125,6 +139,9 @@ def read_request(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[Ru
         name=flags["name"],
         ports=flags["ports"],
         interactive=interactive,
+        mounts=mounts,
+        user=one_line(flags["user"], "--user") if flags["user"] else None,
+        folder=start_folder(mounts, here),
     )
     return RunRequest(
         settings=settings,

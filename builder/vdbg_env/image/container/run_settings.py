@@ -23,6 +23,9 @@ SECCOMP_FILE = "seccomp-ptrace.json"
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID", "SYS_PTRACE")
 
 
+Seccomp = Literal["ptrace", "default", "unconfined"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ulimit:
     """One resource limit in the units of setrlimit(2), -1 for none.
@@ -31,7 +34,7 @@ class Ulimit:
     CAP_SYS_RESOURCE, and then refuses to start the container ("error setting rlimit type 8").
     """
 
-    name: Literal["core", "stack", "memlock"]
+    name: Literal["core", "stack", "memlock", "nofile", "nproc"]
     soft: int
     hard: int
     fallback: str
@@ -86,7 +89,7 @@ class RunSettings:
     command: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     capabilities: tuple[str, ...] = CAPABILITIES
-    seccomp: Literal["ptrace", "default", "unconfined"] = "ptrace"
+    seccomp: Seccomp = "ptrace"
     ulimits: tuple[Ulimit, ...] = (CORE, STACK, MEMLOCK)
     ipc: Literal["private", "host"] = "private"
     shm_bytes: int = 16 * GIB

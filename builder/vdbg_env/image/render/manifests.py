@@ -10,6 +10,8 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import DUMPS, GIB, SECCOMP_FILE, UNLIMITED, RunSettings
 
 _NAME = "vdbg-debug"
+KUBELET_SECCOMP = "/var/lib/kubelet/seccomp"
+LOCALHOST_PROFILE = f"vdbg-env/{SECCOMP_FILE}"
 
 
 def compose(settings: RunSettings, *, build: str | None = None) -> str:
@@ -42,12 +44,10 @@ def compose(settings: RunSettings, *, build: str | None = None) -> str:
 
 
 def kubernetes(settings: RunSettings) -> str:
-    """Return a manifest: a Pod, and a claim for its dump volume where that is a named one.
+    """Return a manifest: a Pod, and a claim for its dump volume if that has a name.
 
-    Raises BadInput for what Kubernetes has no word for.
+    Raises BadInput for settings that Kubernetes does not have.
     """
-    # The runtime's own profile allows ptrace to whoever holds SYS_PTRACE; ours would have to lie on every node.
-    profile = {"type": "Unconfined" if settings.seccomp == "unconfined" else "RuntimeDefault"}
     container: dict[str, Any] = {
         "name": "debug",
         "image": settings.image,
@@ -55,7 +55,7 @@ def kubernetes(settings: RunSettings) -> str:
         "env": [{"name": name, "value": value} for name, value in settings.env] or None,
         "ports": [{"containerPort": port} for port in settings.ports] or None,
         "resources": _kubernetes_devices(settings),
-        "securityContext": {"capabilities": {"add": list(settings.capabilities)}, "seccompProfile": profile},
+        "securityContext": _security_context(settings),
         "volumeMounts": _mounts(settings) or None,
         "stdin": settings.interactive or None,
         "tty": settings.interactive or None,
@@ -76,11 +76,16 @@ def kubernetes(settings: RunSettings) -> str:
         },
     }
     notes = [n for n in _notes(replace(settings, ulimits=())) if "seccomp" not in n]
-    notes.append("Kubernetes sets no ulimits: the image's entrypoint raises the core limit as far as the node lets it.")
+    if settings.seccomp == "ptrace":
+        notes.append(f"Every node needs {KUBELET_SECCOMP}/{LOCALHOST_PROFILE}; not with --seccomp default.")
+    notes.append("Kubernetes sets no ulimits: the image's entry point raises the core limit as far as the node allows.")
     documents = [_yaml(pod, tuple(notes))]
     if settings.dumps and settings.dumps.kind == "volume":
         documents.append(
-            _yaml(_claim(settings.dumps.source), ("Size it to hold a few dumps: one may be as large as the GPU.",))
+            _yaml(
+                _claim(settings.dumps.source),
+                ("Room for a few dumps: one may be as large as the GPU's memory.",),
+            )
         )
     return "---\n".join(documents)
 
@@ -109,14 +114,30 @@ def _compose_devices(settings: RunSettings) -> dict[str, Any] | None:
 
 
 def _kubernetes_devices(settings: RunSettings) -> dict[str, Any] | None:
+    """Return the number of GPUs: a single number is how many, several are counted, and without any it is one."""
+    devices = settings.gpu.devices
     if settings.gpu.by == "none":
         return None
-    if settings.gpu.by == "cdi" and settings.gpu.devices:
+    if (settings.gpu.by == "cdi" and devices) or any(not name.isdigit() for name in devices):
         raise BadInput(
-            "Kubernetes gives GPUs by number, not by CDI name",
-            next_step="--gpu runtime; the device plugin picks the GPUs",
+            "Kubernetes gives GPUs by number, not by name",
+            next_step="--gpu runtime:8 for eight; the device plugin picks them",
         )
-    return {"limits": {"nvidia.com/gpu": max(1, len(settings.gpu.devices))}}
+    count = int(devices[0]) if len(devices) == 1 else len(devices)
+    return {"limits": {"nvidia.com/gpu": max(1, count)}}
+
+
+def _security_context(settings: RunSettings) -> dict[str, Any]:
+    profile: dict[str, str] = {"type": "RuntimeDefault"}
+    if settings.seccomp == "ptrace":  # the runtime's own refuses personality(2), by which gdb turns off randomisation
+        profile = {"type": "Localhost", "localhostProfile": LOCALHOST_PROFILE}
+    elif settings.seccomp == "unconfined":
+        profile = {"type": "Unconfined"}
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": list(settings.capabilities)},
+        "seccompProfile": profile,
+    }
 
 
 def _mounts(settings: RunSettings) -> list[dict[str, str]]:
@@ -150,21 +171,21 @@ def _claim(name: str) -> dict[str, Any]:
 
 
 def _kubernetes_name(name: str) -> str:
-    """Return a name as RFC 1123 has it, which every object of a cluster must follow."""
+    """Return a name by the rules of RFC 1123, which every object of a cluster must follow."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63] or _NAME
 
 
 def _notes(settings: RunSettings) -> tuple[str, ...]:
     notes = ["Rendered by vdbg-env."]
     raised = [u for u in settings.ulimits if u.hard == UNLIMITED and u.name == "memlock"]
-    notes += [f"If the engine may not raise {u.name}, take it out: {u.fallback}." for u in raised]
+    notes += [f"If the engine may not raise {u.name}, remove it: {u.fallback}." for u in raised]
     if settings.seccomp == "ptrace":
-        notes.append(f"{SECCOMP_FILE} lies beside this file: a debugger's system calls, and none that change the host.")
+        notes.append(f"{SECCOMP_FILE} is next to this file: it allows a debugger, and nothing that changes the host.")
     return tuple(notes)
 
 
 def _yaml(document: dict[str, Any], notes: tuple[str, ...]) -> str:
-    """Return YAML that a reader of version 1.1 takes as meant: every text that is not a plain word is quoted."""
+    """Return YAML that is safe for readers of version 1.1: every text that is not a plain word is quoted."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

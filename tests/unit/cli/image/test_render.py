@@ -44,7 +44,10 @@ def test_a_rendered_folder_holds_the_dockerfile_and_all_it_copies(tmp_path: Path
     assert document["files"] == sorted(written)
     assert document["plan_digest"].encode() in written["Dockerfile"]
     assert b"// PLANTED" in written["source/include/rows.cuh"]
-    assert document["next_step"] == f"docker build --tag vdbg/sample:lineinfo {tmp_path / 'out'}"
+    name = "vdbg/sample:lineinfo-unproven"
+    assert (
+        document["next_step"] == f"docker build --tag {name} {tmp_path / 'out'} && vdbg-env verify {name}:/opt/vdbg/out"
+    )
 
 
 def test_the_architecture_is_that_of_the_gpu_found_unless_asked_for(
@@ -93,6 +96,21 @@ def test_each_format_writes_its_file(tmp_path: Path, format: str, file: str) -> 
     assert ran.status == 0
     assert file in files(tmp_path / "out")
     assert "next: " in ran.stderr
+
+
+def test_what_is_built_from_a_folder_never_has_the_name_of_a_proven_image(tmp_path: Path) -> None:
+    for format, file in (("dockerfile", "Dockerfile"), ("compose", "compose.yaml")):
+        ran = vdbg_env("render", "--profile", "sample", "--format", format, str(tmp_path / format))
+        assert "vdbg-env verify vdbg/sample:lineinfo-unproven:/opt/vdbg/out" in ran.stderr
+        assert "vdbg/sample:lineinfo\n" not in (tmp_path / format / file).read_text()
+
+
+def test_a_pod_has_the_profile_a_debugger_needs_and_says_where_it_goes(tmp_path: Path) -> None:
+    ran = vdbg_env("render", "--profile", "sample", "--format", "k8s", "--gpu", "runtime:8", str(tmp_path / "out"))
+    pod = (tmp_path / "out" / "pod.yaml").read_text()
+    assert "localhostProfile: vdbg-env/seccomp-ptrace.json" in pod and "nvidia.com/gpu: 8" in pod
+    assert "/var/lib/kubelet/seccomp/vdbg-env/seccomp-ptrace.json; then kubectl apply" in ran.stderr
+    assert (tmp_path / "out" / "seccomp-ptrace.json").is_file()
 
 
 def test_a_local_tree_goes_along_without_what_an_earlier_build_left(tmp_path: Path) -> None:
@@ -242,7 +260,7 @@ def test_a_folder_of_something_else_is_never_written_to(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     ran = vdbg_env("render", "--profile", "sample", str(tmp_path))
     assert ran.status == 2
-    assert "holds files that were not rendered here" in ran.stderr
+    assert "contains files that were not rendered here" in ran.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 

@@ -1,7 +1,10 @@
 """One value starts a debug container in every way there is."""
 
 import json
+import os
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +60,26 @@ def test_apptainer_refuses_secrets_and_says_the_way_round() -> None:
     with pytest.raises(BadInput) as caught:
         apptainer(planned(request))
     assert caught.value.next_step and "docker-archive" in caught.value.next_step
+
+
+@pytest.mark.parametrize(("devices", "count"), [((), 1), (("8",), 8), (("0",), 1), (("0", "1"), 2)])
+def test_a_pod_asks_for_a_number_of_gpus(devices: tuple[str, ...], count: int) -> None:
+    pod = yaml.safe_load(kubernetes(replace(SETTINGS, gpu=Gpu(by="runtime", devices=devices))).split("---")[0])
+    container = pod["spec"]["containers"][0]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": count}}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+
+
+@pytest.mark.parametrize(("home", "given"), [("/", True), ("/nowhere", True), (None, True), ("{tmp}", False)])
+def test_the_entry_point_gives_a_home_to_who_has_none(tmp_path: Path, home: str | None, given: bool) -> None:
+    own = {} if home is None else {"HOME": home.replace("{tmp}", str(tmp_path))}
+    ran = subprocess.run(
+        ["/bin/sh", str(data_dir("templates") / "entrypoint.sh"), "sh", "-c", "touch $HOME/x; echo $HOME"],
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), **own}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    expected = tmp_path / f"home-{os.getuid()}" if given else tmp_path
+    assert (ran.stdout, (expected / "x").exists()) == (f"{expected}\n", True)
 
 
 def test_kubernetes_has_no_word_for_one_cdi_device() -> None:
