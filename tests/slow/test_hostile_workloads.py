@@ -196,7 +196,7 @@ def test_a_run_that_asks_for_room_is_refused_on_a_disk_that_has_none(small_disk:
     path = str(small_disk / "run")
     ran = vdbg_env("runbook", "illegal-memory-access", "--batch", "--run-dir", path, "--", "sleep", "30")
     assert ran.status == 1
-    assert "8MiB are free for the record, 1GiB are wanted" in ran.stderr
+    assert "8MiB are free for the record, 1GiB are needed" in ran.stderr
 
 
 def test_a_run_on_a_disk_near_its_floor_ends_inconclusive_with_a_readable_record(small_disk: Path) -> None:

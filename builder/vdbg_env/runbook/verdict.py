@@ -60,7 +60,7 @@ def exit_status(verdict: Verdict, findings: Sequence[Finding]) -> int:
 
 
 def bisect_status(verdict: Verdict, *, handed_over: bool = False) -> int:
-    """Return the exit status `git bisect run` wants: 1 for a bad revision, 0 for a good one, 125 to skip it.
+    """Return the exit status for `git bisect run`: 1 for a bad revision, 0 for a good one, 125 to skip it.
 
     A revision that hangs or fails otherwise is skipped, and so is one whose failure was handed over to another
     runbook: it says nothing about the bug that is looked for. An engine that fails leaves by an error of its own,

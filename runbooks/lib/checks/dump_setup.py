@@ -95,7 +95,7 @@ def of_pipe() -> Iterator[str]:
     """Make a pipe where the driver would, and send a byte through it."""
     folder = pathlib.Path(os.environ.get("CUDA_COREDUMP_PIPE", "/tmp/x")).parent
     if not folder.is_dir():
-        return  # told with the names
+        return  # reported with the names
     path = folder / f"vdbg-dump-setup.{os.getpid()}.pipe"
     try:
         os.mkfifo(path)

@@ -1,4 +1,4 @@
-"""Lays the compute capability of each GPU beside the architectures that PyTorch was built for."""
+"""Compare the compute capability of each GPU with the architectures that PyTorch was built for."""
 
 import sys
 

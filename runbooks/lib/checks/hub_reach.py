@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def ask(endpoint: str, model: str) -> list[str] | None:
-    """Print what the hub says of a model, and return the names of its files; None when it does not give them."""
+    """Print what the hub says about a model, and return the names of its files; None when it does not give them."""
     begun = time.monotonic()
     try:
         with opened(f"{endpoint}/api/models/{model}") as answer:

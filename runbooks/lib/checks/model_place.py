@@ -1,4 +1,4 @@
-"""Which model a vLLM command line names, and where its files lie: a folder, or the cache of the Hugging Face hub."""
+"""Which model a vLLM command line names, and where its files are: a folder, or the cache of the Hugging Face hub."""
 
 import argparse
 import itertools

@@ -1,4 +1,4 @@
-"""Measures how fast a model's weights are read from where they lie, and lays the memory beside their size.
+"""Measures how fast a model's weights are read from where they are, and compares the memory with their size.
 
 By hand:  python3 read_speed.py -- vllm serve ORG/MODEL --tensor-parallel-size 8
 """
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def tell_memory(size: int) -> None:
-    """Print the memory that is left beside the size of the weights: the page cache lives there."""
+    """Print the memory that is left next to the size of the weights: the page cache lives there."""
     free = available_memory()
     enough = "suffices" if size <= 0.9 * free else "is short"
     print(f"read-speed: memory {enough}: {gib(size)} of weights, {gib(free)} available", flush=True)

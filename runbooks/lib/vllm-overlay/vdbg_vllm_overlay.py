@@ -1,7 +1,7 @@
 """Changes the engine arguments of a vLLM workload that builds its engine itself, without a change to its script.
 
 vLLM loads this as a general plug-in whenever engine arguments are made (entry point group `vllm.general_plugins`, found
-through the metadata folder beside this file; `EngineArgs.__post_init__` in vllm/engine/arg_utils.py, 0.33.0). What is
+through the metadata folder next to this file; `EngineArgs.__post_init__` in vllm/engine/arg_utils.py, 0.33.0). What is
 to be changed stands in the variable VDBG_VLLM_ENGINE_ARGS as JSON, by the arguments' Python names. What was changed is
 said in one line on the error stream, and only then: a run without that line has tried nothing.
 

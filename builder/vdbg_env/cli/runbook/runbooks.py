@@ -43,7 +43,7 @@ def command() -> None:
 @_FILES
 @_JSON
 def list_command(files: tuple[Path, ...], as_document: bool) -> int:
-    """List the runbooks at hand: your files, ./runbooks, your own folder, the shipped ones.
+    """List the runbooks found: your files, ./runbooks, your configuration folder, the shipped ones.
 
     \b
     Example:
@@ -95,10 +95,10 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
 @_JSON
 @_VLLM
 def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document: bool, vllm: str | None) -> int:
-    """Prove that runbooks can be walked: names, paths, expressions, patterns, tools. Status 2 when one cannot.
+    """Prove that runbooks can be run: names, paths, expressions, patterns, tools. Status 2 when one cannot.
 
-    Flags and variables are held against a release of vLLM: one that is gone or never was is a problem. Without --vllm
-    that is the release installed here, or the newest known.
+    Flags and variables are compared with a release of vLLM: one that is gone, misspelt or never existed
+    is a problem. Without --vllm that is the release installed here, or the newest known.
 
     \b
     Example:
@@ -139,7 +139,7 @@ def schema_command() -> int:
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @_FILES
 def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
-    """Write a page for each runbook into DIR, to be followed by hand where this program is not, and an index.
+    """Write a page for each runbook into DIR, to be followed by hand without this program, and an index.
 
     \b
     Example:

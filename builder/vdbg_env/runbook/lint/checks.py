@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
@@ -30,6 +31,7 @@ from vdbg_env.runbook.model import (
 from vdbg_env.runbook.parsing.locations import Places
 from vdbg_env.runbook.workload import engine_args
 
+_INPUT = re.compile(r"\binputs\.(\w+)")
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "path": (str,),
@@ -53,7 +55,13 @@ def complaints(runbook: Runbook, places: Places, *, runbooks: Sequence[str] | No
     )
 
 
+def _used_inputs(runbook: Runbook) -> set[str]:
+    """Return the inputs that a text of the runbook names, and the workload, which the tool itself reads."""
+    return {"argv", *_INPUT.findall(repr((runbook.commands, runbook.steps)))}
+
+
 def _inputs(runbook: Runbook, places: Places) -> Iterator[Complaint]:
+    used = _used_inputs(runbook)
     for name, given in runbook.inputs.items():
         path: Path = ("spec", "inputs", name)
         if not name.replace("_", "a").isalnum():
@@ -62,6 +70,8 @@ def _inputs(runbook: Runbook, places: Places) -> Iterator[Complaint]:
             yield places.complaint((*path, "default"), f"{given.default!r} is not of type {given.type}")
         if given.required and given.default is not None:
             yield places.complaint((*path, "default"), "a required input needs no default", key=True)
+        if name not in used:
+            yield places.complaint(path, f"input {name!r} is not used: no expression names it", key=True)
 
 
 def _fits(given: Input, value: Data) -> bool:
@@ -232,7 +242,7 @@ class _Step:
             if outcome.when is not None:
                 yield from self._condition(outcome.when, (*path, "when"), names)
                 if last:
-                    what = "the last outcome has no 'when': it is for what nobody thought of"
+                    what = "the last outcome has no 'when': it is for everything else"
                     yield self.places.complaint((*path, "when"), what, key=True)
             elif not last:
                 what = "an outcome without 'when' always holds, so those after it are never reached"

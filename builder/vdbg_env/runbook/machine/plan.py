@@ -48,7 +48,7 @@ class Plan:
 
 
 def plan(runbook: Runbook, given: Mapping[str, Data], facts: Facts, *, image: str | None = None) -> Plan:
-    """Return the plan of a linted runbook; raises BadInput when a command line cannot be made of these inputs."""
+    """Return the plan of a linted runbook; raises BadInput when these inputs give no command line."""
     inputs, nothing = Inputs(given), Finish(verdict=Verdict.INCONCLUSIVE, why="a plan")
     state = RunState(runbook=runbook, inputs=inputs, facts=facts, decision=nothing)
     steps = tuple(_planned(state, step) for step in runbook.steps)
@@ -85,7 +85,7 @@ def _invocation(state: RunState, step: Run, runs: Whether) -> Invocation | None:
 
 
 def _whether(state: RunState, step: Step) -> tuple[Whether, str | None]:
-    """Say whether a step would run: without its condition first, because that may hang on what nobody has seen yet."""
+    """Say whether a step would run: without its condition first, because that may depend on what was not seen yet."""
     reason = decide.why_skipped(state, step.model_copy(update={"condition": None}))
     if reason:
         return "no", reason

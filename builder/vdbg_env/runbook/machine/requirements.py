@@ -12,7 +12,7 @@ from vdbg_env.runbook.state import Facts
 def unmet(requires: Requires, facts: Facts, *, free_disk: int | None) -> tuple[str, ...]:
     """Return one sentence for each thing that is missing; `free_disk` in bytes, None where it was not looked up.
 
-    What was not looked up is not held against the host: a step that needs it says so when its turn comes.
+    What was not looked up does not count against the host: a step that needs it reports that when it is reached.
     """
     return tuple(_unmet(requires, facts, free_disk))
 
@@ -25,4 +25,4 @@ def _unmet(requires: Requires, facts: Facts, free_disk: int | None) -> Iterator[
     if requires.lineinfo and facts.lineinfo is False:
         yield "the libraries carry no line info"
     if requires.free_disk is not None and free_disk is not None and free_disk < requires.free_disk:
-        yield f"{size_text(free_disk)} are free for the record, {size_text(requires.free_disk)} are wanted"
+        yield f"{size_text(free_disk)} are free for the record, {size_text(requires.free_disk)} are needed"

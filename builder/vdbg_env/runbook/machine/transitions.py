@@ -60,7 +60,7 @@ def advance(state: RunState, result: StepResult) -> tuple[RunState, Decision]:
 
 
 def again(state: RunState, observations: Sequence[Observation]) -> bool:
-    """Say whether the step that is being run wants another attempt after those observed so far."""
+    """Return whether the step that is being run needs another attempt after those observed so far."""
     decision = state.decision
     assert isinstance(decision, RunStep), "only a run step is repeated"
     done = len({x.attempt for x in observations})
@@ -104,7 +104,7 @@ def waiting_for(state: RunState) -> str:
         case Finish():
             raise BadInput("the run is over: no result is awaited")
         case BranchTo(runbook=name):
-            raise BadInput(f"the run goes on with runbook {name!r}: no result is awaited here")
+            raise BadInput(f"the run continues with runbook {name!r}: no result is awaited here")
         case decision:
             return decision.step
 

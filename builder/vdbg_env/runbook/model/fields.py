@@ -118,7 +118,9 @@ class Written:
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         written = core_schema.no_info_after_validator_function(self.read, handler.generate_schema(self.form))
         return core_schema.no_info_wrap_validator_function(
-            lambda value, inner: value if isinstance(value, Part) else inner(value), written
+            lambda value, inner: value if isinstance(value, Part) else inner(value),
+            written,
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda part: part.model_dump()),
         )
 
 

@@ -15,7 +15,7 @@ from vdbg_env.runbook.parsing.locations import Places
 
 _MERGED = ("env", "parameters")  # key by key; every other field is replaced as a whole
 
-# What a library has -> what a runbook makes of it, and what such a step does.
+# A step of the library -> the step in a runbook, and what such a step does.
 _KINDS: Mapping[type[Part], tuple[type[Step], str]] = {
     RunFields: (Run, "runs a command"),
     UsesFields: (Uses, "uses a built-in"),

@@ -101,7 +101,7 @@ def _merged(argv: tuple[str, ...], name: str, value: Mapping[str, Data]) -> tupl
 
 
 def _effective(argv: Sequence[str], spellings: Sequence[str]) -> dict[str, Data]:
-    """Return what vLLM would make of a mapping's flags: dotted ones win as a whole, else the last JSON value."""
+    """Return the value that vLLM would read from a mapping's flags: the dotted ones, else the last JSON value."""
     dotted: dict[str, dict[str, Data]] = {}
     whole: dict[str, Data] = {}
     for index, word in enumerate(argv):

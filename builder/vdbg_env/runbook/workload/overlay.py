@@ -44,7 +44,7 @@ def without_flags(argv: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
 
 
 def overlaid_env(*deltas: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return one delta made of several: the later one wins, None unsets."""
+    """Return several deltas as one: the later one wins, None unsets."""
     result: dict[str, str | None] = {}
     for delta in deltas:
         result.update(delta)

@@ -32,6 +32,33 @@ def test_a_release_that_had_the_name_has_no_complaint(tmp_path: Path) -> None:
     assert [c for c in name_complaints([path], "0.14.1") if c.file == str(path)] == []
 
 
+MISSPELT = """\
+commands:
+  server: {argv: [vllm, serve, --enforce-eagr, --, --max-modl-len]}
+  script: {argv: [python, train.py, --enforce-eagr]}
+steps:
+  - id: a
+    argv: {append: [--max-modl-len=8, --a-flag-of-mine, "-"]}
+  - id: b
+    engine_args: {enforce_eagr: true, no_such_thing_at_all: 1}
+"""
+
+
+def test_a_misspelt_flag_or_engine_argument_is_reported_with_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(MISSPELT)
+    found = {(c.line, c.what.split(":")[0]): c.what for c in name_complaints([path]) if c.file == str(path)}
+    assert found.keys() == {
+        (2, "--enforce-eagr"),
+        (6, "--max-modl-len"),
+        (8, "enforce_eagr"),
+        (8, "no_such_thing_at_all"),
+    }
+    assert found[2, "--enforce-eagr"].endswith("did you mean --enforce-eager?")
+    assert found[6, "--max-modl-len"].endswith("did you mean --max-model-len?")
+    assert found[8, "enforce_eagr"].endswith("did you mean enforce_eager?")
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "runbooks").glob("*.yaml")), ids=lambda p: p.name)
 def test_no_shipped_runbook_or_step_sets_a_stale_name(path: Path) -> None:
     assert name_complaints([path], "0.33.0") == ()

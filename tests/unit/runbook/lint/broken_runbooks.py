@@ -19,7 +19,7 @@ spec:
     - id: preflight
       uses: builtin/gpu-health@v1
       outcomes:
-        - fail: {when: "results.gpus == 0", rule: R1, level: error, message: no GPU, next: end}
+        - fail: {when: "results.gpus == 0", rule: R1, level: error, message: "none, ${{ inputs.tries }}", next: end}
         - pass: {next: baseline}
     - id: baseline
       run: workload
@@ -124,6 +124,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "unknown tool": ("      run: workload\n", "      run: workload\n      requires: {tools: [cuda-gbd]}\n"),
     "repeat of nothing": ("count: 3", "count: 0"),
     "input with a dash": ("    tries: {", "    num-tries: {"),
+    "input that nothing uses": ("    tries: {", "    spare: {type: string}\n    tries: {"),
     "duplicate key": ("    tries: {type: int", "    argv: {type: string}\n    tries: {type: int"),
     "alias": ("prompt: Again?", "prompt: &a Again?\n        extra: *a"),
 }

@@ -71,7 +71,7 @@ def test_a_complaint_about_a_borrowed_part_points_into_the_shared_step() -> None
     steps = Library({"s": yaml_source.read(shared, "lib/s.yaml")})
     text = RIGHT.replace("uses: builtin/gpu-health@v1", "from: s").replace(
         """      outcomes:
-        - fail: {when: "results.gpus == 0", rule: R1, level: error, message: no GPU, next: end}
+        - fail: {when: "results.gpus == 0", rule: R1, level: error, message: "none, ${{ inputs.tries }}", next: end}
         - pass: {next: baseline}
 """,
         "      next: baseline\n",

@@ -15,7 +15,7 @@ def test_everything_missing_is_told_at_once() -> None:
         "cuda-gdb was not found",
         "no GPU is visible",
         "the libraries carry no line info",
-        "1GiB are free for the record, 2GiB are wanted",
+        "1GiB are free for the record, 2GiB are needed",
     )
 
 
