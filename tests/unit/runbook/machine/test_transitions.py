@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.runbooks import changed, crashed, hung, observation, ran, result
+from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.finding import Level
 from vdbg_env.evidence.observation import Ended, EndedBy, MemoryKills, Observation, WorkerEnvironment
@@ -154,7 +155,7 @@ def test_an_outcome_may_name_the_runbook_by_what_was_seen(seen: dict[str, str], 
     assert isinstance(baseline, Run)
     elsewhere = Outcome(status=Status.FAIL, next=ToRunbook(runbook="${{ results.runbook }}"))
     step = changed(baseline, readers=(Builtin(uses="builtin/triage@v1"),), outcomes=(elsewhere,))
-    state, _ = begin(changed(RUNBOOK, steps=(step, *RUNBOOK.steps[1:])))
+    state, _ = begin(changed(RUNBOOK, steps=(step, *RUNBOOK.steps[1:]), catalogue=catalogue()))
     _, decision = transitions.advance(state, result("baseline", crashed("baseline"), **seen))
     assert decision == expected
 
