@@ -28,7 +28,8 @@ from vdbg_env.supervisor.watch.server import DrivenServer
 from vdbg_env.supervisor.watch.workers import Worker, WorkerCensus
 
 TICK_S = 0.05  # how often an ending tree is looked at
-AFTER_MATCH_S = 1.0  # to keep the lines that follow the one that ends the step
+AFTER_MATCH_S = 1.0  # without further output: the traceback that follows the line that ends the step is kept
+MATCH_LIMIT_S = 10.0  # for that output, all in all
 AFTER_HANG_S = 2.0  # a fired dump needs a moment before its file appears
 KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
 CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then every two seconds
@@ -61,7 +62,7 @@ class Supervisor:
         self._status: int | None = None
         self._childless = False
         self._cancels = 0
-        self._stop_at: float | None = None
+        self._matched_at: float | None = None
         self._signalled: set[int] = set()
         self._survivors: list[Process] = []
         self._notes: list[str] = []
@@ -119,15 +120,22 @@ class Supervisor:
         now = time.monotonic()
         due = [self._timeout_at, now + (SIGHT_S if self._tree.cgroup else 1.0), *self._census_at[:1]]
         if self._phase is Phase.RUNNING:
-            due += [self._watch.next_deadline(), self._stop_at or float("inf")]
+            due += [self._watch.next_deadline(), self._stop_at()]
             if self._helpers.running:
                 due.append(now + 0.25)
         else:
             due.append(now + TICK_S)
         self._streams.wait(max(0.0, min(due) - now))
-        if self._streams.stop_wanted and self._stop_at is None:
-            self._stop_at = time.monotonic() + AFTER_MATCH_S
+        if self._streams.stop_wanted and self._matched_at is None:
+            self._matched_at = time.monotonic()
         self._helpers.read()
+
+    def _stop_at(self) -> float:
+        """Return when a step ends whose match is in: when its output has ended too, and that within a limit."""
+        if self._matched_at is None:
+            return float("inf")
+        last = max(self._matched_at, self._watch.last_progress)
+        return min(last + AFTER_MATCH_S, self._matched_at + MATCH_LIMIT_S)
 
     def _reap(self) -> None:
         """Take the status of every child that has ended; orphans of the tree are our children too."""
@@ -209,7 +217,7 @@ class Supervisor:
             self._end(EndReason("disk", f"the output cannot be written: {failure.strerror}"), now)
         elif now >= self._timeout_at:
             self._end(EndReason("timeout", f"still running after {self._job.timeout_s:g} s"), now)
-        elif self._stop_at is not None and now >= self._stop_at:
+        elif now >= self._stop_at():
             self._end(EndReason("match", "a matcher said that all is known"), now)
         elif server and server.by != "watch":
             self._end(server, now)
@@ -275,7 +283,9 @@ class Supervisor:
                 "hang": self._hang.ran,
                 "memory_kills": self._memory_kills.since(),
                 "held_by": self._tree.held_by,
-                "survivors": [{"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors_left()],
+                "survivors": [
+                    {"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors if not self._childless
+                ],
                 "notes": [*self._streams.notes, *self._notes],
             }
         )
@@ -288,9 +298,6 @@ class Supervisor:
             if value != self._job.overlay[variable] or self._redactor.env({variable: value})[variable] == value
         }
         return {"pid": pid, "name": worker.name, "seen": kept, "known": worker.seen is not None}
-
-    def _survivors_left(self) -> list[Process]:
-        return [] if self._childless else self._survivors
 
 
 def main() -> int:

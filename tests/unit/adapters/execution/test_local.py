@@ -90,6 +90,16 @@ def test_a_match_may_end_the_step_and_keeps_the_lines_after_it(tmp_path: Path) -
     assert stdout(tmp_path) == b"start\nfatal\nafter\n"
 
 
+def test_what_follows_the_line_that_ends_a_step_is_waited_for(tmp_path: Path) -> None:
+    code = (
+        "import time\nprint('fatal', flush=True)\n"
+        "for n in range(6): time.sleep(0.3); print('frame', n, flush=True)\ntime.sleep(60)"
+    )
+    found = seen(tmp_path, python(code, matchers=(Matcher(name="f", pattern="^fatal$", stop=True),)))
+    assert found.ended.by is EndedBy.MATCH
+    assert stdout(tmp_path).endswith(b"frame 5\n")
+
+
 def test_a_time_limit_ends_the_whole_tree_within_grace_and_two_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     found = seen(tmp_path, nasty("main", timeout_s=0.5))
