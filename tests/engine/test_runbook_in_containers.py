@@ -214,7 +214,7 @@ def test_ctrl_c_ends_the_step_politely_and_leaves_no_container(folder: Path, ima
 def test_an_image_without_python_is_told_before_anything_runs(folder: Path) -> None:
     ended = two_steps(folder, BASE, "pass").ended()
     assert ended.status == 2
-    assert "holds no python3" in ended.stderr and "apt-get install -y python3" in ended.stderr
+    assert "has no python3" in ended.stderr and "apt-get install -y python3" in ended.stderr
     assert not (folder / "run").exists()
 
 
