@@ -22,7 +22,7 @@ from dataclasses import dataclass
 class VdbgError(Exception):
     """What happened, its usual cause, and the next thing to type.
 
-    `what` is one sentence without a full stop. `cause` and `next_step` are shown on lines of their own; `details` are
+    `what` is one sentence without a full stop. `cause` and `next_step` are shown on separate lines; `details` are
     further lines (a log tail, a list of places), printed before them as they are.
     """
 
@@ -61,15 +61,15 @@ class Complaint:
         head = f"{self.file}:{self.line}:{self.column}: {self.what}{hint}"
         if not self.excerpt.strip():
             return (head,)
-        # A caret stands right only when the line above it is as wide as it looks (tabs become one blank), and a line
-        # without end must not fill the screen: only what stands around the column is shown.
+        # A caret fits only when the line above it is as wide as it looks (tabs become one blank), and a line
+        # without end must not fill the screen: only what is around the column is shown.
         start = max(0, self.column - 60)
         shown = self.excerpt.replace("\t", " ")[start : start + 110]
         return (head, "    " + shown, "    " + " " * (self.column - 1 - start) + "^")
 
 
 class BadDocument(BadInput):
-    """One or more complaints about a text document, all told at once."""
+    """One or more complaints about a text document, all at once."""
 
     def __init__(self, complaints: tuple[Complaint, ...], *, next_step: str | None = None) -> None:
         count = len(complaints)
@@ -111,7 +111,7 @@ class Interrupted(VdbgError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most like `word`, or None when nothing comes near."""
+    """Return the known word most like `word`, or None when none is like it."""
     options = list(known)
     lowered = {option.lower(): option for option in options}
     close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)

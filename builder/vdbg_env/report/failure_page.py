@@ -1,4 +1,4 @@
-"""Writes a runbook as a page that can be followed by hand: symptom, meaning, steps, commands, remedies, sources."""
+"""Write a runbook as a page that can be followed by hand: symptom, meaning, steps, commands, remedies, sources."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def render_page(page: FailurePage) -> str:
 def render_index(pages: Sequence[FailurePage]) -> str:
     """Return the index of all pages: failures that triage names, then trouble with the search itself."""
     lines = ["# Failures, one page each", ""]
-    lines += _paragraph("`vdbg-env triage LOG` says which of these a log shows, and `vdbg-env runbook NAME` walks it.")
+    lines += _paragraph(
+        "`vdbg-env triage LOG` says which of these a log shows; `vdbg-env runbook NAME` runs the steps."
+    )
     groups = (
         ("Failures of the workload", [page for page in pages if page.settle]),
         ("Trouble with the search itself", [page for page in pages if not page.settle]),
@@ -175,12 +177,12 @@ def _plain(pattern: str) -> str:
 
 
 def _readable(text: str) -> str:
-    """Return a text with its expressions as `<name>`, arithmetic as it stands."""
-    return _PLACE.sub(lambda found: f"`{_told(found[1])}`", text)
+    """Return a text with its expressions as `<name>`, arithmetic unchanged."""
+    return _PLACE.sub(lambda found: f"`{_readable_expression(found[1])}`", text)
 
 
-def _told(expression: str) -> str:
-    """Return an expression for eyes: `has(x) ? x : y` is told as `x`, conversions between texts and numbers are not."""
+def _readable_expression(expression: str) -> str:
+    """Return an expression for readers: `has(x) ? x : y` becomes `x`, without conversions of texts and numbers."""
     chosen = re.sub(r"^has\([\w.]+\) \? (.*) : .*$", r"\1", expression)
     chosen = re.sub(r"^string\((.*)\)$", r"\1", chosen)
     named = _NAMED.sub(lambda found: f"<{_name_of(found[0])}>", chosen)

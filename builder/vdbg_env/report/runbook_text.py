@@ -1,4 +1,4 @@
-"""Says in words what a runbook, one of its steps, or a shared step does."""
+"""Say in words what a runbook, one of its steps, or a shared step does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes what a dump volume holds, what was removed from it and what was carried away: as text and as JSON."""
+"""Write what a dump volume holds, what was removed from it and what was carried away: as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vdbg_env.report.codec.document import Document, field
 
 
 def list_text(found: DumpList) -> str:
-    """Return a table of what a place holds, and the sums a quota is held against."""
+    """Return a table of what a place holds, and the sums that a quota limits."""
     if not found.dumps:
         return f"{found.place} holds nothing\n"
     rows = [(size_text(d.size), age_text(found.now - d.modified), d.kind, _one_line(d.path)) for d in found.dumps]

@@ -64,7 +64,7 @@ def triage_json(triage: Triage) -> str:
 
 
 def triage_text(triage: Triage, runbook: str | None) -> str:
-    """Return the verdict as lines for a terminal, the answer first; `runbook` is the one at hand to start."""
+    """Return the verdict as lines for a terminal, the answer first, and `runbook` to start it if it is not None."""
     root, failure = triage.root_cause, triage.failure
     lines = [f"{failure.name}  ({failure.title}; confidence {triage.confidence:.0%})"]
     if root:
@@ -74,7 +74,7 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
         if value is not None:
             lines.append(f"  {name}: {value}")
     if triage.alternatives:
-        lines += ["", "also seen or possible:", *(f"  {_told(other)}" for other in triage.alternatives)]
+        lines += ["", "also seen or possible:", *(f"  {_alternative(other)}" for other in triage.alternatives)]
     if triage.notes:
         lines += ["", *(f"note: {note}" for note in triage.notes)]
     if runbook:
@@ -84,7 +84,7 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(other: verdict.Alternative) -> str:
+def _alternative(other: verdict.Alternative) -> str:
     where = f"  {other.file}:{other.line}" if other.file else ""
     why = "an effect of the above" if other.effect else f"confidence {other.confidence:.0%}"
     return f"{other.failure} ({why}){where}"

@@ -1,4 +1,4 @@
-"""Finds binaries in files, folders and wheels: one at a time, nothing unpacked that is not looked at."""
+"""Find binaries in files, folders and wheels: one at a time, nothing unpacked that is not looked at."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class BinaryFiles:
     """A BinarySource over the file system.
 
     A file that is named is always yielded. Of a folder or a wheel, the files that start as an ELF file, a static
-    library or a fat binary are; what cannot be opened is yielded with its problem, so that nothing is passed over.
-    Members of a wheel lie in a scratch file while they are looked at: the disk space needed is that of the largest.
+    library or a fat binary are; what cannot be opened is yielded with its problem; nothing is skipped silently.
+    Members of a wheel are in a scratch file while they are looked at: the disk space needed is that of the largest.
     """
 
     @contextmanager
@@ -59,7 +59,7 @@ def _in_folder(folder: Path) -> Generator[BinaryFile, None, None]:
     closed: list[OSError] = []
     for root, folders, names in os.walk(folder, onerror=closed.append):
         folders.sort()
-        # A file before the links to it, so that it is told under its own name.
+        # A file before the links to it: it is reported under its name.
         for path in sorted((Path(root, name) for name in names), key=lambda p: (p.is_symlink(), p.name)):
             try:
                 yield from _found(path, seen)

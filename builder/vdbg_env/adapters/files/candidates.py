@@ -1,4 +1,4 @@
-"""Which files may hold device code, and how they are lent out: mapped, one at a time."""
+"""Find which files may hold device code, and map them, one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO, Final
 from vdbg_env.application.ports import BinaryFile
 from vdbg_env.cuda.binary.device_code import may_hold_device_code
 
-HEAD: Final = 8  # bytes of a file that tell whether it is a candidate
+HEAD: Final = 8  # bytes of a file that show whether it is a candidate
 
 
 def is_candidate(head: bytes) -> bool:
@@ -42,7 +42,7 @@ def mapped(name: str, descriptor: int, *, path: Path | None = None, asked_for: b
 def spilled(name: str, stream: IO[bytes]) -> Iterator[BinaryFile]:
     """Lend a stream's contents if it is a candidate: from a scratch file, which goes away when the next is asked for.
 
-    A library may be larger than memory should hold, and cuobjdump wants a file.
+    A library may be larger than memory should hold, and cuobjdump needs a file.
     """
     head = stream.read(HEAD)
     if not is_candidate(head):

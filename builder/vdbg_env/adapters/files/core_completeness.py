@@ -1,4 +1,4 @@
-"""Says whether a dump that is being written is whole: every byte its own headers speak of is there."""
+"""Say whether a dump that is being written is whole: every byte its own headers speak of is there."""
 
 from __future__ import annotations
 

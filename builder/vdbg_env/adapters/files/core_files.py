@@ -1,4 +1,4 @@
-"""Opens GPU core dumps: maps plain ones, expands gzipped ones into a temporary file first."""
+"""Open GPU core dumps: maps plain ones, expands gzipped ones into a temporary file first."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CoreFilesOnDisk:
 
 
 def _is_dump(path: Path) -> bool:
-    """Tell a dump by its name, so that a damaged one is told of, or by its first bytes: runbooks name theirs freely."""
+    """Say whether a file is a dump: by its name, if it is damaged, or by its first bytes, whatever its name."""
     from vdbg_env.record.dump_files import (  # loaded for a folder alone: a named file needs no record
         HEAD_BYTES,
         kind_of,
@@ -86,7 +86,7 @@ def _is_dump(path: Path) -> bool:
 
 
 def _refuse_what_cannot_be_mapped(path: Path) -> None:
-    """Raise BadInput unless this is a regular file: to open a pipe that nobody writes to is to wait for ever."""
+    """Raise BadInput unless this is a regular file: a pipe without a writer would block for ever."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

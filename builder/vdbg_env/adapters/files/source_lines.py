@@ -1,4 +1,4 @@
-"""Finds source lines on this machine, although the line table names the paths of the machine that compiled."""
+"""Find source lines on this machine, although the line table names the paths of the machine that compiled."""
 
 from __future__ import annotations
 

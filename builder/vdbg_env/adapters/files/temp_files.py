@@ -1,4 +1,4 @@
-"""Lends bytes out as a file in the temporary folder."""
+"""Write bytes out as a file in the temporary folder."""
 
 from __future__ import annotations
 

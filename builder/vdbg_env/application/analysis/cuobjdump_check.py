@@ -1,4 +1,4 @@
-"""Asks cuobjdump about single cubins when its list of a file broke off: its section tables against ours, one by one."""
+"""Ask cuobjdump about single cubins when its list of a file broke off: its section tables against ours, one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Answer(Enum):
 def cross_examine(
     witness: Witness, data: Buffer, tool: str, *, programs: ProgramRunner, scratch: ScratchFiles
 ) -> Witness:
-    """Return the witness with what it says of single cubins; only that can explain why its list broke off.
+    """Return the witness with its answers for single cubins; only that can explain why its list broke off.
 
     The cubin that it stopped at is asked about first, then others spread over the file. The disagreement is explained
     when it cannot read that one by itself either, and shows the same section table as ours wherever it shows one.

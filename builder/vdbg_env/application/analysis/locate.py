@@ -32,7 +32,7 @@ class LocateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """A place that was found: in which file and cubin (as far as it has a name), and what stands there."""
+    """A place that was found: in which file and cubin (as far as it has a name), and what is there."""
 
     file: str
     cubin: str
@@ -72,7 +72,7 @@ def locate(
 ) -> LocateReport:
     """Find every place that the query means.
 
-    Raises BadInput when there is none: with the nearest names for a name that nobody has, and with the function's size
+    Raises BadInput when there is none: with the nearest names for an unknown name, and with the function's size
     for an offset outside it.
     """
     search = _Search(request)
@@ -150,7 +150,7 @@ class _Search:
             )
         if self._query.name is None:
             raise BadInput(
-                f"address {self._query.value:#x} lies in no code of what was given",
+                f"address {self._query.value:#x} is in no code of the given files",
                 cause="absolute addresses hold in the dump of the same run only; a library has offsets",
                 next_step="vdbg-env locate OFFSET --kernel NAME FILE",
             )
@@ -171,7 +171,7 @@ class _Search:
         return BadInput(
             f"no function is called {name!r}" + (f"; did you mean {close!r}?" if close else ""),
             cause="a kernel compiled at run time (Triton, NVRTC), or one of another library",
-            next_step="vdbg-env locate PC CORE finds what was loaded, whatever it came from",
+            next_step="vdbg-env locate PC CORE finds what was loaded, whatever its source",
             details=("known here: " + ", ".join(some) + (" ..." if len(shorts) > len(some) else ""),) if some else (),
         )
 

@@ -33,7 +33,7 @@ class CoresRead:
 def read_cores(request: CoreRequest, *, files: CoreFiles, source_text: SourceText) -> CoresRead:
     """Read every dump that was named.
 
-    Raises BadInput when none of them could be read; with some readable the others are told in `problems`.
+    Raises BadInput when none of them could be read; with some readable the others are in `problems`.
     """
     readings: list[DecodedCore] = []
     problems: list[tuple[str, BadInput]] = []

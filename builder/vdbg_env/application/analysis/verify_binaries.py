@@ -1,4 +1,4 @@
-"""Proves line info: every candidate of every target is read, judged, and held against a witness."""
+"""Prove line info: read and judge every candidate of every target, and compare it with a witness."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vdbg_env.cuda.lines.lineinfo import FileReport, Judgement, LineinfoReport, 
 from vdbg_env.evidence.tools import cuobjdump
 
 WITNESS_TIMEOUT_S: Final = 600.0
-_BATCH: Final = 8  # entries a thread takes at once: a task of its own for each would cost more than a small cubin
+_BATCH: Final = 8  # entries a thread takes at once: a task for each would cost more than a small cubin
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyRequest:
-    """What to verify; `witness` None asks cuobjdump where it is at hand, `threads` is how many cubins are read at once.
+    """What to verify; `witness` None asks cuobjdump if it is installed; `threads` cubins are read at once.
 
     Memory stays below `threads` times the largest cubin, expanded, on top of the mapped file.
     """
@@ -43,7 +43,7 @@ def verify_binaries(
 ) -> LineinfoReport:
     """Read every target and return the proof; `tell` is called with the name of each file before it is read.
 
-    A witness whose list broke off is asked about single cubins too, which `scratch` lends it as files.
+    A witness whose list broke off is asked about single cubins too, which `scratch` writes for it as files.
 
     Raises BadInput for a target that does not exist, and HostNotAble when the witness is asked for and missing.
     """
@@ -68,7 +68,7 @@ def _find_witness(request: VerifyRequest, programs: ProgramRunner) -> str | None
     if path is None and request.witness is not None:
         raise HostNotAble(
             "cuobjdump is not on this machine",
-            cause="it comes with the CUDA toolkit, and alone as a Python package",
+            cause="it is part of the CUDA toolkit, and alone a Python package",
             next_step="pip install nvidia-cuda-cuobjdump, or --witness none",
         )
     return path

@@ -18,7 +18,7 @@ _FOR = {
     "compute-sanitizer": "finds the first bad access of a kernel",
     "cuobjdump": "is the second witness of the proof of line info",
     "nvdisasm": "shows the instructions around a faulting address",
-    "py-spy": "shows where a hung Python process stands",
+    "py-spy": "shows the stacks of a hung Python process",
 }
 _COMES_FROM = {
     "cuobjdump": "pip install nvidia-cuda-cuobjdump",
@@ -137,7 +137,7 @@ def ptrace(facts: HostFacts) -> Iterator[Check]:
         case 0:
             yield _check("ptrace", "ptrace", "ok", "scope 0: own processes", why)
         case 3:
-            text = "scope 3: nobody, until the next boot"
+            text = "scope 3: no one, until the next boot"
             yield _check("ptrace", "ptrace", "fail", text, why, "set kernel.yama.ptrace_scope to 0 or 1 and boot again")
         case _:
             text = f"scope {scope}: {'children only' if scope == 1 else 'root only'}"
@@ -176,7 +176,7 @@ def disk(facts: HostFacts) -> Iterator[Check]:
     wanted = max(20 * GIB, facts.gpu.memory)
     status = _enough(facts.dump_free, fail_below=2 * GIB, warn_below=wanted)
     text = f"{size_text(facts.dump_free)} free in {facts.dump_place}"
-    why = f"a full GPU core is as large as the memory in use, up to {size_text(wanted)}; one cut short tells little"
+    why = f"a full GPU core is as large as the memory in use, up to {size_text(wanted)}; a truncated one says little"
     fix = "vdbg-env dumps prune --keep 3, or --dumps on a larger disk"
     yield _check("dump-disk", "disk for dumps", status, text, why, fix)
 

@@ -52,7 +52,7 @@ class DumpReport:
 
 
 def dump(request: DumpRequest, *, pipes: CorePipes, clock: Clock) -> DumpReport:
-    """Fire every pipe of the tree first, so that all dumps show one moment; then wait for each to be whole.
+    """Fire every pipe of the tree first, for dumps of one moment; then wait for each to be whole.
 
     Raises BadInput when there is no such process, or none of the tree is armed.
     """
@@ -114,7 +114,7 @@ def _outcome(file: DumpFile | None, *, waited: bool) -> tuple[DumpStatus, str | 
 def _unfired(target: DumpTarget, refusal: str | None) -> tuple[DumpStatus, str]:
     match target.state:
         case PipeState.STALE:
-            return DumpStatus.STALE, "a pipe lies there but nobody reads it: left by an earlier run, or CUDA has ended"
+            return DumpStatus.STALE, "there is a pipe without a reader: left by an earlier run, or CUDA has ended"
         case PipeState.MISSING:
             return DumpStatus.NO_PIPE, "armed, but it has made no pipe: CUDA has not started in it"
         case PipeState.FORBIDDEN:

@@ -18,12 +18,12 @@ from vdbg_env.report import triggered_dumps
 @click.option("--timeout", default=600.0, show_default=True, type=click.FloatRange(0), help="Seconds for all of them.")
 @click.option("--no-wait", is_flag=True, help="Fire the pipes and leave.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/dump/v1).")
-@click.option("--arm", is_flag=True, help="Print the environment that a program must be started with, and do no more.")
+@click.option("--arm", is_flag=True, help="Only print the environment that a program must be started with.")
 @click.option(
     "--format", "form", type=click.Choice(["export", "env"]), default="export", show_default=True,
     help="With --arm: lines for a shell, or a file for docker run --env-file.",
 )  # fmt: skip
-@click.option("--folder", default=lambda: str(Path.cwd()), help="With --arm: where dumps shall lie. [default: here]")
+@click.option("--folder", default=lambda: str(Path.cwd()), help="With --arm: the folder of the dumps. [default: here]")
 @click.option("--full", is_flag=True, help="With --arm: keep memory in the dumps; they grow to the size of GPU memory.")
 def command(
     pid: int | None,
@@ -37,8 +37,8 @@ def command(
 ) -> int:
     """Make every armed process of the tree of PID write a GPU core dump, and wait until the dumps are whole.
 
-    The process goes on afterwards. It must have been started with the environment that --arm prints; its pipe is found
-    among its open files, also inside a container. Run as the process's user or as root.
+    The process continues afterwards. It must have been started with the environment that --arm prints; its pipe is
+    found among its open files, also inside a container. Run as the process's user or as root.
 
     Exit status: 0 every dump is written; 4 some are; 1 none is; 2 no such process, or none of them is armed.
 

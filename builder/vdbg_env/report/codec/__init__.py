@@ -1,1 +1,1 @@
-"""Documents as types: the codec that writes them as JSON, and the schemas made of them."""
+"""Documents as types: the codec that writes them as JSON, and their schemas."""

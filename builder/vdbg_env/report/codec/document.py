@@ -6,7 +6,7 @@
         signal_name: str | None = field(lambda ended, _: signal_name(ended.signal))
 
 A field is the attribute of the same name, the attribute (or path) that `field` names, or what its function returns for
-the value and the context. The types are never instantiated: they say how a value of `of` is written, so that a renamed
+the value and the context. The types are never instantiated: they say how a value of `of` is written, and a renamed
 attribute never renames a promised field. A trailing underscore is left out: `class_` is "class".
 `vdbg_env.report.codec.json_schema` makes the published schemas of them.
 """
@@ -47,7 +47,7 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """Where a field's value is from, and what its schema says of it; `inline` puts its own fields in its place."""
+    """Where a field's value is from, and its description in the schema; `inline` puts its own fields in its place."""
 
     source: Source | None = None
     path: str | None = None

@@ -60,7 +60,7 @@ def _lines(report: LocateReport) -> Iterator[str]:
     distinct = report.distinct
     if report.ambiguous:
         asked = printable(report.query.name or hex(report.query.value))
-        yield f"{asked} means {len(distinct)} different places; --arch or the whole mangled name tells them apart:"
+        yield f"{asked} means {len(distinct)} different places; --arch or the whole mangled name selects one:"
         yield ""
     for number, candidate in enumerate(distinct[:_MOST_SHOWN]):
         if number:

@@ -1,4 +1,4 @@
-"""Writes a proof of line info for people: each file with its architectures, what lacks lines, and what to do next."""
+"""Write a proof of line info for people: each file with its architectures, what lacks lines, and what to do next."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Writes a run report as one HTML page that stands alone: no script, no request, everything escaped.
+"""Write a run report as one self-contained HTML page: no script, no request, everything escaped.
 
-The page's content security policy allows its own style sheet by hash and nothing else, so that even a hole in the
+The page's content security policy allows its own style sheet by hash and nothing else, and even a hole in the
 escaping could neither run a script nor fetch anything.
 """
 
@@ -184,7 +184,7 @@ def _ticks(whole: float) -> Iterator[tuple[float, str]]:
 
 
 def _href(path: str) -> str:
-    """Return a link to a file beside the page; never a scheme, whatever the name."""
+    """Return a link to a file next to the page; never a scheme, whatever the name."""
     return "./" + quote(path.lstrip("/"), errors="surrogateescape")
 
 

@@ -48,7 +48,7 @@ class ArgvChange(Document, of=ArgvOverlay):
 
 
 class EngineArgs(Document, of=model.StepReport):
-    """Arguments of vLLM's engine that the step changes, as flags; plugged: by the plug-in, for a script."""
+    """Arguments of vLLM's engine that the step changes, as flags; plugged: by the plug-in, because it is a script."""
 
     flags: list[str] = field("engine_args")
     plugged: bool
@@ -104,7 +104,7 @@ class Step(Document, of=model.StepReport):
 
     id: str
     name: str | None
-    status: model.StepStatus = field(doc="How far the step came.")
+    status: model.StepStatus = field(doc="Whether the step was finished, skipped, failed or interrupted.")
     outcome: Status | None = field(doc="Whether the fault showed; never how the process ended.")
     message: str | None
     next: str | None

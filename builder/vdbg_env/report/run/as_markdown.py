@@ -1,6 +1,6 @@
-"""Writes a run report as Markdown, ready to be pasted into an upstream issue: a short top, the details folded.
+"""Write a run report as Markdown, ready to be pasted into an upstream issue: a short top, the details folded.
 
-The text goes where it mentions people and links issues by accident, so everything that came from the workload stands
+The text goes where it mentions people and links issues by accident, so everything from the workload is
 in code spans or fenced blocks, and the rest is escaped.
 """
 
@@ -175,7 +175,7 @@ def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Return text that Markdown shows as it is: no markup, no HTML, nobody mentioned, no issue linked."""
+    """Return text that Markdown shows as it is: no markup, no HTML, no one mentioned, no issue linked."""
     plain = printable(" ".join(text.split()))
     marked = re.sub(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))", r"\\\1", plain)
     marked = marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

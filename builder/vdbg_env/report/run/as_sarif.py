@@ -1,4 +1,4 @@
-"""Writes a run report as SARIF 2.1.0, so that code hosts and dashboards show a fault at its line.
+"""Write a run report as SARIF 2.1.0: code hosts and dashboards show a fault at its line.
 
 Section numbers are those of the OASIS standard "Static Analysis Results Interchange Format (SARIF) Version 2.1.0".
 """

@@ -35,7 +35,7 @@ _WRITERS: Final[Mapping[str, Callable[[Report], str]]] = {
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file as one act, so that a reader never sees half a report, and leave nothing where that fails."""
+    """Replace a file as one act: a reader never sees half a report, and a failure leaves nothing."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.write_text(text, encoding="utf-8", errors="replace")

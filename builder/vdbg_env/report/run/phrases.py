@@ -1,4 +1,4 @@
-"""Words that several writers of a run's report share, so that all say the same thing the same way."""
+"""The phrases that the writers of a run's report share."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def ended(end: Ended | None) -> str:
 
 
 def outcome(step: StepReport) -> str:
-    """Return what a step showed in words, or how far it came when it showed nothing."""
+    """Return what a step showed in words, or its status when it showed nothing."""
     return (step.outcome.value if step.outcome else step.status.value).replace("_", " ").replace("-", " ")
 
 
 def how_known(source: HowKnown) -> str:
-    """Return what a finding stands on, to be read after `known from`."""
+    """Return the source of a finding, to be read after `known from`."""
     match source:
         case HowKnown.GPU_CORE:
             return "the faulting PC of a GPU core dump and its own line table"
@@ -115,5 +115,5 @@ def provenance(report: Report) -> str | None:
         case Provenance.REPLAY:
             return f"Replay of a recorded run{origin}. Nothing was run on this machine's GPU."
         case Provenance.SYNTHETIC:
-            return f"Synthetic recording{origin}. No GPU ever ran this; it shows the path, not a crash of yours."
+            return f"Synthetic recording{origin}. No GPU ever ran this; it shows the path, not your crash."
     assert_never(report.provenance)

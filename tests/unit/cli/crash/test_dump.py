@@ -153,7 +153,7 @@ def test_a_pipe_that_nobody_reads_is_stale(start: Start) -> None:
     process = start("--leave-pipe")
     ran = vdbg_env("dump", str(process.pid))
     assert ran.status == 1
-    assert ": stale: a pipe lies there but nobody reads it" in ran.stdout
+    assert ": stale: there is a pipe without a reader" in ran.stdout
     assert statuses(process.pid) == ["stale"]
 
 
@@ -198,7 +198,7 @@ class _DriverGoes(CorePipesOfLinux):
 @pytest.mark.parametrize(
     ("ends", "cause"),
     [
-        (False, "nobody reads it any more: the driver has ended its CUDA context"),
+        (False, "nothing reads it now: the driver has ended its CUDA context"),
         (True, "the process has ended"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Makes the Report of a run out of what the engine decided and what came of it."""
+"""Assemble the Report of a run from the decisions and the results of its steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import assert_never
 
 from vdbg_env.application.run.result.model import Attempt, Provenance, Report, StepReport, StepStatus
-from vdbg_env.application.run.result.next_steps import by_verdict, going_on, next_steps
+from vdbg_env.application.run.result.next_steps import by_verdict, next_steps, resuming
 from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.weigh_findings import judge
 from vdbg_env.record.progress import Progress, StepVisit
@@ -26,7 +26,7 @@ _LINES_OF_EVIDENCE = 20
 class RunFacts:
     """What is known of a run besides its steps; see `Report` for the meaning of each.
 
-    `resume` is how a run that was cut short is named to go on with it.
+    `resume` is the name by which a run that was cut short is resumed.
     """
 
     run: str
@@ -42,9 +42,9 @@ class RunFacts:
 
 
 def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
-    """Return the report of a run, finished or cut short; source lines and warps are added by who can read them."""
+    """Return the report of a run, finished or cut short; source lines and warps are added later."""
     runbook = walk.state.runbook
-    going = (going_on(runbook.name, facts.resume),) if facts.resume else ()
+    going = (resuming(runbook.name, facts.resume),) if facts.resume else ()
     findings = judge(finding for visit in walk.visits for finding in visit.record.findings)
     seen = {visit.step.id for visit in walk.visits}
     cut = _cut_short(walk) if walk.observations or walk.open else ()
@@ -95,7 +95,7 @@ def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
 
 
 def step_report(visit: StepVisit) -> StepReport:
-    """Return one visit as the report tells it."""
+    """Return one visit as the report shows it."""
     record, step = visit.record, visit.step
     report = StepReport(
         id=step.id,
@@ -145,7 +145,7 @@ def _engine_args(invocation: Invocation, step: Run) -> tuple[str, ...]:
     plugged = invocation.env.get(engine_args.VARIABLE)
     if plugged:
         return engine_args.as_flags((), json.loads(plugged))
-    begin = invocation.argv.index(invocation.base_argv[0])  # before it stands what the command is wrapped in
+    begin = invocation.argv.index(invocation.base_argv[0])  # before it is what wraps the command
     gained = Counter(invocation.argv[begin:]) - Counter((*invocation.base_argv, *step.argv.append))
     return tuple(word for word in invocation.argv[begin:] if gained[word])
 

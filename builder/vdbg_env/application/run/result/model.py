@@ -1,4 +1,4 @@
-"""One run as a reader wants to meet it: the one value that every writer of a run report reads.
+"""The result of one run: the one value that every writer of a run report reads.
 
 Every field that may be unknown is optional, and stays absent rather than guessed: a run that was cut short, a step
 without output and a machine without a GPU all make a Report.
@@ -29,7 +29,7 @@ REPORT_FILES: Final[Mapping[str, str]] = {
 
 
 class Provenance(StrEnum):
-    """Where what the report tells was seen; a reader must never take a replay for a crash of their own machine."""
+    """Where the run took place; a reader must never take a replay for a crash on this machine."""
 
     REAL = "real"  # the workload ran here, now
     REPLAY = "replay"  # a recording of a workload that ran elsewhere
@@ -37,7 +37,7 @@ class Provenance(StrEnum):
 
 
 class StepStatus(StrEnum):
-    """How far a step came; what it showed is its outcome, how its process ended is `ended`."""
+    """Whether a step ran to its end; what it showed is its outcome, how its process ended is `ended`."""
 
     FINISHED = "finished"
     SKIPPED = "skipped"  # its `if` was false
@@ -109,7 +109,7 @@ class SourceExcerpt:
 
 @dataclass(frozen=True, kw_only=True)
 class WarpGroup:
-    """Warps that stand at one place: `pc` and `offset` in bytes, `count` in warps, `chain` leaf first."""
+    """Warps at one place: `pc` and `offset` in bytes, `count` in warps, `chain` leaf first."""
 
     pc: int
     count: int
@@ -121,7 +121,7 @@ class WarpGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class WarpHistogram:
-    """Where the warps of one core dump stood, the fullest place first; `core` is the artifact's path."""
+    """Where the warps of one core dump were, the fullest place first; `core` is the artifact's path."""
 
     core: str
     step: str | None = None
@@ -145,7 +145,7 @@ class NextStep:
 class Report:
     """One run of one runbook, whole.
 
-    `findings` come by falling confidence, `why` is the verdict's reason in a sentence. `started` is ISO 8601 in UTC,
+    `findings` are by falling confidence, `why` is the verdict's reason in a sentence. `started` is ISO 8601 in UTC,
     a label only: all durations are in seconds of a monotonic clock. `origin` says where a replay was recorded.
     """
 
@@ -175,7 +175,7 @@ class Report:
 
     @property
     def walked(self) -> tuple[StepReport, ...]:
-        """The steps that the escalation came to, in the order it came to them."""
+        """The steps that the escalation reached, in that order."""
         return tuple(step for step in self.steps if step.status is not StepStatus.NOT_REACHED)
 
     @property
@@ -192,5 +192,5 @@ class Report:
         return None
 
     def excerpt(self, file: str, line: int) -> SourceExcerpt | None:
-        """Return the lines around `file`:`line`, or None when the source was not at hand."""
+        """Return the lines around `file`:`line`, or None when the source was not found."""
         return next((e for e in self.excerpts if e.file == file and e.marked == line), None)

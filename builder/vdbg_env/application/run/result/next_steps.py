@@ -41,10 +41,10 @@ def next_step(text: str, finding: Finding) -> NextStep:
     return NextStep(text=text)
 
 
-def going_on(runbook: str, run: str) -> NextStep:
-    """Return how to go on with a run that was cut short."""
+def resuming(runbook: str, run: str) -> NextStep:
+    """Return how to resume a run that was cut short."""
     return NextStep(
-        text="go on where it stopped", command=shlex.join(["vdbg-env", "runbook", runbook, "--resume", run])
+        text="resume it where it stopped", command=shlex.join(["vdbg-env", "runbook", runbook, "--resume", run])
     )
 
 
@@ -62,13 +62,13 @@ def by_verdict(verdict: Verdict, *, runbook: str, run: str) -> NextStep:
         case Verdict.INCONCLUSIVE:
             return NextStep(text="see what each step printed", command=f"vdbg-env runs show {run}")
         case Verdict.OUT_OF_TIME:
-            return going_on(runbook, run)
+            return resuming(runbook, run)
     assert_never(verdict)
 
 
 def typed_outside(report: Report, folder: str) -> Report:
-    """Return the report with the files its commands name given below `folder`, the run's own: beside the record, a
-    report names them from there, and on a terminal a command is typed wherever the reader stands.
+    """Return the report with the files its commands name given below `folder`, the run's own: next to the record,
+    a report names them from there, and on a terminal a command is typed in any folder.
     """
     inside = {artifact.path for step in report.steps for artifact in step.artifacts}
 

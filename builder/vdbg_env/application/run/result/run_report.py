@@ -53,7 +53,7 @@ def _provenance(head: RunHead) -> Provenance:
 
 
 def _host(trail: Iterable[StepRecord]) -> dict[str, str]:
-    """Return what the steps found out about the host; the last word of each counts."""
+    """Return what the steps found out about the host; the last value of each counts."""
     found: dict[str, Data] = {}
     for record in trail:
         told = {name: record.results[name] for name in _OF_THE_HOST if name in record.results}

@@ -14,17 +14,17 @@ from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.cuda.symbols.demangling import demangle
 
 _AROUND = 3  # lines of source shown before and after the one that is meant
-_MOST_PLACES = 40  # warps of a large grid stand at a few places; a long tail tells nothing
+_MOST_PLACES = 40  # most warps of a large grid are at a few places
 _MOST_CORES = 16
 
 
 def complete(
     report: Report, directory: Path, *, cores: CoreFiles, sources: SourceText, redact: Callable[[str], str]
 ) -> Report:
-    """Return the report with the text of every source line it names, and where the warps of each core stood.
+    """Return the report with the text of every source line it names, and where the warps of each core were.
 
-    A token may stand in a program beside the line that failed: `redact` takes it out of what is shown. A core that
-    cannot be read is left out: the step that read it has told why.
+    A program may hold a token next to the line that failed: `redact` takes it out of what is shown. A core that
+    cannot be read is left out: the step that read it says why.
     """
     histograms = tuple(_histograms(report, directory, cores))
     frames = [frame for finding in report.findings for frame in (*finding.chain, finding.location) if frame]
