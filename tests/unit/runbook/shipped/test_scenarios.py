@@ -21,7 +21,8 @@ OTHERWISE_SEEN = {
     "dev/ima-xid-only.log", "dev/hang-xid-109.log", "dev/ima-cuda-gdb-transcript.log", "dev/ima-memcheck-new.log",
     "held-out/ima-sanitizer-report.log", "dev/wrong-initcheck.log", "held-out/wrong-racecheck.log",
     "dev/ima-folded-at-100.log", "dev/ima-folded-at-80-prefixless.log",
-    "dev/hang-throughput-zero-v1.log", "held-out/hang-zero-throughput.log",
+    "dev/hang-throughput-zero-v1.log", "held-out/hang-zero-throughput.log", "shapes/hang-throughput-fell-to-zero.log",
+    "shapes/hang-py-spy-waits-for-the-device.log",
 }  # fmt: skip
 
 
