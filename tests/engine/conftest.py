@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.adapters.builders.buildkit import BuildKitEngine
-from vdbg_env.adapters.builders.buildx import BuildxEngine, find_buildx
-from vdbg_env.adapters.builders.classic import ClassicEngine
-from vdbg_env.adapters.builders.host import HostEngine
+from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
+from vdbg_env.adapters.builders.buildx import BuildxBuilder, find_buildx
+from vdbg_env.adapters.builders.classic import ClassicBuilder
+from vdbg_env.adapters.builders.host import HostBuilder
 from vdbg_env.adapters.docker.client import Engine, connect
-from vdbg_env.application.ports import ImageEngine
+from vdbg_env.application.ports import ImageBuilder
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -45,35 +45,35 @@ def buildx_plugin() -> Iterator[None]:
 
 
 @pytest.fixture(params=["buildx", "buildkit", "classic", "host"])
-def image_engine(request: pytest.FixtureRequest, tmp_path: Path) -> ImageEngine:
+def image_engine(request: pytest.FixtureRequest, tmp_path: Path) -> ImageBuilder:
     """Each engine in turn."""
     return make_engine(request.param, request, tmp_path)
 
 
 @pytest.fixture(params=["buildx", "buildkit", "classic"])
-def container_engine(request: pytest.FixtureRequest, tmp_path: Path) -> ImageEngine:
+def container_engine(request: pytest.FixtureRequest, tmp_path: Path) -> ImageBuilder:
     """Each engine that makes containers, in turn."""
     return make_engine(request.param, request, tmp_path)
 
 
-def make_engine(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> ImageEngine:
+def make_engine(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> ImageBuilder:
     if name == "host":
-        return HostEngine(why="test", home=tmp_path / "host")
+        return HostBuilder(why="test", home=tmp_path / "host")
     return make_builder(name, request, request.getfixturevalue("docker_engine"))
 
 
-def make_builder(name: str, request: pytest.FixtureRequest, engine: Engine) -> ImageEngine:
+def make_builder(name: str, request: pytest.FixtureRequest, engine: Engine) -> ImageBuilder:
     """Return one of the three ways of building with an engine."""
     match name:
         case "buildx":
             request.getfixturevalue("buildx_plugin")
             found = find_buildx()
             assert found is not None
-            return BuildxEngine(engine, found, why="test")
+            return BuildxBuilder(engine, found, why="test")
         case "buildkit":
-            return BuildKitEngine(engine, why="test")
+            return BuildKitBuilder(engine, why="test")
         case _:
-            return ClassicEngine(engine, why="test")
+            return ClassicBuilder(engine, why="test")
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 from tests.engine.conftest import unnamed_images
 from tests.support.build_orders import built, failed, output, small_order
 from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.application.ports import ImageEngine
+from vdbg_env.application.ports import ImageBuilder
 from vdbg_env.application.ports.build_events import BuildEvent, OutputLine, StepEnded, StepStarted
 from vdbg_env.common.errors import HostNotAble
 
@@ -25,7 +25,7 @@ def unique(name: str) -> str:
     return f"echo {name}-{time.time_ns()}"
 
 
-def test_every_engine_builds_the_same_order(image_engine: ImageEngine) -> None:
+def test_every_engine_builds_the_same_order(image_engine: ImageBuilder) -> None:
     order = small_order(unique("first"), "cat hello.txt && echo aside >&2", files={"hello.txt": b"hello\n"})
     events = list(image_engine.build(order))
     image = built(events).image_id
@@ -35,7 +35,7 @@ def test_every_engine_builds_the_same_order(image_engine: ImageEngine) -> None:
     image_engine.remove(image)
 
 
-def test_each_step_is_told_once_as_begun_and_once_as_ended(image_engine: ImageEngine) -> None:
+def test_each_step_is_told_once_as_begun_and_once_as_ended(image_engine: ImageBuilder) -> None:
     events = list(image_engine.build(small_order(unique("a"), unique("b"))))
     begun = [e.key for e in events if isinstance(e, StepStarted)]
     ended = [e.key for e in events if isinstance(e, StepEnded)]
@@ -47,7 +47,7 @@ def test_each_step_is_told_once_as_begun_and_once_as_ended(image_engine: ImageEn
     image_engine.remove(built(events).image_id)
 
 
-def test_a_second_build_comes_from_the_cache(image_engine: ImageEngine) -> None:
+def test_a_second_build_comes_from_the_cache(image_engine: ImageBuilder) -> None:
     order = small_order(unique("slow") + " && sleep 0.2")
     first = list(image_engine.build(order))
     second = list(image_engine.build(order))
@@ -58,7 +58,7 @@ def test_a_second_build_comes_from_the_cache(image_engine: ImageEngine) -> None:
     image_engine.remove(built(first).image_id)
 
 
-def test_a_failing_step_is_named_with_its_status_and_its_last_words(image_engine: ImageEngine) -> None:
+def test_a_failing_step_is_named_with_its_status_and_its_last_words(image_engine: ImageBuilder) -> None:
     events = list(image_engine.build(small_order(unique("fine"), "echo the last words; exit 7")))
     failure = failed(events)
     assert failure.code == 7
@@ -67,7 +67,7 @@ def test_a_failing_step_is_named_with_its_status_and_its_last_words(image_engine
     assert any(isinstance(e, StepEnded) and e.error for e in events)
 
 
-def test_a_killed_compiler_is_explained_by_memory_with_the_number_of_jobs_to_take(image_engine: ImageEngine) -> None:
+def test_a_killed_compiler_is_explained_by_memory_with_the_number_of_jobs_to_take(image_engine: ImageBuilder) -> None:
     failure = failed(list(image_engine.build(small_order("sh -c 'kill -9 $$'", jobs=8))))
     assert failure.code == 137
     assert "8 compilers" in failure.cause
@@ -75,7 +75,7 @@ def test_a_killed_compiler_is_explained_by_memory_with_the_number_of_jobs_to_tak
 
 
 def test_closing_the_stream_cancels_the_build_and_leaves_nothing(
-    image_engine: ImageEngine, docker_engine: Engine, tmp_path: Path
+    image_engine: ImageBuilder, docker_engine: Engine, tmp_path: Path
 ) -> None:
     before = unnamed_images(docker_engine)
     stream = image_engine.build(small_order(unique("begin"), f"echo waiting && sleep {NAP}"))
@@ -90,7 +90,7 @@ def test_closing_the_stream_cancels_the_build_and_leaves_nothing(
     assert not list((tmp_path / "host").glob("*/")), "the host engine keeps its folder after a cancel"
 
 
-def test_ctrl_c_while_nothing_is_printed_cancels_too(image_engine: ImageEngine, docker_engine: Engine) -> None:
+def test_ctrl_c_while_nothing_is_printed_cancels_too(image_engine: ImageBuilder, docker_engine: Engine) -> None:
     stream = image_engine.build(small_order(unique("begin"), f"echo waiting && sleep {NAP}"))
     events: list[BuildEvent] = []
     with pytest.raises(KeyboardInterrupt):
@@ -101,13 +101,13 @@ def test_ctrl_c_while_nothing_is_printed_cancels_too(image_engine: ImageEngine, 
     wait_until(lambda: not napping(), "the cancelled step still runs")
 
 
-def test_a_base_image_nobody_has_is_named(container_engine: ImageEngine) -> None:
+def test_a_base_image_nobody_has_is_named(container_engine: ImageBuilder) -> None:
     failure = failed(list(container_engine.build(small_order("true", base="localhost:1/no/such:image"))))
     assert "localhost:1" in failure.cause
     assert failure.next_step
 
 
-def test_labels_make_a_named_image_over_the_same_layers(container_engine: ImageEngine, docker_engine: Engine) -> None:
+def test_labels_make_a_named_image_over_the_same_layers(container_engine: ImageBuilder, docker_engine: Engine) -> None:
     image = built(list(container_engine.build(small_order(unique("x"), "echo y > /y")))).image_id
     original = docker_engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
     proof = '{"verdict": "full", "quote": "\\"", "dollar": "$HOME", "line": "a\\nb"}'
@@ -127,13 +127,13 @@ def test_labels_make_a_named_image_over_the_same_layers(container_engine: ImageE
     container_engine.remove(image)
 
 
-def test_removing_leaves_named_and_foreign_images_alone(container_engine: ImageEngine, docker_engine: Engine) -> None:
+def test_removing_leaves_named_and_foreign_images_alone(container_engine: ImageBuilder, docker_engine: Engine) -> None:
     container_engine.remove("vdbg/debian-trixie:local")
     assert docker_engine.client.inspect_image("vdbg/debian-trixie:local")  # type: ignore[no-untyped-call]
     container_engine.remove("sha256:" + "0" * 64)
 
 
-def test_files_gives_candidates_only_and_their_bytes(image_engine: ImageEngine) -> None:
+def test_files_gives_candidates_only_and_their_bytes(image_engine: ImageBuilder) -> None:
     order = small_order(
         "mkdir -p lib && cp /bin/true lib/true && echo text > lib/notes.txt && ln -s true lib/link", files={"f": b"f"}
     )
@@ -144,7 +144,7 @@ def test_files_gives_candidates_only_and_their_bytes(image_engine: ImageEngine) 
     image_engine.remove(image)
 
 
-def test_execute_has_no_network_and_returns_both_streams(container_engine: ImageEngine) -> None:
+def test_execute_has_no_network_and_returns_both_streams(container_engine: ImageBuilder) -> None:
     script = "echo out; echo err >&2; ls /sys/class/net; exit 3"
     ran = container_engine.execute("vdbg/debian-trixie:local", ["/bin/sh", "-c", script])
     assert (ran.code, ran.stderr) == (3, "err\n")
@@ -152,9 +152,9 @@ def test_execute_has_no_network_and_returns_both_streams(container_engine: Image
 
 
 def test_the_host_engine_names_the_programs_it_would_need(tmp_path: Path) -> None:
-    from vdbg_env.adapters.builders.host import HostEngine
+    from vdbg_env.adapters.builders.host import HostBuilder
 
-    engine = HostEngine(why="test", home=tmp_path)
+    engine = HostBuilder(why="test", home=tmp_path)
     with pytest.raises(HostNotAble, match="no-such-compiler"):
         list(engine.build(small_order("true", needs=("no-such-compiler", "sh"))))
     assert not list(tmp_path.glob("*/"))

@@ -15,9 +15,9 @@ import pytest
 
 from tests.engine.conftest import make_builder
 from tests.support.build_orders import failed, small_order
-from vdbg_env.adapters.builders.buildkit import BuildKitEngine
+from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
 from vdbg_env.adapters.docker.client import Engine, connect
-from vdbg_env.application.ports import ImageEngine
+from vdbg_env.application.ports import ImageBuilder
 from vdbg_env.application.ports.build_events import OutputLine
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 
@@ -127,12 +127,12 @@ def end_all_below(folder: str) -> None:
 
 
 @pytest.fixture(params=["buildx", "buildkit", "classic"])
-def builder(request: pytest.FixtureRequest, own_engine: OwnEngine) -> ImageEngine:
+def builder(request: pytest.FixtureRequest, own_engine: OwnEngine) -> ImageBuilder:
     return make_builder(request.param, request, own_engine.connect())
 
 
 def test_an_engine_killed_in_the_middle_is_a_failed_build_with_its_step(
-    builder: ImageEngine, own_engine: OwnEngine
+    builder: ImageBuilder, own_engine: OwnEngine
 ) -> None:
     events = []
     order = small_order("echo before", "echo waiting && sleep 60", base="vdbg/tiny:local", network="none")
@@ -146,7 +146,7 @@ def test_an_engine_killed_in_the_middle_is_a_failed_build_with_its_step(
     assert failure.next_step
 
 
-def test_a_full_disk_is_named(builder: ImageEngine) -> None:
+def test_a_full_disk_is_named(builder: ImageBuilder) -> None:
     order = small_order("dd if=/dev/zero of=/big bs=1M count=600", base="vdbg/tiny:local", network="none")
     failure = failed(list(builder.build(order)))
     assert "disk" in failure.cause
@@ -154,7 +154,7 @@ def test_a_full_disk_is_named(builder: ImageEngine) -> None:
 
 
 def test_saving_and_pushing_say_what_went_wrong_and_leave_nothing(own_engine: OwnEngine, tmp_path: Path) -> None:
-    engine = BuildKitEngine(own_engine.connect(), why="test")
+    engine = BuildKitBuilder(own_engine.connect(), why="test")
     whole = tmp_path / "whole.tar"
     assert engine.save("vdbg/tiny:local", whole) == whole.stat().st_size > 1 << 20
     with pytest.raises(BadInput, match="cannot write"):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
-from vdbg_env.adapters.builders.select import choose_engine
+from vdbg_env.adapters.builders.select import choose_builder
 from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.common.errors import HostNotAble
 
@@ -63,5 +63,5 @@ def test_a_debug_container_has_its_seccomp_profile_and_the_least_capabilities(en
 
 def test_a_build_names_the_way_that_works(engine: Engine) -> None:
     with pytest.raises(HostNotAble) as caught:
-        choose_engine("auto")
+        choose_builder("auto")
     assert "podman build" in (caught.value.next_step or "")

@@ -10,7 +10,7 @@ from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.build_orders import built, small_order
 from tests.support.toolchain import cuda_tool
 from vdbg_env.application.image.prove import prove_image, require_proven
-from vdbg_env.application.ports import ImageEngine
+from vdbg_env.application.ports import ImageBuilder
 from vdbg_env.common.errors import NotProven
 from vdbg_env.cuda.lines.lineinfo import FileReport, Verdict
 
@@ -41,7 +41,7 @@ exec /usr/local/bin/cuobjdump-real "$@"
 """
 
 
-def proof(engine: ImageEngine, library: bytes, wrapper: str = "") -> FileReport:
+def proof(engine: ImageBuilder, library: bytes, wrapper: str = "") -> FileReport:
     """Build an image with a library and cuobjdump, behind a wrapper if one is given, and prove it."""
     cuobjdump = Path(cuda_tool("cuobjdump")).read_bytes()
     files = {"lib/libk.so": library, "cuobjdump": cuobjdump, "wrapper": wrapper.encode()}
@@ -59,7 +59,7 @@ def proof(engine: ImageEngine, library: bytes, wrapper: str = "") -> FileReport:
 
 
 def test_a_list_that_broke_off_at_a_cubin_it_cannot_read_is_explained(
-    container_engine: ImageEngine,
+    container_engine: ImageBuilder,
 ) -> None:
     file = proof(container_engine, LIBRARY)
     assert file.witness
@@ -70,14 +70,14 @@ def test_a_list_that_broke_off_at_a_cubin_it_cannot_read_is_explained(
     assert "asked about 3 cubins one by one, it shows the same section table for 2, none for 1 (sm_90)" in reason
 
 
-def test_the_words_alone_prove_nothing(container_engine: ImageEngine) -> None:
+def test_the_words_alone_prove_nothing(container_engine: ImageBuilder) -> None:
     library = host_library(container(*(EntrySpec(payload=READABLE, arch=80) for _ in range(3))))
     with pytest.raises(NotProven, match="the second witness does not confirm") as caught:
         proof(container_engine, library, WORDS_ALONE)
     assert "it shows the same section table for 3" in caught.value.details[0]
 
 
-def test_a_lent_file_is_there_for_one_run_alone(image_engine: ImageEngine) -> None:
+def test_a_lent_file_is_there_for_one_run_alone(image_engine: ImageBuilder) -> None:
     image = built(list(image_engine.build(small_order("true", files={"lib/a": b"a"})))).image_id
     lent = {"/opt/vdbg/lent.txt": b"for one run"}
     try:

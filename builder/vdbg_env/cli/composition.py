@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vdbg_env.application.ports import (
         BinarySource,
+        BuilderName,
         Clock,
         ContainerRunner,
         CoreFiles,
         CorePipes,
         DumpDestination,
         DumpStore,
-        EngineName,
-        ImageEngine,
+        ImageBuilder,
         LogSource,
         ProgramRunner,
         ScratchFiles,
@@ -115,10 +115,10 @@ def host_inspector(tools: tuple[str, ...]) -> HostInspector:
     return LocalHost(programs(), tools)
 
 
-def image_engine(wanted: EngineName) -> ImageEngine:
-    from vdbg_env.adapters.builders.select import choose_engine
+def image_builder(wanted: BuilderName) -> ImageBuilder:
+    from vdbg_env.adapters.builders.select import choose_builder
 
-    return choose_engine(wanted)
+    return choose_builder(wanted)
 
 
 def containers() -> ContainerRunner:

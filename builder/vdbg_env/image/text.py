@@ -1,4 +1,4 @@
-"""Refuses text that cannot stand on one line; everything else is allowed and quoted where it is written."""
+"""Refuse text that cannot be written on one line; everything else is allowed and quoted where it is written."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def build_text(result: BuildResult) -> str:
         f"image     {result.image_id}",
         *(f"tag       {tag}" for tag in result.tags),
         f"plan      {result.plan.digest}",
-        f"engine    {result.engine} {result.engine_version}: {result.engine_why}",
+        f"builder   {result.builder} {result.builder_version}: {result.builder_why}",
     ]
     if result.pushed_digest:
         lines.append(f"pushed    {result.pushed_digest}")
@@ -35,9 +35,9 @@ def build_text(result: BuildResult) -> str:
 class Engine(Document, of=BuildResult):
     """What built the image, and why it was chosen."""
 
-    name: str = field("engine")
-    version: str = field("engine_version")
-    why: str = field("engine_why")
+    name: str = field("builder")
+    version: str = field("builder_version")
+    why: str = field("builder_why")
 
 
 class Built(Document, of=BuildResult):

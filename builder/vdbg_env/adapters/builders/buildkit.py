@@ -17,22 +17,22 @@ from vdbg_env.adapters.docker.build_api import BUILDKIT, order_parameters, post_
 from vdbg_env.adapters.docker.client import GONE, Engine
 from vdbg_env.adapters.docker.images import DockerImages, image_id_of
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import BuildOrder, EngineDescription
+from vdbg_env.application.ports import BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, Built
 from vdbg_env.common.errors import EngineFailed
 
 _TRACE = "moby.buildkit.trace"
 
 
-class BuildKitEngine(DockerImages):
+class BuildKitBuilder(DockerImages):
     """The engine's BuildKit over `POST /build?version=2`: without a session, so a build with secrets is refused."""
 
     def __init__(self, engine: Engine, *, why: str) -> None:
         super().__init__(engine)
         self._why = why
 
-    def describe(self) -> EngineDescription:
-        return EngineDescription(
+    def describe(self) -> BuilderDescription:
+        return BuilderDescription(
             name="buildkit",
             version=self.engine.version,
             why=self._why,
@@ -40,7 +40,7 @@ class BuildKitEngine(DockerImages):
         )
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
-        """See `ImageEngine.build`."""
+        """See `ImageBuilder.build`."""
         if order.secrets:
             raise EngineFailed(
                 "this engine's BuildKit takes no secrets without buildx",

@@ -1,4 +1,4 @@
-"""Builds with the docker-buildx plugin, run as a program whose progress is read as JSON: the first choice."""
+"""Build with the docker-buildx plugin, run as a program whose progress is read as JSON: the first choice."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from vdbg_env.adapters.builders.progress.rawjson import RawJsonReader
 from vdbg_env.adapters.docker.client import Endpoint, Engine
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import BuildOrder, EngineDescription
+from vdbg_env.application.ports import BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.supervisor.processes.signals import send_to_group
 
-_GRACE_S = 10.0  # what buildx gets to tell the engine to cancel
+_GRACE_S = 10.0  # for buildx to cancel the build in the engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +52,16 @@ def find_buildx(environ: Mapping[str, str] | None = None) -> Buildx | None:
     return None
 
 
-class BuildxEngine(DockerImages):
-    """buildx with the builder that is the engine itself, so that local base images are found and no image is pulled."""
+class BuildxBuilder(DockerImages):
+    """buildx with the builder that is the engine itself, which finds local base images and pulls none."""
 
     def __init__(self, engine: Engine, buildx: Buildx, *, why: str) -> None:
         super().__init__(engine)
         self._buildx = buildx
         self._why = why
 
-    def describe(self) -> EngineDescription:
-        return EngineDescription(
+    def describe(self) -> BuilderDescription:
+        return BuilderDescription(
             name="buildx",
             version=f"{self._buildx.version} on Docker {self.engine.version}",
             why=self._why,
@@ -69,7 +69,7 @@ class BuildxEngine(DockerImages):
         )
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
-        """See `ImageEngine.build`; buildx is interrupted as Ctrl-C would, then killed."""
+        """See `ImageBuilder.build`; buildx is interrupted as Ctrl-C would, then killed."""
         with tempfile.TemporaryDirectory(prefix="vdbg-buildx-") as folder, removing_leftovers(self, order.plan) as done:
             files = _ResultFiles(Path(folder))
             argv = [*self._buildx.argv, "build", *_arguments(order, self.engine.endpoint, files), "-"]
@@ -119,7 +119,7 @@ def _environment(endpoint: Endpoint) -> dict[str, str]:
 
 @contextmanager
 def _started(argv: list[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start buildx away from the terminal's Ctrl-C, which comes to us and is passed on here."""
+    """Start buildx in its own session: Ctrl-C reaches this program, which passes it on."""
     try:
         process = subprocess.Popen(
             argv,
@@ -150,7 +150,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _follow(process: subprocess.Popen[bytes], order: BuildOrder, files: _ResultFiles) -> Iterator[BuildEvent]:
-    """Feed the context in, and turn what comes out into events."""
+    """Write the context and turn the output into events."""
     assert process.stdin is not None and process.stderr is not None
     feeder = _Feeder(process.stdin, upload(order.context))
     feeder.start()
@@ -192,7 +192,7 @@ def _engine_gone(message: str) -> bool:
 
 
 class _Feeder(threading.Thread):
-    """Writes the context into buildx while its progress is read, so that neither side waits for the other."""
+    """Writes the context into buildx while its progress is read, since neither side may wait for the other."""
 
     def __init__(self, stdin: IO[bytes], chunks: Iterable[bytes]) -> None:
         super().__init__(name="build-context", daemon=True)

@@ -16,7 +16,7 @@ from vdbg_env.adapters.docker.build_api import CLASSIC, order_parameters, post_b
 from vdbg_env.adapters.docker.client import GONE, Engine
 from vdbg_env.adapters.docker.images import DockerImages, image_id_of
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import BuildOrder, EngineDescription
+from vdbg_env.application.ports import BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, OutputLine, StepEnded, StepStarted
 from vdbg_env.common.errors import EngineFailed
 
@@ -25,20 +25,20 @@ _CHATTER = (" ---> ", "--> ", "Successfully built ", "Removing intermediate ")
 _CODE = re.compile(r"returned a non-zero code: (\d+)")
 
 
-class ClassicEngine(DockerImages):
+class ClassicBuilder(DockerImages):
     """The classic builder, or the call of Podman that imitates it: no mounts, no secrets."""
 
     def __init__(self, engine: Engine, *, why: str) -> None:
         super().__init__(engine)
         self._why = why
 
-    def describe(self) -> EngineDescription:
-        return EngineDescription(
+    def describe(self) -> BuilderDescription:
+        return BuilderDescription(
             name="classic", version=self.engine.version, why=self._why, capabilities=frozenset({"containers"})
         )
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
-        """See `ImageEngine.build`; dropping the connection is what ends a classic build."""
+        """See `ImageBuilder.build`; dropping the connection is what ends a classic build."""
         if order.secrets:
             raise EngineFailed(
                 "the classic builder takes no secrets", next_step="build without --engine classic, with docker-buildx"

@@ -1,7 +1,7 @@
-"""Builds without any container: the same plan, run step by step below a private folder of this machine.
+"""Build without any container: the same plan, run step by step below a private folder of this machine.
 
-The toolchain comes from PyPI wheels as it does in a container. What changes the system itself (apt) is left out, and
-the programs it would have brought must be here already. Nothing is written outside the folder.
+The toolchain is installed from PyPI wheels as in a container. Steps that change the system (apt) are left out; the
+programs that they would install must be here already. Nothing is written outside the folder.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from vdbg_env.application.ports import (
     NOTHING_LENT,
     BinaryFile,
     Buffer,
+    BuilderDescription,
     BuildOrder,
     Completed,
-    EngineDescription,
     PushProgress,
 )
 from vdbg_env.application.ports.build_events import BuildEvent, BuildWarning, Built
@@ -39,19 +39,19 @@ _PREFIX = "host:"
 _RECORD = "vdbg-env.json"
 
 
-class HostEngine:
-    """`ImageEngine` on a bare machine: an "image" is a folder, its id is `host:` and the folder's path."""
+class HostBuilder:
+    """`ImageBuilder` on a bare machine: an "image" is a folder, its id is `host:` and the folder's path."""
 
     def __init__(self, *, why: str, home: Path | None = None) -> None:
         self._why = why
         self._home = home or Path(platformdirs.user_cache_dir("vdbg-env")) / "host"
 
-    def describe(self) -> EngineDescription:
+    def describe(self) -> BuilderDescription:
         version = f"{platform.system()} {platform.release()}"
-        return EngineDescription(name="host", version=version, why=self._why, capabilities=frozenset({"secrets"}))
+        return BuilderDescription(name="host", version=version, why=self._why, capabilities=frozenset({"secrets"}))
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
-        """See `ImageEngine.build`; a build that does not end well takes its folder with it."""
+        """See `ImageBuilder.build`; a build that does not end well takes its folder with it."""
         _check_able(order.plan)
         prefix = self._home / order.plan.digest.removeprefix("sha256:")[:16]
         with _locked(prefix.with_suffix(".lock")):
@@ -92,14 +92,14 @@ class HostEngine:
         yield Built(image_id=f"{_PREFIX}{prefix}")
 
     def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
-        """See `ImageEngine.files`; folders are named as in an image, below its root."""
+        """See `ImageBuilder.files`; folders are named as in an image, below its root."""
         prefix = _prefix_of(image_id)
         return contextlib.closing(_candidates(prefix, folders))
 
     def execute(
         self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
     ) -> Completed:
-        """See `ImageEngine.execute`; a bare machine cannot take the network away without root, so it stays."""
+        """See `ImageBuilder.execute`; a bare machine cannot take the network away without root, so it stays."""
         prefix = _prefix_of(image_id)
         env = _record_of(prefix).environment
         program = shutil.which(argv[0].replace(ROOT, str(prefix), 1), path=env.get("PATH"))
@@ -121,7 +121,7 @@ class HostEngine:
         return Completed(argv=tuple(argv), code=ran.returncode, stdout=out, stderr=err)
 
     def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
-        """See `ImageEngine.tag`: names and labels go into the folder's record."""
+        """See `ImageBuilder.tag`: names and labels go into the folder's record."""
         prefix = _prefix_of(image_id)
         record = _record_of(prefix)
         merged = tuple(dict.fromkeys([*record.names, *names]))
@@ -137,7 +137,7 @@ class HostEngine:
         raise _needs_docker(f"push {image}")
 
     def remove(self, image_id: str) -> None:
-        """See `ImageEngine.remove`: a folder without our record is left alone."""
+        """See `ImageBuilder.remove`: a folder without our record is left alone."""
         prefix = Path(image_id.removeprefix(_PREFIX))
         if _read_record(prefix) is not None:
             shutil.rmtree(prefix)
@@ -145,7 +145,7 @@ class HostEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class _Record:
-    """What stands beside a whole build: its plan's digest, the environment to run it in, its labels and names."""
+    """What is recorded of a finished build: its plan's digest, the environment to run it in, its labels and names."""
 
     plan: str
     environment: dict[str, str]
@@ -216,7 +216,7 @@ def _needs_docker(what: str) -> HostNotAble:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock so that two builds of one plan do not write one folder."""
+    """Hold a lock: two builds of one plan must not write one folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         try:

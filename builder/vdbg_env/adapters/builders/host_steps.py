@@ -1,4 +1,4 @@
-"""Runs the steps of a plan on this machine, each in a session of its own that ends with it."""
+"""Run the steps of a plan on this machine, each in a new session that ends with it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from vdbg_env.supervisor.processes.signals import send_to_group
 
 _GRACE_S = 5.0
 
-# What a step keeps of the user's environment. Everything else is dropped: a CUDAFLAGS or NVCC_APPEND_FLAGS of the
-# user's would change what is compiled, and a container never sees it either.
+# What a step keeps from the environment. Everything else is dropped: a CUDAFLAGS or NVCC_APPEND_FLAGS set there
+# would change what is compiled, and a container never sees it either.
 _KEPT = {
     "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER",
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE",
@@ -41,7 +41,7 @@ _KEPT_BEGINNINGS = ("LC_", "PIP_", "UV_")
 
 
 class StepFailed(Exception):
-    """A step ended badly; carries the event that tells it."""
+    """A step failed; carries the event that reports it."""
 
     def __init__(self, event: BuildFailed) -> None:
         super().__init__(event.title)
@@ -58,7 +58,7 @@ class HostSteps:
         self.environment = {**kept, **order.plan.environment(str(prefix), kept)}
 
     def all_cached(self) -> Iterator[BuildEvent]:
-        """Tell every step as taken from the cache."""
+        """Report every step as taken from the cache."""
         for number, step in enumerate(self._order.plan.steps, 1):
             yield self._start(number, step)
             yield StepEnded(key=step.id, cached=True, duration_s=0.0)
@@ -123,7 +123,7 @@ class HostSteps:
         return BuildFailed(key=step.id, title=step.title, code=status, cause=cause, next_step=next_step, tail=tail)
 
     def _secrets(self, step: RunStep) -> dict[str, str]:
-        """Return the variables that tell a step where its secrets lie; they are read in place, never copied."""
+        """Return the variables with the paths of a step's secrets; they are read in place, never copied."""
         found: dict[str, str] = {}
         for use in step.secrets:
             path = self._order.secrets.get(use.id)

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vdbg_env.adapters.builders.buildkit import BuildKitEngine
-from vdbg_env.adapters.builders.buildx import Buildx, BuildxEngine, find_buildx
-from vdbg_env.adapters.builders.classic import ClassicEngine
-from vdbg_env.adapters.builders.host import HostEngine
+from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
+from vdbg_env.adapters.builders.buildx import Buildx, BuildxBuilder, find_buildx
+from vdbg_env.adapters.builders.classic import ClassicBuilder
+from vdbg_env.adapters.builders.host import HostBuilder
 from vdbg_env.adapters.docker.client import Engine, connect
-from vdbg_env.application.ports import EngineName, ImageEngine
+from vdbg_env.application.ports import BuilderName, ImageBuilder
 from vdbg_env.common.errors import HostNotAble
 
 
-def choose_engine(
-    wanted: EngineName,
+def choose_builder(
+    wanted: BuilderName,
     *,
     connect: Callable[[], Engine] = connect,
     find_buildx: Callable[[], Buildx | None] = find_buildx,
-) -> ImageEngine:
+) -> ImageBuilder:
     """Return the builder; its description says why it was chosen.
 
     `auto` takes the best that Docker has, and `host` when no engine responds; every other choice is taken as is. Raises
     HostNotAble when the choice is not available here.
     """
     if wanted == "host":
-        return HostEngine(why="requested by --engine host")
+        return HostBuilder(why="requested by --engine host")
     try:
         engine = connect()
     except HostNotAble as error:
         if wanted != "auto":
             raise
-        return HostEngine(why=f"{error.what}, so the plan runs on this machine without a container")
+        return HostBuilder(why=f"{error.what}, so the plan runs on this machine without a container")
     if wanted == "classic":
-        return ClassicEngine(engine, why="requested by --engine classic")
+        return ClassicBuilder(engine, why="requested by --engine classic")
     if engine.is_podman and wanted in {"auto", "docker"}:
         raise HostNotAble(
             f"Podman {engine.version} is at {engine.endpoint.host}, and a build over its socket may hang at a COPY",
@@ -43,10 +43,10 @@ def choose_engine(
     return _best(engine, wanted, find_buildx)
 
 
-def _best(engine: Engine, wanted: EngineName, find_buildx: Callable[[], Buildx | None]) -> ImageEngine:
+def _best(engine: Engine, wanted: BuilderName, find_buildx: Callable[[], Buildx | None]) -> ImageBuilder:
     buildx = None if wanted == "buildkit" else find_buildx()
     if buildx is not None:
-        return BuildxEngine(engine, buildx, why="the docker-buildx plugin is installed")
+        return BuildxBuilder(engine, buildx, why="the docker-buildx plugin is installed")
     if wanted == "buildx":
         raise HostNotAble(
             "docker-buildx is not installed",
@@ -55,7 +55,7 @@ def _best(engine: Engine, wanted: EngineName, find_buildx: Callable[[], Buildx |
         )
     if engine.has_buildkit():
         why = "requested by --engine buildkit" if wanted == "buildkit" else "docker-buildx is not installed"
-        return BuildKitEngine(engine, why=f"{why}; the engine's own BuildKit builds, without secrets")
+        return BuildKitBuilder(engine, why=f"{why}; the engine's own BuildKit builds, without secrets")
     raise HostNotAble(
         f"Docker {engine.version} has no BuildKit",
         cause="it is older than 18.09",

@@ -1,4 +1,4 @@
-"""Connects a container with this program's own streams, as a terminal or as plain output."""
+"""Connect a container to this program's streams, as a terminal or as plain output."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from docker.utils import socket as frames
 
 @contextlib.contextmanager
 def open_streams(client: APIClient, container: str, *, interactive: bool) -> Iterator[Any]:
-    """Attach to a container that has not started yet, so that nothing it prints is lost."""
+    """Attach to a container that has not started yet: nothing that it prints is lost."""
     parameters = {"stdout": 1, "stderr": 1, "stream": 1, "stdin": int(interactive)}
     stream: Any = client.attach_socket(container, params=parameters)
     try:
         yield stream
     finally:
-        # The client hands out one layer of three, and closing it leaves the others open.
+        # The client returns one layer of three, and closing it leaves the others open; it has no public way to them.
         for layer in (getattr(stream, "_response", None), stream, socket_of(stream)):
             if layer is not None:
                 layer.close()
@@ -72,7 +72,7 @@ def _talk(connection: socket.socket) -> None:
 
 @contextlib.contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Hand every key to the container, Ctrl-C too, and give the terminal back as it was."""
+    """Pass every key to the container, Ctrl-C too, and restore the terminal."""
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
     try:
@@ -98,6 +98,6 @@ def _following_size(client: APIClient, container: str) -> Iterator[None]:
 
 
 def socket_of(stream: Any) -> socket.socket:
-    """Return the socket below what the client hands out, which differs between unix sockets and TCP."""
+    """Return the socket below the client's stream, which is a private attribute for unix sockets."""
     found: socket.socket = getattr(stream, "_sock", stream)
     return found

@@ -1,4 +1,4 @@
-"""Tells a file from an image: a target is what the user named, whichever of the two it turns out to be."""
+"""Open a target that the user named: a file, folder or wheel, else an image."""
 
 from __future__ import annotations
 

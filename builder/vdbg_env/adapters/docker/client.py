@@ -1,7 +1,7 @@
-"""Finds the Docker engine and speaks to it; every failure to do so becomes an error that says what to type.
+"""Find and connect to the Docker Engine; every failure becomes an error with what to type.
 
-The engine is the one the docker command would take: DOCKER_HOST, else the current docker context, else the default
-socket. The API version is negotiated: Engine 29 refuses the versions Engine 20.10 speaks, and the other way round.
+The engine is that of the docker command: DOCKER_HOST, else the current docker context, else the default
+socket. The API version is negotiated: Engine 29 refuses the versions Engine 20.10 speaks, and vice versa.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GONE = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSEr
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the engine listens, and who said so; `context` is the docker context, when one did."""
+    """The address of the engine, and its `source`; `context` is the docker context, if that was the source."""
 
     host: str
     source: str
@@ -41,7 +41,7 @@ class Endpoint:
 
 
 class Engine:
-    """A connection to an engine that answered, with what it said of itself; it is closed when nobody holds it."""
+    """A connection to an engine, with its version; it is closed when it is no longer referenced."""
 
     def __init__(self, client: docker.APIClient, endpoint: Endpoint, version: Mapping[str, Any]) -> None:
         self.client = client
@@ -57,7 +57,7 @@ class Engine:
 
 
 def find_endpoint(environ: Mapping[str, str]) -> Endpoint:
-    """Return the endpoint the docker command would take; raises HostNotAble when its context cannot be read."""
+    """Return the endpoint of the docker command; raises HostNotAble when its context cannot be read."""
     if host := environ.get("DOCKER_HOST"):
         folder = environ.get("DOCKER_CERT_PATH") if environ.get("DOCKER_TLS_VERIFY") else None
         return Endpoint(host=host, source="DOCKER_HOST", tls_folder=Path(folder) if folder else None)
@@ -101,7 +101,7 @@ def raise_for_status(response: requests.Response) -> None:
 
 @contextmanager
 def engine_errors(endpoint: Endpoint) -> Iterator[None]:
-    """Turn whatever the client library raises into an error of ours."""
+    """Turn errors of the client library into ours."""
     try:
         yield
     except (errors.DockerException, *GONE) as error:
@@ -109,7 +109,7 @@ def engine_errors(endpoint: Endpoint) -> Iterator[None]:
 
 
 def explain(error: Exception, endpoint: Endpoint) -> VdbgError:
-    """Return the error of ours for one the client library raised, with its usual cause and what to type."""
+    """Return our error for one of the client library, with its usual cause and what to type."""
     text = str(error)
     where = f"the Docker engine at {endpoint.host} ({endpoint.source})"
     match error:

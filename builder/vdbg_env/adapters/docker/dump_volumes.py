@@ -34,7 +34,7 @@ done"""
 
 
 class VolumeDumps:
-    """Dumps in a named volume, seen through a container of an image of ours that has a shell and find."""
+    """Dumps in a named volume, read through a container of an image that this program built."""
 
     def __init__(self, engine: Engine, containers: ContainerRunner, volume: str, *, ours: bool) -> None:
         self._engine = engine
@@ -109,7 +109,7 @@ class VolumeDumps:
         images = self._containers.images()
         if not images:
             raise BadInput(
-                f"no image of ours is here to look into {self.name} with",
+                f"no image of vdbg-env is here to read {self.name} with",
                 cause="a volume can be read only through a container, or by root",
                 next_step="run the same as root, or vdbg-env build --profile sample",
             )

@@ -1,4 +1,4 @@
-"""Finds binaries in a container image, through a container that is made, read and removed but never started."""
+"""Find binaries in a container image, through a container that is created, read and removed but never started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ImageFiles:
 
     @contextmanager
     def open(self, target: str) -> Generator[Iterator[BinaryFile], None, None]:
-        """Yield every candidate of `IMAGE`, or of what lies at or below `/PATH` in `IMAGE:/PATH`, as `IMAGE:/path`.
+        """Yield every candidate of `IMAGE`, or of what is at or below `/PATH` in `IMAGE:/PATH`, as `IMAGE:/path`.
 
         Raises BadInput when the engine has no such image, HostNotAble or EngineFailed when it does not answer.
         """

@@ -1,4 +1,4 @@
-"""What every Docker backend does alike with an image once it stands: look inside, label, save, push, remove."""
+"""What every Docker builder does with a finished image: read it, label, save, push and remove it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _CANDIDATE_REPOSITORY = "vdbg-env-candidate"
 
 
 class DockerImages:
-    """The part of `ImageEngine` that does not depend on which builder made the image."""
+    """The part of `ImageBuilder` that does not depend on which builder made the image."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
-        """See `ImageEngine.files`: the image is read through a container that is made and never started."""
+        """See `ImageBuilder.files`: the image is read through a container that is made and never started."""
         return self._files(image_id, folders)
 
     @contextmanager
@@ -71,7 +71,7 @@ class DockerImages:
     def execute(
         self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
     ) -> Completed:
-        """See `ImageEngine.execute`."""
+        """See `ImageBuilder.execute`."""
         client = self.engine.client
         wanted = tool_container(image_id, argv, "look-inside")
         with created(self.engine, wanted) as container, engine_errors(self.engine.endpoint):
@@ -92,12 +92,12 @@ class DockerImages:
         return Completed(argv=tuple(argv), code=code, stdout=out, stderr=err)
 
     def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
-        """See `ImageEngine.tag`.
+        """See `ImageBuilder.tag`.
 
         Labels belong to an image's configuration, which its id is the digest of, so a labelled image is another image
         over the same layers. A build of nothing but `FROM` makes it: no layer is added and nothing else of the
         configuration changes, whereas committing a container would copy the container's settings into the image. The
-        labels travel beside the Dockerfile, so that no quoting stands between the proof and the image.
+        labels are sent next to the Dockerfile, where the proof needs no quoting.
         """
         places = [parse_reference(name, "the image's name") for name in names]
         client = self.engine.client
@@ -126,7 +126,7 @@ class DockerImages:
         return labelled
 
     def save(self, image: str, path: Path) -> int:
-        """See `ImageEngine.save`: the tar grows beside its final name and takes it when it is whole."""
+        """See `ImageBuilder.save`: the tar is written next to its final name and renamed when it is complete."""
         self._require(image)
         partial = path.with_name(path.name + ".partial")
         try:
@@ -158,7 +158,7 @@ class DockerImages:
             return next(chunks, None)
 
     def push(self, image: str) -> Iterator[PushProgress]:
-        """See `ImageEngine.push`."""
+        """See `ImageBuilder.push`."""
         place = parse_reference(image, "the image to push")
         with engine_errors(self.engine.endpoint):
             for message in self.engine.client.push(place.name, tag=place.tag or "latest", stream=True, decode=True):
@@ -171,7 +171,7 @@ class DockerImages:
                 yield _push_progress(message)
 
     def remove(self, image_id: str) -> None:
-        """See `ImageEngine.remove`: only an image of ours that has no name any more is removed."""
+        """See `ImageBuilder.remove`: only an unnamed image that this program built is removed."""
         client = self.engine.client
         try:
             found = client.inspect_image(image_id)  # type: ignore[no-untyped-call]
@@ -186,7 +186,7 @@ class DockerImages:
             client.remove_image(image_id)
 
     def unnamed(self, label: str) -> frozenset[str]:
-        """Return the ids of the images without a name that carry a label of ours."""
+        """Return the ids of the images without a name with one of our labels."""
         found = self.engine.client.images(quiet=True, filters={"dangling": True, "label": label})
         return frozenset(found)
 

@@ -1,4 +1,4 @@
-"""Builds an image from a plan, proves its line info, and only then gives it a name."""
+"""Build an image from a plan, prove its line info, and only then give it a name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vdbg_env.application.image.prove import prove_image, require_proven
-from vdbg_env.application.ports import BuildOrder, EngineDescription, ImageEngine
+from vdbg_env.application.ports import BuilderDescription, BuildOrder, ImageBuilder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepStarted
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.cuda.lines.lineinfo import LineinfoReport
@@ -17,7 +17,7 @@ from vdbg_env.image.profile.request import Dialect
 from vdbg_env.image.render.dockerfile import build_context, step_titles
 
 PREPARED = "vdbg/prepared"
-"""The name under which the fetching half of an offline build stands while the compiling half is built on it."""
+"""The name of the fetching half of an offline build, while the compiling half is built on it."""
 
 Tell = Callable[[BuildEvent], None]
 
@@ -39,18 +39,18 @@ class BuildSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
-    """A proven image: its id, names, plan and proof, and the engine that built it; time in seconds, sizes in bytes.
+    """A proven image: its id, names, plan and proof, and the builder that built it; time in seconds, sizes in bytes.
 
-    `digest` is the manifest digest where the engine has one, `pushed_digest` the registry's, `saved` the file written.
+    `digest` is the manifest digest where the builder has one, `pushed_digest` the registry's, `saved` the file written.
     """
 
     image_id: str
     tags: tuple[str, ...]
     plan: BuildPlan
     proof: LineinfoReport
-    engine: str
-    engine_version: str
-    engine_why: str
+    builder: str
+    builder_version: str
+    builder_why: str
     duration_s: float
     digest: str | None = None
     pushed_digest: str | None = None
@@ -59,29 +59,29 @@ class BuildResult:
 
 
 def build_image(
-    plan: BuildPlan, settings: BuildSettings, *, engine: ImageEngine, tell: Tell, clock: Callable[[], float]
+    plan: BuildPlan, settings: BuildSettings, *, builder: ImageBuilder, tell: Tell, clock: Callable[[], float]
 ) -> BuildResult:
-    """Build, prove, tag, hand on; `tell` gets every event of the engine as it comes.
+    """Build, prove, tag, save and push; `tell` gets every event of the builder at once.
 
     Raises EngineFailed when a step fails, with the step, the reason and its last lines; NotProven when the libraries
     built do not all carry line info, in which case the image keeps no name.
     """
     started = clock()
-    built = _build(plan, settings, engine, tell)
-    proof = prove_image(engine, built.image_id, plan, threads=settings.threads)
+    built = _build(plan, settings, builder, tell)
+    proof = prove_image(builder, built.image_id, plan, threads=settings.threads)
     require_proven(proof, built.image_id)
-    image_id = engine.tag(built.image_id, settings.tags, {LABEL_PROOF: proof_label(proof)})
-    saved_bytes = engine.save((*settings.tags, image_id)[0], settings.output) if settings.output else None
-    pushed_digest = _push(engine, settings.tags) if settings.push else None
-    described = engine.describe()
+    image_id = builder.tag(built.image_id, settings.tags, {LABEL_PROOF: proof_label(proof)})
+    saved_bytes = builder.save((*settings.tags, image_id)[0], settings.output) if settings.output else None
+    pushed_digest = _push(builder, settings.tags) if settings.push else None
+    described = builder.describe()
     return BuildResult(
         image_id=image_id,
         tags=settings.tags,
         plan=plan,
         proof=proof,
-        engine=described.name,
-        engine_version=described.version,
-        engine_why=described.why,
+        builder=described.name,
+        builder_version=described.version,
+        builder_why=described.why,
         digest=built.digest,
         pushed_digest=pushed_digest,
         saved=str(settings.output) if settings.output else None,
@@ -91,7 +91,7 @@ def build_image(
 
 
 def proof_label(proof: LineinfoReport) -> str:
-    """Return the proof in one short line for the image's label; the whole of it goes into the metadata file."""
+    """Return the proof in one short line for the image's label; all of it is in the metadata file."""
     counts = proof.counts
     witnesses = {f.witness.tool for f in proof.files if f.witness and f.witness.agrees}
     seen = f"; seen by {', '.join(sorted(witnesses))} too" if witnesses else ""
@@ -100,24 +100,24 @@ def proof_label(proof: LineinfoReport) -> str:
     return f"{proof.verdict}: {cubins}; {covered}{seen}"
 
 
-def dialect_of(engine: EngineDescription) -> Dialect:
-    """Return which Dockerfile instructions an engine is known to take; the conservative ones unless it says more."""
-    return "buildkit" if {"secrets", "cache-mounts"} <= engine.capabilities else "classic"
+def dialect_of(builder: BuilderDescription) -> Dialect:
+    """Return which Dockerfile instructions a builder is known to take; the conservative ones unless it says more."""
+    return "buildkit" if {"secrets", "cache-mounts"} <= builder.capabilities else "classic"
 
 
-def _build(plan: BuildPlan, settings: BuildSettings, engine: ImageEngine, tell: Tell) -> Built:
+def _build(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder, tell: Tell) -> Built:
     if not settings.offline_compile:
-        return _run(plan, settings, engine, tell)
+        return _run(plan, settings, builder, tell)
     # One Dockerfile cannot take the network from some of its steps on every builder (RUN --network needs a newer
     # frontend), so what fetches is built first and what compiles is built on that image, without network.
     name = f"{PREPARED}:{plan.digest.removeprefix('sha256:')[:12]}"
     fetch, compile_only = plan.split_before_compile(name)
-    engine.tag(_run(fetch, settings, engine, tell).image_id, [name], {})
-    return _run(compile_only, settings, engine, tell)
+    builder.tag(_run(fetch, settings, builder, tell).image_id, [name], {})
+    return _run(compile_only, settings, builder, tell)
 
 
-def _run(plan: BuildPlan, settings: BuildSettings, engine: ImageEngine, tell: Tell) -> Built:
-    dialect = dialect_of(engine.describe())
+def _run(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder, tell: Tell) -> Built:
+    dialect = dialect_of(builder.describe())
     order = BuildOrder(
         plan=plan,
         context=build_context(plan, dialect),
@@ -127,7 +127,7 @@ def _run(plan: BuildPlan, settings: BuildSettings, engine: ImageEngine, tell: Te
         no_cache=settings.no_cache,
     )
     built: Built | None = None
-    with closing(engine.build(order)) as events:  # to close it early is to cancel, so it is read to its end
+    with closing(builder.build(order)) as events:  # to close it early is to cancel, so it is read to its end
         for event in _with_titles(events, step_titles(plan, dialect)):
             tell(event)
             if isinstance(event, BuildFailed):
@@ -135,7 +135,7 @@ def _run(plan: BuildPlan, settings: BuildSettings, engine: ImageEngine, tell: Te
             built = event if isinstance(event, Built) else built
     if built is None:
         raise EngineFailed(
-            "the engine stopped without saying how the build ended",
+            "the builder stopped without saying how the build ended",
             cause="it was ended, or its connection broke",
             next_step="vdbg-env doctor",
         )
@@ -143,7 +143,7 @@ def _run(plan: BuildPlan, settings: BuildSettings, engine: ImageEngine, tell: Te
 
 
 def _with_titles(events: Iterator[BuildEvent], titles: tuple[str, ...]) -> Iterator[BuildEvent]:
-    """Give each step the plan's own title, where the engine numbers its steps as our Dockerfile does."""
+    """Give each step the plan's own title, where the builder numbers its steps as our Dockerfile does."""
     known: dict[str | None, str] = {}
     for event in events:
         match event:
@@ -166,9 +166,9 @@ def _failure(event: BuildFailed) -> EngineFailed:
     )
 
 
-def _push(engine: ImageEngine, tags: tuple[str, ...]) -> str | None:
+def _push(builder: ImageBuilder, tags: tuple[str, ...]) -> str | None:
     digest = None
     for tag in tags:
-        for progress in engine.push(tag):
+        for progress in builder.push(tag):
             digest = progress.digest or digest
     return digest

@@ -46,5 +46,5 @@ def existing_file(text: str, flag: str) -> str:
 
 
 def default_tag(plan: BuildPlan, request: BuildRequest) -> str:
-    """Return the name of an image by profile and kind of debug information, so that a second build replaces it."""
+    """Return the name of an image by profile and kind of debug information; a second build replaces it."""
     return f"vdbg/{plan.profile}:{request.debug}"

@@ -1,4 +1,4 @@
-"""Proves the line info of a built image: our reader over its libraries, cuobjdump inside it as second witness."""
+"""Prove the line info of a built image: our reader over its libraries, cuobjdump inside it as second witness."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
 from vdbg_env.application.analysis.verify_binaries import Tell, VerifyRequest, verify_binaries
-from vdbg_env.application.ports import BinaryFile, Buffer, Completed, ImageEngine
+from vdbg_env.application.ports import BinaryFile, Buffer, Completed, ImageBuilder
 from vdbg_env.common.errors import EngineFailed, HostNotAble, NotProven
 from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Missing, Verdict
 from vdbg_env.image.plan.plan import ROOT, BuildPlan
 
 
 def prove_image(
-    engine: ImageEngine, image_id: str, plan: BuildPlan, *, threads: int = 1, tell: Tell = lambda _: None
+    builder: ImageBuilder, image_id: str, plan: BuildPlan, *, threads: int = 1, tell: Tell = lambda _: None
 ) -> LineinfoReport:
     """Read every library the plan has built and ask the image's own cuobjdump about each.
 
@@ -25,7 +25,7 @@ def prove_image(
     request = VerifyRequest(
         targets=tuple(f"{ROOT}/{artifact}" for artifact in plan.artifacts), witness="cuobjdump", threads=threads
     )
-    inside = _InsideImage(engine, image_id)
+    inside = _InsideImage(builder, image_id)
     return verify_binaries(request, source=inside, programs=inside, scratch=inside, tell=tell)
 
 
@@ -46,7 +46,7 @@ def require_proven(proof: LineinfoReport, image_id: str) -> None:
     raise NotProven(
         "the second witness does not confirm the line info",
         details=(*(_doubt_line(f) for f in doubtful[:20]), f"the candidate is kept, untagged: {image_id}"),
-        cause="the image's cuobjdump is older than the compiler, or was ended for want of memory",
+        cause="the image's cuobjdump is older than the compiler, or was OOM-killed",
         next_step=f"vdbg-env verify {image_id}",
     )
 
@@ -93,24 +93,24 @@ def _doubt_line(file: FileReport) -> str:
 
 @dataclass(frozen=True)
 class _InsideImage:
-    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; what is lent is there for its programs."""
+    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; `lent` files exist while a program runs."""
 
-    engine: ImageEngine
+    builder: ImageBuilder
     image_id: str
     lent: dict[str, Buffer] = field(default_factory=dict)
 
     @contextmanager
     def open(self, target: str) -> Iterator[Iterator[BinaryFile]]:
-        with self.engine.files(self.image_id, [target]) as files:
+        with self.builder.files(self.image_id, [target]) as files:
             yield (replace(file, path=Path(file.name)) for file in files)
 
     def which(self, program: str) -> str | None:
-        ran = self.engine.execute(self.image_id, ["sh", "-c", f"command -v {program}"])
+        ran = self.builder.execute(self.image_id, ["sh", "-c", f"command -v {program}"])
         return ran.stdout.strip() or None if ran.code == 0 else None
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
         try:
-            return self.engine.execute(self.image_id, argv, timeout_s=timeout_s, lent=self.lent)
+            return self.builder.execute(self.image_id, argv, timeout_s=timeout_s, lent=self.lent)
         except EngineFailed as error:
             raise HostNotAble(error.what, cause=error.cause, next_step=error.next_step) from error
 

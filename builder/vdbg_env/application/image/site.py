@@ -1,4 +1,4 @@
-"""The ways of this site, from flags first and the environment after: certificate authority, proxies, index, mirror."""
+"""The settings of this site, from flags, else the environment: certificate authority, proxies, index, mirror."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 
 @dataclass(frozen=True, kw_only=True)
 class SiteFlags:
-    """What the command line says of the site; None and empty where it says nothing."""
+    """The flags about the site; None and empty where they are not given."""
 
     ca_bundle: Path | None = None
     keep_ca: bool = False
@@ -27,9 +27,9 @@ class SiteFlags:
 def read_site(flags: SiteFlags, environment: Mapping[str, str]) -> tuple[Site, tuple[str, ...]]:
     """Return the site, and a note for each thing that the environment decided.
 
-    The environment counts because whoever set PIP_CERT or HTTPS_PROXY on this machine needs them in the build too.
+    The environment counts because a machine that needs PIP_CERT or HTTPS_PROXY needs them in the build too.
     Folders of this machine (`file:` indexes) do not exist in an image and are left out, with a note. Raises BadInput
-    for a certificate file that holds none or cannot be read.
+    for a file without certificates or one that cannot be read.
     """
     notes: list[str] = []
     ca = flags.ca_bundle or _from_environment(environment, ("VDBG_CA_BUNDLE", "PIP_CERT", "SSL_CERT_FILE"), notes)
@@ -71,7 +71,7 @@ def _certificates(path: Path) -> bytes:
         ) from None
     if b"-----BEGIN CERTIFICATE-----" not in text:
         raise BadInput(
-            f"{path} holds no certificate",
+            f"{path} has no certificate in it",
             cause="a certificate in binary (DER) form, or another file",
             next_step=f"openssl x509 -inform der -in {path} -out ca.pem",
         )

@@ -1,6 +1,6 @@
-"""What an engine tells while it builds an image: one stream of events, the same kinds from every backend.
+"""The events of a build: one stream, the same kinds from every builder.
 
-The order held by every engine: a step's `StepStarted` comes before its output and its `StepEnded`; the stream ends with
+Every builder keeps this order: a step's `StepStarted` precedes its output and its `StepEnded`; the stream ends with
 exactly one `Built` or `BuildFailed`. Steps of different stages may overlap.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class StepStarted:
-    """A step began; `number` of `total` are its place in its stage where the engine tells them."""
+    """A step began; `number` of `total` are its place in its stage, if the builder reports them."""
 
     key: str
     title: str
@@ -48,7 +48,7 @@ class BuildWarning:
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """The image stands, untagged, under `image_id`; `digest` is its manifest digest where the engine has one."""
+    """The image is finished, untagged, as `image_id`; `digest` is its manifest digest, if the builder reports one."""
 
     image_id: str
     digest: str | None = None

@@ -44,6 +44,6 @@ class ContainerRunner(Protocol):
         """Run a container on this program's own streams and return the exit status of its command.
 
         `tell` gets a line for every limit the engine may not give. On an interrupt the container is asked to stop, gets
-        its grace, and the interrupt goes on. Raises BadInput without such an image, EngineFailed when it cannot start.
+        its grace, and the interrupt continues. Raises BadInput for a missing image, EngineFailed when it cannot start.
         """
         ...

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from vdbg_env.image.plan.plan import BuildPlan
 
 
-EngineName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]
+BuilderName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]
 
 
 NOTHING_LENT: Final[Mapping[str, Buffer]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineDescription:
-    """Which engine was taken and why; `capabilities` names what a Dockerfile or a build may ask of it.
+class BuilderDescription:
+    """Which builder was chosen and why; `capabilities` names what a Dockerfile or a build may ask of it.
 
     Capabilities in use: `secrets` (mounted for one step, never in a layer), `cache-mounts`, `heredocs`, `copy-link`,
     `platforms` (images for another architecture), `containers` (a built image can be started, saved and pushed).
@@ -43,7 +43,7 @@ class BuildOrder:
     """One build: the plan, and the same plan rendered as a context that holds its Dockerfile.
 
     Containers are built from the context, a bare machine from the plan. `build_args` are values of this machine for
-    the plan's arguments (proxies, mirrors), `secrets` id -> file, which only an engine with that capability takes.
+    the plan's arguments (proxies, mirrors), `secrets` id -> file, which only a builder with that capability takes.
     `jobs` is how many compilers run at once: it makes the advice after an out-of-memory kill exact.
     """
 
@@ -56,15 +56,15 @@ class BuildOrder:
     no_cache: bool = False
 
 
-class ImageEngine(Protocol):
+class ImageBuilder(Protocol):
     """Builds an image and hands it on. Everything it makes is labelled `dev.vdbg-env*`; it touches nothing else."""
 
-    def describe(self) -> EngineDescription:
-        """Say which engine this is and what it is able to do; does not raise."""
+    def describe(self) -> BuilderDescription:
+        """Describe this builder and what it can do; never raises."""
         ...
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
-        """Build, telling each event as it comes; closing the generator cancels the build and removes what it left.
+        """Build, yielding each event at once; closing the generator cancels the build and removes what it left.
 
         A step that fails is an event (`BuildFailed`). Raises EngineFailed when the engine cannot be reached at all.
         """
@@ -82,7 +82,7 @@ class ImageEngine(Protocol):
     ) -> Completed:
         """Run a program inside the image, without network, and remove its container whatever happens.
 
-        `lent` are files, by their path in the image, that are there for this run alone.
+        `lent` are files, by their path in the image, that exist for this run only.
 
         Raises EngineFailed when the container cannot be started or outlasts `timeout_s`.
         """
@@ -91,7 +91,7 @@ class ImageEngine(Protocol):
     def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
         """Give the image these labels and names over the same layers; returns the id it has from then on.
 
-        The image under `image_id` is gone afterwards, unless it had a name of its own. Raises BadInput for a name no
+        The image under `image_id` is gone afterwards, unless it had another name. Raises BadInput for a name no
         engine takes, EngineFailed when the engine refuses; the image then stays as it was.
         """
         ...
@@ -101,9 +101,9 @@ class ImageEngine(Protocol):
         ...
 
     def push(self, image: str) -> Iterator[PushProgress]:
-        """Push a tagged image, telling how far each layer is; the last event carries the digest.
+        """Push a tagged image, yielding the progress of each layer; the last event carries the digest.
 
-        Raises EngineFailed with the registry's own words when it refuses or cannot be reached.
+        Raises EngineFailed with the registry's message when it refuses or cannot be reached.
         """
         ...
 
@@ -114,7 +114,7 @@ class ImageEngine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PushProgress:
-    """How far one layer of a push is, in bytes where the engine tells them; `digest` is set on the last event."""
+    """How far one layer of a push is, in bytes where the engine reports them; `digest` is set on the last event."""
 
     layer: str
     status: str

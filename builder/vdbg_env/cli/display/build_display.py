@@ -1,4 +1,4 @@
-"""Shows a build as it happens: live steps on a terminal, plain lines elsewhere; both on the error stream."""
+"""Show a build as it happens: live steps on a terminal, plain lines elsewhere; both on the error stream."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PlainDisplay:
                 self._line(f"  | {event.text}", "output")
             case BuildWarning():
                 self._line(f"warning: {event.text}", "warnings")
-            case Built() | BuildFailed():  # told by the command itself, with what to do next
+            case Built() | BuildFailed():  # the command itself reports these, with what to do next
                 pass
 
     def _line(self, text: str, level: str) -> None:
@@ -114,7 +114,7 @@ class LiveDisplay:
                 self._last_line[event.key] = event.text
             case BuildWarning():
                 self._console.print(f"  warning  {event.text}", style="yellow", markup=False, highlight=False)
-            case Built() | BuildFailed():  # told by the command itself, with what to do next
+            case Built() | BuildFailed():  # the command itself reports these, with what to do next
                 pass
 
     def _table(self) -> Table:

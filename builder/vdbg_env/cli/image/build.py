@@ -11,7 +11,7 @@ import click
 
 from vdbg_env.application.image.build import BuildResult, BuildSettings, build_image, dialect_of
 from vdbg_env.application.image.planning import default_tag
-from vdbg_env.application.ports import EngineName
+from vdbg_env.application.ports import BuilderName
 from vdbg_env.cli import composition
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, show_notes
@@ -77,8 +77,8 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         raise BadInput("--push needs the name to push to", next_step="add --tag REGISTRY/NAME:TAG")
     for path in (flags["metadata_file"], flags["output"]):
         _require_writable(path)
-    engine = composition.image_engine(cast(EngineName, engine_name))
-    described = engine.describe()
+    builder = composition.image_builder(cast(BuilderName, engine_name))
+    described = builder.describe()
     request, library = read_request(flags, dialect=dialect_of(described))
     plan = plan_here(request, library)
     jobs = parallelism(
@@ -89,7 +89,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
     )
     if not flags["quiet"]:
         show_notes(
-            (f"engine {described.name}: {described.why}", f"MAX_JOBS {jobs.sum}", *request.notes, *plan.notes), ()
+            (f"builder {described.name}: {described.why}", f"MAX_JOBS {jobs.sum}", *request.notes, *plan.notes), ()
         )
     show_notes((), (*plan.warnings, *((jobs.warning,) if jobs.warning else ())))
     settings = BuildSettings(
@@ -104,7 +104,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         threads=os.cpu_count() or 1,
     )
     with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
-        return build_image(plan, settings, engine=engine, tell=display.tell, clock=time.monotonic)
+        return build_image(plan, settings, builder=builder, tell=display.tell, clock=time.monotonic)
 
 
 def _require_writable(path: Path | None) -> None:

@@ -59,7 +59,7 @@ def command(
     """
     request, library = read_request(flags, dialect=cast(Dialect, dialect))
     decided = plan_here(request, library)
-    # The name that `build` gives means that the image is proven; what another builder makes of this folder is not yet.
+    # The name that `build` gives means that the image is proven; an image that another builder makes is not.
     own = default_tag(decided, request) + ("-unproven" if format in {"dockerfile", "compose"} else "")
     run = RunSettings(
         image=str(parse_reference(image or own, "--image")),

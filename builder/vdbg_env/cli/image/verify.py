@@ -25,8 +25,8 @@ MOST_THREADS: Final = 8
 @click.option(
     "--witness",
     type=click.Choice(["cuobjdump", "none"]),
-    help="Hold the count against cuobjdump's (slow, and takes memory for the whole expanded file), or do not. "
-    "Without this it is asked where it is at hand.",
+    help="Compare the count with cuobjdump's (slow, and needs memory for the whole expanded file), or do not. "
+    "By default where cuobjdump is installed.",
 )
 @click.option(
     "--threads",

@@ -49,7 +49,7 @@ OPTIONS = {
         "variables",
         multiple=True,
         metavar="NAME[=VALUE]",
-        help="Set a variable, or hand on one of yours; repeatable.",
+        help="Set a variable, or pass one of this shell; repeatable.",
     ),
     "ports": click.option(
         "-p", "--port", "ports", multiple=True, type=click.IntRange(1, 65535), help="Publish on 127.0.0.1."
@@ -68,7 +68,7 @@ OPTIONS = {
         "--seccomp",
         type=click.Choice(["ptrace", "default", "unconfined"]),
         default="ptrace",
-        help="System calls allowed; ptrace, if not given, is what debuggers need and no more.",
+        help="System calls allowed; ptrace, if not given, is what debuggers need.",
     ),
     "stop_grace": click.option(
         "--stop-grace",

@@ -1,4 +1,4 @@
-"""The options by which `core` and `locate` are told where the sources lie."""
+"""The options that say where `core` and `locate` find sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Command = TypeVar("Command", bound=Callable[..., int])
 
 
 def parse_mappings(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[Mapping, ...]:
-    """Split each OLD=NEW: the prefix of a path in the line table, and what stands there now."""
+    """Split each OLD=NEW: the prefix of a path in the line table, and its replacement."""
     mappings = []
     for value in values:
         old, equals, new = value.partition("=")

@@ -1,4 +1,4 @@
-"""How a container is started: what a debugger and a crashing process need, and no more.
+"""How a container is started: with what a debugger and a crashing process need.
 
 One value for the Docker Engine and for every writer: Compose, Kubernetes, Apptainer.
 """

@@ -205,7 +205,7 @@ class Blocks:
         )  # fmt: skip
 
     def _debug_flags(self) -> tuple[str, ...]:
-        # On the command line too: even a cache that hashes only the command line then tells the objects apart.
+        # On the command line too: even a cache that hashes only the command line then keeps the objects apart.
         return (f"-DCMAKE_CUDA_FLAGS={FLAG[self.request.debug]}", *NO_LAUNCHER)
 
     def _cmake_flags(self) -> tuple[str, ...]:

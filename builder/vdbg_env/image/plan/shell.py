@@ -1,4 +1,4 @@
-"""Turns a step's template into commands; every value put in is quoted, since the template cannot forget to."""
+"""Turn a step's template into commands; every value in it is quoted, which no template can forget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-CONTINUED = "\0"  # stands nowhere else: values with control characters are refused
+CONTINUED = "\0"  # occurs nowhere else: values with control characters are refused
 
 
 def words(value: object) -> str:
@@ -30,7 +30,7 @@ def words(value: object) -> str:
         case list() | tuple():
             return " ".join(words(item) for item in value)
         case _:
-            raise VdbgError(f"a template puts in {value!r}, which is no text")
+            raise VdbgError(f"a template uses {value!r}, which is not text")
 
 
 class ShellTemplates:
@@ -40,10 +40,10 @@ class ShellTemplates:
         self.texts = texts
 
     def commands(self, name: str, **values: object) -> tuple[str, ...]:
-        """Return the commands of template `name`, one to a line; empty lines fall away.
+        """Return the commands of template `name`, one to a line, without empty lines.
 
-        A line that ends in a backslash goes on in the next, and keeps its break.
-        Quoting is done by jinja's `finalize`, which sees every value on its way out and no text of the template.
+        A line that ends in a backslash continues in the next, and keeps its break.
+        Jinja's `finalize` quotes: it gets every value, and no text of the template.
         """
         text = self._environment.get_template(name).render(values)
         lines = text.replace("\\\n", CONTINUED).splitlines()

@@ -17,14 +17,14 @@ Stem = Annotated[str, Form(r"[a-z0-9_]+", "the name of a file of cmake/external_
 
 
 class Span(Part):
-    """The least and the most that is known to work, both included; a bound that is not given is not known."""
+    """The lowest and highest version that work, both included; a missing bound is not known."""
 
     least: Version | None = None
     most: Version | None = None
 
 
 class Driver(Part):
-    """`least` is where minor-version compatibility begins, `own` the driver released with the toolkit."""
+    """`least` is the first driver with minor-version compatibility, `own` the one released with the toolkit."""
 
     least: Version
     own: Version
@@ -65,7 +65,7 @@ class KnowledgeFile(Part):
 
 
 class Knowledge(Part):
-    """All rows at hand, by version."""
+    """All rows, by version."""
 
     as_of: str
     cuda: dict[str, CudaRow]

@@ -71,7 +71,7 @@ class BuildRequest:
 
     `arch` are compute capabilities ("9.0"), `jobs` the number of compiler processes, `base` an image reference that
     may end in a digest. With `offline_compile` the steps that compile run without network, after the others have
-    fetched what they need (see `BuildPlan.split_before_compile`). `notes` tell the user where values come from.
+    fetched what they need (see `BuildPlan.split_before_compile`). `notes` name the origin of values.
     """
 
     profile: str

@@ -1,4 +1,4 @@
-"""Where the code to build comes from: a source distribution, a git reference, a local tree or the bundled project."""
+"""The source of a build: a source distribution, a git reference, a local tree or the bundled project."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _git(text: str) -> GitRef:
     if not found:
         raise BadInput(
             f"the source {text!r} is not git+https://HOST/REPOSITORY@REF",
-            cause="the @REF is missing; a build of a branch's tip today cannot be told from tomorrow's",
+            cause="the @REF is missing; a branch may be another tomorrow",
             next_step="name a tag or a commit after the @",
         )
     return GitRef(url=found[1], ref=found[2])

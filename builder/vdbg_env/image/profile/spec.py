@@ -156,7 +156,7 @@ class ImageSpec(Part):
     source: Text = Field(description="PROJECT==VERSION, git+https://...@REF, a folder, or bundled:NAME")
     build: Build
     environment: dict[VariableName, Text | None] = Field(
-        default={}, description="set in the image; null removes one of ours"
+        default={}, description="set in the image; null removes a variable that we set"
     )
     tools: tuple[Tool, ...] = ()
 

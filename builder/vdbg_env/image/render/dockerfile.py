@@ -168,7 +168,7 @@ def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
         yield Workdir(path=ROOT)
     yield Exec(keyword="ENTRYPOINT", argv=plan.entrypoint)
     yield Exec(keyword="CMD", argv=plan.command)
-    # Last, so that a label that changes costs no layer.
+    # Last: a label that changes then costs no layer.
     yield Pairs(keyword="LABEL", pairs=(*plan.labels, (LABEL_DIGEST, plan.digest)))
 
 

@@ -5,9 +5,9 @@ import docker
 import pytest
 
 from vdbg_env.adapters.builders.buildx import Buildx
-from vdbg_env.adapters.builders.select import choose_engine
+from vdbg_env.adapters.builders.select import choose_builder
 from vdbg_env.adapters.docker.client import Endpoint, Engine
-from vdbg_env.application.ports import EngineName
+from vdbg_env.application.ports import BuilderName
 from vdbg_env.common.errors import HostNotAble
 
 BUILDX = Buildx(argv=("docker", "buildx"), version="v0.24.0")
@@ -40,38 +40,38 @@ def no_docker() -> Engine:
     ],
 )
 def test_the_best_engine_there_is_gets_taken_and_says_why(
-    wanted: EngineName, buildx: Buildx | None, taken: str, reason: str
+    wanted: BuilderName, buildx: Buildx | None, taken: str, reason: str
 ) -> None:
-    found = choose_engine(wanted, connect=docker_of("1.41"), find_buildx=lambda: buildx).describe()
+    found = choose_builder(wanted, connect=docker_of("1.41"), find_buildx=lambda: buildx).describe()
     assert found.name == taken
     assert reason in found.why
 
 
 def test_without_docker_only_auto_falls_back_to_this_machine() -> None:
-    found = choose_engine("auto", connect=no_docker, find_buildx=lambda: None).describe()
+    found = choose_builder("auto", connect=no_docker, find_buildx=lambda: None).describe()
     assert found.name == "host"
     assert "nothing answers" in found.why
-    others: tuple[EngineName, ...] = ("docker", "buildx", "buildkit", "classic")
+    others: tuple[BuilderName, ...] = ("docker", "buildx", "buildkit", "classic")
     for wanted in others:
         with pytest.raises(HostNotAble, match="nothing answers"):
-            choose_engine(wanted, connect=no_docker, find_buildx=lambda: None)
+            choose_builder(wanted, connect=no_docker, find_buildx=lambda: None)
 
 
 def test_the_classic_builder_is_never_taken_unasked() -> None:
     with pytest.raises(HostNotAble, match="has no BuildKit"):
-        choose_engine("auto", connect=docker_of("1.38"), find_buildx=lambda: None)
-    assert choose_engine("classic", connect=docker_of("1.38"), find_buildx=lambda: None).describe().name == "classic"
+        choose_builder("auto", connect=docker_of("1.38"), find_buildx=lambda: None)
+    assert choose_builder("classic", connect=docker_of("1.38"), find_buildx=lambda: None).describe().name == "classic"
 
 
 def test_buildx_asked_for_and_missing_says_how_to_get_it() -> None:
     with pytest.raises(HostNotAble, match="docker-buildx is not installed") as caught:
-        choose_engine("buildx", connect=docker_of("1.41"), find_buildx=lambda: None)
+        choose_builder("buildx", connect=docker_of("1.41"), find_buildx=lambda: None)
     assert "apt-get install docker-buildx" in (caught.value.next_step or "")
 
 
 def test_only_buildx_says_it_takes_secrets() -> None:
-    def capabilities(wanted: EngineName, buildx: Buildx | None) -> frozenset[str]:
-        return choose_engine(wanted, connect=docker_of("1.41"), find_buildx=lambda: buildx).describe().capabilities
+    def capabilities(wanted: BuilderName, buildx: Buildx | None) -> frozenset[str]:
+        return choose_builder(wanted, connect=docker_of("1.41"), find_buildx=lambda: buildx).describe().capabilities
 
     assert "secrets" in capabilities("auto", BUILDX)
     assert "secrets" not in capabilities("buildkit", None)

@@ -15,9 +15,9 @@ from vdbg_env.application.ports import (
     NOTHING_LENT,
     BinaryFile,
     Buffer,
+    BuilderDescription,
     BuildOrder,
     Completed,
-    EngineDescription,
     PushProgress,
 )
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepEnded, StepStarted
@@ -48,8 +48,8 @@ class FakeEngine:
     tagged: list[tuple[str, tuple[str, ...], dict[str, str]]] = field(default_factory=list)
     read_to_the_end: bool = False
 
-    def describe(self) -> EngineDescription:
-        return EngineDescription(name="buildkit", version="1", why="it is a fake", capabilities=frozenset())
+    def describe(self) -> BuilderDescription:
+        return BuilderDescription(name="buildkit", version="1", why="it is a fake", capabilities=frozenset())
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
         self.orders.append(order)
@@ -104,7 +104,7 @@ def engine(*entries: EntrySpec, listed: int = 2) -> FakeEngine:
 def build(sample: BuildPlan, on: FakeEngine, **settings: object) -> tuple[str, str]:
     told: list[BuildEvent] = []
     wanted = BuildSettings(tags=("a:1",), **settings)  # type: ignore[arg-type]
-    result = build_image(sample, wanted, engine=on, tell=told.append, clock=iter([10.0, 12.5]).__next__)
+    result = build_image(sample, wanted, builder=on, tell=told.append, clock=iter([10.0, 12.5]).__next__)
     assert told
     return build_text(result), build_json(result)
 

@@ -227,7 +227,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "dependency that is not there": (["--dep", "cutlass=./no"], "cutlass: no is not there", "a folder that exists"),
     "secret that is not there": (["--secret", "netrc=./no"], "--secret netrc: no is not there", "ls -l no"),
     "secret a builder would leak": (["--secret", "netrc={file}"], "cannot be kept out of the image", "docker-buildx"),
-    "certificates that are none": (["--ca-bundle", "{file}"], "holds no certificate", "openssl x509 -inform der"),
+    "certificates that are none": (["--ca-bundle", "{file}"], "has no certificate in it", "openssl x509 -inform der"),
     "certificates that are not there": (["--ca-bundle", "no.pem"], "no.pem cannot be read", "ls -l no.pem"),
     "index with a password": (["--pip-index-url", "https://a:b@h/s"], "at h carries a user name, password", "netrc"),
     "index that is no address": (["--pip-index-url", "h/simple"], "'h/simple' is not an address", "https://HOST/PATH"),

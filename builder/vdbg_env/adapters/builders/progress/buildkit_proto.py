@@ -1,7 +1,7 @@
-"""Reads the progress of the engine's own BuildKit: protobuf messages carried in the `aux` of a build's JSON stream.
+"""Read the progress of the engine's own BuildKit: protobuf messages carried in the `aux` of a build's JSON stream.
 
 The message is `StatusResponse` of github.com/moby/buildkit, api/services/control/control.proto. Only the fields that
-tell a user something are read; unknown ones are stepped over, as protobuf asks of every reader.
+a user needs are read; unknown ones are skipped, as protobuf requires of every reader.
 """
 
 from __future__ import annotations

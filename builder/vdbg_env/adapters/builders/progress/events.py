@@ -1,8 +1,8 @@
-"""Turns BuildKit's progress, from whichever wire it came, into the build events every engine tells.
+"""Turn BuildKit's progress, from buildx or from the engine, into build events.
 
 BuildKit reports a graph of vertexes (github.com/moby/buildkit, api/services/control/control.proto, `StatusResponse`). A
 vertex may be reported many times, out of order, and more than once as started and completed (a cache probe, then the
-real run); one step of the Dockerfile must still be told as one start and one end.
+real run); one step of the Dockerfile must still give one start and one end.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ProgressReader:
         return open_steps[-1].title if open_steps else None
 
     def failure(self, message: str) -> BuildFailed:
-        """Return the failure the build ended with; `message` is the engine's closing word."""
+        """Return the failure the build ended with; `message` is the engine's final message."""
         step = self._failed
         error = step.error if step else message
         code = _EXIT_CODE.search(error) or _EXIT_CODE.search(message)

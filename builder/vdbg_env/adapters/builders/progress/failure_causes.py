@@ -1,4 +1,4 @@
-"""Says why a build step failed, as far as its exit status and last lines tell, and what to type."""
+"""Explain why a build step failed, from its exit status and last lines, and what to type."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def explain_failure(
 ) -> tuple[str, str | None]:
     """Return the cause in one sentence and what to type, from a step's title, exit status, error and last lines.
 
-    `jobs` is the number of compilers the plan ran at once, if it is known. The first rule that knows the failure wins;
-    the engine's own words come back when none does.
+    `jobs` is the number of compilers the plan ran at once, if it is known. The first rule that knows the failure is
+    used, else the engine's own message.
     """
     evidence = _Evidence(title=title, code=code, message=message, text="\n".join([message, *tail]), jobs=jobs)
     for rule in _RULES:
@@ -60,7 +60,7 @@ def engine_gone(reason: str) -> tuple[str, str]:
     """Return the cause and what to type for a build whose engine went away in the middle of it."""
     return (
         f"the engine went away ({_short(reason)[:200]}): it was stopped, crashed or was killed",
-        "docker version, to see whether it is back, then build again: finished steps come from the cache",
+        "docker version, to see whether it is back, then build again: finished steps are in the cache",
     )
 
 
@@ -69,7 +69,7 @@ def _disk_full(e: _Evidence) -> _Answer | None:
         return None
     return (
         "the disk the engine keeps its images on is full",
-        "docker system df, free some space there, then build again: finished steps come from the cache",
+        "docker system df, free some space there, then build again: finished steps are in the cache",
     )
 
 
@@ -98,7 +98,7 @@ def _no_base(e: _Evidence) -> _Answer | None:
     if not (pulling or _NO_BASE.search(e.message)):
         return None
     return (
-        f"the base image is neither on this engine nor to be had from its registry ({_short(e.message)})",
+        f"the base image is neither on this engine nor available from its registry ({_short(e.message)})",
         "docker pull the base image and look at the message, or give one you have with --base",
     )
 

@@ -1,8 +1,8 @@
-"""Reads what `docker buildx build --progress=rawjson` writes: JSON documents, with plain text mixed in.
+"""Read what `docker buildx build --progress=rawjson` writes: JSON documents, with plain text mixed in.
 
 buildx 0.13 pretty-prints each document over many lines, newer ones write one to a line, and warnings and the closing
-`ERROR:` stand in the same stream as text (docker/buildx#2967). So documents are decoded from a buffer, and what cannot
-start one is given back as text.
+`ERROR:` are in the same stream as text (docker/buildx#2967). So documents are decoded from a buffer, and what cannot
+start one is returned as text.
 """
 
 from __future__ import annotations
