@@ -17,7 +17,8 @@ OURS: Mapping[str, str] = {"SPT_NOENV": "1"}
 class Invocation:
     """One start of one step. `env` is a delta: a value sets, None unsets; `argv` stays a list to the end.
 
-    Without a `driver` the command runs to its end; a `server` has none while it is well.
+    Without a `driver` the command runs to its end; a `server` has none while it is well, and is ended when one of the
+    matchers named in `decisive` has matched and its grace is over.
     """
 
     step: str
@@ -33,6 +34,7 @@ class Invocation:
     artifacts: tuple[ArtifactRule, ...] = ()
     driver: ServerDriver | None = None
     server: bool = False
+    decisive: tuple[str, ...] = ()
     verify_env: bool = True
 
 

@@ -17,6 +17,7 @@ class MatcherSpec(NamedTuple):
     source: str = "output"
     take: str = "first"
     stop: bool = False
+    decisive: bool = False  # what the step is about: a server that lives on is ended after its grace
     needles: tuple[str, ...] = ()
 
 

@@ -15,6 +15,7 @@ from vdbg_env.supervisor.launch import NotStarted, launch
 from vdbg_env.supervisor.output.streams import CANCELS, Streams
 from vdbg_env.supervisor.phase import EndReason, Phase
 from vdbg_env.supervisor.processes.attempt_tree import AttemptTree
+from vdbg_env.supervisor.processes.polite_end import PoliteEnd
 from vdbg_env.supervisor.processes.proc import Process, descendants, process
 from vdbg_env.supervisor.processes.signals import become_subreaper, send
 from vdbg_env.supervisor.state import lock_file
@@ -63,7 +64,8 @@ class Supervisor:
         self._childless = False
         self._cancels = 0
         self._matched_at: float | None = None
-        self._signalled: set[int] = set()
+        self._decided_at: float | None = None
+        self._polite = PoliteEnd(job.kill_signal)
         self._survivors: list[Process] = []
         self._notes: list[str] = []
         self._next_look = 0.0
@@ -128,6 +130,8 @@ class Supervisor:
         self._streams.wait(max(0.0, min(due) - now))
         if self._streams.stop_wanted and self._matched_at is None:
             self._matched_at = time.monotonic()
+        if self._streams.decided_by and self._decided_at is None:
+            self._decided_at = time.monotonic()
         self._helpers.read()
 
     def _stop_at(self) -> float:
@@ -201,10 +205,11 @@ class Supervisor:
                 if now >= self._phase_until:
                     self._enter(Phase.KILLING, now + KILL_LIMIT_S)
                 else:
-                    self._signal(self._job.kill_signal, again=False)
+                    self._polite.step(self._processes(), now)
             case Phase.KILLING:
                 self._tree.kill()
-                self._survivors = self._signal(signal.SIGKILL, again=True)
+                self._survivors = descendants(os.getpid())
+                send(self._survivors, signal.SIGKILL)
 
     def _judge(self, now: float) -> None:
         """Decide whether a running step has ended, or must be."""
@@ -219,6 +224,8 @@ class Supervisor:
             self._end(EndReason("timeout", f"still running after {self._job.timeout_s:g} s"), now)
         elif now >= self._stop_at():
             self._end(EndReason("match", "a matcher said that all is known"), now)
+        elif self._decided_at is not None and now >= self._decided_at + self._job.grace_s:
+            self._end(EndReason("match", f"{self._streams.decided_by} had shown, and the server lived on"), now)
         elif server and server.by != "watch":
             self._end(server, now)
         elif stuck := server or (EndReason("watch", hang) if hang else None):
@@ -236,20 +243,14 @@ class Supervisor:
 
     def _terminate(self, now: float, grace: float) -> None:
         self._helpers.end_all()
-        self._signal(self._job.kill_signal, again=False)
+        self._polite.begin(self._root, now, grace)
+        self._polite.step(self._processes(), now)
         self._enter(Phase.TERMINATING, now + grace)
 
     def _enter(self, phase: Phase, until: float, *, at_least: float = 0.0) -> None:
         self._phase = phase
         self._phase_until = until
         self._at_least = time.monotonic() + at_least
-
-    def _signal(self, number: int, *, again: bool) -> list[Process]:
-        """Signal the tree, each process once unless `again`; returns the processes found."""
-        found = descendants(os.getpid(), without=() if again else self._helpers.running)
-        send([p for p in found if again or p.pid not in self._signalled], number)
-        self._signalled |= {p.pid for p in found}
-        return found
 
     def _processes(self) -> list[Process]:
         return descendants(os.getpid(), without=self._helpers.running)

@@ -99,7 +99,7 @@ def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> 
         growing=tuple(rule.glob for rule in invocation.artifacts),
         output_limit=invocation.output.limit,
         output_keep=invocation.output.keep,
-        matchers=tuple(_matcher(m) for m in invocation.matchers),
+        matchers=tuple(_matcher(m, invocation.decisive) for m in invocation.matchers),
         literals=tuple(os.fsdecode(x) for x in literals),
         pseudonym_key=settings.pseudonyms.key.hex() if settings.pseudonyms else "",
         pseudonym_hosts=settings.pseudonyms.hosts if settings.pseudonyms else (),
@@ -110,13 +110,14 @@ def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> 
     )
 
 
-def _matcher(matcher: Matcher) -> MatcherSpec:
+def _matcher(matcher: Matcher, decisive: tuple[str, ...]) -> MatcherSpec:
     return MatcherSpec(
         name=matcher.name,
         pattern=matcher.pattern,
         source=matcher.source,
         take=matcher.take,
         stop=matcher.stop,
+        decisive=matcher.name in decisive,
         needles=needles(matcher.pattern),
     )
 

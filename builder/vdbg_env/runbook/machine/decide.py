@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -27,6 +28,8 @@ from vdbg_env.runbook.state import AskPerson, Decision, RunState, RunStep, UseBu
 from vdbg_env.runbook.workload import effective, engine_args, server
 from vdbg_env.runbook.workload.overlay import overlaid_argv, overlaid_env
 from vdbg_env.runbook.workload.recognise import recognise
+
+_HAS_MATCHED = re.compile(r"has\(matched\.(\w+)\)")
 
 
 def why_skipped(state: RunState, step: Step) -> str | None:
@@ -123,6 +126,7 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
         artifacts=tuple(step.artifacts.values()),
         driver=driver,
         server=serves,
+        decisive=_decisive(step) if serves else (),
         verify_env=step.verify_env,
     )
     readers = tuple(filled_builtin(reader, names, values) for reader in step.readers)
@@ -137,6 +141,12 @@ def _environment(env: Mapping[str, str | None], names: Names, values: dict[str, 
 
 def _nameless(env: Mapping[str, str | None]) -> dict[str, str | None]:
     return {name: value and value.replace("%h", "host") for name, value in env.items()}
+
+
+def _decisive(step: Run) -> tuple[str, ...]:
+    """Return the matchers after which a step has seen what it is repeated for; a tool around it is let to its end."""
+    until = step.repeat.until or ""
+    return () if step.argv.wrap or "&&" in until else tuple(_HAS_MATCHED.findall(until))
 
 
 def _own_matchers(arguments: Mapping[str, Data], *, plugged: bool, serves: bool) -> tuple[Matcher, ...]:

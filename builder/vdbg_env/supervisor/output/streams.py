@@ -38,6 +38,7 @@ class Streams:
         )
         self._streams: dict[str, Stream] = {}
         self.stop_wanted = False  # a matcher that stops the step has matched
+        self.decided_by = ""  # the first of the job's decisive matchers that has matched
         self.notes: list[str] = []
 
     @property
@@ -124,4 +125,5 @@ class Streams:
             self._printed(data)
         matched = self._streams[name].feed(data)
         self.stop_wanted = self.stop_wanted or any(m.spec.stop for m in matched)
+        self.decided_by = self.decided_by or next((m.spec.name for m in matched if m.spec.decisive), "")
         return True

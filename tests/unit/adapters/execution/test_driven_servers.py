@@ -14,7 +14,7 @@ import pytest
 from tests.support.steps import ENV, python, seen
 from vdbg_env.evidence.observation import EndedBy, Observation, Requests
 from vdbg_env.evidence.system.not_started import not_started_findings
-from vdbg_env.runbook.model import KillPolicy, Ready, ServerDriver, Watch
+from vdbg_env.runbook.model import KillPolicy, Matcher, Ready, ServerDriver, Watch
 from vdbg_env.supervisor import request_driver
 from vdbg_env.supervisor.watch import server
 
@@ -127,6 +127,16 @@ def test_a_server_that_lives_and_stops_answering_hangs(tmp_path: Path) -> None:
     why = "the server stopped answering: 3 of 3 requests sent, 0 answered, 3 failed (RemoteDisconnected("
     assert str(found.ended.message).startswith(why)
     assert found.notes == ("on hang: stacks",)
+
+
+def test_a_server_that_lives_on_after_its_failure_is_ended_when_its_grace_is_over(tmp_path: Path) -> None:
+    # Two ranks: rank 1 raises, rank 0 waits for it, and the request hangs for vLLM's own limit of 300 s.
+    answer = "print('CUDA error: an illegal memory access', flush=True); time.sleep(60)"
+    failure = Matcher(name="failure", pattern="illegal memory access")
+    found = driven(tmp_path, answer, grace_s=1.0, matchers=(failure,), decisive=("failure",))
+    assert (found.ended.by, found.ended.message) == (EndedBy.MATCH, "failure had shown, and the server lived on")
+    assert found.requests == Requests(recorded=3, ready=True, sent=1)
+    assert 1.0 < found.duration_s < 15.0
 
 
 @pytest.mark.parametrize("recording", [None, "", "[1]\n"])

@@ -8,6 +8,7 @@ from tests.support.runbooks import changed, match, observation, result
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation, Requests
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import (
+    ArgvOverlay,
     Command,
     End,
     Input,
@@ -130,6 +131,17 @@ def test_an_error_raised_by_the_start_is_not_tried_again() -> None:
     assert transitions.again(state, [attempt(died, Requests(recorded=4))]), "it says nothing of the reason"
     ready = Requests(recorded=4, ready=True, sent=1, failed=1)
     assert transitions.again(state, [attempt(died, ready, TRACEBACK.name)]), "a request may fail otherwise next time"
+
+
+def test_a_server_is_ended_after_the_match_that_a_step_is_repeated_for() -> None:
+    def decisive(step: Run) -> tuple[str, ...]:
+        decision = begun(step=step).decision
+        assert isinstance(decision, RunStep)
+        return decision.invocation.decisive
+
+    assert decisive(STEP) == ("failure",)
+    assert decisive(changed(STEP, repeat=Repeat(count=3, until="ended.by == 'watch'"))) == ()
+    assert decisive(changed(STEP, argv=ArgvOverlay(wrap=("compute-sanitizer",)))) == (), "its summary comes last"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from functools import cache
 
 from vdbg_env.application.analysis.triage import rule_book
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import RuleBook
 from vdbg_env.evidence.triage.sighting import LogEvidence
@@ -20,6 +20,7 @@ from vdbg_env.runbook.state import ResultValue
 
 _LOGS = ("stdout", "stderr", "kernel.log")
 # Ends that this program caused: what such a log says in passing is not a failure.
+_FAILURE = "failure"  # the matcher by which each runbook says what its failure looks like
 _OURS = {EndedBy.MATCH, EndedBy.CANCEL, EndedBy.NOT_STARTED}
 
 CONTRACT = BuiltinContract(
@@ -47,12 +48,17 @@ def work(context: BuiltinContext) -> BuiltinResult:
     """
     attempts = sorted({seen.attempt for seen in context.observations}, reverse=True)
     for attempt in attempts:
-        ranks = [seen for seen in context.observations if seen.attempt == attempt and seen.ended.by not in _OURS]
+        ranks = [seen for seen in context.observations if seen.attempt == attempt and not _ended_by_us(seen)]
         logs = [log for seen in ranks for log in _evidence(context, seen.directory)]
         if any(not seen.went_well for seen in ranks) or any(log.cascades for log in logs):
             verdict = judge(logs, _book().classes)
             return BuiltinResult(results=_results(verdict), notes=verdict.notes)
     return BuiltinResult()
+
+
+def _ended_by_us(seen: Observation) -> bool:
+    """Return whether it was ended while nothing had failed; a server that lived on after its failure had failed."""
+    return seen.ended.by in _OURS and not (seen.ended.by is EndedBy.MATCH and _FAILURE in seen.matched)
 
 
 @cache
