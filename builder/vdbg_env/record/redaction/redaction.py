@@ -80,8 +80,12 @@ class Redactor:
     def argv(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return an argument list redacted; the value after a flag such as `--api-key` is one too."""
         kept: list[str] = []
+        curl = any(word.rpartition("/")[2] in {"curl", "wget"} for word in argv)
         for position, argument in enumerate(argv):
             before = argv[position - 1] if position else ""
+            if curl and before in {"-u", "-U", "--user", "--proxy-user"} and ":" in argument:
+                kept.append(f"{self.text(argument.partition(':')[0])}:[redacted value]")
+                continue
             flag = (
                 before.startswith("-") and "=" not in before and is_sensitive_name(before.lstrip("-").replace("-", "_"))
             )
@@ -128,6 +132,7 @@ class StreamRedactor:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held = b""
+        self._last = b""  # the last byte written that was no line end: a known value may begin with it
         self._until: re.Pattern[bytes] | None = None  # inside a secret that began in bytes already written
         self._swallowed = 0
 
@@ -161,13 +166,20 @@ class StreamRedactor:
             cut = len(data)
         if cut == 0:
             return b"", data
+        if not end and not forced:
+            # A known value may be split by a line end: its first line waits for the next one.
+            open_at = self._redactor.finder.known.open_end(data[:cut])
+            cut = data.rfind(b"\n", 0, open_at) + 1 if open_at < cut else cut
+            if cut == 0:
+                return b"", data
         head = data[:cut]
-        spans = _with_open_key(head, self._redactor.finder.find(head))
+        spans = _with_open_key(head, self._redactor.finder.find(head, self._last))
         if forced:
             cut = self._forced_cut(head, spans)
             head, spans = data[:cut], [s for s in spans if s.start < cut]
         elif spans and _is_open_key(head, spans[-1]):
             self._until, self._swallowed = _PEM_END, 0
+        self._last = head.rstrip(b"\r\n")[-1:] or self._last
         return self._redactor.replace(head, spans), data[cut:]
 
     def _forced_cut(self, head: bytes, spans: list[Span]) -> int:
@@ -192,12 +204,6 @@ class StreamRedactor:
         if self._swallowed > _PEM_LIMIT:
             self._until = None  # no private key is this long: the mark was text about keys
         return data[-64:]  # the end mark itself may be cut by the border
-
-
-def _is_sensitive_flag(argument: str) -> bool:
-    return (
-        argument.startswith("-") and "=" not in argument and is_sensitive_name(argument.lstrip("-").replace("-", "_"))
-    )
 
 
 def _with_open_key(head: bytes, spans: list[Span]) -> list[Span]:

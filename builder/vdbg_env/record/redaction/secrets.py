@@ -1,8 +1,8 @@
-"""Finds secrets in bytes: by their published prefixes, by the name before them, and by being told in advance.
+"""Find secrets in bytes: by their published prefixes, by the name before them, and values known in advance.
 
-Each rule has needles, plain words that every match begins with, and its pattern is tried only where a needle stands
-(see `needle_index`). NamedTuple and not dataclass, because the scribe imports this at every step's start and
-`dataclasses` would double its start-up time.
+Each rule has needles, plain words that every match begins with, and its pattern is tried only at a needle (see
+`needle_index`). NamedTuple and not dataclass: the supervisor imports this at every step's start, and `dataclasses`
+would double its start-up time.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
+from vdbg_env.record.redaction.literals import LiteralFinder, Prefixes
 from vdbg_env.record.redaction.needle_index import NeedleIndex, fold_also
 
-MIN_LITERAL = 6  # a shorter value told in advance ("1", "true") would blacken the whole log
+MIN_LITERAL = 6  # a shorter known value ("1", "true") would blacken the whole log
 LOOKBACK = 64  # no rule looks further back than this from its needle (the dashes of a flag's name)
 OVERLAP = 8192  # no secret needs more bytes than this to be recognised as one
 _BEFORE = 64  # bytes before a needle that may have a say: the dashes of a flag, the `api_` of a key
@@ -85,6 +87,12 @@ RULES: tuple[SecretRule, ...] = (
         "authorization", "authorization", r"authorization" + _ASSIGN + r"(?:(?:bearer|basic|token)\s{1,4})?+" + _VALUE
     ),
     _rule("bearer", "bearer", _ALONE + r"bearer\s{1,4}(?P<secret>[a-z0-9._~+/=-]{8,})"),
+    _rule(
+        "user-password",
+        "curl wget",
+        _ALONE + r"(?:curl|wget)\b[^\n]{0,400}?[\s\"',](?:-u|-U|--user|--proxy-user)"
+        r"[\s=\"',]{0,6}[^\s:\"',-][^\s:\"',]{0,200}:(?P<secret>[^\s\"']{1,400})",
+    ),
     _rule("signature", "sig", r"sig(?:nature)?=(?P<secret>[a-z0-9%+/=_-]{16,})"),
     _rule(
         "value",
@@ -92,6 +100,8 @@ RULES: tuple[SecretRule, ...] = (
         _NAME + r"(?:" + _ASSIGN + r"|(?P<flag>[\"']?,?\s{1,4}[\"']?(?!--)))" + _VALUE,
     ),
 )
+
+_LONGEST_NEEDLE = max(len(needle) for rule in RULES for needle in rule.needles)
 
 # What may follow these names where a value follows them (the ends of `_NAME`, then `_ASSIGN` or a flag's blank).
 _FOLLOWED_BY = dict.fromkeys((b"token", b"key", b"pwd"), b"=:\"'], \t\r\x0b\x0c\\")
@@ -118,48 +128,57 @@ def secret_values(env: Mapping[str, str]) -> tuple[bytes, ...]:
 
 
 def as_literals(values: Iterable[str]) -> tuple[bytes, ...]:
-    """Return the byte forms in which values may show up (plain and as in a URL), longest first."""
-    from urllib.parse import quote
+    """Return every form in which values may be found (see `encodings`), longest first."""
+    from vdbg_env.record.redaction.encodings import encoded_forms  # not in the supervisor, which is given the forms
 
     kept = {v.strip() for v in values if len(v.strip()) >= MIN_LITERAL}
-    forms = {form.encode("utf-8", "surrogateescape") for v in kept for form in (v, quote(v, safe="", errors="replace"))}
+    forms = {form for value in kept for form in encoded_forms(value) if len(form) >= MIN_LITERAL}
     return tuple(sorted(forms, key=lambda f: (-len(f), f)))
 
 
 class SecretFinder:
-    """Finds secrets by RULES, and values told in advance; keep one for all that is looked at, for it learns."""
+    """Finds secrets by RULES, and known values; keep one for all that is searched, because it remembers lines.
+
+    A `strict` one is for binary files: of the rules only those with a distinctive prefix count.
+    """
 
     def __init__(self, literals: tuple[bytes, ...] = (), *, strict: bool = False) -> None:
-        self._literals = literals
+        self.known = LiteralFinder(literals)
         self._rules = tuple((rule, needle) for rule in RULES if rule.strict or not strict for needle in rule.needles)
-        # The five GitHub prefixes differ in one letter: folded together they take one walk through the text.
+        # The five GitHub prefixes differ in one letter: folded together they are searched for once.
         self._index = NeedleIndex(tuple(needle for _, needle in self._rules), fold_also(b"pousr"), _FOLLOWED_BY)
+        self._strict = Prefixes(_spellings()) if strict else None
 
-    def find(self, data: bytes) -> list[Span]:
-        """Return the secrets in `data`, in order and without overlap."""
-        spans = [*_literal_spans(data, self._literals), *self._rule_spans(data)]
+    def find(self, data: bytes, before: bytes = b"") -> list[Span]:
+        """Return the secrets in `data`, in order and without overlap; `before` is the byte ahead of it."""
+        known = (Span(start, end, "known-value", start) for start, end in self.known.spans(data, before))
+        spans = [*known, *self._rule_spans(data)]
         return _merged(spans) if spans else spans
 
     def _rule_spans(self, data: bytes) -> Iterator[Span]:
-        for at, number in self._index.hits(data):
+        hits = self._index.hits(data) if self._strict is None else self._prefix_hits(self._strict, data)
+        for at, number in hits:
             rule = self._rules[number][0]
             found = _compiled(rule.pattern).match(data, at)
             if found and (not found.groupdict().get("flag") or _is_flag(data, at)):
                 yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
 
+    def _prefix_hits(self, prefixes: Prefixes, data: bytes) -> Iterator[tuple[int, int]]:
+        for at, _ in prefixes.find(data):
+            lowered = data[at : at + _LONGEST_NEEDLE].lower()
+            yield from ((at, number) for number, (_, needle) in enumerate(self._rules) if lowered.startswith(needle))
+
+
+def _spellings() -> Iterator[bytes]:
+    """Yield the beginnings of the needles of strict rules in upper and lower case: binary data is not folded."""
+    for prefix in {needle[:4] for rule in RULES if rule.strict for needle in rule.needles}:
+        yield from map(bytes, product(*({letter, *bytes([letter]).upper()} for letter in prefix)))
+
 
 @cache
 def _compiled(pattern: bytes) -> re.Pattern[bytes]:
-    """Compile a pattern when its needle is first seen: all of them at once would be a quarter of the scribe's start."""
+    """Compile a pattern when its needle is first seen: all at once would be a quarter of the supervisor's start."""
     return re.compile(pattern, re.IGNORECASE | re.DOTALL)
-
-
-def _literal_spans(data: bytes, literals: tuple[bytes, ...]) -> Iterator[Span]:
-    for literal in literals:
-        at = data.find(literal)
-        while at >= 0:
-            yield Span(at, at + len(literal), "known-value", at)
-            at = data.find(literal, at + len(literal))
 
 
 def _is_flag(data: bytes, at: int) -> bool:
