@@ -16,6 +16,8 @@ from typing import Any
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.redaction.compressed import mask_artifact
+from vdbg_env.record.redaction.file_names import redact_names
+from vdbg_env.record.redaction.secrets import SecretFinder
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.supervisor.processes import attempt_tree
@@ -50,6 +52,8 @@ def observation(
     notes = list(_cleared(directory))
     seen = _reported(invocation, directory)
     notes += seen.notes
+    renamed = redact_names(directory, SecretFinder(literals))
+    notes += [f"{renamed} file names had a secret and were changed"] if renamed else []
     for path in _foreign_files(directory):
         notes += _masked(path, path.relative_to(directory), literals, check)
     artifacts = {rule.name: tuple(_artifacts(rule, directory, notes, check)) for rule in invocation.artifacts}

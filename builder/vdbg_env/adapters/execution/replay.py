@@ -6,22 +6,24 @@ with `by` and `code`, and what it printed as `stdout`; matches are looked for an
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from vdbg_env.adapters.execution.attempt_result import OWN_FILES, observation
+from vdbg_env.adapters.execution.attempt_result import observation
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.application.ports import StepRunner
 from vdbg_env.application.ports.places import RecordingHead
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.observation import Match, Observation
-from vdbg_env.record.redaction.redact_run import redact_text
+from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Matcher
@@ -115,56 +117,49 @@ class RecordingFolders:
 
 
 class Replay:
-    """A StepRunner that plays a recording, which others may have made: no link is followed, and all is redacted."""
+    """A StepRunner that plays a recording; `redactor` has the secrets of this run."""
 
-    def __init__(self, folder: Path, redactor: Redactor) -> None:
+    def __init__(self, folder: Path, redactor: Redactor | None = None) -> None:
         self._folder = folder
-        self._redactor = redactor
+        self._redactor = redactor or Redactor()
 
     def start(self, invocation: Invocation, directory: Path) -> ReplayedStep:
         """Copy the recorded attempt into the run; see `StepRunner.start`."""
-        source = self._recorded(invocation)
-        if source is None:
+        if not self._copied(invocation, directory):
             why = f"the recording {self._folder} holds no step {invocation.step!r}"
             (directory / ENDED).write_text(json.dumps({"by": "not_started", "message": why}))
-        else:
-            shutil.copytree(source, directory, dirs_exist_ok=True, ignore=_not_recorded, copy_function=_copy)
-            self._redact(directory)
         return ReplayedStep(invocation, directory.resolve())
 
-    def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:
-        """Take over an attempt whose files were copied whole; `ended.json` alone does not show that, so copy again."""
-        return None
-
-    def _recorded(self, invocation: Invocation) -> Path | None:
-        """Return the folder of this attempt, or of the last one before it."""
-        home = self._folder / "steps" / invocation.step
-        attempts = sorted(int(p.name) for p in _folders(home) if p.name.isdigit())
-        fitting = [n for n in attempts if n <= invocation.attempt] or attempts[:1]
-        ranks = _folders(home / str(fitting[-1])) if fitting else []
-        return ranks[0] if ranks else None
-
-    def _redact(self, directory: Path) -> None:
-        """Redact the texts that a supervisor wrote; other files are masked as those of any step are."""
-        for name in OWN_FILES:
-            path = directory / name
-            if not path.is_file():
-                continue
+    def _copied(self, invocation: Invocation, directory: Path) -> bool:
+        """Copy and redact the attempt, or the last one before it, next to `directory`, then move it there."""
+        with ExitStack() as opened:
             try:
-                document = json.loads(path.read_bytes()) if path.suffix == ".json" else None
-            except (ValueError, RecursionError):
-                document = None
-            if isinstance(document, dict):
-                path.write_text(json.dumps(self._redactor.document(document)))
-            else:
-                redact_text(path, self._redactor)
+                step = opened.enter_context(_folder(self._folder / "steps" / invocation.step))
+                recorded = sorted(int(name) for name in _names(step) if name.isdigit())
+                fitting = [number for number in recorded if number <= invocation.attempt] or recorded[:1]
+                attempt = opened.enter_context(_folder(str(fitting[-1]), step))
+                ranks = sorted(name for name in _names(attempt) if _is_folder(name, attempt))
+                rank = opened.enter_context(_folder(ranks[0], attempt))
+            except (FileNotFoundError, NotADirectoryError, IndexError):
+                return False
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    return False  # a link leads to what no redaction saw
+                raise
+            staged = directory.with_name(f".{directory.name}.new")
+            shutil.rmtree(staged, ignore_errors=True)
+            try:
+                _copy(rank, staged)
+                redact_run(staged, self._redactor, self._redactor.finder.known.values)
+                for path in staged.iterdir():
+                    path.replace(directory / path.name)
+            finally:
+                shutil.rmtree(staged, ignore_errors=True)
+        return True
 
-
-def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder; a link is not one, and leads nowhere."""
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
+    def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:
+        """Take over an attempt whose files were copied whole; `ended.json` is not enough to tell, so copy again."""
+        return None
 
 
 class ReplayedStep:
@@ -214,11 +209,39 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield b"".join(lines)
 
 
-def _copy(source: str, target: str) -> Any:
-    """Copy a file and its time; not its mode, which may be set-uid."""
-    if os.path.exists(target):  # noqa: PTH110
-        os.unlink(target)  # noqa: PTH108
-    copied = shutil.copyfile(source, target, follow_symlinks=False)
-    seen = os.stat(source, follow_symlinks=False)  # noqa: PTH116
-    os.utime(target, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-    return copied
+@contextmanager
+def _folder(path: Path | str, parent: int | None = None) -> Iterator[int]:
+    """Yield a descriptor of a folder; raises OSError where the last part of `path` is a link."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _names(folder: int) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def _is_folder(name: str, parent: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+
+
+def _copy(source: int, target: Path) -> None:
+    """Copy the files and folders of an open folder; links and pipes are left out."""
+    target.mkdir(mode=0o700)
+    for name in _names(source):
+        if name == "supervisor.json":
+            continue
+        mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            with _folder(name, source) as inner:
+                _copy(inner, target / name)
+        elif stat.S_ISREG(mode):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(name, flags, dir_fd=source), "rb") as file:
+                about = os.fstat(file.fileno())
+                if stat.S_ISREG(about.st_mode):  # and not what has taken its place since
+                    with (target / name).open("xb") as copy:
+                        shutil.copyfileobj(file, copy, 1 << 20)
+                    os.utime(target / name, ns=(about.st_atime_ns, about.st_mtime_ns))

@@ -1,7 +1,7 @@
 """Find known values in bytes, all their forms at once, also where line breaks or terminal codes split them.
 
 The values are searched for by Aho-Corasick (`ahocorasick_rs`) where that library can be imported. A supervisor in a
-container has the standard library alone: there lines are searched one by one, each once (see `needle_index`).
+container has the standard library alone: there each line is searched once (see `needle_index`), with the next one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from vdbg_env.record.redaction.needle_index import NeedleIndex
@@ -20,58 +22,69 @@ Candidates = Iterable[tuple[int, bytes]]
 
 
 class Prefixes:
-    """Searches for the beginnings of words, all at once."""
+    """Searches for words, all at once, by how they begin."""
 
     def __init__(self, words: Iterable[bytes]) -> None:
         self._words: dict[bytes, list[bytes]] = {}
         for word in words:
             self._words.setdefault(word[:_PREFIX], []).append(word)
-        self._search = _search(tuple(self._words)) if self._words else lambda _data: ()
+        self._search = _search(tuple(self._words)) if self._words else lambda _data, _joined: ()
 
-    def find(self, data: bytes) -> Candidates:
-        """Yield each word that is in `data`, with its place."""
-        for at, prefix in self._search(data):
-            yield from ((at, word) for word in self._words.get(prefix, ()) if data.startswith(word, at))
+    def find(self, data: bytes, joined: bytes) -> Candidates:
+        """Yield each word that is in `joined`, which is `whole(data)`, with its place there."""
+        for at, prefix in self._search(data, joined):
+            yield from ((at, word) for word in self._words.get(prefix, ()) if joined.startswith(word, at))
 
 
-def _search(prefixes: tuple[bytes, ...]) -> Callable[[bytes], Candidates]:
+def _search(prefixes: tuple[bytes, ...]) -> Callable[[bytes, bytes], Candidates]:
     try:
         from ahocorasick_rs import BytesAhoCorasick, Implementation
     except ImportError:
         return _indexed(prefixes)
     automaton: Any = BytesAhoCorasick(prefixes, implementation=Implementation.DFA)
 
-    def search(data: bytes) -> Candidates:
-        return ((at, prefixes[n]) for n, at, _ in automaton.find_matches_as_indexes(data, overlapping=True))
+    def search(_data: bytes, joined: bytes) -> Candidates:
+        return ((at, prefixes[n]) for n, at, _ in automaton.find_matches_as_indexes(joined, overlapping=True))
 
     return search
 
 
-def _indexed(prefixes: tuple[bytes, ...]) -> Callable[[bytes], Candidates]:
+def _indexed(prefixes: tuple[bytes, ...]) -> Callable[[bytes, bytes], Candidates]:
+    """Return a search that looks at each line with the next one, and at lines that it knows once."""
     index = NeedleIndex(prefixes)
-    return lambda data: ((at, prefixes[number]) for at, number in index.hits(data))
+
+    def search(data: bytes, _joined: bytes) -> Candidates:
+        lines = without_codes(data).translate(None, b"\r").split(b"\n")
+        pairs = b"\n".join(map(bytes.__add__, lines, [*lines[1:], b""]))
+        starts: list[int] | None = None
+        for at, number in index.hits(pairs):
+            starts = starts or [0, *accumulate(map(len, lines))]
+            line = pairs.count(b"\n", 0, at)
+            yield starts[line] + at - (pairs.rfind(b"\n", 0, at) + 1), prefixes[number]
+
+    return search
 
 
 class LiteralFinder:
     """Finds `values`, which are forms of known secrets."""
 
     def __init__(self, values: tuple[bytes, ...]) -> None:
-        self._values = tuple(filter(None, dict.fromkeys(whole(value) for value in values)))
-        self._prefixes = Prefixes(self._values)
-        self._longest = max(map(len, self._values), default=0)
+        self.values = tuple(filter(None, dict.fromkeys(whole(value) for value in values)))
+        self._prefixes = Prefixes(self.values)
+        self._longest = max(map(len, self.values), default=0)
         self._beginnings: dict[bytes, list[bytes]] = {}
         rests: dict[bytes, list[bytes]] = {}
-        for value in self._values:
+        for value in self.values:
             self._beginnings.setdefault(value[:2], []).append(value)
             rests.setdefault(value[:1], []).append(value[1:])
         self._rests = {first: tuple(sorted(found, key=len, reverse=True)) for first, found in rests.items()}
 
     def spans(self, data: bytes, before: bytes = b"") -> Iterator[tuple[int, int]]:
         """Yield the start and end of each value; `before` is the last byte that was written ahead of `data`."""
-        if not self._values:
+        if not self.values:
             return
         joined = whole(data)
-        found = [(at, at + len(value)) for at, value in self._prefixes.find(joined)]
+        found = [(at, at + len(value)) for at, value in self._prefixes.find(data, joined)]
         rests = self._rests.get(before, ())
         if rests and joined.startswith(rests):
             found.append((0, next(len(rest) for rest in rests if joined.startswith(rest))))
@@ -92,33 +105,41 @@ class LiteralFinder:
 
 def whole(data: bytes) -> bytes:
     """Return `data` without line ends and terminal codes: a value that they split is whole again."""
-    if b"\x1b[" in data or b"\x1b]" in data:
-        data = _CODES.sub(b"", data)
-    return data.translate(None, b"\r\n")
+    return without_codes(data).translate(None, b"\r\n")
+
+
+def without_codes(data: bytes) -> bytes:
+    """Return `data` without terminal codes."""
+    return _CODES.sub(b"", data) if b"\x1b[" in data or b"\x1b]" in data else data
 
 
 class Places:
-    """Where the bytes of `whole(data)` are in `data`."""
+    """Where the bytes of `whole(data)` are in `data`; costs nothing until it is asked."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._codes: list[tuple[int, int]] = []  # of each: its place without codes, and the bytes of codes so far
-        if b"\x1b[" in data or b"\x1b]" in data:
-            left_out = 0
-            for code in _CODES.finditer(data):
-                left_out += len(code[0])
-                self._codes.append((code.end() - left_out, left_out))
-            self._data = _CODES.sub(b"", data)
+        self._given = data
+
+    @cached_property
+    def _parted(self) -> tuple[bytes, list[tuple[int, int]]]:
+        """The data without codes, and of each code its place in it with the bytes of codes so far."""
+        codes: list[tuple[int, int]] = []
+        left_out = 0
+        for code in _CODES.finditer(self._given) if b"\x1b[" in self._given or b"\x1b]" in self._given else ():
+            left_out += len(code[0])
+            codes.append((code.end() - left_out, left_out))
+        return without_codes(self._given), codes
 
     def of(self, at: int) -> int:
         """Return the place in `data` of byte `at` of the whole."""
-        place, ends = at, self._ends(0, at)
+        data, codes = self._parted
+        place, ends = at, _line_ends(data, 0, at)
         while place != at + ends:
-            place, ends = at + ends, ends + self._ends(place, at + ends)
-        while self._data[place : place + 1] in {b"\r", b"\n"}:
+            place, ends = at + ends, ends + _line_ends(data, place, at + ends)
+        while data[place : place + 1] in {b"\r", b"\n"}:
             place += 1
-        number = bisect_right(self._codes, (place, len(self._data) * 64))
-        return place + (self._codes[number - 1][1] if number else 0)
+        number = bisect_right(codes, (place, len(self._given)))
+        return place + (codes[number - 1][1] if number else 0)
 
-    def _ends(self, start: int, end: int) -> int:
-        return self._data.count(b"\n", start, end) + self._data.count(b"\r", start, end)
+
+def _line_ends(data: bytes, start: int, end: int) -> int:
+    return data.count(b"\n", start, end) + data.count(b"\r", start, end)

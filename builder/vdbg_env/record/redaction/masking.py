@@ -14,7 +14,7 @@ _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 
 
 def mask_file(
-    path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 20, check: Callable[[], None] = lambda: None
+    path: Path, literals: tuple[bytes, ...], *, window: int = 1 << 17, check: Callable[[], None] = lambda: None
 ) -> int:
     """Overwrite every secret in a file with as many `*`, in place, and return how many were found.
 

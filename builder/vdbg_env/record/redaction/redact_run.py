@@ -1,4 +1,4 @@
-"""Redacts a run that is already on disk, once more and by today's rules: text is rewritten, artifacts are masked."""
+"""Redact a run that is already on disk by today's rules: text is rewritten, artifacts are masked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import IO, NamedTuple
 
 from vdbg_env.record.atomic_write import replacement
 from vdbg_env.record.redaction.compressed import mask_artifact
+from vdbg_env.record.redaction.file_names import redact_names
 from vdbg_env.record.redaction.redaction import Redactor
 
 _CHUNK = 1 << 18
@@ -19,7 +20,7 @@ _TEXTS = {"stdout", "stderr", "kernel.log", "hang.txt", "report.html", "report.m
 
 
 class Redacted(NamedTuple):
-    """The names of the files that changed, and what is to be said of those that could not be looked into whole."""
+    """The names of the files that changed, and notes on those that could not be searched to their end."""
 
     changed: tuple[str, ...]
     notes: tuple[str, ...]
@@ -32,6 +33,9 @@ def redact_run(run: Path, redactor: Redactor, literals: tuple[bytes, ...] = ()) 
     left behind keeps its length, for a core with bytes missing could not be read.
     """
     changed, notes = [], []
+    renamed = redact_names(run, redactor.finder)
+    if renamed:
+        notes.append(f"{renamed} file names had a secret and were changed")
     for path in _files(run):
         name = str(path.relative_to(run))
         done, note = _redact(path, redactor, literals)
@@ -61,21 +65,21 @@ def _redact(path: Path, redactor: Redactor, literals: tuple[bytes, ...]) -> tupl
 
 
 def _json(data: bytes, redactor: Redactor) -> bytes:
-    try:
-        document = json.loads(data)
-    except ValueError:
-        return redactor.data(data)
-    redacted = redactor.document(document)
-    return data if redacted == document else json.dumps(redacted, indent=1).encode() + b"\n"
+    return _by_values(data, redactor, indent=1)
 
 
 def _json_line(line: bytes, redactor: Redactor) -> bytes:
+    return _by_values(line, redactor, indent=None)
+
+
+def _by_values(data: bytes, redactor: Redactor, *, indent: int | None) -> bytes:
+    """Redact a JSON document by its values; one that is no JSON, or too deep to be read, as a text."""
     try:
-        document = json.loads(line)
-    except ValueError:
-        return redactor.data(line)
-    redacted = redactor.document(document)
-    return line if redacted == document else json.dumps(redacted).encode() + b"\n"
+        document = json.loads(data)
+        redacted = redactor.document(document)
+        return data if redacted == document else json.dumps(redacted, indent=indent).encode() + b"\n"
+    except (ValueError, RecursionError):
+        return redactor.data(data)
 
 
 def _replace(path: Path, data: bytes) -> bool:

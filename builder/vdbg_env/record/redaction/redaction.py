@@ -74,8 +74,11 @@ class Redactor:
         return self.pseudonyms.replace(data) if self.pseudonyms else data
 
     def text(self, text: str) -> str:
-        """Return `text` redacted."""
-        return self.data(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+        """Return `text` redacted; a lone surrogate, as JSON may hold one, stays."""
+        try:
+            return self.data(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return self.data(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def argv(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return an argument list redacted; the value after a flag such as `--api-key` is one too."""

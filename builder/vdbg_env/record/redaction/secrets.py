@@ -13,7 +13,7 @@ from functools import cache
 from itertools import product
 from typing import NamedTuple
 
-from vdbg_env.record.redaction.literals import LiteralFinder, Prefixes
+from vdbg_env.record.redaction.literals import LiteralFinder, Places, Prefixes, whole
 from vdbg_env.record.redaction.needle_index import NeedleIndex, fold_also
 
 MIN_LITERAL = 6  # a shorter known value ("1", "true") would blacken the whole log
@@ -147,26 +147,36 @@ class SecretFinder:
         self._rules = tuple((rule, needle) for rule in RULES if rule.strict or not strict for needle in rule.needles)
         # The five GitHub prefixes differ in one letter: folded together they are searched for once.
         self._index = NeedleIndex(tuple(needle for _, needle in self._rules), fold_also(b"pousr"), _FOLLOWED_BY)
-        self._strict = Prefixes(_spellings()) if strict else None
+        self._spelt = frozenset(_spellings()) if strict else frozenset()
+        self._strict = Prefixes((*self.known.values, *self._spelt)) if strict else None
 
     def find(self, data: bytes, before: bytes = b"") -> list[Span]:
         """Return the secrets in `data`, in order and without overlap; `before` is the byte ahead of it."""
-        known = (Span(start, end, "known-value", start) for start, end in self.known.spans(data, before))
-        spans = [*known, *self._rule_spans(data)]
+        if self._strict:
+            spans = list(self._strict_spans(self._strict, data))
+        else:
+            spans = [Span(start, end, "known-value", start) for start, end in self.known.spans(data, before)]
+            spans += (span for at, number in self._index.hits(data) for span in self._rule_span(number, data, at))
         return _merged(spans) if spans else spans
 
-    def _rule_spans(self, data: bytes) -> Iterator[Span]:
-        hits = self._index.hits(data) if self._strict is None else self._prefix_hits(self._strict, data)
-        for at, number in hits:
-            rule = self._rules[number][0]
-            found = _compiled(rule.pattern).match(data, at)
-            if found and (not found.groupdict().get("flag") or _is_flag(data, at)):
-                yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
+    def _strict_spans(self, prefixes: Prefixes, data: bytes) -> Iterator[Span]:
+        """Yield what is in binary data: known values and rules are searched for in one pass."""
+        joined, places = whole(data), Places(data)
+        for at, word in prefixes.find(data, joined):
+            if word not in self._spelt:
+                start = places.of(at)
+                yield Span(start, places.of(at + len(word) - 1) + 1, "known-value", start)
+                continue
+            lowered = joined[at : at + _LONGEST_NEEDLE].lower()
+            for number, (_, needle) in enumerate(self._rules):
+                if lowered.startswith(needle) and any(self._rule_span(number, joined, at)):
+                    yield from self._rule_span(number, data, places.of(at))
 
-    def _prefix_hits(self, prefixes: Prefixes, data: bytes) -> Iterator[tuple[int, int]]:
-        for at, _ in prefixes.find(data):
-            lowered = data[at : at + _LONGEST_NEEDLE].lower()
-            yield from ((at, number) for number, (_, needle) in enumerate(self._rules) if lowered.startswith(needle))
+    def _rule_span(self, number: int, data: bytes, at: int) -> Iterator[Span]:
+        rule = self._rules[number][0]
+        found = _compiled(rule.pattern).match(data, at)
+        if found and (not found.groupdict().get("flag") or _is_flag(data, at)):
+            yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
 
 
 def _spellings() -> Iterator[bytes]:

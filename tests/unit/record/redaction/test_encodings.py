@@ -17,6 +17,7 @@ import pytest
 from vdbg_env.record.redaction import literals
 from vdbg_env.record.redaction.file_names import redact_names
 from vdbg_env.record.redaction.masking import mask_file
+from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import SecretFinder, as_literals
 
@@ -188,3 +189,15 @@ def test_file_names_lose_their_secrets(tmp_path: Path) -> None:
         f"dir-redacted/{name}" for name in ("log-redacted.txt", "log-redacted.txt.1", "plain.txt", "redacted")
     ]
     assert (outside / SECRETS[0]).exists()
+
+
+def test_a_run_with_deep_json_and_lone_surrogates_is_redacted(tmp_path: Path) -> None:
+    secret = SECRETS[0]
+    deep = ('{"a":' * 5000 + f'"{secret}"' + "}" * 5000).encode()
+    (tmp_path / "deep.json").write_bytes(deep)
+    (tmp_path / "middling.json").write_bytes(b'{"a":' * 400 + f'"{secret}"'.encode() + b"}" * 400)
+    (tmp_path / "events.jsonl").write_text(json.dumps({"seq": 1, "text": f"\ud800 {secret}"}) + "\n")
+    redacted = redact_run(tmp_path, Redactor(KNOWN), KNOWN)
+    assert sorted(redacted.changed) == ["deep.json", "events.jsonl", "middling.json"]
+    assert not any(secret.encode() in path.read_bytes() for path in tmp_path.iterdir())
+    assert json.loads((tmp_path / "events.jsonl").read_text())["text"].startswith("\ud800 [redacted")
