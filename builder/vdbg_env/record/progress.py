@@ -45,13 +45,15 @@ class StepVisit:
 class Progress:
     """The state of a run: that of its runbook, the steps visited, and the attempts of the current step.
 
-    `used` holds the highest attempt number given to each step: each attempt has a folder, so no number is used twice.
+    `lost` is the attempt of this step whose end nothing saw: it is repeated, a second one counts. `used` holds the
+    highest attempt number given to each step: each attempt has a folder, so no number is used twice.
     """
 
     state: RunState
     visits: tuple[StepVisit, ...] = ()
     observations: tuple[Observation, ...] = ()
     open: tuple[OpenAttempt, ...] = ()
+    lost: Observation | None = None
     used: Mapping[str, int] = field(default_factory=dict)
     since_s: float = 0.0
     finish: Finish | None = None
@@ -89,6 +91,8 @@ def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progre
         case "attempt_ended":
             seen = from_document(Observation, event.data["observation"])
             left = tuple(o for o in progress.open if (o.attempt, o.rank) != (seen.attempt, seen.rank))
+            if seen.ended.by is EndedBy.ENGINE_LOST and progress.lost is None:
+                return replace(progress, lost=seen, open=left)
             # What the user interrupted says nothing about the bug: after a resumption it is tried again.
             kept = progress.observations if seen.ended.by is EndedBy.CANCEL else (*progress.observations, seen)
             return replace(progress, observations=kept, open=left)
@@ -116,7 +120,7 @@ def finish_step(progress: Progress, result: StepResult, state: RunState, now: fl
         duration_s=round(now - progress.since_s, 6),
     )
     visits = (*progress.visits, done, *_skipped(state, before + 1))
-    return replace(progress, state=state, visits=visits, observations=(), open=(), since_s=now)
+    return replace(progress, state=state, visits=visits, observations=(), open=(), lost=None, since_s=now)
 
 
 def _skipped(state: RunState, start: int) -> tuple[StepVisit, ...]:

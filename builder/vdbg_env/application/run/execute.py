@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25  # how long a signal or the total time limit may wait to be seen
 HOST = "localhost"
+_LOST = "attempt {number} was lost and has been repeated: {why}"
 Listener = Callable[[Event, Progress], None]
 _ENDING = "ending the step: its processes are asked to end, and killed after their grace"
 
@@ -239,7 +240,8 @@ class _Run:
     def _read(self, decision: RunStep, observations: tuple[Observation, ...]) -> StepResult:
         results: dict[str, ResultValue] = {}
         findings: list[Finding] = []
-        notes: list[str] = []
+        lost = self._progress.lost
+        notes = [_LOST.format(number=lost.attempt, why=lost.ended.message or "its end was not seen")] if lost else []
         step = decision.invocation.step
         try:
             for reader in decision.readers:

@@ -15,6 +15,8 @@ def redact_names(folder: Path, finder: SecretFinder) -> int:
     Names are changed inside of opened folders and links are not followed: a folder that is replaced by a link
     meanwhile is left, not the place it leads to.
     """
+    if not folder.is_dir():  # the workload has removed it
+        return 0
     renamed = 0
     for _, folders, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
         taken = {*folders, *files}

@@ -24,14 +24,17 @@ from tests.support.killing import (
     run,
 )
 from tests.support.runbooks import changed
-from vdbg_env.application.run.execute import StepContext, run_runbook
+from vdbg_env.application.ports import StartedStep
+from vdbg_env.application.run.execute import RunEnd, StepContext, run_runbook
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
+from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import Status, Uses
 from vdbg_env.runbook.state import Facts, StepResult, UseBuiltin, Verdict
+from vdbg_env.supervisor.state import lock_file
 
 SAMPLE = (1, 3, 4, 5, 6, 9, 14, PLACES)
 
@@ -196,3 +199,68 @@ def test_a_run_folder_that_becomes_a_link_on_the_way_is_not_followed(tmp_path: P
         run(path, small_run.context(path, listener=swap))
     assert list(elsewhere.iterdir()) == []
     assert left_running(path) == []
+
+
+class Losing:
+    """A runner whose supervisors are killed; with `engine` the process that runs the runbook dies with the first."""
+
+    def __init__(self, path: Path, times: int, *, engine: bool = False) -> None:
+        self._inner = small_run.local(path, {"NAP": "1"})
+        self._path = path
+        self._times = times
+        self._engine = engine
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedStep:
+        started = self._inner.start(invocation, directory)
+        if invocation.step == "blocking" and self._times:
+            self._times -= 1
+            while "blocking" not in ledger(self._path):
+                time.sleep(0.01)
+            supervisor = lock_file.holder(str(directory.resolve()))
+            assert supervisor
+            os.kill(supervisor.pid, signal.SIGKILL)
+            if self._engine:
+                started.wait()  # its processes are gone with the machine
+                raise Gone
+        return started
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedStep | None:
+        return self._inner.adopt(invocation, directory)
+
+
+class Gone(BaseException):
+    """The machine went down."""
+
+
+def blocking(end: RunEnd) -> tuple[list[tuple[int, EndedBy]], tuple[str, ...]]:
+    visit = next(visit for visit in end.progress.visits if visit.step.id == "blocking")
+    return [(seen.attempt, seen.ended.by) for seen in visit.observations], visit.record.notes
+
+
+@pytest.mark.parametrize("engine", [False, True], ids=["supervisor killed", "machine rebooted"])
+def test_a_lost_attempt_is_repeated_once_and_the_record_says_both(tmp_path: Path, engine: bool) -> None:
+    path = tmp_path / "run"
+    context = small_run.context(path, runner=Losing(path, 1, engine=engine))
+    if engine:
+        with pytest.raises(Gone):
+            run(path, context)
+        end = run(path)
+    else:
+        end = run(path, context)
+    assert [step for step, _ in outcome(end)] == STEPS
+    attempts, notes = blocking(end)
+    assert attempts == [(2, EndedBy.EXIT)]
+    assert any(note.startswith("attempt 1 was lost and has been repeated: ") for note in notes)
+    ends = [e.data["observation"] for e in read_events(path / "events.jsonl") if e.kind == "attempt_ended"]
+    assert [(o["attempt"], o["ended"]["by"]) for o in ends if o["step"] == "blocking"] == [
+        (1, "engine_lost"),
+        (2, "exit"),
+    ]
+    assert left_running(path) == []
+
+
+def test_an_attempt_that_is_lost_twice_counts(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    end = run(path, small_run.context(path, runner=Losing(path, 2)))
+    assert blocking(end)[0] == [(2, EndedBy.ENGINE_LOST)]
+    assert [step for step, _ in outcome(end)][:4] == STEPS[:4]
