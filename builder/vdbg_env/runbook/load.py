@@ -1,4 +1,4 @@
-"""Reads a runbook, resolves it and lints it: what the rest of the program starts from."""
+"""Read a runbook, resolve it and lint it: what the rest of the program starts from."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from vdbg_env.application.knowledge.load import explain_name, is_name
 from vdbg_env.application.knowledge.name_lint import name_complaints
 from vdbg_env.cli import composition
 from vdbg_env.cli.composition import programs
+from vdbg_env.cli.runbook.runbook_files import fmt_command, new_command
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report import runbook_text as explain
 from vdbg_env.report.failure_page import render_all
@@ -30,12 +31,13 @@ _JSON = click.option("--json", "as_document", is_flag=True, help="Print JSON.")
 
 @click.group("runbooks")
 def command() -> None:
-    """List, show, check and explain runbooks.
+    """List, show, write, check and explain runbooks.
 
     \b
     Example:
       vdbg-env runbooks list
-      vdbg-env runbooks lint runbooks/mine.yaml
+      vdbg-env runbooks new mine
+      vdbg-env runbooks lint ./mine.yaml
     """
 
 
@@ -193,6 +195,10 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
         )
     click.echo(text, nl=False)
     return 0
+
+
+command.add_command(new_command)
+command.add_command(fmt_command)
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""Compiles and evaluates the conditions of a runbook: CEL, with declared names only.
+"""Compile and evaluate the conditions of a runbook: CEL, with declared names only.
 
 CEL (Common Expression Language, cel-spec) has no statements, no loops without a bound and no way out: an expression
 sees the values it is given and nothing of Python. The engine under it is Google's C++ one, which refuses deep nesting,

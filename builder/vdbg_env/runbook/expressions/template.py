@@ -1,4 +1,4 @@
-"""Fills `${{ expression }}` in texts and data; a value that is one expression and nothing else keeps its type."""
+"""Fill `${{ expression }}` in texts and data; a value that is one expression and nothing else keeps its type."""
 
 from __future__ import annotations
 

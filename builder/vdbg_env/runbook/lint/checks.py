@@ -1,4 +1,4 @@
-"""Proves of a runbook, before anything starts, that it can be walked: names, paths, expressions, patterns, tools."""
+"""Prove, before anything starts, that a runbook can be run: names, paths, expressions, patterns, tools."""
 
 from __future__ import annotations
 

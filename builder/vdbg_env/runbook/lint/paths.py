@@ -1,4 +1,4 @@
-"""Proves of a runbook's steps that every `next` resolves, every step is reached, and every path ends by itself."""
+"""Prove that every `next` resolves, every step is reached, and every path ends by itself."""
 
 from __future__ import annotations
 

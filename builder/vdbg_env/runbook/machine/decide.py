@@ -1,4 +1,4 @@
-"""Turns a step into the decision to do it: substitution, the final command line, the environment delta."""
+"""Turn a step into the decision to do it: substitution, the final command line, the environment delta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns what the user gives into the final, typed inputs of a runbook."""
+"""Turn what the user gives into the final, typed inputs of a runbook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges what came of a step: the first outcome whose `when` holds, its message, its finding, and where it leads."""
+"""Judge the result of a step: the first outcome whose `when` holds, its message, its finding, and where it leads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows what a runbook would do: each step's final command line and environment delta, with nothing started.
+"""Show what a runbook would do: each step's final command line and environment delta, with nothing started.
 
 Every step is shown as if it were reached by a run in which nothing was seen yet; what depends on what an earlier step
 sees (its `if`, a path it left behind) is shown as the expression it is.

@@ -1,4 +1,4 @@
-"""Says what a runbook requires and the host does not have, before anything starts."""
+"""List what a runbook requires and the host does not have, before anything starts."""
 
 from __future__ import annotations
 

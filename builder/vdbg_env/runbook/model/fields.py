@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -43,9 +44,13 @@ class Part(BaseModel):
         return {key: value for key, value in given.items() if value is not None or key not in known}
 
 
+def is_name(text: str) -> bool:
+    """Return whether a text can name a runbook, a step, an input and the like."""
+    return re.fullmatch(NAME, text) is not None
+
+
 def _name(text: str) -> str:
-    plain = text.replace("-", "a").replace("_", "a")
-    if not (text.isascii() and text[:1].isalpha() and plain.isalnum() and text == text.lower() and len(text) <= 60):
+    if not is_name(text):
         raise ValueError(f"{text!r} is not a name: small letters, digits and '-' or '_', a letter first")
     return text
 

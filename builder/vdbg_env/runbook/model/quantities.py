@@ -1,4 +1,4 @@
-"""Reads durations (`15m`, `1h30m`) and sizes (`2GiB`, `500MB`) as people write them; a bare number is refused."""
+"""Read durations (`15m`, `1h30m`) and sizes (`2GiB`, `500MB`) as people write them; a bare number is refused."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class Command(Named):
     """
 
     argv: Text | Annotated[tuple[str, ...], Field(min_length=1)]
-    env: Env = Field(default_factory=dict)
     driver: ServerDriver | None = None
+    env: Env = Field(default_factory=dict)
     timeout_s: Annotated[Seconds | None, Field(alias="timeout")] = None
     kill: KillPolicy = KillPolicy()
     watch: Watch = Watch()

@@ -1,4 +1,4 @@
-"""Takes shared steps into a runbook: `from: NAME`, with what the runbook gives going before what the library gives."""
+"""Take shared steps into a runbook: `from: NAME`, with what the runbook gives going before what the library gives."""
 
 from __future__ import annotations
 

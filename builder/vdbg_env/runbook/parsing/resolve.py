@@ -1,4 +1,4 @@
-"""Turns a runbook file into a runbook: shared steps taken in, limits inherited, a `next` for each outcome."""
+"""Turn a runbook file into a runbook: shared steps taken in, limits inherited, a `next` for each outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brings changes of vLLM's engine arguments to whatever kind of workload there is, one delta at a time.
+"""Pass changes of vLLM's engine arguments to any kind of workload, one delta at a time.
 
 A step names the arguments by their Python names (`enforce_eager: true`, `compilation_config: {cudagraph_mode: NONE}`).
 vLLM's own command line gets flags. A script that builds `LLM(...)` or `AsyncLLM` itself takes none, so it gets a

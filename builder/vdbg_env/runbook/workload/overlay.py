@@ -1,4 +1,4 @@
-"""Applies a step's delta to a command line and an environment; a command line is a list from end to end."""
+"""Apply a step's delta to a command line and an environment; a command line is a list from end to end."""
 
 from __future__ import annotations
 
