@@ -131,7 +131,7 @@ def containers() -> ContainerRunner:
 def dump_store(place: DumpVolume) -> DumpStore:
     from vdbg_env.adapters.docker.client import connect
     from vdbg_env.adapters.docker.dump_volumes import open_dumps
-    from vdbg_env.adapters.files.dump_folder import FolderDumps
+    from vdbg_env.adapters.files.dumps.folder import FolderDumps
 
     if place.kind == "bind":
         return FolderDumps(Path(place.source))
@@ -139,7 +139,7 @@ def dump_store(place: DumpVolume) -> DumpStore:
 
 
 def dump_export(target: Path) -> DumpDestination:
-    from vdbg_env.adapters.files.dump_export import DumpExport
+    from vdbg_env.adapters.files.dumps.export import DumpExport
 
     return DumpExport(target)
 

@@ -12,7 +12,7 @@ from docker import errors
 from vdbg_env.adapters.docker.archive import container_archive
 from vdbg_env.adapters.docker.client import OUR_LABEL, Engine, engine_errors
 from vdbg_env.adapters.docker.create import created, tool_container
-from vdbg_env.adapters.files.dump_folder import MARKER, FolderDumps
+from vdbg_env.adapters.files.dumps.folder import MARKER, FolderDumps
 from vdbg_env.application.ports import ContainerRunner, DumpStore
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.container.run_settings import DUMPS, DumpVolume

@@ -1,4 +1,4 @@
-"""Find binaries in files, folders and wheels: one at a time, nothing unpacked that is not looked at."""
+"""Find binaries in files, folders, wheels and tar archives: one at a time, nothing unpacked that is not looked at."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from vdbg_env.application.ports import BinaryFile
 from vdbg_env.common.errors import BadInput
 
 _WHEELS: Final = (".whl", ".zip")
+_TARS: Final = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
 
 
 class BinaryFiles:
     """A BinarySource over the file system.
 
-    A file that is named is always yielded. Of a folder or a wheel, the files that start as an ELF file, a static
+    A file that is named is always yielded. Of a folder, a wheel or a tar, the files that start as an ELF file, a static
     library or a fat binary are; what cannot be opened is yielded with its problem; nothing is skipped silently.
     Members of a wheel are in a scratch file while they are looked at: the disk space needed is that of the largest.
     """
@@ -47,6 +48,9 @@ def _in_file(path: Path) -> Generator[BinaryFile, None, None]:
     try:
         if path.suffix in _WHEELS:
             yield from _in_wheel(path)
+            return
+        if not _is_candidate(path) and _is_tar(path):
+            yield from _in_tar(path)
             return
         with path.open("rb") as file, mapped(str(path), file.fileno(), path=path, asked_for=True) as found:
             yield found
@@ -80,10 +84,29 @@ def _found(path: Path, seen: set[tuple[int, int]]) -> Iterator[BinaryFile]:
     if path.suffix == ".whl":
         yield from _in_wheel(path)
         return
+    if path.name.endswith(_TARS) and _is_tar(path):
+        yield from _in_tar(path)
+    elif _is_candidate(path):
+        with path.open("rb", buffering=0) as file, mapped(str(path), file.fileno(), path=path) as found:
+            yield found
+
+
+def _is_candidate(path: Path) -> bool:
     with path.open("rb", buffering=0) as file:
-        if is_candidate(file.read(HEAD)):
-            with mapped(str(path), file.fileno(), path=path) as found:
-                yield found
+        return is_candidate(file.read(HEAD))
+
+
+def _is_tar(path: Path) -> bool:
+    from vdbg_env.adapters.files.archives import is_tar  # loaded on first use: most targets are no archives
+
+    with path.open("rb") as file:
+        return is_tar(file)
+
+
+def _in_tar(path: Path) -> Iterator[BinaryFile]:
+    from vdbg_env.adapters.files.archives import in_tar
+
+    return in_tar(path)
 
 
 def _in_wheel(path: Path) -> Iterator[BinaryFile]:

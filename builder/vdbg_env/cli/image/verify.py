@@ -45,8 +45,9 @@ def command(
 ) -> int:
     """Prove that every cubin with code carries line info.
 
-    A TARGET is a library, object file, static library, wheel, .cubin, .fatbin, a folder of these, or a container image,
-    IMAGE or IMAGE:/FOLDER. Nothing of it is run, and neither a GPU, a driver nor a CUDA toolkit is needed.
+    A TARGET is a library, object file, static library, wheel, .cubin, .fatbin, a tar or a folder of these, or a
+    container image: IMAGE, IMAGE:/FOLDER, or a file of docker save. Nothing of it is run, and neither a GPU, a driver
+    nor a CUDA toolkit is needed.
 
     Exit status: 0 every cubin with code carries line info; 3 some lack it; 4 there is no device code; 2 a target could
     not be read.

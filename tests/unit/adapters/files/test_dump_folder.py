@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.adapters.files.dump_folder import FolderDumps
+from vdbg_env.adapters.files.dumps.folder import FolderDumps
 from vdbg_env.common.errors import BadInput
 
 CORE = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 4, 190) + bytes(3000)

@@ -1,0 +1,1 @@
+"""Dumps in a folder of this machine, and their copies elsewhere."""
