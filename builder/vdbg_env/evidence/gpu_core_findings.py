@@ -68,6 +68,8 @@ def _who(fault: Fault) -> str:
 
 
 def _confidence(fault: Fault, chain: Chain) -> float:
+    if fault.doubts:
+        return 0.5
     if fault.pc is None:
         return 0.6
     if not fault.precise:

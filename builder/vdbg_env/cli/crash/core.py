@@ -57,4 +57,4 @@ def exit_status(read: CoresRead) -> int:
     """Return the exit status: an exception outweighs what could not be read."""
     if any(reading.faults for reading in read.readings):
         return 3
-    return 4 if read.problems or any(reading.core.truncated for reading in read.readings) else 0
+    return 4 if read.problems or any(not reading.core.complete for reading in read.readings) else 0

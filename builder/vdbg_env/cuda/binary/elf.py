@@ -173,6 +173,31 @@ class Elf:
         kinds = self._headers.cast("I")[1 :: _SECTION.size // 4].tolist()
         return tuple(self._header(index) for index, kind in enumerate(kinds) if kind in types)
 
+    @cached_property
+    def section_types(self) -> list[int]:
+        """The type of every section, in file order."""
+        if self._stride != _SECTION.size or not self.section_count:
+            return [section.type for section in self.sections]
+        return self._headers.cast("I")[1 :: _SECTION.size // 4].tolist()
+
+    def section_links(self, kind: int) -> list[tuple[int, int]]:
+        """Return `sh_link` and `sh_info` of every section of a type, in file order."""
+        if self._stride != _SECTION.size or not self.section_count:
+            return [(section.link, section.info) for section in self.sections if section.type == kind]
+        words, step = self._headers.cast("I"), _SECTION.size // 4
+        wanted = list(map(kind.__eq__, self.section_types))
+        return list(itertools.compress(zip(words[10::step].tolist(), words[11::step].tolist(), strict=True), wanted))
+
+    @cached_property
+    def extents(self) -> list[tuple[int, int]]:
+        """Where each section's contents start and end, and the section table itself; sections without any left out."""
+        words, step = self._headers.cast("Q"), self._stride // 8
+        if self._stride != _SECTION.size or not self.section_count:
+            pairs = [(s.offset, s.size) for s in self.sections]
+        else:
+            pairs = list(zip(words[3::step].tolist(), words[4::step].tolist(), strict=True))
+        return [*((at, at + size) for at, size in pairs if size), (self._table, self.table_end)]
+
     @property
     def table_end(self) -> int:
         """Where the section table ends, in bytes; 0 without one."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from vdbg_env.cuda.binary.elf import Buffer
+from vdbg_env.cuda.gpu_core.doubts import find_doubts
 from vdbg_env.cuda.gpu_core.faults import Fault, FaultingThread, find_faults, kernel_name
 from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.model import Device, GpuCore, Module
@@ -13,6 +15,8 @@ from vdbg_env.cuda.gpu_core.registers import Registers, read_registers
 from vdbg_env.cuda.gpu_core.unwinding import with_callers
 from vdbg_env.cuda.gpu_core.warp_groups import WarpGroup, group_warps
 from vdbg_env.cuda.symbols.demangling import demangle
+
+_GROUPS_CHECKED: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +66,17 @@ def decode_core(data: Buffer, *, file: str = "", modified: float | None = None, 
     """
     core = read_core(data)
     faults = with_callers(core, data, find_faults(core))
+    groups = group_warps(core)
     return DecodedCore(
         file=file,
         modified=modified,
         core=core,
         faults=faults,
-        warp_groups=group_warps(core),
+        warp_groups=groups,
         launches=tuple(Launch(device=d, grid=g, kernel=kernel_name(core, d, g)) for d in core.devices for g in d.grids),
         registers=_registers(data, faults) if registers else (),
         loaded=tuple(dict.fromkeys(f.name for m in core.stray_modules if m.code for f in m.code.kernels)),
-        notes=(*core.notes, *_notes_on_code(core, faults)),
+        notes=(*core.notes, *_doubts(core, faults, groups), *_notes_on_code(core, faults)),
     )
 
 
@@ -84,6 +89,14 @@ def _registers(data: Buffer, faults: tuple[Fault, ...]) -> tuple[Registers | Non
         return read_registers(sections, thread) if thread else None
 
     return tuple(of(fault.first) for fault in faults)
+
+
+def _doubts(core: GpuCore, faults: tuple[Fault, ...], groups: tuple[WarpGroup, ...]) -> tuple[str, ...]:
+    """Return what contradicts the names and chains shown; of where warps are, for the places shown first."""
+    found = [doubt for fault in faults for doubt in fault.doubts]
+    for group in groups[:_GROUPS_CHECKED] if not faults else ():
+        found += find_doubts(core, group.device, group.pc, group.grid, group.grid_id)
+    return tuple(f"names and lines may be wrong: {doubt}" for doubt in dict.fromkeys(found))
 
 
 def _notes_on_code(core: GpuCore, faults: tuple[Fault, ...]) -> tuple[str, ...]:

@@ -8,9 +8,11 @@ exception; an SM's row is all that is left when the faulting warps are gone, and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
+from vdbg_env.cuda.gpu_core.doubts import find_doubts
 from vdbg_env.cuda.gpu_core.layout import GridRow, LaneRow, SmRow
 from vdbg_env.cuda.gpu_core.model import Cta, Device, Dim3, GpuCore, Sm, Warp
 from vdbg_env.cuda.gpu_core.names import GpuException
@@ -23,6 +25,9 @@ class Scope(StrEnum):
     LANE = "lane"
     WARP = "warp"
     SM = "sm"
+
+
+_ORDER: Final = tuple(Scope)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +56,10 @@ class Fault:
     """Threads that met one exception at one instruction of one launch.
 
     `pc` is None when the file holds no PC at all. `precise` says that it is the faulting instruction, not where a
-    thread stood when it was stopped. `threads` is 0 where the threads are gone; `sms` are hardware numbers.
-    `calls_out` is 0 but where the PC lies in code that the dump does not hold: `location` is then that of the call
-    this many calls further out.
+    thread stood when it was stopped. `scope` is the most precise row that has the exception. `threads` is 0 where the
+    threads are gone; `sms` are hardware numbers. `calls_out` is 0 but where the PC lies in code that the dump does not
+    hold: `location` is then that of the call this many calls further out. `doubts` are contradictions between grid,
+    image and PC: with any, the names or the chain may be wrong.
     """
 
     exception: GpuException
@@ -72,6 +78,7 @@ class Fault:
     cluster_target: Dim3 | None
     exception_string: str | None
     calls_out: int = 0
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +99,7 @@ class _Sighting:
 def find_faults(core: GpuCore) -> tuple[Fault, ...]:
     """Return every fault of a core: lanes before warps before SMs, then those of more threads first."""
     faults = [fault for device in core.devices for fault in _faults_of(core, device)]
-    order = list(Scope)
-    return tuple(sorted(faults, key=lambda f: (f.device.index, order.index(f.scope), not f.precise, -f.threads)))
+    return tuple(sorted(faults, key=lambda f: (f.device.index, _ORDER.index(f.scope), not f.precise, -f.threads)))
 
 
 def kernel_name(core: GpuCore, device: Device, grid: GridRow | None) -> str | None:
@@ -121,10 +127,16 @@ def coordinates(sm: Sm, cta: Cta, warp: Warp, lane: LaneRow) -> Coordinates:
 
 
 def _faults_of(core: GpuCore, device: Device) -> Iterator[Fault]:
-    groups: dict[tuple[object, ...], list[_Sighting]] = {}
+    groups: dict[tuple[int | None, int | None, int | None], list[_Sighting]] = {}
+    gone = []
     for sighting in _sightings(device):
-        key = (sighting.scope, sighting.exception, sighting.pc, sighting.precise, sighting.grid_id)
-        groups.setdefault(key, []).append(sighting)
+        if sighting.scope is Scope.SM:
+            gone.append(sighting)
+        else:
+            groups.setdefault((sighting.exception, sighting.pc, sighting.grid_id), []).append(sighting)
+    for sighting in gone:  # where threads of another SM met it at the same instruction, it is the same fault
+        same = [key for key in groups if key[:2] == (sighting.exception, sighting.pc) and sighting.precise]
+        groups.setdefault(same[0] if same else (sighting.exception, sighting.pc, None), []).append(sighting)
     for group in groups.values():
         yield _fault(core, device, group)
 
@@ -132,21 +144,34 @@ def _faults_of(core: GpuCore, device: Device) -> Iterator[Fault]:
 def _sightings(device: Device) -> Iterator[_Sighting]:
     for sm in device.sms:
         seen = [s for cta in sm.ctas for warp in cta.warps for s in _of_warp(sm, cta, warp)]
-        yield from seen
         row = sm.row
         pc = row.error_pc if row.error_pc_valid else None
-        told = any(pc in (None, s.pc) for s in seen)
-        if (row.exception or pc is not None) and not told:
+        # One exception is marked in up to three rows: a lane's has no error PC, an SM's has no thread.
+        shared = [] if any(s.precise and pc in (None, s.pc) for s in seen) else _without_error_pc(seen, row)
+        yield from (s for s in seen if s not in shared)
+        for sighting in shared:
+            marked = replace(sighting, exception=row.exception or sighting.exception)
+            yield marked if pc is None else replace(marked, pc=pc, precise=True)
+        explained = shared or any(pc in (None, s.pc) and s.exception is not None for s in seen)
+        if (row.exception or pc is not None) and not explained:
             yield _Sighting(
                 exception=row.exception or 0, scope=Scope.SM, pc=pc, precise=pc is not None, grid_id=None,
                 sm=sm, cta=None, warp=None, lanes=(),
             )  # fmt: skip
 
 
+def _without_error_pc(seen: list[_Sighting], row: SmRow) -> list[_Sighting]:
+    """Return what the SM's mark may be of: lanes with its exception, else broken warps where no warp has any."""
+    if not row.exception:
+        return []
+    lanes = [s for s in seen if not s.precise and s.exception == row.exception]
+    return lanes or ([] if any(s.exception is not None for s in seen) else seen)
+
+
 def _of_warp(sm: Sm, cta: Cta, warp: Warp) -> Iterator[_Sighting]:
     row = warp.row
     faulting: dict[tuple[int, int], list[tuple[int, LaneRow]]] = {}
-    for index, lane in enumerate(warp.lanes):
+    for index, lane in warp.threads():
         if lane.exception:
             pc = row.error_pc if row.error_pc_valid else lane.virtual_pc
             faulting.setdefault((lane.exception, pc), []).append((index, lane))
@@ -158,23 +183,23 @@ def _of_warp(sm: Sm, cta: Cta, warp: Warp) -> Iterator[_Sighting]:
         )  # fmt: skip
     if faulting:
         return
-    active = tuple((i, lane) for i, lane in enumerate(warp.lanes) if row.active_lanes >> (lane.lane & 31) & 1)
+    active = tuple((index, lane) for index, lane in warp.threads() if warp.is_active(lane))
     if row.error_pc_valid:
         yield _Sighting(
             exception=sm.row.exception or 0, scope=Scope.WARP, pc=row.error_pc, precise=True, grid_id=grid,
             sm=sm, cta=cta, warp=warp, lanes=active,
         )  # fmt: skip
     elif row.broken:
-        # There is no exception number for a trap: "broken" without any other mark is all the hardware tells.
+        # There is no exception number for a trap: "broken" without any other mark is all the hardware has.
         stopped = active[0][1].virtual_pc if active else None
         yield _Sighting(
-            exception=sm.row.exception or None, scope=Scope.WARP, pc=stopped, precise=False, grid_id=grid,
+            exception=None, scope=Scope.WARP, pc=stopped, precise=False, grid_id=grid,
             sm=sm, cta=cta, warp=warp, lanes=active,
         )  # fmt: skip
 
 
 def _fault(core: GpuCore, device: Device, group: list[_Sighting]) -> Fault:
-    one = group[0]
+    one = min(group, key=lambda s: _ORDER.index(s.scope))
     grid = device.grids_by_id.get(one.grid_id) if one.grid_id is not None else None
     location = locate(core, device, one.pc, grid)
     enclosing = location.kernel.name if location and location.kernel else None
@@ -198,6 +223,7 @@ def _fault(core: GpuCore, device: Device, group: list[_Sighting]) -> Fault:
         sms=tuple(sorted({s.sm.row.sm_id for s in group})),
         cluster_target=next((t for t in (_cluster_target(s.sm.row) for s in group) if t), None),
         exception_string=next((s.sm.exception_string for s in group if s.sm.exception_string), None),
+        doubts=find_doubts(core, device, one.pc, grid, one.grid_id),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from vdbg_env.cuda.binary.elf import Buffer
 
@@ -43,6 +43,35 @@ class SectionType(IntEnum):
     CONSTANT_BANKS = 0x80000015  # r550
     METADATA = 0x80000016  # r565
     CONVERGENCE_BARRIERS = 0x80000017  # r575
+
+    @property
+    def words(self) -> str:
+        """The kind in plain words, such as `uniform registers`."""
+        return self.name.lower().replace("_", " ")
+
+
+PARENTS: Final = {
+    SectionType.CONTEXTS: SectionType.DEVICES,
+    SectionType.SMS: SectionType.DEVICES,
+    SectionType.GRIDS: SectionType.DEVICES,
+    SectionType.CTAS: SectionType.SMS,
+    SectionType.WARPS: SectionType.CTAS,
+    SectionType.LANES: SectionType.WARPS,
+    SectionType.MODULES: SectionType.CONTEXTS,
+    SectionType.RELOCATED_IMAGE: SectionType.MODULES,
+    SectionType.IMAGE: SectionType.MODULES,
+}
+"""The table on whose rows the sections of a kind hang."""
+
+LEAVES: Final = {
+    SectionType.REGISTERS: True,
+    SectionType.PREDICATES: True,
+    SectionType.BACKTRACE: True,
+    SectionType.UNIFORM_REGISTERS: False,
+    SectionType.UNIFORM_PREDICATES: False,
+    SectionType.CONVERGENCE_BARRIERS: False,
+}
+"""The kinds that are read when asked for; whether each hangs on a lane's row, else on a warp's."""
 
 
 class DeviceRow(NamedTuple):
@@ -221,6 +250,13 @@ class Layout(Generic[RowT]):
 
     row: type[RowT]
     fields: str
+    since: tuple[int, ...] = ()  # the branches that appended the parts after the first
+
+    def branches(self, entry_size: int) -> tuple[int, int]:
+        """Return the driver branches, first and one past the last, that write rows of a size."""
+        fits = sum(size <= entry_size for size in self.sizes)
+        limits = (0, *self.since, _NEVER)
+        return limits[fits - 1], limits[fits]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -267,14 +303,15 @@ def _form(fields: str, entry_size: int) -> struct.Struct:
     return struct.Struct(f"{packed}{entry_size - used}x")
 
 
-DEVICE = Layout(DeviceRow, "QQQIIIIIIIIIIII II Ip")
+_NEVER: Final = 1 << 16
+DEVICE = Layout(DeviceRow, "QQQIIIIIIIIIIII II Ip", (400, 575))
 CONTEXT = Layout(ContextRow, "QQQQII")
 MODULE = Layout(ModuleRow, "Q")
-GRID = Layout(GridRow, "QQQQQQQIIIIIIIIIIII IIIp IIIp")
+GRID = Layout(GridRow, "QQQQQQQIIIIIIIIIIII IIIp IIIp", (525, 565))
 CONSTANT_BANK = Layout(ConstantBankRow, "QII")
-SM = Layout(SmRow, "Ip IIQ IIII Q")
-CTA = Layout(CtaRow, "QIIIp IIIp IIIp")
-WARP = Layout(WarpRow, "QIIIIIp Ip Ip IIII IpQ")
-LANE = Layout(LaneRow, "QQIIIIIIII Ip II")
+SM = Layout(SmRow, "Ip IIQ IIII Q", (555, 565, 580))
+CTA = Layout(CtaRow, "QIIIp IIIp IIIp", (525, 565))
+WARP = Layout(WarpRow, "QIIIIIp Ip Ip IIII IpQ", (525, 570, 575, 590))
+LANE = Layout(LaneRow, "QQIIIIIIII Ip II", (575, 615))
 BACKTRACE = Layout(BacktraceRow, "QQIp")
 METADATA = Layout(MetadataRow, "QIIIIII")

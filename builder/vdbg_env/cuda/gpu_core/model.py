@@ -18,6 +18,7 @@ from vdbg_env.cuda.gpu_core.layout import (
     SmRow,
     WarpRow,
 )
+from vdbg_env.cuda.gpu_core.section_links import UnusedSections
 from vdbg_env.cuda.lines.code_map import CodeMap
 from vdbg_env.cuda.lines.line_table import Place
 
@@ -59,9 +60,13 @@ class Warp:
     table: int
     index: int
 
-    def active(self) -> Iterator[LaneRow]:
-        """Yield the lanes that were executing together."""
-        return (lane for lane in self.lanes if self.row.active_lanes >> (lane.lane & 31) & 1)
+    def threads(self) -> Iterator[tuple[int, LaneRow]]:
+        """Yield the rows that hold a thread, with their index; rows of zeros only fill the table up."""
+        return ((index, lane) for index, lane in enumerate(self.lanes) if any(lane))
+
+    def is_active(self, lane: LaneRow) -> bool:
+        """Return whether a lane was executing with the others of its warp."""
+        return bool(self.row.active_lanes >> (lane.lane & 31) & 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,14 +124,20 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCore:
-    """A GPU core dump, as far as it could be read; `notes` says in words what could not."""
+    """A GPU core dump, as far as it could be read; `notes` says in words what could not.
+
+    `complete` is whether all that this reader knows of was there, linked and sound: without it, that no fault was found
+    proves nothing. `unused` are the sections that were not read, with the reason.
+    """
 
     identity: Identity
     truncated: bool
+    complete: bool
     metadata: Metadata | None
     devices: tuple[Device, ...]
     stray_modules: tuple[Module, ...]
     notes: tuple[str, ...]
+    unused: tuple[UnusedSections, ...] = ()
 
     def find_code(self, pc: int, device: Device, handle: int | None = None) -> tuple[CodeMap, Place] | None:
         """Return the module and place of a PC: the module named by `handle` first, then the device's, then any."""

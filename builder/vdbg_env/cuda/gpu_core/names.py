@@ -30,24 +30,37 @@ _EXCEPTIONS: Final[dict[int, str]] = {
     17: "Cluster Out-of-range Address",
     18: "Cluster Block Not Present",
     19: "Warp Stack Canary",
-    20: "Warp Tmem Access Check",
-    21: "Warp Tmem Leak",
+    20: "Warp Tensor Memory Access Check",
+    21: "Warp Tensor Memory Leak",
     22: "Warp Call Requires Newer Driver",
     23: "Warp Misaligned PC",
     24: "Warp PC Overflow",
-    25: "Warp Misaligned Reg",
-    26: "Warp Illegal Instr Encoding",
-    27: "Warp Illegal Instr Param",
+    25: "Warp Misaligned Register",
+    26: "Warp Illegal Instruction Encoding",
+    27: "Warp Illegal Instruction Parameter",
     28: "Warp Out-of-range Register",
-    29: "Warp Invalid Const Addr LDC",
+    29: "Warp Invalid Constant Address",
     30: "Warp MMU Fault",
-    31: "Warp Arrive",
-    32: "Cluster Poison",
+    31: "Warp Barrier Arrival Mismatch",
+    32: "Cluster Shared Memory Issue",
     33: "Warp API Stack Error",
     34: "Warp Block Not Present",
     35: "Warp User Stack Overflow",
     36: "TMA Syscall",
     0xFFFFFFFF: "Unknown Exception",
+}
+
+# Where the constant is not the phrase: cuda-gdb prints the phrase, the driver's progress lines the constant.
+_CONSTANTS: Final[dict[int, str]] = {
+    20: "Warp Tmem Access Check",
+    21: "Warp Tmem Leak",
+    25: "Warp Misaligned Reg",
+    26: "Warp Illegal Instr Encoding",
+    27: "Warp Illegal Instr Param",
+    29: "Warp Invalid Const Addr LDC",
+    31: "Warp Arrive",
+    32: "Cluster Poison",
+    0xFFFFFFFF: "Unknown",
 }
 
 # What to think of first; one line each, for the exceptions people meet.
@@ -77,8 +90,9 @@ _BARRIER_SCOPES: Final = {
     4: "cluster",
     5: "kernel",
 }
+EXITED: Final = "exited"
 _THREAD_STATES: Final = {
-    0: "exited",
+    0: EXITED,
     1: "ready",
     2: "yielded",
     3: "sleeping",
@@ -124,8 +138,9 @@ class GpuException:
         """The constant of `cudadebugger.h`, as the driver's progress lines print it; None without a known number."""
         if self.code not in _EXCEPTIONS:
             return None
-        name = "Unknown" if self.code == 0xFFFFFFFF else self.name
-        return "CUDBG_EXCEPTION_" + name.upper().replace("-", "_").replace(" ", "_")
+        return "CUDBG_EXCEPTION_" + _CONSTANTS.get(self.code or 0, self.name).upper().replace("-", "_").replace(
+            " ", "_"
+        )
 
     @property
     def meaning(self) -> str | None:

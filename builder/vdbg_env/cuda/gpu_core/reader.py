@@ -9,7 +9,6 @@ tables are looked at; the rest is found when asked for.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from contextlib import suppress
 from itertools import islice
 from typing import Final, TypeVar
@@ -17,22 +16,13 @@ from typing import Final, TypeVar
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, HEADER_SIZE, MAGIC, Buffer, Elf, Identity, Section
 from vdbg_env.cuda.gpu_core import layout
-from vdbg_env.cuda.gpu_core.layout import Layout, ModuleRow, SectionType
+from vdbg_env.cuda.gpu_core.layout import LEAVES, Layout, ModuleRow, SectionType
 from vdbg_env.cuda.gpu_core.model import Context, Cta, Device, GpuCore, Metadata, Module, Sm, Warp
+from vdbg_env.cuda.gpu_core.section_links import SHT_STRTAB, SectionLinks
 from vdbg_env.cuda.lines.code_map import CodeMap
 
 RowT = TypeVar("RowT", bound=tuple[int | None, ...])
 
-_TABLES: Final = frozenset({
-    SectionType.DEVICES, SectionType.CONTEXTS, SectionType.MODULES, SectionType.GRIDS, SectionType.SMS,
-    SectionType.CTAS, SectionType.WARPS, SectionType.LANES, SectionType.METADATA,
-})  # fmt: skip
-SHT_STRTAB: Final = 3
-_FILES: Final = frozenset({
-    SectionType.REGISTERS, SectionType.PREDICATES, SectionType.UNIFORM_REGISTERS, SectionType.UNIFORM_PREDICATES,
-    SectionType.CONVERGENCE_BARRIERS, SectionType.BACKTRACE,
-})  # fmt: skip
-_IMAGES: Final = frozenset({SectionType.RELOCATED_IMAGE, SectionType.IMAGE})
 _LONGEST_STRING: Final = 4096
 _MOST_NOTES: Final = 20
 _MOST_STRAY_IMAGES: Final = 4096
@@ -57,7 +47,7 @@ class CoreSections:
 
     def __init__(self, data: Buffer) -> None:
         self._elf: Final = Elf(data)
-        self._by_parent: Final = {(s.type, s.link, s.info): s for s in self._elf.sections_of(_FILES)}
+        self._by_parent: Final = {(s.type, s.link, s.info): s for s in self._elf.sections_of(frozenset(LEAVES))}
 
     def bytes_of(self, kind: SectionType, parent: int, row: int) -> memoryview | None:
         """Return the bytes that belong to a row of a table; None when the file has none, or was cut before them."""
@@ -73,14 +63,18 @@ class CoreSections:
 class _Reader:
     def __init__(self, elf: Elf) -> None:
         self._elf = elf
-        self._children: dict[tuple[int, int, int], list[Section]] = defaultdict(list)
-        self._roots: dict[int, list[Section]] = defaultdict(list)
+        self._links = SectionLinks(elf)
+        self._roots = self._links.by_type
         self._notes: list[str] = []
+        self._damage: list[str] = []
         self._cut = 0
+        self._branches = (
+            0,
+            1 << 16,
+        )  # the driver branches, first and one past the last, that write rows of all sizes seen
         self._table_bytes = 0
-        for section in elf.sections_of(_TABLES | _IMAGES | {SHT_STRTAB}):
-            self._children[section.type, section.link, section.info].append(section)
-            self._roots[section.type].append(section)
+        self._lane_rows: list[tuple[int, int]] = []
+        self._warp_rows: list[tuple[int, int]] = []
         self._strings = self._string_table()
 
     def core(self) -> GpuCore:
@@ -91,14 +85,19 @@ class _Reader:
             for section in self._roots[SectionType.DEVICES]
             for index, row in enumerate(self._rows(layout.DEVICE, section))
         )
-        stray = () if any(device.modules for device in devices) else self._images(self._roots_of_images())
-        self._tell_what_is_missing(metadata, devices)
+        stray = self._stray_images(any(device.modules for device in devices))
+        self._note_what_is_missing(metadata, devices)
+        unused = self._links.account(self._lane_rows, self._warp_rows) if devices and not self._cut else ()
+        for text in [*self._links.damage, *self._damage]:
+            self._note(text)
         return GpuCore(
             identity=self._elf.identity,
             truncated=bool(self._cut),
+            complete=not (self._cut or self._damage or self._links.damage),
             metadata=metadata,
             devices=devices,
             stray_modules=stray,
+            unused=unused,
             notes=tuple(self._notes),
         )
 
@@ -140,6 +139,11 @@ class _Reader:
         tables = self._below(SectionType.LANES, warps, index)
         lanes = tuple(self._rows(layout.LANE, tables[0])) if tables else ()
         table = tables[0].number if tables else None
+        self._warp_rows.append((warps.number, index))
+        if table is not None:
+            self._lane_rows += [(table, i) for i in range(len(lanes))]
+        if len(tables) > 1:
+            self._damage.append(f"{len(tables)} tables of lanes belong to one warp; the first of them was read")
         return Warp(row=row, lanes=lanes, lane_table=table, table=warps.number, index=index)
 
     def _modules(self, contexts: Section, context: int) -> tuple[Module, ...]:
@@ -158,12 +162,19 @@ class _Reader:
                     return Module(row=row, code=code, relocated=code.relocated)
         return Module(row=row, code=None, relocated=False)
 
-    def _images(self, sections: list[Section]) -> tuple[Module, ...]:
-        found = [(section, self._code(section)) for section in sections]
-        return tuple(Module(row=ModuleRow(0), code=c, relocated=c.relocated) for _, c in found if c)
-
-    def _roots_of_images(self) -> list[Section]:
-        return self._roots[SectionType.RELOCATED_IMAGE] or self._roots[SectionType.IMAGE]
+    def _stray_images(self, modules: bool) -> tuple[Module, ...]:
+        """Return the images that belong to no module; where no module has code, plain ones too, for their names."""
+        relocated = [s for s in self._roots[SectionType.RELOCATED_IMAGE] if s.number not in self._links.used]
+        plain = [] if modules or relocated else self._roots[SectionType.IMAGE]
+        found = []
+        for section in [*relocated, *plain]:
+            code = self._code(section)
+            if code:
+                found.append(Module(row=ModuleRow(0), code=code, relocated=code.relocated))
+                self._links.used.add(section.number)
+                if modules:
+                    self._damage.append(f"{self._name(section)} is linked to no module; its code is looked at last")
+        return tuple(found)
 
     def _code(self, section: Section) -> CodeMap | None:
         data = self._contents(section)
@@ -172,30 +183,40 @@ class _Reader:
         try:
             return CodeMap(data)
         except UnreadableBinary as error:
-            self._note(f"{self._name(section)}: {error}")
+            self._damage.append(f"{self._name(section)}: {error}")
             return None
 
     def _metadata(self) -> Metadata | None:
         for section in self._roots[SectionType.METADATA]:
+            self._links.used.add(section.number)
             for row in self._rows(layout.METADATA, section):
                 return Metadata(generator=self._string(row.generator) or "", row=row)
         return None
 
     def _below(self, kind: SectionType, parent: Section, row: int) -> list[Section]:
-        return self._children.get((kind, parent.number, row), [])
+        return self._links.below(kind, parent, row)
 
     def _rows(self, form: Layout[RowT], section: Section) -> list[RowT]:
-        if section.entry_size < form.smallest:
+        self._links.used.add(section.number)
+        size = section.entry_size
+        if size < form.smallest:
             if section.size:
-                self._note(
-                    f"{self._name(section)}: rows of {section.entry_size} bytes, {form.smallest} at least were expected"
+                self._damage.append(
+                    f"{self._name(section)}: rows of {size} bytes, {form.smallest} at least were expected"
                 )
             return []
+        if section.size % size or (size not in form.sizes and size < form.sizes[-1]):
+            self._damage.append(f"{self._name(section)}: {section.size} bytes are not rows of {size}")
+        if form.since and section.size:
+            first, last = form.branches(size)
+            self._branches = max(first, self._branches[0]), min(last, self._branches[1])
         table = self._contents(section)
         # Sections of a real core do not overlap. Ones that do would let a small file ask for any amount of memory.
         self._table_bytes += len(table)
         if self._table_bytes > len(self._elf.data):
-            self._note("the tables claim more bytes than the file has: they overlap, and the rest of them is left out")
+            self._damage.append(
+                "the tables claim more bytes than the file has: they overlap, and the rest of them is left out"
+            )
             return []
         return list(form.rows(table, section.entry_size))
 
@@ -218,10 +239,7 @@ class _Reader:
         return self._contents(section) if section else memoryview(b"")
 
     def _name(self, section: Section) -> str:
-        try:
-            return f"section {section.number} ({self._elf.name(section)})"
-        except UnreadableBinary:
-            return f"section {section.number}"
+        return self._links.name(section)
 
     def _string(self, offset: int | None) -> str | None:
         if offset is None or not 0 < offset < len(self._strings):
@@ -229,14 +247,25 @@ class _Reader:
         raw = bytes(self._strings[offset : offset + _LONGEST_STRING]).partition(b"\0")[0]
         return raw.decode("utf-8", "backslashreplace")
 
-    def _tell_what_is_missing(self, metadata: Metadata | None, devices: tuple[Device, ...]) -> None:
+    def _note_what_is_missing(self, metadata: Metadata | None, devices: tuple[Device, ...]) -> None:
         if not self._elf.identity.known:
             self._note(f"ELF identity {self._elf.identity} is not one seen before; read as if it were")
         if self._elf.contents_end > len(self._elf.data) and not self._cut:
             self._cut += 1
             self._note(f"truncated: the file ends at {len(self._elf.data):#x}, before its last sections")
         if not devices:
-            self._note("no device table: nothing of threads can be told")
+            self._damage.append("no device table: nothing of threads can be told")
+        for device in devices:
+            claimed, have = device.row.sms, len(device.sms)
+            if claimed and not have:
+                self._damage.append(f"device {device.index} has {claimed} SMs and no row of them: it may have faulted")
+            elif have > claimed:
+                self._damage.append(f"device {device.index} has {claimed} SMs and {have} rows of them")
+        if self._branches[0] >= self._branches[1]:
+            self._damage.append(
+                "the sizes of the rows are not of one driver branch: some tables are not read as written"
+            )
+        self._damage += self._links.misplaced_tables()
         if metadata is None and devices:
             self._note("no metadata: written by a driver before r565, whose version is not known")
 
@@ -283,6 +312,6 @@ def _salvage(data: Buffer, error: UnreadableBinary) -> GpuCore:
             modules.append(Module(row=ModuleRow(0), code=code, relocated=code.relocated))
     found = f"{len(modules)} loaded module(s) were found by their headers" if modules else "nothing else can be read"
     return GpuCore(
-        identity=Identity(os_abi=head[7], abi_version=head[8]), truncated=True, metadata=None, devices=(),
-        stray_modules=tuple(modules), notes=(f"truncated: {error.what}; {found}",),
+        identity=Identity(os_abi=head[7], abi_version=head[8]), truncated=True, complete=False, metadata=None,
+        devices=(), stray_modules=tuple(modules), notes=(f"truncated: {error.what}; {found}",),
     )  # fmt: skip

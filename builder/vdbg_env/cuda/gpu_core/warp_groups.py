@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from vdbg_env.cuda.gpu_core.faults import Coordinates, coordinates, kernel_name, locate
-from vdbg_env.cuda.gpu_core.layout import GridRow, LaneRow, WarpRow
+from vdbg_env.cuda.gpu_core.layout import GridRow, LaneRow
 from vdbg_env.cuda.gpu_core.model import Cta, Device, GpuCore, Sm, Warp
-from vdbg_env.cuda.gpu_core.names import barrier_scope, thread_state
+from vdbg_env.cuda.gpu_core.names import EXITED, barrier_scope, thread_state
 from vdbg_env.cuda.lines.code_map import Location
 
 
@@ -24,6 +24,7 @@ class WarpGroup:
 
     device: Device
     pc: int
+    grid_id: int
     grid: GridRow | None
     kernel: str | None
     location: Location | None
@@ -66,8 +67,8 @@ def _of_device(core: GpuCore, device: Device) -> Iterator[WarpGroup]:
             kernels[grid_id] = kernel_name(core, device, grid)
         enclosing = location.kernel.name if location and location.kernel else None
         yield WarpGroup(
-            device=device, pc=pc, grid=grid, kernel=kernels[grid_id] or enclosing, location=location, state=state,
-            barrier=barrier, thread_states=tuple(tally.states.most_common()), warps=tally.warps,
+            device=device, pc=pc, grid_id=grid_id, grid=grid, kernel=kernels[grid_id] or enclosing, location=location,
+            state=state, barrier=barrier, thread_states=tuple(tally.states.most_common()), warps=tally.warps,
             threads=tally.threads, blocks=len(tally.blocks), first=tally.first,
         )  # fmt: skip
 
@@ -76,9 +77,9 @@ def _count(tallies: dict[_Key, _Tally], sm: Sm, cta: Cta, warp: Warp) -> None:
     row = warp.row
     barrier = barrier_scope(row.barrier_scope)
     here: dict[_Key, list[LaneRow]] = {}
-    for lane in warp.lanes:
+    for _, lane in warp.threads():
         if row.valid_lanes >> (lane.lane & 31) & 1:
-            state = _state(row, lane, barrier)
+            state = _state(warp, lane, barrier)
             here.setdefault((cta.row.grid_id, lane.virtual_pc, state, barrier), []).append(lane)
     for key, lanes in here.items():
         tally = tallies.get(key)
@@ -87,16 +88,22 @@ def _count(tallies: dict[_Key, _Tally], sm: Sm, cta: Cta, warp: Warp) -> None:
         tally.warps += 1
         tally.threads += len(lanes)
         tally.blocks.add((cta.row.grid_id, *cta.block))
-        tally.states.update(s for s in (thread_state(lane.thread_state) for lane in lanes) if s)
+        tally.states.update(s for s in (_thread_state(warp, lane) for lane in lanes) if s)
 
 
-def _state(row: WarpRow, lane: LaneRow, barrier: str | None) -> str:
-    active = row.active_lanes >> (lane.lane & 31) & 1
-    if row.error_pc_valid and active:
+def _state(warp: Warp, lane: LaneRow, barrier: str | None) -> str:
+    active = warp.is_active(lane)
+    if warp.row.error_pc_valid and active:
         return "faulted"
     if barrier and active:
         return f"waiting at a {barrier} barrier"
-    known = thread_state(lane.thread_state)
+    known = _thread_state(warp, lane)
     if known and known != "ready":
         return known
     return "running" if active else "diverged, waiting its turn"
+
+
+def _thread_state(warp: Warp, lane: LaneRow) -> str | None:
+    """Return the state of a thread; a lane that executes has not exited, whatever a table filled with zeros says."""
+    known = thread_state(lane.thread_state)
+    return None if known == EXITED and warp.is_active(lane) else known

@@ -126,6 +126,38 @@ class LineTable:
         others = dict.fromkeys(self._walk(unit, rows, i, function) for i in islice(contexts.values(), _MOST_SIBLINGS))
         return tuple(chain for chain in others if chain != own)[:8]
 
+    def contradictions(self, place: Place, section_size: int) -> tuple[str, ...]:
+        """Return what shows that the rows of a place are damaged, in words.
+
+        ptxas names each inlined function, and its rows end where the code does.
+        """
+        found = self._find(place)
+        if found is None:
+            return ()
+        unit, rows, row = found
+        doubts = []
+        if rows.end_address not in (None, section_size) and len(self._runs[place.section]) == 1:
+            doubts.append(f"the line table ends at {rows.end_address:#x} of code of {section_size:#x} bytes")
+        for _ in range(_DEEPEST_CHAIN):
+            name, context = rows.names[row], rows.contexts[row]
+            if not 1 <= rows.files[row] <= len(unit.files) or rows.lines[row] == 0:
+                doubts.append("the line table names a file that it does not list, or line 0")
+            if context > row:
+                doubts.append("the line table inlines code at a place further on")
+            if not 0 < context <= row:
+                break
+            if unit.name_base is not None and not self._is_name(name):
+                doubts.append("the line table has no sound name for an inlined function")
+            row = context - 1
+        return tuple(dict.fromkeys(doubts))
+
+    def _is_name(self, start: int) -> bool:
+        """Return whether a whole string is at an offset, and a mangled one is a name."""
+        if start >= len(self._strings) or (start and self._strings[start - 1]):
+            return False
+        raw = bytes(self._strings[start : start + _LONGEST_NAME]).partition(b"\0")[0]
+        return raw.isascii() and bool(raw) and not (raw.startswith(b"_Z") and demangle(raw.decode()) == raw.decode())
+
     def rows(self, section: int) -> Iterator[LineRow]:
         """Yield every row of a section in the order of the table."""
         for run in self._runs.get(section, ()):

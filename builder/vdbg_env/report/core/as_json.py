@@ -182,6 +182,7 @@ class Fault(Document, of=faults.Fault):
     ptx_line: int | None = field(lambda fault, _: fault.location and fault.location.ptx_line)
     threads: Threads = field(lambda fault, _: fault)
     cluster_target: Dim3 | None = field(lambda fault, _: fault.cluster_target or None)
+    doubts: list[str] = field(doc="Contradictions between launch, image and PC: with any, names or lines may be wrong.")
     registers: Registers = field(
         lambda fault, shown: shown.more.get(id(fault), ABSENT), may_be_absent=True, doc="With --registers."
     )
@@ -211,6 +212,7 @@ class Core(Document, of=decoded.DecodedCore):
     schema: Literal["vdbg-env/core/v1"]
     file: str
     truncated: bool = field("core.truncated")
+    complete: bool = field("core.complete", doc="Whether all rows were there and linked; else no fault proves nothing.")
     elf_identity: str = field(lambda reading, _: str(reading.core.identity))
     metadata: Metadata | None = field("core.metadata")
     devices: list[Device] = field("core.devices")
