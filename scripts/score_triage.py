@@ -39,6 +39,7 @@ FOLDS = 5
 # Rules that were written after the published logs had been seen; every other rule is older than that.
 WRITTEN_SINCE = frozenset(
     """
+    checkpoint-file cudnn-library killed-by-signal-9 launcher-stub uncaught-in-cpp xid-nvlink-fatal
     amdgpu-reset build-step-failed cancelled compiler-error compiler-killed config-file cuda-unknown-error
     cutlass-status disk-full engine-iteration-timeout engine-process-died error-in-finalizer error-line
     exception-of-another-end exception-that-names-the-gpu gpu-coredump-begun hip-exception hip-illegal-address

@@ -221,3 +221,53 @@ def test_a_compressed_log_that_holds_nothing_readable_is_bad_input(tmp_path: Pat
 )
 def test_only_a_runbook_that_is_at_hand_is_started(name: str | None, started: str | None) -> None:
     assert runbook_to_start(name, {"illegal-memory-access", "mine"}) == started
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        ("nccl-failure", "RuntimeError: NCCL Error 3: internal error"),
+        ("nccl-failure", "nccl.NcclError: NCCL_ERROR_UNHANDLED_CUDA_ERROR: unhandled cuda error"),
+        (
+            "triton-compile",
+            "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/t/main.c', '-O3', '-lcuda']' returned 1.",
+        ),
+        ("version-mismatch", "Could not load library libcudnn_cnn_infer.so.8. Error: libcuda.so: cannot open"),
+        ("model-load", "RuntimeError: PytorchStreamReader failed reading zip archive: no central directory"),
+        ("host-crash", "  traceback : Signal 11 (SIGSEGV) received by PID 4711"),
+        ("host-crash", "loading weights\nKilled"),
+        ("out-of-memory", "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        ("driver-problem", "[1.0] NVRM: Xid (PCI:0000:01:00 GPU-I:05): 95, pid=1, Uncontained: LTC TAG"),
+        ("driver-problem", "NVRM: Xid (PCI:0009:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x0)"),
+        ("unknown", "NVRM: Xid (PCI:0009:01:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x0)"),
+        ("unknown", "hello\nworld"),
+    ],
+)
+def test_wordings_that_others_published_are_known(failure: str, text: str) -> None:
+    assert triage(text + "\n").failure.name == failure
+
+
+def test_an_exception_that_names_the_gpu_in_new_words_is_less_sure_than_another() -> None:
+    assert triage("RuntimeError: CUDA is broken in a new way\n").confidence < triage("KeyError: 'x'\n").confidence
+
+
+def test_hardware_outranks_what_it_brought_about_whichever_was_written_first() -> None:
+    ecc = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    assert triage(IMA + ecc).failure.name == "driver-problem"
+    assert triage(ecc + IMA).failure.name == "driver-problem"
+
+
+def test_what_the_run_survived_is_no_root_unless_a_process_had_died() -> None:
+    broken = PREFIX + "triton.compiler.errors.CompilationError: at 3:1\n"
+    tokens = "INFO 11-03 23:14:09 [loggers.py:1] Avg generation throughput: 81.0 tokens/s, Running: 1 reqs\n"
+    assert triage(broken).failure.name == "triton-compile"
+    assert triage(broken + tokens).failure.name == "not-a-gpu-failure"
+    assert triage(broken + PREFIX + "EngineCore encountered a fatal error.\n" + tokens).failure.name == "triton-compile"
+
+
+def test_the_answer_is_the_same_when_progress_is_far_from_what_it_clears() -> None:
+    tokens = "INFO 11-03 23:14:09 [loggers.py:1] Avg generation throughput: 81.0 tokens/s, Running: 1 reqs\n"
+    text = (PREFIX + "ValueError: a request was too long\n" + NOISE * 20 + tokens + NOISE * 20).encode()
+    for chunk in (1 << 12, 1 << 20):
+        assert triage_bytes(text, chunk=chunk).failure.name == "not-a-gpu-failure"
+        assert triage_bytes(text, chunk=chunk).root_cause is None
