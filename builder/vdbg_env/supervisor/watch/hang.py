@@ -107,7 +107,7 @@ class HangWatch:
 
     @property
     def _last_line(self) -> str:
-        return f"; it prints: {self._waiting[-_LINE_SHOWN:].decode('utf-8', 'replace')}" if self._waiting else ""
+        return f"; it prints: {self._waiting[:_LINE_SHOWN].decode('utf-8', 'replace')}" if self._waiting else ""
 
     def next_deadline(self) -> float:
         """Return the monotonic time at which `verdict` should be asked again at the latest."""

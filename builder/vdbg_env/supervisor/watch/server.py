@@ -12,7 +12,7 @@ from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.phase import EndReason
 from vdbg_env.supervisor.watch.helpers import Helpers
 
-ALL_SENT, NEVER_READY, UNANSWERED = 0, 3, 4  # exit statuses of request_driver, which is a program of its own
+ALL_SENT, NEVER_READY, UNANSWERED = 0, 3, 4  # exit statuses of request_driver, which is a separate program
 
 
 class DrivenServer:
