@@ -1,4 +1,4 @@
-"""Reads YAML into plain values that remember where they stand, and tells every complaint with its line and a caret.
+"""Read YAML into plain values that remember their places, and reports every complaint with its line and a caret.
 
 libyaml gives the events (with positions, and some ten times faster than a pure Python reader); scalars are resolved
 here by the YAML 1.2 core schema, so `22:22`, `0644`, `yes` and `on` stay what the author wrote. Tags, aliases, merge
@@ -65,7 +65,7 @@ def read(text: bytes | str, name: str) -> YamlSource:
     """Parse one YAML document; raises BadDocument with every place that is wrong."""
     data = text.encode() if isinstance(text, str) else text
     if len(data) > MAX_BYTES:
-        raise BadInput(f"{name} is longer than {MAX_BYTES} bytes, the most that is read", cause="not a file of ours")
+        raise BadInput(f"{name} is longer than {MAX_BYTES} bytes, the most that is read", cause="not our file")
     try:
         decoded = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -105,11 +105,11 @@ _NO_KEY = object()
 
 @dataclass
 class _Open:
-    """A mapping or sequence whose end has not come yet."""
+    """A mapping or sequence whose end is not read yet."""
 
     path: Path
     value: dict[str, Value] | list[Value]
-    key: Any = _NO_KEY  # the key whose value comes next; None when that value is to be dropped
+    key: Any = _NO_KEY  # the key whose value is next; None when that value is to be dropped
 
 
 class _Reader:
@@ -173,7 +173,7 @@ class _Reader:
             if isinstance(top.value, list):
                 path = (*top.path, len(top.value))
                 top.value.append(value)
-            elif top.key is _NO_KEY:  # a mapping or sequence stands where a key should
+            elif top.key is _NO_KEY:  # a mapping or sequence is where a key should be
                 self._complain(event, "a key must be plain text")
                 top.key = None
             else:
@@ -285,7 +285,7 @@ def _fields_at(model: type[BaseModel], path: Path) -> set[str]:
 
 
 def _expand(schema: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    """Follow references and unions down to the object schemas they stand for."""
+    """Follow references and unions down to the object schemas that they refer to."""
     if "$ref" in schema:
         return _expand(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
     branches = [*schema.get("anyOf", []), *schema.get("oneOf", []), *schema.get("allOf", [])]
