@@ -16,6 +16,7 @@ from vdbg_env.cuda.binary.decompression import Compression
 from vdbg_env.cuda.binary.device_code import DeviceCode, find_device_code
 from vdbg_env.cuda.binary.elf import Buffer
 from vdbg_env.cuda.binary.fatbin import EntryKind
+from vdbg_env.cuda.binary.thin_cubin import thin
 from vdbg_env.cuda.lines.coverage import Cause, Coverage, FunctionCoverage, read_coverage
 
 
@@ -261,7 +262,8 @@ def judge(code: DeviceCode) -> Judgement:
     start = read_cubin_start(entry.payload_in_pieces()) if entry.compression is Compression.ZSTD else None
     if start is not None:
         return Judgement(code=code, cubin=start)
-    payload = entry.payload()
+    small = thin(entry.payload_in_pieces, entry.size) if entry.compression is Compression.ZSTD else None
+    payload = small or entry.payload()
     cubin = read_cubin(payload)
     judged = cubin.has_code and cubin.has_debug_line
     return Judgement(code=code, cubin=cubin, coverage=read_coverage(payload) if judged else None)

@@ -1,0 +1,62 @@
+"""A thinned cubin is judged as the whole one is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders.cubin import cubin
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.cubin import read_cubin
+from vdbg_env.cuda.binary.elf import Elf
+from vdbg_env.cuda.binary.thin_cubin import thin
+from vdbg_env.cuda.lines.coverage import read_coverage
+
+CUBINS = Path(__file__).parents[3] / "data" / "cubins"
+
+
+def thinned(data: bytes, step: int = 1000) -> bytes | None:
+    def pieces() -> Iterator[bytes]:
+        return (data[at : at + step] for at in range(0, len(data), step))
+
+    return thin(pieces, len(data))
+
+
+@pytest.mark.parametrize("data", [
+    *(path.read_bytes() for path in sorted(CUBINS.glob("*.cubin"))),
+    cubin("k", "l", lines=True), cubin("k", "l", lines=True, covered=["k"]), cubin("k", debug=True), cubin(),
+])  # fmt: skip
+@pytest.mark.parametrize("step", [7, 1000, 1 << 20])
+def test_a_thinned_cubin_gives_the_same_answers(data: bytes, step: int) -> None:
+    small = thinned(data, step)
+    assert small is not None
+    assert read_cubin(small) == read_cubin(data)
+    assert read_coverage(small) == read_coverage(data)
+
+
+def test_the_embedded_ptx_and_the_code_are_dropped() -> None:
+    data = (CUBINS / "inline_chain_sm90.cubin").read_bytes()
+    small = thinned(data)
+    assert small
+    assert b".version" not in small
+    assert Elf(small).contents_end < len(small) < len(data) * 0.75
+
+
+def test_another_layout_is_not_thinned() -> None:
+    assert thinned(b"\x7fELF" + bytes(80)) is None
+    assert thinned(b"short") is None
+
+
+@given(st.integers(0, 255), st.integers(0, 255), st.floats(0, 1))
+def test_any_damage_ends_in_an_answer_or_a_typed_error(first: int, second: int, where: float) -> None:
+    data = bytearray(cubin("k", "l", lines=True))
+    at = int(where * (len(data) - 2))
+    data[at : at + 2] = bytes([first, second])
+    try:
+        small = thinned(bytes(data))
+        if small:
+            read_coverage(small)
+    except UnreadableBinary:
+        pass
