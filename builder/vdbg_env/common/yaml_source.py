@@ -65,7 +65,7 @@ def read(text: bytes | str, name: str) -> YamlSource:
     """Parse one YAML document; raises BadDocument with every place that is wrong."""
     data = text.encode() if isinstance(text, str) else text
     if len(data) > MAX_BYTES:
-        raise BadInput(f"{name} is longer than {MAX_BYTES} bytes, the most that is read", cause="not our file")
+        raise BadInput(f"{name} is longer than {MAX_BYTES} bytes, the most that is read", cause="another kind of file")
     try:
         decoded = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
