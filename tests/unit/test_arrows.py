@@ -40,8 +40,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "machine",
     ),
     "record": (
-        "atomic_write", "redaction", "codec", "event_log", "run_directory", "run_files", "runs", "progress", "diff",
-        "dump_files",
+        "atomic_write", "redaction", "codec", "event_log", "run_directory", "run_files", "runs", "run_index",
+        "progress", "diff", "dump_files",
     ),
     "report": ("plain_text", "codec", "core", "lineinfo", "run"),
     "application": ("ports", "host", "knowledge", "analysis", "image", "run", "builtins", "session", "failure_pages"),

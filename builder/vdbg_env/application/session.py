@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from vdbg_env.image.container.run_settings import DumpVolume
 
 Notice = Callable[[str], None]
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,9 @@ def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
     folder = ports.host.folder(runs_home(ports.environment) / "sample") if recording else None
     if folder:
         request = with_sample_mounted(request, folder)
+    _LOG.info("runbook %s from %s", request.runbook, request.replay or request.resume or "its beginning")
     with closing(_place(request, library, ports, view.notice)) as place:
+        _LOG.info("steps run in %s", dict(place.in_words) or "this machine")
         if recording and folder:
             sample = with_sample(request, recording, place.programs, folder)
             request = sample.request

@@ -72,7 +72,10 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="vdbg-env")
-def group() -> None:
+@click.option(
+    "-v", "--verbose", count=True, help="Log what vdbg-env does, on stderr; -vv logs more. Or VDBG_LOG=debug."
+)
+def group(verbose: int) -> None:
     """From a crashed GPU kernel to its source line.
 
     \b
@@ -82,6 +85,23 @@ def group() -> None:
       vdbg-env runbook illegal-memory-access -- vllm serve MODEL
       vdbg-env core /dumps          exception, kernel, source line, inline chain
     """
+    _log(verbose, os.environ.get("VDBG_LOG", ""))
+
+
+def _log(verbose: int, wanted: str) -> None:
+    """Log to stderr from the level asked for; without -v and VDBG_LOG the logging module is not even imported."""
+    if not verbose and not wanted:
+        return
+    import logging
+
+    level = logging.getLevelNamesMapping().get(wanted.upper()) if wanted else None
+    if wanted and level is None:
+        raise click.UsageError(f"VDBG_LOG={wanted} is not a level: debug, info, warning or error")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(name)s: %(message)s", datefmt="%H:%M:%S"))
+    logger = logging.getLogger("vdbg_env")
+    logger.handlers = [handler]
+    logger.setLevel((logging.INFO, logging.DEBUG)[min(verbose, 2) - 1] if verbose else level or logging.INFO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

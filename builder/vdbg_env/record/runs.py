@@ -1,4 +1,4 @@
-"""The folder of all runs: where it is, and which runs are in it."""
+"""The folder of all runs: where it is, and one run in it by name."""
 
 from __future__ import annotations
 
@@ -27,11 +27,3 @@ def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
     close = nearest(name, known)
     hint = f" (did you mean {close!r}?)" if close else ""
     raise BadInput(f"no run {name!r} in {home}{hint}", next_step="vdbg-env runs list")
-
-
-def runs_under(home: Path) -> tuple[RunDirectory, ...]:
-    """Return the runs of a folder, the oldest first."""
-    if not home.is_dir():
-        return ()
-    found = (RunDirectory(path) for path in home.iterdir() if (path / "run.json").is_file())
-    return tuple(sorted(found, key=lambda run: (run.path / "run.json").stat().st_mtime))

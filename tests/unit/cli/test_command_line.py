@@ -78,3 +78,17 @@ def test_a_document_without_end_is_refused_before_it_fills_memory(
         ran = vdbg_env(*argv)
         assert ran.status == 2
         assert "is longer than" in ran.stderr
+
+
+def test_what_the_tool_does_is_logged_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VDBG_LOG", raising=False)
+    words = ("runbook", "illegal-memory-access", "--batch", "--run-dir")
+    line = "vdbg_env.application.session: runbook illegal-memory-access from"
+    assert line not in vdbg_env(*words, "quiet").stderr
+    assert line in vdbg_env("-v", *words, "one").stderr
+    monkeypatch.setenv("VDBG_LOG", "debug")
+    assert line in vdbg_env(*words, "two").stderr
+    monkeypatch.setenv("VDBG_LOG", "loud")
+    ran = vdbg_env(*words, "three")
+    assert ran.status == 2 and "VDBG_LOG=loud is not a level" in ran.stderr

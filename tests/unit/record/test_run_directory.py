@@ -7,7 +7,7 @@ import pytest
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.runs import runs_under
+from vdbg_env.record.run_index import INDEX, RunIndex
 
 
 def test_a_second_engine_is_refused_and_the_holder_is_named(tmp_path: Path) -> None:
@@ -85,5 +85,27 @@ def test_runs_are_listed_oldest_first(tmp_path: Path) -> None:
         run.write_head(RunHead(run=name, runbook="x"))
         os.utime(run.path / "run.json", (number, number))
     (tmp_path / "other").mkdir()
-    assert [run.path.name for run in runs_under(tmp_path)] == ["b", "a"]
-    assert runs_under(tmp_path / "missing") == ()
+    assert [name for name, _ in RunIndex(tmp_path).names()] == ["b", "a"]
+    assert list(RunIndex(tmp_path / "missing").names()) == []
+
+
+def test_the_index_counts_while_nothing_has_changed_and_can_be_lost(tmp_path: Path) -> None:
+    RunDirectory(tmp_path / "a").create()
+    RunDirectory(tmp_path / "a").write_head(RunHead(run="a", runbook="x"))
+
+    def known() -> object:
+        index = RunIndex(tmp_path)
+        ((name, stamp),) = index.names()
+        found = index.get(name, stamp)
+        if found is None:
+            index.put(name, stamp, {"run": name})
+            index.save()
+        return found
+
+    assert (known(), known()) == (None, {"run": "a"})
+    (tmp_path / "a" / "report.json").write_text("{}")
+    assert (known(), known()) == (None, {"run": "a"})
+    (tmp_path / INDEX).write_bytes(b"no database at all, " * 99)
+    assert (known(), known()) == (None, {"run": "a"})
+    (tmp_path / INDEX).unlink()
+    assert (known(), known()) == (None, {"run": "a"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 from vdbg_env.application.ports import Completed
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.supervisor.processes.signals import send_to_group
+
+_LOG = logging.getLogger(__name__)
 
 
 class Programs:
@@ -45,6 +48,7 @@ class Programs:
             if process.poll() is None:
                 send_to_group(process.pid, signal.SIGKILL)
                 process.communicate()
+        _LOG.debug("%s exited with %d", " ".join(argv), process.returncode)
         return Completed(
             argv=tuple(argv),
             code=process.returncode,

@@ -7,6 +7,7 @@ events alone (`record.progress`), live and after a resumption alike.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
@@ -37,6 +38,7 @@ from vdbg_env.runbook.state import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+_LOG = logging.getLogger(__name__)
 POLL_S = 0.25  # how long a signal or the total time limit may wait to be seen
 HOST = "localhost"
 _LOST = "attempt {number} was lost and has been repeated: {why}"
@@ -309,6 +311,7 @@ class _Run:
         self._report(event, apply(self._progress, event, self._order.start_branch))
 
     def _report(self, event: Event, progress: Progress) -> None:
+        _LOG.info("event %d: %s %s", event.seq, event.kind, event.data.get("step", ""))
         self._progress = progress
         self._context.listener(event, progress)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from vdbg_env.application.ports import CoreFiles, SourceText
 from vdbg_env.application.ports.this_host import ThisHost
@@ -22,12 +22,10 @@ from vdbg_env.record.redaction.redact_run import Redacted, redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import secret_values
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.runs import runs_home, runs_under
+from vdbg_env.record.run_index import RunIndex
+from vdbg_env.record.runs import runs_home
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Condition = Literal["running", "finished", "interrupted", "cut off"]
 
@@ -56,7 +54,7 @@ class RecordedRun:
     `found` is the finding to read first, as one line; None where nothing was found, or no report was written.
     """
 
-    directory: Path
+    directory: PurePath
     head: RunHead
     condition: Condition
     verdict: str | None
@@ -68,13 +66,31 @@ class RecordedRun:
 
 def list_runs(environment: Mapping[str, str]) -> tuple[tuple[RecordedRun, ...], tuple[BadInput, ...]]:
     """Return every run of the folder of all runs, the oldest first, and why other records cannot be read."""
+    home = runs_home(environment)
+    index = RunIndex(home)
     found, unreadable = [], []
-    for run in runs_under(runs_home(environment)):
+    for name, stamp in index.names():
+        known = index.get(name, stamp)
+        if known:
+            found.append(_from_index(known))
+            continue
         try:
-            found.append(recorded(run))
+            run = recorded(RunDirectory(home / name))
         except BadInput as error:
             unreadable.append(error)
+            continue
+        if run.condition == "finished":  # the others may change without a word in their files
+            index.put(name, stamp, {**asdict(run), "directory": str(run.directory)})
+        found.append(run)
+    index.save()
     return tuple(found), tuple(unreadable)
+
+
+def _from_index(known: Mapping[str, Any]) -> RecordedRun:
+    head = {**known["head"], "workload": tuple(known["head"]["workload"])}
+    steps = tuple(RecordedStep(**step) for step in known["steps"])
+    whole = {**known, "directory": PurePath(known["directory"]), "head": RunHead(**head), "steps": steps}
+    return RecordedRun(**whole)
 
 
 def recorded(run: RunDirectory) -> RecordedRun:

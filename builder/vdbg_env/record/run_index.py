@@ -1,0 +1,87 @@
+"""An index of finished runs, next to them: it can be deleted at any time, and is then made again from the records."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+INDEX = ".runs.sqlite"
+_FILES = ("run.json", "events.jsonl", "report.json")
+_SCHEMA = 1  # of the documents: one of another release is not read
+
+
+class RunIndex:
+    """What is known of the runs of a folder; it counts only while a run's files have not changed since."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._known: dict[str, tuple[str, str]] = {}
+        self._new: list[tuple[str, str, str]] = []
+        with suppress(sqlite3.Error):
+            self._known = self._read()
+
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of each run, the oldest first, and the stamp of its files."""
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self._home) as entries:
+            for entry in entries:
+                stamps = [_stamp(f"{entry.path}/{name}") for name in _FILES]
+                if stamps[0] is not None:
+                    found.append((stamps[0], entry.name, f"{_SCHEMA} {stamps}"))
+        return ((name, stamp) for _, name, stamp in sorted(found))
+
+    def get(self, name: str, stamp: str) -> Mapping[str, Any] | None:
+        """Return what was put in for a run, None where there is nothing or its files have changed."""
+        known = self._known.get(name)
+        if known is None or known[0] != stamp:
+            return None
+        document: Mapping[str, Any] = json.loads(known[1])
+        return document
+
+    def put(self, name: str, stamp: str, document: Mapping[str, Any]) -> None:
+        """Keep what is known of a run."""
+        self._new.append((name, stamp, json.dumps(document)))
+
+    def save(self) -> None:
+        """Write what was put in; a folder that cannot be written has no index."""
+        if not self._new:
+            return
+        try:
+            self._write()
+        except sqlite3.DatabaseError:
+            with suppress(OSError, sqlite3.Error):  # damaged, or another program's: made anew
+                (self._home / INDEX).unlink()
+                self._write()
+
+    def _read(self) -> dict[str, tuple[str, str]]:
+        path = self._home / INDEX
+        if not path.is_file():
+            return {}
+        connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro", uri=True)
+        try:
+            rows = connection.execute("SELECT name, stamp, document FROM runs")
+            return {name: (stamp, document) for name, stamp, document in rows}
+        finally:
+            connection.close()
+
+    def _write(self) -> None:
+        connection = sqlite3.connect(self._home / INDEX)
+        try:
+            with connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY, stamp TEXT, document TEXT)")
+                connection.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", self._new)
+        finally:
+            connection.close()
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        about = os.stat(path)  # noqa: PTH116 - of thirty thousand files
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
