@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from vdbg_env.record.redaction.redaction import Redactor
-from vdbg_env.supervisor.output.matching import LineMatcher, Matchers
+from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 from vdbg_env.supervisor.writing import write_whole
 
 LINE_KEPT = 8192  # bytes of an endless line that are searched again with what follows them
@@ -73,13 +73,16 @@ class LimitedFile:
 class Stream:
     """One output stream: bytes in, redacted bytes to the file and to the matchers."""
 
-    def __init__(self, name: str, file: LimitedFile, redactor: Redactor, matchers: Matchers) -> None:
+    def __init__(
+        self, name: str, file: LimitedFile, redactor: Redactor, matchers: Matchers, timer: SearchTimer
+    ) -> None:
         self.name = name
         self.file = file
         self.bytes = 0
         self.failure: OSError | None = None
         self._redactor = redactor.stream()
         self._matchers = matchers
+        self._timer = timer
         self._lines = 0
         self._offset = 0
         self._rest = b""  # the end of a line that had to be cut: a match may cross the cut
@@ -87,11 +90,15 @@ class Stream:
     def feed(self, data: bytes) -> list[LineMatcher]:
         """Take a chunk as it was read; returns the matchers that found something in it."""
         self.bytes += len(data)
-        return self._pass_on(self._redactor.feed(data))
+        with self._timer:  # what takes the redactor too long it withholds, as after any error
+            ready = self._timer.search(self._redactor.feed, data)
+        return self._pass_on(ready)
 
     def finish(self) -> list[LineMatcher]:
         """Take the end of the stream, close the file, and return the matchers that found something in the rest."""
-        matched = self._pass_on(self._redactor.finish())
+        with self._timer:
+            ready = self._timer.search(lambda _: self._redactor.finish(), b"")
+        matched = self._pass_on(ready)
         self._try(self.file.close)
         return matched
 

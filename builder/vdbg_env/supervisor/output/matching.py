@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from vdbg_env.record.redaction.needle_index import NeedleIndex
 from vdbg_env.supervisor.job import MatcherSpec
@@ -27,6 +27,9 @@ SHORT = 512
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 _FLAGS = re.compile(rb"^\(\?[aiLmsux]+\)")
+
+
+T = TypeVar("T")
 
 
 class TooSlow(Exception):
@@ -56,8 +59,8 @@ class SearchTimer:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._before)
 
-    def search(self, search: Callable[[bytes], re.Match[bytes] | None], line: bytes) -> re.Match[bytes] | None:
-        """Return what `search` finds in `line`; raises TooSlow."""
+    def search(self, search: Callable[[bytes], T], line: bytes) -> T:
+        """Return what `search` makes from `line`; raises TooSlow."""
         try:
             self._searches += 1
             self._searching = True

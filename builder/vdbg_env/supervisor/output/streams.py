@@ -32,7 +32,7 @@ class Streams:
         self._printed = printed
         self._selector = selectors.DefaultSelector()
         matchers = [LineMatcher(m) for m in job.matchers]
-        timer = SearchTimer(hurry)
+        self._timer = timer = SearchTimer(hurry)
         self._output, self._kernel = (
             Matchers([m for m in matchers if m.spec.source == source], timer) for source in ("output", "kernel-log")
         )
@@ -99,7 +99,7 @@ class Streams:
     def _open_stream(self, name: str, descriptor: int | None, matchers: Matchers) -> None:
         path = f"{self._job.directory}/{name}"
         file = LimitedFile(path, max(2, self._job.output_limit), self._job.output_keep)
-        self._streams[name] = Stream(name, file, self._redactor, matchers)
+        self._streams[name] = Stream(name, file, self._redactor, matchers, self._timer)
         if descriptor is not None:
             self._selector.register(descriptor, selectors.EVENT_READ, name)
 

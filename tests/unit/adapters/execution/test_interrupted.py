@@ -42,6 +42,17 @@ def test_nor_a_cancel(tmp_path: Path) -> None:
     assert time.monotonic() - began < patience(0.4 + 2.0)
 
 
+@pytest.mark.parametrize("bait", ["sk-", "api_key="])
+def test_output_that_takes_the_redactor_too_long_is_withheld(tmp_path: Path, bait: str) -> None:
+    code = f"import time\nprint({bait!r} * 80000, flush=True)\nprint('after', flush=True)\ntime.sleep(60)"
+    began = time.monotonic()
+    step = runner(tmp_path).start(python(code, timeout_s=1.5), (folder := place(tmp_path)))
+    seen = ended(step)
+    assert time.monotonic() - began < patience(1.5 + 0.4 + 2.0)
+    assert seen.ended.by is EndedBy.TIMEOUT
+    assert b"[redaction failed (TooSlow)" in (folder / "stdout").read_bytes()
+
+
 @pytest.mark.parametrize("when", ["cancelled while it is read", "cancelled before"])
 def test_a_core_of_many_gigabytes_holds_up_no_cancel(tmp_path: Path, when: str) -> None:
     rule = ArtifactRule(name="core", glob="core.*")
