@@ -32,14 +32,15 @@ def test_plain_docker_build_accepts_the_folder_of_the_sample(image: str, tmp_pat
         "render", "--profile", "sample", "--base", BASE, "--network", "host", "--image", image, str(folder)
     )
     assert rendered.status == 0, rendered.stderr
-    next_step = rendered.stderr.rpartition("next: ")[2].split()
-    assert next_step == ["docker", "build", "--network", "host", "--tag", image, str(folder)]
-    # The classic builder, because it is the one that every engine has and that takes the least.
-    built = subprocess.run(["env", "DOCKER_BUILDKIT=0", *next_step], capture_output=True, text=True, check=False)
+    build, _, verify = rendered.stderr.rpartition("next: ")[2].strip().partition(" && ")
+    assert build.split() == ["docker", "build", "--network", "host", "--tag", image, str(folder)]
+    # The classic builder: every engine has it, and it takes the fewest instructions.
+    built = subprocess.run(["env", "DOCKER_BUILDKIT=0", *build.split()], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
 
-    proof = vdbg_env("verify", image)
-    assert proof.status in {0, 3}, proof.stderr
+    assert verify.split()[0] == "vdbg-env"
+    proof = vdbg_env(*verify.split()[1:])
+    assert proof.status == 0, proof.stderr
     assert "full" in next(line for line in proof.stdout.splitlines() if "libsample.so" in line)
 
     started = subprocess.run(
