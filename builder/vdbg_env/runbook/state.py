@@ -165,7 +165,3 @@ class RunState:
     def findings(self) -> tuple[Finding, ...]:
         """All findings so far, in the order they were made."""
         return tuple(finding for record in self.trail for finding in record.findings)
-
-    def latest(self, step: str) -> StepRecord | None:
-        """Return the last visit of a step, or None when it was not visited."""
-        return next((record for record in reversed(self.trail) if record.step == step), None)

@@ -1,4 +1,4 @@
-"""What a whole run says, and the exit status that tells it to a shell or to `git bisect run`."""
+"""Conclude a run: its verdict, and the exit status for a shell or for `git bisect run`."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def bisect_status(verdict: Verdict, *, handed_over: bool = False) -> int:
     """Return the exit status for `git bisect run`: 1 for a bad revision, 0 for a good one, 125 to skip it.
 
     A revision that hangs or fails otherwise is skipped, and so is one whose failure was handed over to another
-    runbook: it says nothing about the bug that is looked for. An engine that fails leaves by an error of its own,
-    which the command line maps to 128 and more so that bisecting stops.
+    runbook: it says nothing about the bug that is looked for. An engine that fails raises an error,
+    which the command line maps to 128 and more: bisecting then stops.
     """
     if handed_over:
         return 125

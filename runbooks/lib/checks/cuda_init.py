@@ -8,7 +8,7 @@ def main() -> int:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        # 34 is what CUDA itself says of a driver that is a stub (cuda.h, CUDA_ERROR_STUB_LIBRARY).
+        # 34 is what CUDA itself reports for a driver that is a stub (cuda.h, CUDA_ERROR_STUB_LIBRARY).
         print(f"cuda-init: error 34: no driver library ({error})", flush=True)
         return 1
     status = driver.cuInit(0)

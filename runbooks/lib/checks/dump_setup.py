@@ -137,7 +137,7 @@ def driver_version() -> str | None:
 
 
 def nvidia_smi(what: str) -> list[str]:
-    """Return what nvidia-smi tells of each GPU; nothing where it is not here or does not answer."""
+    """Return what nvidia-smi reports of each GPU; nothing where it is not here or does not answer."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

@@ -1,4 +1,4 @@
-"""Loads every compiled part of vLLM in a process of its own, after PyTorch, and says which does not load, and why."""
+"""Load every compiled part of vLLM in a separate process, after PyTorch, and says which does not load, and why."""
 
 import importlib.util
 import pathlib

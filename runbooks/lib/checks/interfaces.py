@@ -108,7 +108,7 @@ def of_head(head: str, here: Mapping[str, str]) -> Iterator[str]:
 
 
 def speed(name: str) -> str:
-    """Return an interface's speed as the kernel tells it, in Mbit/s."""
+    """Return an interface's speed as the kernel reports it, in Mbit/s."""
     try:
         told = (pathlib.Path("/sys/class/net") / name / "speed").read_text().strip()
     except OSError:

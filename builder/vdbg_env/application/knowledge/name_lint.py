@@ -41,7 +41,7 @@ def _of_file(path: Path, vllm: str | None) -> Iterator[Complaint]:
 
 
 def _alike(flag: str, known: str | None) -> bool:
-    """Return whether a flag is a slip of the pen: what is less alike may be of a script, which has flags of its own."""
+    """Return whether a flag is a slip of the pen: what is less alike may be a flag of a script."""
     return known is not None and difflib.SequenceMatcher(None, flag, known).ratio() >= _ALIKE
 
 

@@ -58,7 +58,7 @@ def result_names(runbook: Runbook, step: Step) -> tuple[str, ...]:
 
 
 def _result_names(runbook: Runbook, step: Step) -> Names | None:
-    """Return the results as names; any is allowed after an unknown built-in, which is a complaint of its own."""
+    """Return the results as names; any is allowed after an unknown built-in, which has its own complaint."""
     if any(runbook.catalogue.find(builtin.name, builtin.version) is None for builtin in _builtins(step)):
         return None
     return dict.fromkeys(result_names(runbook, step))
@@ -205,7 +205,7 @@ def _record_names(runbook: Runbook, step: Step) -> Names:
 
 
 def _record(step: Step, trail: Sequence[StepRecord]) -> Data:
-    """Return what later steps see of a step; one not visited has an empty outcome, so that `!=` needs no `has`."""
+    """Return what later steps see of a step; one not visited has an empty outcome, and `!=` needs no `has`."""
     record = next((x for x in reversed(trail) if x.step == step.id), None)
     artifacts: dict[str, Data] = {}
     if isinstance(step, Run):

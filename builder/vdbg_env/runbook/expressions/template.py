@@ -66,7 +66,7 @@ def fill_text(text: str, names: Names, values: Mapping[str, Value]) -> str:
 
 
 def as_text(value: Data) -> str:
-    """Return a value as it stands in a command line: true and false in small letters, lists with blanks between."""
+    """Return a value as text in a command line: true and false in small letters, lists with blanks between."""
     match value:
         case None:
             return ""
@@ -122,7 +122,7 @@ def _pieces(text: str) -> Iterator[Piece]:
 
 
 def _end(text: str, start: int) -> int:
-    """Return where the closing braces stand: outside of quotes, and after the braces of CEL's own maps."""
+    """Return the place of the closing braces: outside of quotes, and after the braces of CEL's own maps."""
     depth, quote, at = 0, "", start
     while at < len(text):
         character = text[at]

@@ -69,7 +69,7 @@ def _unreached(runbook: Runbook, edges: _Edges, places: Places) -> Iterator[Comp
 def _circles(runbook: Runbook, edges: _Edges, places: Places) -> Iterator[Complaint]:
     """Complain about each way back that no person has to choose: without one, every path is shorter than the runbook.
 
-    Steps are walked depth first with a stack of our own; an edge to a step that is still open closes a circle.
+    Steps are visited depth first with an explicit stack; an edge to a step that is still open closes a circle.
     """
     forced = {step.id: _forced(step, leads) for step, leads in zip(runbook.steps, edges, strict=True)}
     state: dict[str, str] = {}
@@ -87,7 +87,7 @@ def _circles(runbook: Runbook, edges: _Edges, places: Places) -> Iterator[Compla
             elif state.get(target) == "open":
                 yield places.complaint(
                     path,
-                    f"leads back to {target!r}, so that the runbook may never end: only a choice of a person that is "
+                    f"leads back to {target!r}, and the runbook may never end: only a choice of a person that is "
                     "not the default may lead back (to run a step several times, use 'repeat')",
                 )
             elif target not in state:
@@ -96,7 +96,7 @@ def _circles(runbook: Runbook, edges: _Edges, places: Places) -> Iterator[Compla
 
 
 def _forced(step: Step, leads: Sequence[tuple[Path, Next]]) -> list[tuple[Path, str]]:
-    """Return the edges that are walked without a person's doing."""
+    """Return the edges that are taken without a person's choice."""
 
     def chosen(path: Path) -> bool:
         return isinstance(step, Manual) and path[-2:-1] == ("choices",) and path[-1] != step.question.default
@@ -118,6 +118,6 @@ def _edges(index: int, step: Step, places: Places) -> Iterator[tuple[Path, Next]
 
 
 def _written(path: Path, number: int, status: str, places: Places) -> Path:
-    """Return where an outcome's `next` stands: at the outcome itself, else in the step's own `next`."""
+    """Return where an outcome's `next` was written: at the outcome itself, else in the step's own `next`."""
     options = [(*path, "outcomes", number, status, "next"), (*path, "next", status), (*path, "next", "otherwise")]
     return next((option for option in options if places.written(option)), (*path, "next"))

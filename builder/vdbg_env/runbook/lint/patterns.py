@@ -106,10 +106,6 @@ class _Repeat:
     most: int | None
     offset: int
 
-    @property
-    def loops(self) -> bool:
-        return self.most is None or self.most > 1
-
 
 @dataclass(kw_only=True)
 class _Group:
@@ -230,7 +226,7 @@ def _all(node: _Node) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _After:
-    """What is to the right of a node: the characters that may come next, and what is scanned from there."""
+    """What is to the right of a node: the characters that may follow, and what is scanned from there."""
 
     follows: int = 0
     scans: _Scans = frozenset()

@@ -105,7 +105,7 @@ class _Judge:
     def _first_that_holds(self) -> Outcome:
         """Return the first outcome whose `when` holds; one that cannot be decided does not hold, and that is noted.
 
-        One that hands over to a runbook which has had its say is passed over: going round would tell nothing new.
+        One that hands over to a runbook which has had its say is passed over: another round would show nothing new.
         """
         for outcome in self.step.outcomes:
             if outcome.when is None:

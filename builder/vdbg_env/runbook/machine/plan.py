@@ -215,7 +215,7 @@ def as_text(plan: Plan) -> str:
 
 def _command_lines(plan: Plan) -> list[str]:
     """Return each command as given, with the variables that every step shares."""
-    lines = [f"  each start in a container of its own, of {plan.image}"] if plan.image else []
+    lines = [f"  each start in a separate container, of {plan.image}"] if plan.image else []
     for name, command in plan.runbook.commands.items():
         first = next((x.invocation for x in plan.steps if isinstance(x.step, Run) and x.step.command == name), None)
         if first:

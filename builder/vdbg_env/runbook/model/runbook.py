@@ -51,7 +51,7 @@ class Requires(Part):
 
 
 class Metadata(Part):
-    """What the file is called, what it is for, and the pages that its remedies come from."""
+    """What the file is called, what it is for, and the sources of its remedies."""
 
     name: Name
     title: Text

@@ -43,7 +43,7 @@ def formatted(source: YamlSource) -> str:
     if _comparable(read(text.encode(), source.name).value) != _comparable(source.value):
         raise VdbgError(
             f"{source.name} cannot be put in order without a change of what it says; nothing was written",
-            cause="a text over several lines, or a comment, is laid out in a way that is not understood",
+            cause="a text over several lines, or a comment, has a layout that is not understood",
             next_step="put its keys in order by hand",
         )
     return text

@@ -22,7 +22,7 @@ def without_flags(argv: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
 
     A flag goes as `--flag=value`, as `--flag` alone, and as `--flag value` when written `--flag VALUE` in the overlay:
     only its author knows whether a flag takes a value, and guessing would eat a positional argument.
-    A name that ends in a dot (`-cc.`) stands for the whole family of dotted flags.
+    A name that ends in a dot (`-cc.`) means the whole family of dotted flags.
     """
     with_value = {flag.split()[0] for flag in flags if len(flag.split()) > 1}
     alone = {flag.split()[0] for flag in flags}

@@ -77,7 +77,7 @@ def test_a_plan_says_that_steps_start_in_the_image_and_asks_no_engine(monkeypatc
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
     words = ("runbook", "driver-problem", "--image", "debug:1", "--plan")
     text = vdbg_env(*words, "--", "python3", "x.py").stdout
-    assert "in a container of its own, of debug:1" in text
+    assert "in a separate container, of debug:1" in text
     assert "/run/vdbg-env/runbooks/lib/checks/cuda_init.py" in text, "as containers see the shipped checks"
     document = json.loads(vdbg_env(*words, "--json", "--", "python3", "x.py").stdout)
     assert document["image"] == "debug:1"
