@@ -2,7 +2,8 @@
 
 Peers, in turn with ours in the same run: `cuobjdump -all -lelf` (the listing alone, which proves nothing), the same
 with `-xelf all` and a look at every extracted file's section headers (the proof people use), and reading the file.
-Without a LIBRARY, the newest torch and vllm wheels are fetched with pip into the temporary folder, and kept there.
+Without a LIBRARY, one with line info is built first (`line_library`), then the newest torch and vllm wheels are fetched
+with pip into the temporary folder, and kept there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.line_library import line_library, tool
 from benchmarks.paired import run_once
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.cuda.binary.cubin import read_cubin
@@ -50,9 +52,11 @@ def main(libraries: list[Path]) -> None:
     cuobjdump = Programs().which("cuobjdump")
     if cuobjdump is None:
         sys.exit("no cuobjdump here: pip install nvidia-cuda-cuobjdump, and put its bin folder on the PATH")
-    for library in libraries or list(published()):
+    for library in libraries or [line_library(), *published()]:
         warm(library, cuobjdump)
         cold(library)
+        if library == line_library():
+            same_depth(library, cuobjdump)
 
 
 def warm(library: Path, cuobjdump: str) -> None:
@@ -86,6 +90,15 @@ def extract_and_check(library: Path, cuobjdump: str) -> Timed:
             wall, memory = run_once([cuobjdump, "-all", "-xelf", "all", str(library)])
         check, _ = timed(lambda: [read_cubin(path.read_bytes()) for path in Path(folder).iterdir()])
         return wall + check, memory
+
+
+def same_depth(library: Path, cuobjdump: str) -> None:
+    """Time, once, what looks at the rows of each cubin with the vendor's tools: extraction, then `nvdisasm -g`."""
+    with tempfile.TemporaryDirectory(prefix="vdbg-bench-") as folder, contextlib.chdir(folder):
+        extracted, memory = run_once([cuobjdump, "-all", "-xelf", "all", str(library)])
+        listed = [run_once([tool("nvdisasm"), "-g", path]) for path in sorted(Path(folder).iterdir())]
+    wall, most = extracted + sum(seconds for seconds, _ in listed), max(memory, *(mib for _, mib in listed))
+    print(f"-xelf and nvdisasm -g of {len(listed)} cubins, which is of the same depth: {wall:.1f} s, {most:.0f} MiB")
 
 
 def cold(library: Path) -> None:

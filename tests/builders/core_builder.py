@@ -81,6 +81,7 @@ class WarpSpec:
     active: int = ALL_LANES
     broken: bool = False
     barrier_scope: int = 0
+    barrier_words: str | None = None
     thread_state: int = 1
     waiting_offset: int | None = None  # where the lanes that are not active stand; None = with the others
     registers: Mapping[int, int] = field(default_factory=dict)
@@ -298,6 +299,7 @@ class _Builder:
         row = {
             "id": number, "vmask": warp.valid, "amask": warp.active, "broken": int(warp.broken), "regs": 32,
             "smem": 1024, "cact": warp.active, "scope": warp.barrier_scope,
+            "info": self.elf.text(warp.barrier_words) if warp.barrier_words else 0,
         }  # fmt: skip
         if warp.error_offset is not None:
             row |= {"valid": 1, "pc": warp.outside or self._pc(device, block.launch, warp.error_offset)}

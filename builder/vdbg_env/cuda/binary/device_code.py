@@ -23,7 +23,7 @@ _PE_SECTIONS: Final = tuple(name[:8] for name in _SECTIONS)
 NO_SECTION: Final = "(no section)"
 # Tables of symbols, strings, relocations and hashes have a form that leaves no room for code.
 _TABLES: Final = frozenset({2, 3, 4, 5, 6, 9, 11, 0x6FFFFFF6, 0x6FFFFFFE, 0x6FFFFFFF})
-_ARCH_OPTION: Final = re.compile(rb"-arch[ =]sm_\d+([af])\b")
+_ARCH_OPTION: Final = re.compile(rb"-(?:arch|gpu-name)[ =]+sm_\d+([af])\b")
 
 
 @dataclass(frozen=True, kw_only=True)

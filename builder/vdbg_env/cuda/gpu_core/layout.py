@@ -197,7 +197,7 @@ class WarpRow(NamedTuple):
     convergence_exited_lanes: int | None = None
     convergence_collective_lanes: int | None = None
     barrier_scope: int | None = None  # r590
-    barrier_info: int | None = None
+    barrier_info: int | None = None  # an offset in `.strtab`
 
 
 class LaneRow(NamedTuple):

@@ -52,13 +52,17 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warp:
-    """A warp and its threads; `lane_table` is the number of the section that holds the lanes' rows, if any."""
+    """A warp and its threads; `lane_table` is the number of the section that holds the lanes' rows, if any.
+
+    `barrier_words` is what the driver says of the barrier that it waits at (r590).
+    """
 
     row: WarpRow
     lanes: tuple[LaneRow, ...]
     lane_table: int | None
     table: int
     index: int
+    barrier_words: str | None = None
 
     def threads(self) -> Iterator[tuple[int, LaneRow]]:
         """Yield the rows that hold a thread, with their index; rows of zeros only fill the table up."""

@@ -144,7 +144,10 @@ class _Reader:
             self._lane_rows += [(table, i) for i in range(len(lanes))]
         if len(tables) > 1:
             self._damage.append(f"{len(tables)} tables of lanes belong to one warp; the first of them was read")
-        return Warp(row=row, lanes=lanes, lane_table=table, table=warps.number, index=index)
+        words = self._string(row.barrier_info) or None
+        return Warp(
+            row=row, lanes=lanes, lane_table=table, table=warps.number, index=index, barrier_words=words
+        )  # fmt: skip
 
     def _modules(self, contexts: Section, context: int) -> tuple[Module, ...]:
         return tuple(

@@ -18,8 +18,8 @@ class WarpGroup:
     """Warps of one launch that stand at one instruction in one state.
 
     A warp whose lanes have diverged is counted once at each place it stands. `state` is the most telling word for it,
-    `barrier` what it waits for at a barrier (r590 and later), `thread_states` the convergence unit's states of the
-    threads (r575 and later) with their counts.
+    `barrier` what it waits for at a barrier, `barrier_words` what the driver says of that (r590 and later),
+    `thread_states` the convergence unit's states of the threads (r575 and later) with their counts.
     """
 
     device: Device
@@ -30,6 +30,7 @@ class WarpGroup:
     location: Location | None
     state: str
     barrier: str | None
+    barrier_words: str | None
     thread_states: tuple[tuple[str, int], ...]
     warps: int
     threads: int
@@ -46,7 +47,7 @@ class _Tally:
     states: Counter[str] = field(default_factory=Counter)
 
 
-_Key = tuple[int, int, str, str | None]
+_Key = tuple[int, int, str, str | None, str | None]
 
 
 def group_warps(core: GpuCore) -> tuple[WarpGroup, ...]:
@@ -60,7 +61,7 @@ def _of_device(core: GpuCore, device: Device) -> Iterator[WarpGroup]:
     for sm, cta, warp in device.warps():
         _count(tallies, sm, cta, warp)
     kernels: dict[int, str | None] = {}
-    for (grid_id, pc, state, barrier), tally in tallies.items():
+    for (grid_id, pc, state, barrier, words), tally in tallies.items():
         grid = device.grids_by_id.get(grid_id)
         location = locate(core, device, pc, grid)
         if grid_id not in kernels:
@@ -68,8 +69,8 @@ def _of_device(core: GpuCore, device: Device) -> Iterator[WarpGroup]:
         enclosing = location.kernel.name if location and location.kernel else None
         yield WarpGroup(
             device=device, pc=pc, grid_id=grid_id, grid=grid, kernel=kernels[grid_id] or enclosing, location=location,
-            state=state, barrier=barrier, thread_states=tuple(tally.states.most_common()), warps=tally.warps,
-            threads=tally.threads, blocks=len(tally.blocks), first=tally.first,
+            state=state, barrier=barrier, barrier_words=words, thread_states=tuple(tally.states.most_common()),
+            warps=tally.warps, threads=tally.threads, blocks=len(tally.blocks), first=tally.first,
         )  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def _count(tallies: dict[_Key, _Tally], sm: Sm, cta: Cta, warp: Warp) -> None:
     for _, lane in warp.threads():
         if row.valid_lanes >> (lane.lane & 31) & 1:
             state = _state(warp, lane, barrier)
-            here.setdefault((cta.row.grid_id, lane.virtual_pc, state, barrier), []).append(lane)
+            here.setdefault((cta.row.grid_id, lane.virtual_pc, state, barrier, warp.barrier_words), []).append(lane)
     for key, lanes in here.items():
         tally = tallies.get(key)
         if tally is None:

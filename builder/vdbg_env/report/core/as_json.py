@@ -201,6 +201,7 @@ class WarpGroup(Document, of=warp_groups.WarpGroup):
     blocks: int
     state: str
     barrier: str | None
+    barrier_words: str | None = field(doc="What the driver says of that barrier (r590 and later).")
     thread_states: dict[str, int] = field(lambda group, _: dict(group.thread_states))
     first: Coordinates
     chain: list[Frame] = field(lambda group, _: group.location.chain if group.location else ())

@@ -43,9 +43,10 @@ def test_a_bare_cubin_is_one_entry() -> None:
 
 @pytest.mark.parametrize(("option", "target"), [("sm_90a", "sm_90a"), ("sm_90f", "sm_90f"), ("sm_90", "sm_90")])
 def test_the_suffix_of_a_bare_cubin_comes_from_the_note_of_ptxas(option: str, target: str) -> None:
-    note = SectionSpec(name=".note.nv.tkinfo", data=f"ptxas\0-arch {option} -m 64 \0".encode())
-    (code,) = find_device_code(build_elf(ElfSpec(sections=[note])))
-    assert code.entry.target == target
+    for written in (f"-arch {option}", f"-arch={option}", f"--gpu-name={option}", f"--gpu-name {option}"):
+        note = SectionSpec(name=".note.nv.tkinfo", data=f"ptxas\0{written} -m 64 \0".encode())
+        (code,) = find_device_code(build_elf(ElfSpec(sections=[note])))
+        assert code.entry.target == target
 
 
 def test_members_of_a_static_library_are_named() -> None:

@@ -154,6 +154,13 @@ def test_active_lanes_with_state_0_have_not_exited() -> None:
     assert states == {"running": 16, "exited": 16}
 
 
+def test_the_driver_says_in_its_own_words_what_a_warp_waits_for() -> None:
+    waiting = WarpSpec(barrier_scope=3, barrier_words="barrier 1, 96 of 128 threads arrived")
+    device = DeviceSpec(modules=[sample_module()], blocks=[BlockSpec(warps=[waiting, WarpSpec(barrier_scope=3)])])
+    groups = group_warps(read_core(build_core(CoreSpec(devices=[device], branch="r590"))))
+    assert {group.barrier_words for group in groups} == {"barrier 1, 96 of 128 threads arrived", None}
+
+
 @pytest.mark.parametrize(
     ("code", "phrase", "constant"),
     [
