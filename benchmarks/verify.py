@@ -96,7 +96,7 @@ def same_depth(library: Path, cuobjdump: str) -> None:
     """Time, once, what looks at the rows of each cubin with the vendor's tools: extraction, then `nvdisasm -g`."""
     with tempfile.TemporaryDirectory(prefix="vdbg-bench-") as folder, contextlib.chdir(folder):
         extracted, memory = run_once([cuobjdump, "-all", "-xelf", "all", str(library)])
-        listed = [run_once([tool("nvdisasm"), "-g", path]) for path in sorted(Path(folder).iterdir())]
+        listed = [run_once([tool("nvdisasm"), "-g", str(path)]) for path in sorted(Path(folder).iterdir())]
     wall, most = extracted + sum(seconds for seconds, _ in listed), max(memory, *(mib for _, mib in listed))
     print(f"-xelf and nvdisasm -g of {len(listed)} cubins, which is of the same depth: {wall:.1f} s, {most:.0f} MiB")
 

@@ -2,7 +2,7 @@
 
 In a host ELF file, nvcc keeps final code in `.nv_fatbin` and relocatable code (`-rdc=true`) in `__nv_relfatbin`; a
 linked library may have both. All other bytes of a file are searched too (`embedded`). Not seen is code that is stored
-encrypted, in a compression of a library's own, or in a file of its own.
+encrypted, in a library's private compression, or in a separate file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARCH_OPTION: Final = re.compile(rb"-(?:arch|gpu-name)[ =]+sm_\d+([af])\b")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceCode:
-    """One entry of device code and, for a static library, the member it is in (else empty).
+    """One entry of device code, with the member of a static library that it is in (else empty).
 
     `section` is empty for code where nvcc puts it, else the name of the section in which it was found, or NO_SECTION.
     """

@@ -1,4 +1,4 @@
-"""All that is told of one GPU core dump: the value in the middle that every report of it is written from."""
+"""All that is reported of one GPU core dump: the value in the middle that every report of it is written from."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedCore:
-    """A core read to its end: nothing in here looks at the file's bytes any more.
+    """A core read to its end: nothing in here still looks at the file's bytes.
 
     `registers` are those of each fault's first thread, in the order of `faults`, where they were asked for and exist.
-    `loaded` names the kernels of modules that hang on no device: all that a core without its tables can tell.
+    `loaded` names the kernels of modules that hang on no device: all that is known of a core without its tables.
     `modified` is the file's time in seconds of the epoch, for cores that carry none themselves.
     """
 
@@ -49,7 +49,7 @@ class DecodedCore:
 
     @property
     def written(self) -> float:
-        """When the dump was written, in seconds of the epoch: by its own word, else by the file's time."""
+        """When the dump was written, in seconds of the epoch: by its metadata, else by the file's time."""
         metadata = self.core.metadata
         return float(metadata.row.timestamp) if metadata and metadata.row.timestamp else self.modified or 0.0
 
@@ -92,7 +92,7 @@ def _registers(data: Buffer, faults: tuple[Fault, ...]) -> tuple[Registers | Non
 
 
 def _doubts(core: GpuCore, faults: tuple[Fault, ...], groups: tuple[WarpGroup, ...]) -> tuple[str, ...]:
-    """Return what contradicts the names and chains shown; of where warps are, for the places shown first."""
+    """Return what contradicts the names and chains shown; where warps are, only the places shown first count."""
     found = [doubt for fault in faults for doubt in fault.doubts]
     for group in groups[:_GROUPS_CHECKED] if not faults else ():
         found += find_doubts(core, group.device, group.pc, group.grid, group.grid_id)

@@ -270,7 +270,7 @@ class Layout(Generic[RowT]):
         return self.sizes[0]
 
     def form(self, entry_size: int) -> struct.Struct:
-        """Return how a row of `entry_size` bytes is packed: the fields that fit, then bytes nobody has named yet."""
+        """Return how a row of `entry_size` bytes is packed: the fields that fit, then bytes without a known name."""
         return _form(self.fields.replace(" ", ""), entry_size)
 
     def rows(self, table: Buffer, entry_size: int) -> Iterator[RowT]:

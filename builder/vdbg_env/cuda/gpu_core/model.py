@@ -54,7 +54,7 @@ class Context:
 class Warp:
     """A warp and its threads; `lane_table` is the number of the section that holds the lanes' rows, if any.
 
-    `barrier_words` is what the driver says of the barrier that it waits at (r590).
+    `barrier_words` is the driver's message on the barrier that it waits at (r590).
     """
 
     row: WarpRow
@@ -88,7 +88,7 @@ class Cta:
 
 @dataclass(frozen=True, kw_only=True)
 class Sm:
-    """A streaming multiprocessor; `exception_string` is the driver's own words, where it wrote any (r580)."""
+    """A streaming multiprocessor; `exception_string` is the driver's message, where it wrote one (r580)."""
 
     row: SmRow
     ctas: tuple[Cta, ...]

@@ -30,7 +30,7 @@ _EMBEDDED: Final = re.compile(rb"\x7fELF\x02\x01.{12}" + re.escape(EM_CUDA.to_by
 
 
 def read_core(data: Buffer) -> GpuCore:
-    """Read a GPU core dump; what is cut off or damaged is told in its notes and leaves the rest readable.
+    """Read a GPU core dump; what is cut off or damaged is in its notes and leaves the rest readable.
 
     Raises UnreadableBinary when the bytes are not a GPU core at all, with what they are instead.
     """
@@ -303,7 +303,7 @@ def _refuse_what_is_no_core(data: Buffer) -> None:
 
 
 def _salvage(data: Buffer, error: UnreadableBinary) -> GpuCore:
-    """Return what a core tells whose section table is lost: the code that was loaded, found by its ELF headers."""
+    """Return what is left of a core whose section table is lost: the code that was loaded, found by its ELF headers."""
     head = bytes(data[:16])
     if len(data) < HEADER_SIZE or head[4:6] != b"\x02\x01":
         raise error

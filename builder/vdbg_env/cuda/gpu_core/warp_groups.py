@@ -18,7 +18,7 @@ class WarpGroup:
     """Warps of one launch that stand at one instruction in one state.
 
     A warp whose lanes have diverged is counted once at each place it stands. `state` is the most telling word for it,
-    `barrier` what it waits for at a barrier, `barrier_words` what the driver says of that (r590 and later),
+    `barrier` what it waits for at a barrier, `barrier_words` the driver's message on it (r590 and later),
     `thread_states` the convergence unit's states of the threads (r575 and later) with their counts.
     """
 

@@ -46,7 +46,7 @@ class Function:
 class Location:
     """What stands at one instruction; offsets are in bytes, `chain` is leaf first and empty without line info.
 
-    `kernel` is None for a device function in a section of its own (separate compilation), `function` the innermost
+    `kernel` is None for a device function in its own section (separate compilation), `function` the innermost
     function by symbol. `offset` counts from the kernel's start, from the function's where there is no kernel.
     `ptx_line` is the 1-based line of the PTX text inside the cubin. `siblings` are chains of the same function that
     end in the same leaf line: with any, the leaf is certain and its callers are the likeliest of several.
@@ -76,7 +76,7 @@ class CodeMap:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be read so far, in words; tables that nobody asked for yet are not opened for this."""
+        """What could not be read so far, in words; tables that were not asked for yet are not opened for this."""
         opened = [self.__dict__.get(name) for name in ("lines", "ptx_lines")]
         tables = [table for table in opened if isinstance(table, LineTable)]
         return (*self._notes, *dict.fromkeys(note for table in tables for note in table.notes))

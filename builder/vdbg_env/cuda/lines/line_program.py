@@ -101,7 +101,7 @@ class LineProgram:
 def read_units(section: Buffer) -> LineProgram:
     """Read every header of a line section and find its sequences, without decoding any row.
 
-    A unit that cannot be read is told in `notes`; the ones before it, and after it where its length is sound, stand.
+    A unit that cannot be read is in `notes`; the ones before it, and after it where its length is sound, stand.
     """
     units: list[Unit] = []
     notes: list[str] = []

@@ -3,7 +3,7 @@
 Read the table, not nvdisasm's listing: the listing shows a new chain only when the leaf's file or line changes, so
 where two call paths end in the same small inline function the second is shown under the first one's chain.
 ptxas itself does the same on a smaller scale: it writes no row where only the call path changes and both paths have
-been named before. `LineTable.siblings` tells when a chain may be such a neighbour's.
+been named before. `LineTable.siblings` shows when a chain may be such a neighbour's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LineTable:
     """The rows of one line section, decoded a sequence at a time when a place in it is first asked for.
 
     `place` says where an address operand points: it is given the operand's offset in the section and the value that
-    stands there. A sequence that points nowhere is left out and told in `notes`.
+    stands there. A sequence that points nowhere is left out, with a note in `notes`.
     """
 
     def __init__(self, section: Buffer, strings: Buffer, place: Callable[[int, int], Place | None]) -> None:

@@ -116,10 +116,10 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True)
 class Witness:
-    """What another reader says of the same file.
+    """The count of another reader of the same file.
 
     `listed` is its count of cubins, None when it gave none; `rc` its exit status. `reason` says what is behind a
-    disagreement, or why it was not asked; `explained` that it is a known fault of the witness and no doubt of ours.
+    disagreement, or why it was not asked; `explained` that it is a known fault of the witness, not ours.
     """
 
     tool: str

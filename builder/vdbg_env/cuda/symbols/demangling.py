@@ -10,7 +10,7 @@ from pydemumble import demangle as _pydemumble
 
 from vdbg_env.cuda.symbols.mangled_name import MangledName, is_padded, most_structure, take_apart
 
-# pydemumble recurses in C++ once per nested construct and has no limit of its own: 20,000 of them end the process.
+# pydemumble recurses in C++ once per nested construct and has no limit: 20,000 of them end the process.
 # Real names stay far below this, those of CUTLASS included, because most of their length is identifiers.
 _DEEPEST = 4_000
 _LONGEST_ARGUMENTS = 48
@@ -113,7 +113,7 @@ def _groups(name: str) -> list[tuple[int, int, str]]:
 def _without_parameters(name: str) -> str:
     """Cut the parameter list: the last outermost round bracket that is not part of the name itself."""
     for start, end, bracket in reversed(_groups(name)):
-        # "(anonymous namespace)::f" and "f()::'lambda'" go on after the bracket: those belong to the name.
+        # "(anonymous namespace)::f" and "f()::'lambda'" continue after the bracket: those belong to the name.
         if bracket == "(" and start and not name.startswith("::", end):
             return name[:start]
     return name

@@ -121,7 +121,7 @@ def most_structure(mangled: str) -> int:
 
 
 def _readings(mangled: str, token: re.Match[str]) -> list[int]:
-    """Return every place at which the name may go on after a token."""
+    """Return every place at which the name may continue after a token."""
     start, end = token.span()
     if not token["number"]:
         return [end]
