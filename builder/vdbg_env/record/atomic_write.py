@@ -1,4 +1,4 @@
-"""Files that take another's place, in folders where a workload may have written meanwhile."""
+"""Replace files in folders where a workload may be writing at the same time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import IO
 def replacement(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file that becomes `path` at the block's end, whole, durable and with its permissions; else it goes.
 
-    Until then it has a name nobody can foresee: under any other a workload may have put a link, and what is written
-    would land where that leads, on this machine and not in the workload's container.
+    Until then it has a name that cannot be foreseen: under any other a workload may have put a link, and what is
+    written would be where that leads, on this machine and not in the workload's container.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".new")
     try:

@@ -7,6 +7,8 @@ import signal
 
 def printable(text: str, *, keep: str = "") -> str:
     """Escape what would move a cursor, forge a line or turn text around; characters in `keep` stay."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -1,4 +1,4 @@
-"""Masks secrets in files that must keep their length: what a workload left behind, cores above all."""
+"""Mask secrets in files that must keep their length: what a workload left behind, cores above all."""
 
 from __future__ import annotations
 

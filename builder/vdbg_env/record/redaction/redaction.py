@@ -1,4 +1,4 @@
-"""Takes secrets out of everything before it reaches the disk: streams, argument lists, environments, documents, files.
+"""Take secrets out of everything before it reaches the disk: streams, argument lists, environments, documents, files.
 
 A stream is looked at in whole lines, so a secret cut by a chunk's border is seen whole; a line too long to hold goes
 out all but its last bytes. What cannot be redacted is withheld: an error here costs output, never a secret.
@@ -24,7 +24,7 @@ _OWN_ADDRESSES = {b"127.0.0.1", b"0.0.0.0", b"255.255.255.255"}
 class Pseudonyms(NamedTuple):
     """Consistent stand-ins for hosts and IP addresses; the same `key` gives the same name in every run and file.
 
-    The key must not lie beside the record: with it, all IPv4 addresses could be tried out.
+    The key must not be next to the record: with it, all IPv4 addresses could be tried out.
     """
 
     key: bytes
@@ -44,7 +44,7 @@ class Pseudonyms(NamedTuple):
         return found[0] if found[0] in _OWN_ADDRESSES else self._name(b"ip", found[0])
 
     def _name(self, kind: bytes, value: bytes) -> bytes:
-        import hmac  # not at start-up: few runs ask for pseudonyms, and it takes a tenth of the scribe's start
+        import hmac  # not at start-up: few runs ask for pseudonyms, and it takes a tenth of the supervisor's start
 
         return kind + b"-" + hmac.digest(self.key, kind + b":" + value.lower(), "sha256").hex()[:8].encode()
 
@@ -52,7 +52,7 @@ class Pseudonyms(NamedTuple):
 class Redactor:
     """Takes secrets out of values, and of any number of streams (`stream`).
 
-    `literals` are values told in advance (`secret_values`), `pseudonyms` asks for stand-ins for hosts and addresses.
+    `literals` are forms of known values (`secret_values`), `pseudonyms` replaces hosts and addresses.
     """
 
     def __init__(self, literals: tuple[bytes, ...] = (), pseudonyms: Pseudonyms | None = None) -> None:
