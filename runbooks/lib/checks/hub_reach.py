@@ -1,4 +1,4 @@
-"""Asks the Hugging Face hub for a model as vLLM would, and measures how fast its weights come.
+"""Asks the Hugging Face hub for a model as vLLM would, and measures how fast its weights arrive.
 
 By hand:  python3 hub_reach.py -- vllm serve ORG/MODEL
 """
@@ -69,10 +69,10 @@ def measure(url: str) -> bool:
         return False
     except OSError as error:
         if not size:
-            print(f"hub-reach: the weights do not come: {reason(error)} (proxy: {proxy(url)})", flush=True)
+            print(f"hub-reach: the weights do not arrive: {reason(error)} (proxy: {proxy(url)})", flush=True)
             return False
     took = max(time.monotonic() - begun, 1e-6)
-    print(f"hub-reach: weights come at {size / took / (1 << 20):.1f} MiB/s", flush=True)
+    print(f"hub-reach: weights arrive at {size / took / (1 << 20):.1f} MiB/s", flush=True)
     return size > 0
 
 
