@@ -121,7 +121,7 @@ def _for_git_bisect(argv: Sequence[str]) -> int:
     """
     try:
         status = _status(argv, failed=_OF_OUR_OWN)
-    except Exception:  # a bug of ours names no culprit either
+    except Exception:  # a bug in this program names no culprit either
         traceback.print_exc()
         return _OF_OUR_OWN
     return status

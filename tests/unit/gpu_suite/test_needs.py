@@ -44,7 +44,7 @@ def test_a_bare_python_gets_one_message_and_no_traceback(tmp_path: Path) -> None
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     said = done.stdout + done.stderr
     assert done.returncode == 4, said
-    assert "these packages are missing:\n    click>=8.1\n    pydantic>=2.7\n" in said
+    assert "these packages are missing:\n    click>=8.1\n    pydantic>=2.11\n" in said
     assert "Traceback" not in said
 
 

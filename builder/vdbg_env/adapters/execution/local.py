@@ -47,8 +47,8 @@ class LocalProcesses:
         if not has_ended(where) and not lock_file.was_started(str(where)):
             return None
         supervisor = lock_file.holder(str(where))
-        if supervisor and supervisor.state in "Tt":
-            send([supervisor], signal.SIGCONT)  # a stopped one would never end the step
+        if supervisor:
+            send([supervisor], signal.SIGCONT)  # a stopped one would never end the step; to any other it means nothing
         return LocalStep(invocation, where, job_for(invocation, where, self._settings), None)
 
 

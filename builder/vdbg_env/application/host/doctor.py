@@ -42,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorReport:
-    """All checks, in the order a person would mend them."""
+    """All checks, in the order a person would fix them."""
 
     checks: tuple[Check, ...]
 

@@ -22,7 +22,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class StaleSetting:
-    """One name that is set to no use, and `where`: in the command, in the environment, or in a step of the runbook."""
+    """One name whose setting has no effect, and `where`: in the command, the environment, or a step of the runbook."""
 
     where: str
     judged: Judgement
@@ -41,7 +41,7 @@ class StaleSetting:
 
     @property
     def finding(self) -> Finding:
-        """A warning: what is set to no use makes a step look tried."""
+        """A warning: a setting without effect makes a step look tried."""
         instead = self.judged.replaced_by
         return Finding(
             rule="stale-setting",

@@ -92,7 +92,7 @@ def plan_here(request: BuildRequest, library: ImageLibrary) -> BuildPlan:
 
 
 def user_profiles() -> Path:
-    """Return the folder of the user's own profiles: VDBG_IMAGES, else the platform's place for configuration."""
+    """Return the user's folder of profiles: VDBG_IMAGES, else the platform's place for configuration."""
     return Path(os.environ.get("VDBG_IMAGES") or platformdirs.user_config_path("vdbg-env") / "images")
 
 

@@ -32,7 +32,7 @@ _NVLINK_UNITS = {144: "SAW", 145: "RLW", 146: "TLW", 147: "TREX", 148: "NVLPW_CT
 # What Xid 154 says the GPU needs, with what to do about it.
 RECOVERY_ACTIONS = {
     "None": "the GPU needs no recovery",
-    "GPU Reset Required": "stop what uses the GPU, then nvidia-smi --gpu-reset -i GPU",
+    "GPU Reset Required": "stop what uses the GPU, then have an administrator reset it",
     "Node Reboot Required": "drain the node and reboot it",
     "Drain P2P": "stop the jobs that use this GPU's NVLink; the GPU can then be reset",
     "Drain and Reset": "let running work end, give the GPU no new work, then reset it",

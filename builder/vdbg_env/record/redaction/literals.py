@@ -57,10 +57,13 @@ def _indexed(prefixes: tuple[bytes, ...]) -> Callable[[bytes, bytes], Candidates
         lines = without_codes(data).translate(None, b"\r").split(b"\n")
         pairs = b"\n".join(map(bytes.__add__, lines, [*lines[1:], b""]))
         starts: list[int] | None = None
+        line = begin = seen = 0  # hits rise: each byte is counted once
         for at, number in index.hits(pairs):
             starts = starts or [0, *accumulate(map(len, lines))]
-            line = pairs.count(b"\n", 0, at)
-            yield starts[line] + at - (pairs.rfind(b"\n", 0, at) + 1), prefixes[number]
+            line += pairs.count(b"\n", seen, at)
+            begin = max(begin, pairs.rfind(b"\n", seen, at) + 1)
+            seen = at
+            yield starts[line] + at - begin, prefixes[number]
 
     return search
 

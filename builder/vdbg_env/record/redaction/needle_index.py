@@ -1,6 +1,6 @@
 """Finds many plain words in lines of output at once, fast where lines repeat: which is where output is huge.
 
-Python's `re` walks text at some 40 MB/s and one `bytes.find` at 1,500, but two dozen words need two dozen walks.
+Python's `re` searches text at some 40 MB/s and one `bytes.find` at 1,500, but two dozen words need two dozen walks.
 Gigabytes of output are ever the same few lines with other numbers in them, so each line is looked at once with its
 digits and case folded away, and what was found is remembered.
 """
@@ -17,7 +17,7 @@ PLAIN_FOLD = bytes.maketrans(_UPPER + b"123456789", _LOWER + b"000000000")
 
 
 def fold_also(letters: bytes) -> bytes:
-    """Return PLAIN_FOLD with these letters made one too, so that words that differ in them need one walk."""
+    """Return PLAIN_FOLD with these letters made one too, for words that differ in them to need one search."""
     return PLAIN_FOLD.translate(bytes.maketrans(letters, letters[:1] * len(letters)))
 
 

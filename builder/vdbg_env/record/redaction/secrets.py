@@ -73,13 +73,14 @@ RULES: tuple[SecretRule, ...] = (
     _rule(
         "json-web-token",
         "eyj",
-        _ALONE + r"(?P<secret>(?-i:eyJ)[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]*)?)",
+        _ALONE + r"(?P<secret>(?-i:eyJ)(?>[a-z0-9_-]{8,4096})\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]*)?)",
         strict=True,
     ),
     _rule(
         "private-key",
         "-----begin",
-        r"(?P<secret>-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:.{0,65536}?-----END [A-Z ]{0,30}PRIVATE KEY-----)?)",
+        r"(?P<secret>-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
+        r"(?:(?>(?:[^-]|-(?!----)){0,65536})-----END [A-Z ]{0,30}PRIVATE KEY-----)?)",
         strict=True,
     ),
     _rule("url-credentials", "://", r"://(?P<secret>(?!\*\*\*)[^\s/@\"'<>]{1,4096})@"),
@@ -156,12 +157,22 @@ class SecretFinder:
             spans = list(self._strict_spans(self._strict, data))
         else:
             spans = [Span(start, end, "known-value", start) for start, end in self.known.spans(data, before)]
-            spans += (span for at, number in self._index.hits(data) for span in self._rule_span(number, data, at))
+            spans += self._rule_spans(data)
         return _merged(spans) if spans else spans
+
+    def _rule_spans(self, data: bytes) -> Iterator[Span]:
+        """Yield what the rules find, in linear time: a hit within a rule's last match can only end where that ends."""
+        seen_to: dict[int, int] = {}
+        for at, number in self._index.hits(data):
+            if at >= seen_to.get(number, 0):
+                for span in self._rule_span(number, data, at):
+                    seen_to[number] = span.end
+                    yield span
 
     def _strict_spans(self, prefixes: Prefixes, data: bytes) -> Iterator[Span]:
         """Yield what is in binary data: known values and rules are searched for in one pass."""
         joined, places = whole(data), Places(data)
+        seen_to: dict[int, int] = {}  # as in `_rule_spans`
         for at, word in prefixes.find(data, joined):
             if word not in self._spelt:
                 start = places.of(at)
@@ -169,7 +180,10 @@ class SecretFinder:
                 continue
             lowered = joined[at : at + _LONGEST_NEEDLE].lower()
             for number, (_, needle) in enumerate(self._rules):
-                if lowered.startswith(needle) and any(self._rule_span(number, joined, at)):
+                if not lowered.startswith(needle) or at < seen_to.get(number, 0):
+                    continue
+                for span in self._rule_span(number, joined, at):
+                    seen_to[number] = span.end
                     yield from self._rule_span(number, data, places.of(at))
 
     def _rule_span(self, number: int, data: bytes, at: int) -> Iterator[Span]:

@@ -3,6 +3,7 @@
 import base64
 import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from vdbg_env.record.redaction import redaction
 from vdbg_env.record.redaction.masking import mask_file
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
-from vdbg_env.record.redaction.secrets import SecretFinder, as_literals, is_sensitive_name, secret_values
+from vdbg_env.record.redaction.secrets import SecretFinder, Span, as_literals, is_sensitive_name, secret_values
 
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"
 PEM = (
@@ -239,3 +240,27 @@ def test_a_binary_file_loses_only_what_is_surely_secret(tmp_path: Path) -> None:
     path.write_bytes(b"\x7fELF\0\0 a://b@c " + HF.encode() + b"\0known-literal\0")
     mask_file(path, (b"known-literal",))
     assert path.read_bytes() == b"\x7fELF\0\0 a://b@c " + b"*" * len(HF) + b"\0" + b"*" * 13 + b"\0"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("word", [b"sk-", b"xoxb-", b"nvapi-", b"github_pat_", b"AIza"])
+def test_a_secret_is_matched_once_however_often_its_prefix_is_in_it(
+    word: bytes, strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    match = SecretFinder._rule_span
+
+    def counted(self: SecretFinder, number: int, data: bytes, at: int) -> Iterator[Span]:
+        tried.append(at)
+        return match(self, number, data, at)
+
+    monkeypatch.setattr(SecretFinder, "_rule_span", counted)
+    found = SecretFinder(strict=strict).find(word * 1000)
+    assert [(span.start, span.end) for span in found] == [(0, 1000 * len(word))]
+    assert len(tried) <= 4
+
+
+def test_a_private_key_ends_at_its_own_end() -> None:
+    key = b"-----BEGIN RSA PRIVATE KEY-----\nMIIB-x\nabc\n-----END RSA PRIVATE KEY-----"
+    text = b"-----BEGIN RSA PRIVATE KEY-----\n" * 3 + key + b"\nafter"
+    assert [text[s.start : s.end] for s in SecretFinder().find(text)][-1] == key
