@@ -42,7 +42,7 @@ def test_nor_a_cancel(tmp_path: Path) -> None:
     assert time.monotonic() - began < patience(0.4 + 2.0)
 
 
-@pytest.mark.parametrize("bait", ["sk-", "api_key="])
+@pytest.mark.parametrize("bait", ["-eyJ"])  # a token's header that never ends: the one rule left that is slow
 def test_output_that_takes_the_redactor_too_long_is_withheld(tmp_path: Path, bait: str) -> None:
     code = f"import time\nprint({bait!r} * 80000, flush=True)\nprint('after', flush=True)\ntime.sleep(60)"
     began = time.monotonic()
