@@ -43,14 +43,14 @@ def test_a_mount_is_of_absolute_paths_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("here", "folder"),
     [
-        ("/work", "/code"),
-        ("/work/deep/er", "/code/deep/er"),
-        ("/workshop", None),
+        ("/job", "/code"),
+        ("/job/deep/er", "/code/deep/er"),
+        ("/jobshop", None),
         ("/", None),
     ],
 )
 def test_commands_start_where_the_current_folder_is_seen(here: str, folder: str | None) -> None:
-    assert start_folder((Mount(source="/work", target="/code"),), here) == folder
+    assert start_folder((Mount(source="/job", target="/code"),), here) == folder
 
 
 @pytest.mark.parametrize(
