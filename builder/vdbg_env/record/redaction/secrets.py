@@ -80,7 +80,9 @@ RULES: tuple[SecretRule, ...] = (
         "private-key",
         "-----begin",
         r"(?P<secret>-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
-        r"(?:(?>(?:[^-]|-(?!----)){0,65536})-----END [A-Z ]{0,30}PRIVATE KEY-----)?)",
+        # The text up to the key's end, or to the next key where this one was cut off; each byte is looked at once.
+        r"(?:(?>(?:[^-]|-(?!----(?:BEGIN|END) [A-Z ]{0,30}PRIVATE KEY-----)){0,65536})"
+        r"(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|(?=-----BEGIN )))?)",
         strict=True,
     ),
     _rule("url-credentials", "://", r"://(?P<secret>(?!\*\*\*)[^\s/@\"'<>]{1,4096})@"),

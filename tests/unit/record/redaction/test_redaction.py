@@ -264,3 +264,11 @@ def test_a_private_key_ends_at_its_own_end() -> None:
     key = b"-----BEGIN RSA PRIVATE KEY-----\nMIIB-x\nabc\n-----END RSA PRIVATE KEY-----"
     text = b"-----BEGIN RSA PRIVATE KEY-----\n" * 3 + key + b"\nafter"
     assert [text[s.start : s.end] for s in SecretFinder().find(text)][-1] == key
+
+
+def test_a_private_key_that_is_cut_off_before_the_next_one_is_masked_too() -> None:
+    text = b"-----BEGIN PRIVATE KEY-----\nMIIBcutoff\n" + PEM.encode() + b"----- a line of dashes\nafter\n"
+    left = text
+    for span in reversed(SecretFinder().find(text)):
+        left = left[: span.start] + left[span.end :]
+    assert left == b"\n----- a line of dashes\nafter\n"
