@@ -1,0 +1,1 @@
+"""Line tables apart from code: found by the instructions that they describe."""

@@ -1,0 +1,142 @@
+"""What makes two builds of a function the same code: its instructions, but for fields that are filled in later.
+
+`-lineinfo` changes no instruction, so the line table of one build is valid for the code of another with the same hash.
+Addresses that the linker or the driver fills in are left out of the hash by the relocations of the function's section.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.elf import Elf
+from vdbg_env.cuda.line_pack.patched_fields import PatchedField, patched_fields, without_fields
+from vdbg_env.cuda.lines.code_map import CodeMap, Function
+
+HASH_SIZE: Final = 16
+"""Bytes of a code hash: 128 bits, so that no two of 10 million functions share one by chance."""
+
+_PERSON: Final = b"vdbg-env code 1"
+_NOTE: Final = ".note.nv.tkinfo"
+_NOTE_HEADER: Final = struct.Struct("<III")
+_TOOL: Final = struct.Struct("<6I")  # version, object name, tool, its version, its build, its options
+_RELEASE: Final = re.compile(r"V(\d+\.\d+\.\d+)")
+_PRIVATE: Final = re.compile(r"(_GLOBAL__N__|_INTERNAL_|__nv_static_\d+__)([0-9a-f]{8})_(\d{1,3})_")
+_SUFFIX: Final = re.compile(r"_[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeIdentity:
+    """A function with code that is not inside another, and the hash of its instructions.
+
+    `fields` are those left out of the hash, with offsets from the function's start. `inner` are the functions that the
+    compiler put inside it; they are part of its instructions.
+    """
+
+    function: Function
+    hash: bytes
+    fields: tuple[PatchedField, ...]
+    inner: tuple[Function, ...]
+
+    @property
+    def stable_name(self) -> str:
+        """The mangled name without what nvcc makes of the path of the source."""
+        return stable_name(self.function.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompilerNote:
+    """What a tool noted of itself in a cubin: `ptxas` or `nvlink`, its release such as 13.0.88, and its options."""
+
+    tool: str
+    release: str
+    build: str
+    options: str
+
+
+def identify(code: CodeMap) -> Iterator[CodeIdentity]:
+    """Yield every outermost function of a cubin with its identity.
+
+    Raises UnreadableBinary when a section of code or of relocations is damaged.
+    """
+    fields_of = patched_fields(code.elf)
+    for outer, inner in _outermost(code.functions):
+        section = code.elf.sections[outer.section]
+        end = outer.start + outer.size
+        text = bytes(code.elf.contents(section)[outer.start : end])
+        if len(text) != outer.size:
+            raise UnreadableBinary(f"the code of {outer.name} ends behind its section", offset=section.offset)
+        fields = tuple(
+            field._replace(offset=field.offset - outer.start)
+            for field in fields_of.get(outer.section, ())
+            if outer.start <= field.offset < end
+        )
+        yield CodeIdentity(function=outer, hash=code_hash(text, fields), fields=fields, inner=inner)
+
+
+def code_hash(code: bytes, fields: tuple[PatchedField, ...] = ()) -> bytes:
+    """Return the hash of instructions, the fields left out; offsets count from the start of `code`."""
+    return blake2b(without_fields(code, fields) if fields else code, digest_size=HASH_SIZE, person=_PERSON).digest()
+
+
+def stable_name(name: str) -> str:
+    """Return a mangled name with zeros where nvcc puts a hash of the source's path into names of internal linkage."""
+    parts: list[str] = []
+    at = 0
+    while found := _PRIVATE.search(name, at):
+        file_end = found.end() + int(found[3])
+        suffix = _SUFFIX.match(name, file_end)
+        parts += name[at : found.start(2)], "0" * 8, name[found.end(2) : file_end if suffix else found.end()]
+        at = found.end()
+        if suffix:
+            parts.append("_" + "0" * 8)
+            at = suffix.end()
+    return "".join((*parts, name[at:]))
+
+
+def compiler_notes(elf: Elf) -> tuple[CompilerNote, ...]:
+    """Return what the tools noted of themselves, those of CUDA 13 and later; damaged notes are left out."""
+    found: list[CompilerNote] = []
+    for section in elf.sections_named(_NOTE):
+        found += _notes(bytes(elf.contents(section)))
+    return tuple(found)
+
+
+def _outermost(functions: tuple[Function, ...]) -> Iterator[tuple[Function, tuple[Function, ...]]]:
+    """Group functions, in the order of `CodeMap.functions`, by the one that encloses them."""
+    outer: Function | None = None
+    inner: list[Function] = []
+    for function in functions:
+        if outer and function.section == outer.section and function.start < outer.start + outer.size:
+            inner.append(function)
+            continue
+        if outer:
+            yield outer, tuple(inner)
+        outer, inner = function, []
+    if outer:
+        yield outer, tuple(inner)
+
+
+def _notes(data: bytes) -> Iterator[CompilerNote]:
+    at = 0
+    while at + _NOTE_HEADER.size <= len(data):
+        name_size, size, _kind = _NOTE_HEADER.unpack_from(data, at)
+        start = at + _NOTE_HEADER.size + -(-name_size // 4) * 4
+        at = start + -(-size // 4) * 4
+        described = data[start : start + size]
+        if len(described) != size or size <= _TOOL.size:
+            return
+        _, _, *offsets = _TOOL.unpack_from(described)
+        strings = described[_TOOL.size :]
+        tool, version, build, options = (_string(strings, offset) for offset in offsets)
+        release = _RELEASE.search(version)
+        yield CompilerNote(tool=tool, release=release[1] if release else version, build=build, options=options)
+
+
+def _string(strings: bytes, offset: int) -> str:
+    return strings[offset : max(strings.find(b"\0", offset), offset)].decode("utf-8", "backslashreplace").strip()
