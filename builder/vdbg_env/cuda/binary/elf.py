@@ -168,10 +168,8 @@ class Elf:
 
     def sections_of(self, types: frozenset[int]) -> tuple[Section, ...]:
         """Return the sections of some types and leave the others packed: a core has few tables among many registers."""
-        if self._stride != _SECTION.size or not self.section_count:
-            return tuple(section for section in self.sections if section.type in types)
-        kinds = self._headers.cast("I")[1 :: _SECTION.size // 4].tolist()
-        return tuple(self._header(index) for index, kind in enumerate(kinds) if kind in types)
+        wanted = map(types.__contains__, self.section_types)
+        return tuple(map(self._header, itertools.compress(itertools.count(), wanted)))
 
     @cached_property
     def section_types(self) -> list[int]:
@@ -180,23 +178,28 @@ class Elf:
             return [section.type for section in self.sections]
         return self._headers.cast("I")[1 :: _SECTION.size // 4].tolist()
 
-    def section_links(self, kind: int) -> list[tuple[int, int]]:
-        """Return `sh_link` and `sh_info` of every section of a type, in file order."""
+    def section_links(self, kind: int) -> list[int]:
+        """Return the parent of every section of a type, in file order: `sh_info` above the 32 bits of `sh_link`."""
+        wanted = map(kind.__eq__, self.section_types)
         if self._stride != _SECTION.size or not self.section_count:
-            return [(section.link, section.info) for section in self.sections if section.type == kind]
-        words, step = self._headers.cast("I"), _SECTION.size // 4
-        wanted = list(map(kind.__eq__, self.section_types))
-        return list(itertools.compress(zip(words[10::step].tolist(), words[11::step].tolist(), strict=True), wanted))
+            return [section.info << 32 | section.link for section in itertools.compress(self.sections, wanted)]
+        return list(itertools.compress(self._column(5), wanted))
 
-    @cached_property
-    def extents(self) -> list[tuple[int, int]]:
-        """Where each section's contents start and end, and the section table itself; sections without any left out."""
-        words, step = self._headers.cast("Q"), self._stride // 8
+    def extents(self) -> tuple[list[int], list[int]]:
+        """Return where contents start, and where they end, both in rising order; the section table counts as contents.
+
+        Sections without contents are left out.
+        """
         if self._stride != _SECTION.size or not self.section_count:
-            pairs = [(s.offset, s.size) for s in self.sections]
+            starts, sizes = [s.offset for s in self.sections], [s.size for s in self.sections]
         else:
-            pairs = list(zip(words[3::step].tolist(), words[4::step].tolist(), strict=True))
-        return [*((at, at + size) for at, size in pairs if size), (self._table, self.table_end)]
+            starts, sizes = self._column(3), self._column(4)
+        ends = itertools.compress(map(operator.add, starts, sizes), sizes)
+        return sorted([*itertools.compress(starts, sizes), self._table]), sorted([*ends, self.table_end])
+
+    def _column(self, number: int) -> list[int]:
+        """Return the eight bytes of that number of every section header."""
+        return self._headers.cast("Q")[number :: _SECTION.size // 8].tolist()
 
     @property
     def table_end(self) -> int:
@@ -208,10 +211,8 @@ class Elf:
         """Where the last section's contents end, in bytes; beyond the file's own end when it was cut short."""
         if self._stride != _SECTION.size or not self.section_count:
             return max((s.offset + s.size for s in self.sections if s.type != SHT_NOBITS), default=0)
-        words = self._headers.cast("Q")
-        kinds, step = self._headers.cast("I")[1 :: _SECTION.size // 4], _SECTION.size // 8
-        ends = map(operator.add, words[3::step].tolist(), words[4::step].tolist())
-        return max(itertools.compress(ends, map(SHT_NOBITS.__ne__, kinds.tolist())), default=0)
+        ends = map(operator.add, self._column(3), self._column(4))
+        return max(itertools.compress(ends, map(SHT_NOBITS.__ne__, self.section_types)), default=0)
 
     @property
     def _headers(self) -> memoryview:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
 
 from vdbg_env.cuda.gpu_core.doubts import find_doubts
@@ -28,6 +29,7 @@ class Scope(StrEnum):
 
 
 _ORDER: Final = tuple(Scope)
+_EXCEPTION: Final = attrgetter("exception")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +173,7 @@ def _without_error_pc(seen: list[_Sighting], row: SmRow) -> list[_Sighting]:
 def _of_warp(sm: Sm, cta: Cta, warp: Warp) -> Iterator[_Sighting]:
     row = warp.row
     faulting: dict[tuple[int, int], list[tuple[int, LaneRow]]] = {}
-    for index, lane in warp.threads():
+    for index, lane in warp.threads() if any(map(_EXCEPTION, warp.lanes)) else ():
         if lane.exception:
             pc = row.error_pc if row.error_pc_valid else lane.virtual_pc
             faulting.setdefault((lane.exception, pc), []).append((index, lane))
@@ -183,13 +185,15 @@ def _of_warp(sm: Sm, cta: Cta, warp: Warp) -> Iterator[_Sighting]:
         )  # fmt: skip
     if faulting:
         return
+    if not (row.error_pc_valid or row.broken):
+        return
     active = tuple((index, lane) for index, lane in warp.threads() if warp.is_active(lane))
     if row.error_pc_valid:
         yield _Sighting(
             exception=sm.row.exception or 0, scope=Scope.WARP, pc=row.error_pc, precise=True, grid_id=grid,
             sm=sm, cta=cta, warp=warp, lanes=active,
         )  # fmt: skip
-    elif row.broken:
+    else:
         # There is no exception number for a trap: "broken" without any other mark is all the hardware has.
         stopped = active[0][1].virtual_pc if active else None
         yield _Sighting(

@@ -68,13 +68,10 @@ class _Reader:
         self._notes: list[str] = []
         self._damage: list[str] = []
         self._cut = 0
-        self._branches = (
-            0,
-            1 << 16,
-        )  # the driver branches, first and one past the last, that write rows of all sizes seen
+        self._branches = (0, 1 << 16)  # the driver branches, first and one past the last, that write all sizes seen
         self._table_bytes = 0
-        self._lane_rows: list[tuple[int, int]] = []
-        self._warp_rows: list[tuple[int, int]] = []
+        self._lane_rows: dict[int, int] = {}  # how many rows of each table were read
+        self._warp_rows: dict[int, int] = {}
         self._strings = self._string_table()
 
     def core(self) -> GpuCore:
@@ -139,15 +136,13 @@ class _Reader:
         tables = self._below(SectionType.LANES, warps, index)
         lanes = tuple(self._rows(layout.LANE, tables[0])) if tables else ()
         table = tables[0].number if tables else None
-        self._warp_rows.append((warps.number, index))
+        self._warp_rows[warps.number] = index + 1
         if table is not None:
-            self._lane_rows += [(table, i) for i in range(len(lanes))]
+            self._lane_rows[table] = len(lanes)
         if len(tables) > 1:
             self._damage.append(f"{len(tables)} tables of lanes belong to one warp; the first of them was read")
         words = self._string(row.barrier_info) or None
-        return Warp(
-            row=row, lanes=lanes, lane_table=table, table=warps.number, index=index, barrier_words=words
-        )  # fmt: skip
+        return Warp(row=row, lanes=lanes, lane_table=table, table=warps.number, index=index, barrier_words=words)
 
     def _modules(self, contexts: Section, context: int) -> tuple[Module, ...]:
         return tuple(

@@ -8,8 +8,9 @@ stays unread is accounted for: a core whose rows were lost must not read as one 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,18 +77,19 @@ class SectionLinks:
         except UnreadableBinary:
             return f"section {section.number}"
 
-    def account(self, lanes: Iterable[tuple[int, int]], warps: Iterable[tuple[int, int]]) -> tuple[UnusedSections, ...]:
-        """Name what was left unread; `lanes` and `warps` are the rows that were read, as table and row number."""
+    def account(self, lanes: Mapping[int, int], warps: Mapping[int, int]) -> tuple[UnusedSections, ...]:
+        """Name what was left unread; `lanes` and `warps` are how many rows of each table were read, by its number."""
         for kind in (SectionType.DEVICES, *PARENTS):
             for section in self.by_type.get(kind, ()):
                 if section.number not in self.used and kind is not SectionType.IMAGE and section.size:
                     self.damage.append(f"{self.name(section)} belongs to no row of the table above it; it was left out")
-        owners = {True: set(lanes), False: set(warps)}
+        owners = {True: _links_to(lanes), False: _links_to(warps)}
         kinds: Counter[int] = Counter(self._elf.section_types)
         for kind, of_lane in LEAVES.items():
             links = self._elf.section_links(kind) if kinds.get(kind) else []
-            stray = sum(link not in owners[of_lane] for link in links)
-            if stray:
+            unknown = set(links) - owners[of_lane]
+            if unknown:
+                stray = sum(map(unknown.__contains__, links))
                 whose = "thread" if of_lane else "warp"
                 self.damage.append(
                     f"{stray} of {len(links)} sections of {kind.words} belong to no {whose} that was read"
@@ -97,13 +99,14 @@ class SectionLinks:
     def misplaced_tables(self) -> list[str]:
         """Return, in words, which tables of devices and SMs overlap other sections or end before their rows do."""
         found = []
-        extents = self._elf.extents
+        starts, ends = self._elf.extents()
         for kind in (SectionType.DEVICES, SectionType.SMS):
             for section in self.by_type.get(kind, ()):
                 start, end = section.offset, section.offset + section.size
-                if sum(at < end and start < to for at, to in extents) > 1:
+                before = bisect_left(starts, end)
+                if before - bisect_right(ends, start) > 1:
                     found.append(f"{self.name(section)} overlaps another section")
-                follows = min((at for at, _ in extents if at >= end), default=end)
+                follows = starts[before] if before < len(starts) else end
                 if section.entry_size and any(self._elf.data[end : min(follows, end + section.entry_size)]):
                     found.append(f"{self.name(section)}: more rows follow its end; they were not read")
         return found
@@ -172,3 +175,11 @@ class SectionLinks:
         for section in found:
             self.damage.append(f"{self.name(section)} is of type {section.type:#x}; read as what its name says")
         return [section._replace(type=kind) for section in found]
+
+
+def _links_to(tables: Mapping[int, int]) -> set[int]:
+    """Return every link that names one of the first rows of a table, as `Elf.section_links` gives them."""
+    found: set[int] = set()
+    for table, rows in tables.items():
+        found.update(range(table, table + (rows << 32), 1 << 32))
+    return found

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from vdbg_env.cuda.gpu_core.faults import Coordinates, coordinates, kernel_name, locate
-from vdbg_env.cuda.gpu_core.layout import GridRow, LaneRow
-from vdbg_env.cuda.gpu_core.model import Cta, Device, GpuCore, Sm, Warp
+from vdbg_env.cuda.gpu_core.layout import GridRow, LaneRow, WarpRow
+from vdbg_env.cuda.gpu_core.model import Cta, Device, Dim3, GpuCore, Sm, Warp
 from vdbg_env.cuda.gpu_core.names import EXITED, barrier_scope, thread_state
 from vdbg_env.cuda.lines.code_map import Location
 
@@ -43,7 +43,7 @@ class _Tally:
     first: Coordinates
     warps: int = 0
     threads: int = 0
-    blocks: set[tuple[int, ...]] = field(default_factory=set)
+    blocks: set[Dim3] = field(default_factory=set)
     states: Counter[str] = field(default_factory=Counter)
 
 
@@ -75,36 +75,45 @@ def _of_device(core: GpuCore, device: Device) -> Iterator[WarpGroup]:
 
 
 def _count(tallies: dict[_Key, _Tally], sm: Sm, cta: Cta, warp: Warp) -> None:
-    row = warp.row
-    barrier = barrier_scope(row.barrier_scope)
-    here: dict[_Key, list[LaneRow]] = {}
-    for _, lane in warp.threads():
-        if row.valid_lanes >> (lane.lane & 31) & 1:
-            state = _state(warp, lane, barrier)
-            here.setdefault((cta.row.grid_id, lane.virtual_pc, state, barrier, warp.barrier_words), []).append(lane)
-    for key, lanes in here.items():
+    barrier = barrier_scope(warp.row.barrier_scope)
+    counted: set[_Key] = set()
+    for (pc, active, number), lanes in _alike(warp).items():
+        known = _thread_state(number, active)
+        state = _state(warp.row, active, known, barrier)
+        key = (cta.row.grid_id, pc, state, barrier, warp.barrier_words)
         tally = tallies.get(key)
         if tally is None:
             tally = tallies[key] = _Tally(first=coordinates(sm, cta, warp, lanes[0]))
-        tally.warps += 1
+        tally.warps += key not in counted
+        counted.add(key)
         tally.threads += len(lanes)
-        tally.blocks.add((cta.row.grid_id, *cta.block))
-        tally.states.update(s for s in (_thread_state(warp, lane) for lane in lanes) if s)
+        tally.blocks.add(cta.block)
+        if known:
+            tally.states[known] += len(lanes)
 
 
-def _state(warp: Warp, lane: LaneRow, barrier: str | None) -> str:
-    active = warp.is_active(lane)
-    if warp.row.error_pc_valid and active:
+def _alike(warp: Warp) -> dict[tuple[int, bool, int | None], list[LaneRow]]:
+    """Return the valid lanes by PC, by whether they are active, and by thread state: few kinds among many lanes."""
+    valid, executing = warp.row.valid_lanes, warp.row.active_lanes
+    found: dict[tuple[int, bool, int | None], list[LaneRow]] = {}
+    for lane in warp.lanes:
+        pc, bit = lane[0], 1 << (lane[2] & 31)
+        if valid & bit and (pc or any(lane)):
+            found.setdefault((pc, executing & bit != 0, lane[10]), []).append(lane)
+    return found
+
+
+def _state(row: WarpRow, active: bool, known: str | None, barrier: str | None) -> str:
+    if row.error_pc_valid and active:
         return "faulted"
     if barrier and active:
         return f"waiting at a {barrier} barrier"
-    known = _thread_state(warp, lane)
     if known and known != "ready":
         return known
     return "running" if active else "diverged, waiting its turn"
 
 
-def _thread_state(warp: Warp, lane: LaneRow) -> str | None:
-    """Return the state of a thread; a lane that executes has not exited, whatever a table filled with zeros says."""
-    known = thread_state(lane.thread_state)
-    return None if known == EXITED and warp.is_active(lane) else known
+def _thread_state(number: int | None, active: bool) -> str | None:
+    """Return the state of threads; a lane that executes has not exited, whatever a table filled with zeros says."""
+    known = thread_state(number)
+    return None if known == EXITED and active else known
