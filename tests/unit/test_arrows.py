@@ -41,15 +41,15 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
     "record": (
         "atomic_write", "redaction", "codec", "event_log", "run_directory", "run_files", "runs", "run_index",
-        "progress", "diff", "dump_files",
+        "progress", "diff", "dump_files", "recorded_requests",
     ),
-    "report": ("plain_text", "codec", "core", "lineinfo", "run"),
+    "report": ("plain_text", "codec", "core", "lineinfo", "dumps", "run"),
     "application": ("ports", "host", "knowledge", "analysis", "image", "run", "builtins", "session", "failure_pages"),
     "supervisor": (
         "writing", "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
         "__main__",
     ),
-    "adapters": ("files", "docker", "builders", "host", "execution", "places"),
+    "adapters": ("files", "capture", "docker", "builders", "host", "execution", "places"),
     "cli": ("composition", "options", "display", "image", "runbook", "crash", "container"),
 }  # fmt: skip
 

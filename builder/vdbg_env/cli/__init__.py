@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("container", "Check whether this machine is able, and say what to type where it is not."),
     "dumps": ("crash", "List, remove and carry away what crashes left."),
     "verify": ("image", "Prove that every cubin with code carries line info."),
+    "capture": ("runbook", "Record the requests that a server gets, to replay them."),
     "triage": ("runbook", "Name the failure a log tells of, and the line that says so."),
     "core": ("crash", "Read GPU core dumps: exception, kernel, thread, source line, inline chain."),
     "locate": ("crash", "Find the source line and inline chain of an address."),

@@ -10,7 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vdbg_env.common.errors import HostNotAble
+
 if TYPE_CHECKING:
+    from vdbg_env.adapters.capture.proxy import CaptureProxy
+    from vdbg_env.application.host.capture import CaptureSettings
     from vdbg_env.application.ports import (
         BinarySource,
         BuilderName,
@@ -150,6 +154,17 @@ def runbook_library(files: Sequence[Path] = ()) -> RunbookLibrary:
     from vdbg_env.application.run.library import RunbookLibrary
 
     return RunbookLibrary(RunbookFilesOnDisk(files), catalogue)
+
+
+def capture_proxy(settings: CaptureSettings) -> CaptureProxy:
+    try:
+        from vdbg_env.adapters.capture.proxy import CaptureProxy
+    except ModuleNotFoundError as error:
+        raise HostNotAble(
+            f"capture needs {error.name}, which is not installed", next_step="pip install 'vdbg-env[capture]'"
+        ) from error
+
+    return CaptureProxy(settings)
 
 
 def step_places() -> StepPlaces:

@@ -10,7 +10,7 @@ import click
 from vdbg_env.application.host.trigger_dumps import DumpReport, DumpRequest, DumpStatus, dump
 from vdbg_env.cli import composition
 from vdbg_env.cuda.arming import arming, as_env_file, as_exports
-from vdbg_env.report import triggered_dumps
+from vdbg_env.report.dumps import triggered
 
 
 @click.command("dump")
@@ -56,7 +56,7 @@ def command(
         raise click.UsageError("Missing argument 'PID' (or --arm).")
     request = DumpRequest(pid=pid, timeout_s=0 if no_wait else timeout)
     report = dump(request, pipes=composition.core_pipes(), clock=composition.clock())
-    click.echo(triggered_dumps.as_json(report) if as_json else triggered_dumps.as_text(report), nl=False)
+    click.echo(triggered.as_json(report) if as_json else triggered.as_text(report), nl=False)
     return exit_status(report)
 
 

@@ -16,7 +16,7 @@ from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import parse_dumps, parse_size
 from vdbg_env.record.dump_files import Retention
-from vdbg_env.report import stored_dumps as report
+from vdbg_env.report.dumps import stored as report
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

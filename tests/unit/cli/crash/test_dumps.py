@@ -13,7 +13,7 @@ from tests.support.golden import assert_golden
 from vdbg_env.adapters.files.dumps.folder import MARKER
 from vdbg_env.application.host.stored_dumps import DumpList, Export, Prune
 from vdbg_env.record.dump_files import Dump, Exported, Removal
-from vdbg_env.report import stored_dumps as report
+from vdbg_env.report.dumps import stored as report
 
 DAY = 86400.0
 NOW = 1_795_250_000.0

@@ -9,21 +9,23 @@ import jsonschema
 import pytest
 
 from tests.support.golden import assert_golden
-from vdbg_env.report import build_result, doctor, stored_dumps, triage, triggered_dumps
+from vdbg_env.report import build_result, capture, doctor, triage
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.codec.json_schema import json_schema
 from vdbg_env.report.core import as_json as core
 from vdbg_env.report.core import location
+from vdbg_env.report.dumps import stored, triggered
 from vdbg_env.report.lineinfo import as_json as verify
 from vdbg_env.report.run import as_json as run
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "build-v1": (build_result.Built,),
+    "capture-v1": (capture.Captured,),
     "core-v1": (core.Core, core.Cores),
     "doctor-v1": (doctor.DoctorDocument,),
-    "dump-v1": (triggered_dumps.Triggered,),
-    "dumps-v1": (stored_dumps.ListDocument, stored_dumps.PruneDocument, stored_dumps.ExportDocument),
+    "dump-v1": (triggered.Triggered,),
+    "dumps-v1": (stored.ListDocument, stored.PruneDocument, stored.ExportDocument),
     "locate-v1": (location.Locations,),
     "run-v1": (run.Run,),
     "triage-v1": (triage.TriageDocument,),

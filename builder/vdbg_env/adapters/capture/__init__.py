@@ -1,0 +1,1 @@
+"""Record the requests that a server gets."""
