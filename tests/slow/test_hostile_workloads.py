@@ -205,7 +205,7 @@ def test_a_run_on_a_disk_near_its_floor_ends_inconclusive_with_a_readable_record
     ran = vdbg_env("runbook", "-f", str(book), "tiny", "--batch", "--run-dir", str(path), "--", "sleep", "30")
     assert ran.status == 125
     assert "the workload was never run: 7 MiB left on the disk, the floor is 1024 MiB" in ran.stdout
-    assert read_events(path / "events.jsonl")[-1].kind == "run_finished"
+    assert list(read_events(path / "events.jsonl"))[-1].kind == "run_finished"
     assert json.loads((path / "report.json").read_text())["verdict"] == "inconclusive"
     assert left_running(path) == []
 

@@ -132,6 +132,6 @@ def check_killed_and_resumed(path: Path, place: int, made: Made = small_run.loca
     assert ledger(path) == STARTS, f"place {place}: a step was run twice, or not at all"
     assert left_running(path) == []
     assert time.monotonic() - began < patience(within_s)
-    events = read_events(path / "events.jsonl")
+    events = list(read_events(path / "events.jsonl"))
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
     assert [e.kind for e in events if e.kind != "run_resumed"] == EVENTS

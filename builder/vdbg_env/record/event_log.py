@@ -1,6 +1,6 @@
 """The truth of a run: an append-only log, one JSON object a line, on disk before anything follows from it.
 
-Readers drop a torn last line (a full disk or a cut power leaves one); any other damage is told. Order is by sequence
+Readers drop a torn last line (a full disk or a cut power leaves one); other damage is an error. Order is by sequence
 number and durations are by a monotonic clock: the wall clock is a label that may jump.
 """
 
@@ -10,16 +10,19 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.redaction.redaction import Redactor
 
 RESERVED = 64 << 10  # bytes: on a full disk some 90 events still fit
+_AT_ONCE = 16 << 20  # bytes of a log that are read at once
+_HEAD = re.compile(rb'^\{"seq": (\d+), "at": "[^"\n]*", "elapsed_s": [-+.0-9e]+, "kind": "(\w+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +36,44 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_events(path: Path) -> tuple[Event, ...]:
-    """Return the events of a log, none where there is no log, without a torn last one.
+@dataclass(frozen=True, kw_only=True)
+class LogSummary:
+    """What a list of runs shows of a log: how many steps were finished, and the last event, None in an empty log."""
+
+    steps: int
+    last: Event | None
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """Yield the events of a log one by one, none where there is no log, without a torn last one.
 
     Raises BadInput for a log that is damaged elsewhere.
     """
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        yield from (event for event, _ in _whole(path, file))
+
+
+def summarize(path: Path) -> LogSummary:
+    """Return the summary of a log: of all lines but the last, only the beginning is looked at.
+
+    Raises BadInput for a log that is damaged.
+    """
     try:
-        return _parse(path, path.read_bytes())[0]
+        size = path.stat().st_size
+        data = path.read_bytes() if size <= _AT_ONCE else b""
     except FileNotFoundError:
-        return ()
+        return LogSummary(steps=0, last=None)
+    heads = _HEAD.findall(data)
+    last = _event(data[data.rfind(b"\n", 0, -1) + 1 :])
+    numbered = [int(seq) for seq, _ in heads] == list(range(1, data.count(b"\n") + 1))
+    if last is not None and numbered and data.endswith(b"\n"):
+        return LogSummary(steps=sum(kind == b"step_finished" for _, kind in heads), last=last)
+    steps = 0
+    last = None
+    for event in read_events(path):
+        steps += event.kind == "step_finished"
+        last = event
+    return LogSummary(steps=steps, last=last)
 
 
 def damaged(what: str) -> BadInput:
@@ -54,7 +86,10 @@ def damaged(what: str) -> BadInput:
 
 
 class EventLog:
-    """Appends events to a log and makes each durable before it returns; one writer at a time, by the run's lock."""
+    """Appends events to a log and makes each durable before it returns; one writer at a time, by the run's lock.
+
+    No event is kept in memory: `recorded` yields those that are on disk, `count` says how many there are.
+    """
 
     def __init__(
         self, path: Path, redactor: Redactor, monotonic: Callable[[], float], wall: Callable[[], float]
@@ -67,16 +102,32 @@ class EventLog:
         self._reserve = path.with_suffix(".reserve")
         _make_reserve(self._reserve)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.events, whole = _parse(path, path.read_bytes())
-        os.ftruncate(self._file, whole)
-        self._size = whole
-        self._before_s = self.events[-1].elapsed_s if self.events else 0.0
+        self._size: int | None = None
+        self._before_s = 0.0
+        self.count = 0
+        self.last_s = 0.0
         _sync_folder(path.parent)
 
+    def recorded(self) -> Iterator[Event]:
+        """Yield the events that are on disk, and cut a torn last one off; raises BadInput for a damaged log."""
+        size = 0
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            file.seek(0)
+            for event, length in _whole(self._path, file):
+                self.count, self.last_s = event.seq, event.elapsed_s
+                size += length
+                yield event
+        os.ftruncate(self._file, size)
+        self._size = size
+        self._before_s = self.last_s
+
     def append(self, kind: str, **data: Any) -> Event:
-        """Write one event, redacted, and wait until it is on disk; raises HostNotAble when the disk takes no more."""
+        """Write one event, redacted, and wait until it is on disk; raises HostNotAble when the disk is full."""
+        if self._size is None:
+            for _ in self.recorded():
+                pass
         event = Event(
-            seq=len(self.events) + 1,
+            seq=self.count + 1,
             kind=kind,
             at=datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds"),
             elapsed_s=round(self.elapsed_s(), 6),
@@ -84,7 +135,7 @@ class EventLog:
         )
         line = json.dumps({"seq": event.seq, "at": event.at, "elapsed_s": event.elapsed_s, "kind": kind, **event.data})
         self._write(line.encode() + b"\n")
-        self.events = (*self.events, event)
+        self.count, self.last_s = event.seq, event.elapsed_s
         return event
 
     def elapsed_s(self) -> float:
@@ -112,6 +163,7 @@ class EventLog:
 
     def _put(self, line: bytes) -> None:
         """Write a line whole or not at all."""
+        assert self._size is not None, "the log was read before it is written"
         try:
             view = memoryview(line)
             while view:
@@ -123,34 +175,36 @@ class EventLog:
         self._size += len(line)
 
 
-def _parse(path: Path, data: bytes) -> tuple[tuple[Event, ...], int]:
-    """Return the whole events and how many bytes they take."""
-    events: list[Event] = []
-    whole = 0
-    for line in data.splitlines(keepends=True):
-        try:
-            document = json.loads(line)
-            event = Event(
-                seq=document.pop("seq"),
-                kind=document.pop("kind"),
-                at=document.pop("at"),
-                elapsed_s=document.pop("elapsed_s"),
-                data=document,
-            )
-        except (ValueError, KeyError, AttributeError, RecursionError):
-            event = None
-        if event is None or not line.endswith(b"\n"):
-            if whole + len(line) < len(data):
+def _whole(path: Path, file: IO[bytes]) -> Iterator[tuple[Event, int]]:
+    """Yield the whole events of a log, each with the length of its line."""
+    seq = 0
+    while line := file.readline():
+        event = _event(line) if line.endswith(b"\n") else None
+        if event is None:
+            if file.read(1):
                 raise BadInput(
-                    f"{path}: line {len(events) + 1} is damaged, and lines follow it",
+                    f"{path}: line {seq + 1} is damaged, and lines follow it",
                     cause="the log was edited, or its disk lost data",
                 )
-            break
-        if event.seq != len(events) + 1:
-            raise BadInput(f"{path}: event {event.seq} stands where event {len(events) + 1} should")
-        events.append(event)
-        whole += len(line)
-    return tuple(events), whole
+            return
+        seq += 1
+        if event.seq != seq:
+            raise BadInput(f"{path}: event {event.seq} is where event {seq} should be")
+        yield event, len(line)
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        document = json.loads(line)
+        return Event(
+            seq=document.pop("seq"),
+            kind=document.pop("kind"),
+            at=document.pop("at"),
+            elapsed_s=document.pop("elapsed_s"),
+            data=document,
+        )
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return None
 
 
 def _make_reserve(path: Path) -> None:

@@ -53,6 +53,9 @@ class RunHead:
     pseudonyms: bool = False
 
 
+_HEAD = TypeAdapter(RunHead)
+
+
 class RunDirectory:
     """One run's folder; making one writes nothing."""
 
@@ -153,7 +156,7 @@ class RunDirectory:
             raise BadInput(f"{self.path / 'run.json'} does not follow {SCHEMA}")
         known = {name: document[name] for name in RunHead.__dataclass_fields__ if name in document}
         try:
-            return TypeAdapter(RunHead).validate_python(known)
+            return _HEAD.validate_python(known)
         except ValidationError as error:
             what = error.errors()[0]
             raise BadInput(

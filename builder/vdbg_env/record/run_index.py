@@ -5,35 +5,42 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 INDEX = ".runs.sqlite"
 _FILES = ("run.json", "events.jsonl", "report.json")
-_SCHEMA = 1  # of the documents: one of another release is not read
+_SCHEMA = 2  # of the documents: one of another release is not read
 
 
 class RunIndex:
-    """What is known of the runs of a folder; it counts only while a run's files have not changed since."""
+    """What is known of the runs of a folder; it counts only while a run's files have not changed since.
 
-    def __init__(self, home: Path) -> None:
+    `kind` names the list: each keeps its own document of a run.
+    """
+
+    def __init__(self, home: Path, kind: str) -> None:
         self._home = home
+        self._kind = kind
         self._known: dict[str, tuple[str, str]] = {}
         self._new: list[tuple[str, str, str]] = []
+        self._gone: Set[str] = frozenset()
         with suppress(sqlite3.Error):
             self._known = self._read()
 
-    def names(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of each run, the oldest first, and the stamp of its files."""
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """Return the name of each run, the oldest first, and the stamp of its files."""
         found = []
         with suppress(FileNotFoundError), os.scandir(self._home) as entries:
             for entry in entries:
                 stamps = [_stamp(f"{entry.path}/{name}") for name in _FILES]
                 if stamps[0] is not None:
                     found.append((stamps[0], entry.name, f"{_SCHEMA} {stamps}"))
-        return ((name, stamp) for _, name, stamp in sorted(found))
+        names = tuple((name, stamp) for _, name, stamp in sorted(found))
+        self._gone = self._known.keys() - {name for name, _ in names}
+        return names
 
     def get(self, name: str, stamp: str) -> Mapping[str, Any] | None:
         """Return what was put in for a run, None where there is nothing or its files have changed."""
@@ -49,7 +56,7 @@ class RunIndex:
 
     def save(self) -> None:
         """Write what was put in; a folder that cannot be written has no index."""
-        if not self._new:
+        if not self._new and not self._gone:
             return
         try:
             self._write()
@@ -64,7 +71,7 @@ class RunIndex:
             return {}
         connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro", uri=True)
         try:
-            rows = connection.execute("SELECT name, stamp, document FROM runs")
+            rows = connection.execute("SELECT name, stamp, document FROM known WHERE kind = ?", (self._kind,))
             return {name: (stamp, document) for name, stamp, document in rows}
         finally:
             connection.close()
@@ -73,8 +80,14 @@ class RunIndex:
         connection = sqlite3.connect(self._home / INDEX)
         try:
             with connection:
-                connection.execute("CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY, stamp TEXT, document TEXT)")
-                connection.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", self._new)
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS known"
+                    " (kind TEXT, name TEXT, stamp TEXT, document TEXT, PRIMARY KEY (kind, name))"
+                )
+                gone = [(self._kind, name) for name in self._gone]
+                connection.executemany("DELETE FROM known WHERE kind = ? AND name = ?", gone)
+                new = [(self._kind, *row) for row in self._new]
+                connection.executemany("INSERT OR REPLACE INTO known VALUES (?, ?, ?, ?)", new)
         finally:
             connection.close()
 

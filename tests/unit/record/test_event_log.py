@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.record.event_log import EventLog, read_events
+from vdbg_env.record.event_log import EventLog, read_events, summarize
 from vdbg_env.record.redaction.redaction import Redactor
 
 
@@ -40,13 +41,48 @@ def test_a_log_torn_anywhere_keeps_its_whole_events_and_can_be_continued(tmp_pat
     log.close()
     data = path.read_bytes()[: cut or 1]
     path.write_bytes(data)
-    assert len(read_events(path)) == data.count(b"\n")
+    assert len(list(read_events(path))) == data.count(b"\n")
     log = log_at(path)
     log.append("more")
     log.close()
-    events = read_events(path)
+    events = list(read_events(path))
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
     assert events[-1].kind == "more"
+
+
+def test_a_log_is_resumed_in_memory_that_does_not_grow_with_it(tmp_path: Path) -> None:
+    peaks = []
+    for count in (2_000, 40_000):
+        line = '{"seq": %d, "at": "t", "elapsed_s": 1.5, "kind": "attempt_started", "padding": "0123456789"}\n'
+        (tmp_path / "events.jsonl").write_text("".join(line % seq for seq in range(1, count + 1)))
+        log = log_at(tmp_path / "events.jsonl")
+        tracemalloc.start()
+        seen = sum(1 for _ in log.recorded())
+        assert (seen, log.append("more").seq) == (count, count + 1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        log.close()
+    assert peaks[1] < peaks[0] + (64 << 10)
+
+
+def test_a_log_is_summarized_as_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    assert summarize(path).last is None
+    log = log_at(path)
+    for kind in ("run_started", "step_finished", "step_finished", "run_finished"):
+        log.append(kind, text='{"seq": 9, "at": "t", "elapsed_s": 1, "kind": "step_finished"}\n')
+    log.close()
+    whole = path.read_bytes()
+    events = list(read_events(path))
+    assert (summarize(path).steps, summarize(path).last) == (2, events[-1])
+    path.write_bytes(whole[:-5])
+    assert (summarize(path).steps, summarize(path).last) == (2, events[-2])
+    path.write_bytes(whole.replace(b'"seq": 2', b'"seq": 7'))
+    with pytest.raises(BadInput, match="event 7 is where event 2 should be"):
+        summarize(path)
+    path.write_bytes(whole.replace(b'{"seq": 2', b'"seq": 2'))
+    with pytest.raises(BadInput, match="line 2 is damaged"):
+        summarize(path)
 
 
 def test_damage_that_is_no_torn_end_is_told(tmp_path: Path) -> None:
@@ -58,10 +94,10 @@ def test_damage_that_is_no_torn_end_is_told(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"garbage\n" + lines[1])
     with pytest.raises(BadInput, match="line 1 is damaged"):
-        read_events(path)
+        list(read_events(path))
     path.write_bytes(lines[1])
-    with pytest.raises(BadInput, match="event 2 stands where event 1 should"):
-        read_events(path)
+    with pytest.raises(BadInput, match="event 2 is where event 1 should be"):
+        list(read_events(path))
 
 
 @pytest.mark.parametrize("jump", [-86400.0, 86400.0])
@@ -114,4 +150,4 @@ def test_on_a_full_disk_the_reserve_is_given_up_and_the_event_fits(
     monkeypatch.setattr(os, "pwrite", fuller)
     with pytest.raises(HostNotAble, match="cannot be written: No space left"):
         log.append("lost")
-    assert len(read_events(tmp_path / "events.jsonl")) == 1
+    assert len(list(read_events(tmp_path / "events.jsonl"))) == 1

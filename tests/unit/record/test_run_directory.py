@@ -85,8 +85,8 @@ def test_runs_are_listed_oldest_first(tmp_path: Path) -> None:
         run.write_head(RunHead(run=name, runbook="x"))
         os.utime(run.path / "run.json", (number, number))
     (tmp_path / "other").mkdir()
-    assert [name for name, _ in RunIndex(tmp_path).names()] == ["b", "a"]
-    assert list(RunIndex(tmp_path / "missing").names()) == []
+    assert [name for name, _ in RunIndex(tmp_path, "line").names()] == ["b", "a"]
+    assert RunIndex(tmp_path / "missing", "line").names() == ()
 
 
 def test_the_index_counts_while_nothing_has_changed_and_can_be_lost(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_index_counts_while_nothing_has_changed_and_can_be_lost(tmp_path: Pa
     RunDirectory(tmp_path / "a").write_head(RunHead(run="a", runbook="x"))
 
     def known() -> object:
-        index = RunIndex(tmp_path)
+        index = RunIndex(tmp_path, "line")
         ((name, stamp),) = index.names()
         found = index.get(name, stamp)
         if found is None:

@@ -151,12 +151,12 @@ class _Run:
         self._context = context
         self._log = log
         self._began_s = context.clock.monotonic()
-        self._progress = replay(at_start(order.state), log.events, order.start_branch)
+        self._progress = replay(at_start(order.state), log.recorded(), order.start_branch)
 
     def to_its_end(self) -> RunEnd:
         """Take decision after decision until one is the last."""
         if self._progress.finish is None:
-            self._append("run_resumed" if self._log.events else "run_started")
+            self._append("run_resumed" if self._log.count else "run_started")
         signal = None
         try:
             while not isinstance(decision := self._progress.decision, Finish):
@@ -183,7 +183,7 @@ class _Run:
             finish = decision
             if self._progress.finish is None:
                 self._append("run_finished", finish=to_document(finish))
-        return RunEnd(progress=self._progress, finish=finish, elapsed_s=self._log.events[-1].elapsed_s, signal=signal)
+        return RunEnd(progress=self._progress, finish=finish, elapsed_s=self._log.last_s, signal=signal)
 
     # -- one decision -----------------------------------------------------------------------------------------------
 

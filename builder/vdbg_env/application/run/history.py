@@ -1,9 +1,9 @@
-"""Recorded runs: list and show them, report and redact them again."""
+"""One recorded run: show it, report and redact it again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -22,8 +22,6 @@ from vdbg_env.record.redaction.redact_run import Redacted, redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import secret_values
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.run_index import RunIndex
-from vdbg_env.record.runs import runs_home
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
 
@@ -64,60 +62,39 @@ class RecordedRun:
     steps: tuple[RecordedStep, ...]
 
 
-def list_runs(environment: Mapping[str, str]) -> tuple[tuple[RecordedRun, ...], tuple[BadInput, ...]]:
-    """Return every run of the folder of all runs, the oldest first, and why other records cannot be read."""
-    home = runs_home(environment)
-    index = RunIndex(home)
-    found, unreadable = [], []
-    for name, stamp in index.names():
-        known = index.get(name, stamp)
-        if known:
-            found.append(_from_index(known))
-            continue
-        try:
-            run = recorded(RunDirectory(home / name))
-        except BadInput as error:
-            unreadable.append(error)
-            continue
-        if run.condition == "finished":  # the others may change without a word in their files
-            index.put(name, stamp, {**asdict(run), "directory": str(run.directory)})
-        found.append(run)
-    index.save()
-    return tuple(found), tuple(unreadable)
-
-
-def _from_index(known: Mapping[str, Any]) -> RecordedRun:
-    head = {**known["head"], "workload": tuple(known["head"]["workload"])}
-    steps = tuple(RecordedStep(**step) for step in known["steps"])
-    whole = {**known, "directory": PurePath(known["directory"]), "head": RunHead(**head), "steps": steps}
-    return RecordedRun(**whole)
-
-
 def recorded(run: RunDirectory) -> RecordedRun:
     """Return a run from its record; raises BadInput for a folder or a log that cannot be read."""
     head = run.read_head()
-    events = read_events(run.events)
     try:
-        return _recorded(run, head, events)
+        return _recorded(run, head, read_events(run.events))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise damaged(f"an event of {run.events}") from error
 
 
-def _recorded(run: RunDirectory, head: RunHead, events: tuple[Event, ...]) -> RecordedRun:
-    finish: Mapping[str, Any] = next((e.data["finish"] for e in reversed(events) if e.kind == "run_finished"), {})
+def _recorded(run: RunDirectory, head: RunHead, events: Iterable[Event]) -> RecordedRun:
+    finish: Mapping[str, Any] | None = None
+    steps: list[RecordedStep] = []
+    before = 0.0
+    last = None
+    for last in events:
+        if last.kind == "run_finished":
+            finish = last.data["finish"]
+        elif last.kind == "step_finished":
+            steps.append(_step(last, before))
+            before = last.elapsed_s
     return RecordedRun(
         directory=run.path,
         head=head,
-        condition=_condition(run, events),
-        verdict=finish.get("verdict"),
-        why=finish.get("why"),
-        found=_found(run),
-        elapsed_s=events[-1].elapsed_s if events else 0.0,
-        steps=tuple(_step(event, events) for event in events if event.kind == "step_finished"),
+        condition="finished" if finish is not None else condition(run, last),
+        verdict=finish["verdict"] if finish else None,
+        why=finish.get("why") if finish else None,
+        found=lead_finding(run),
+        elapsed_s=last.elapsed_s if last else 0.0,
+        steps=tuple(steps),
     )
 
 
-def _found(run: RunDirectory) -> str | None:
+def lead_finding(run: RunDirectory) -> str | None:
     """Return the finding to read first: what it says, in which kernel, at which line."""
     try:
         report = run.read_report()
@@ -167,16 +144,22 @@ def report_anew(
         return transitions.start(other, inputs, facts, came_from=branch.came_from)[0]
 
     state, _ = transitions.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
-    events = read_events(run.events)
-    progress = replay(at_start(state), events, start_branch)
-    elapsed = events[-1].elapsed_s if events else None
-    condition = _condition(run, events)
+    log = LastOf(read_events(run.events))
+    progress = replay(at_start(state), log, start_branch)
     finish = progress.finish
-    if finish is None and condition in {"interrupted", "cut off"}:
-        finish = transitions.cut_short(progress.state, condition)[1]
+    if finish is None and (cut := condition(run, log.last)) != "running":
+        finish = transitions.cut_short(progress.state, cut)[1]
+    elapsed = log.last.elapsed_s if log.last else None
     redactor = Redactor(secret_values(environment), pseudonyms(host, {}, (head.host,)) if head.pseudonyms else None)
     return run_report(
-        head, progress, run.path, cores=cores, sources=sources, redact=redactor.text, elapsed_s=elapsed, finish=finish
+        head,
+        progress,
+        run.path,
+        cores=cores,
+        sources=sources,
+        redact=redactor.text,
+        elapsed_s=elapsed,
+        finish=finish,
     )
 
 
@@ -194,20 +177,31 @@ def redact_again(
         return redact_run(run.path, Redactor(literals, names), literals)
 
 
-def _condition(run: RunDirectory, events: tuple[Event, ...]) -> Condition:
-    if any(event.kind == "run_finished" for event in events):
-        return "finished"
+def condition(run: RunDirectory, last: Event | None) -> Condition:
+    """Return the condition of a run without an end, by the last event of its log and whether a process works on it."""
     try:
         with run.locked():
-            return "interrupted" if events and events[-1].kind == "run_interrupted" else "cut off"
+            return "interrupted" if last is not None and last.kind == "run_interrupted" else "cut off"
     except BadInput:
         return "running"
 
 
-def _step(event: Event, events: tuple[Event, ...]) -> RecordedStep:
+class LastOf:
+    """Events as they are read, and the last of them, None before there is one."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._events = events
+        self.last: Event | None = None
+
+    def __iter__(self) -> Iterator[Event]:
+        for event in self._events:
+            self.last = event
+            yield event
+
+
+def _step(event: Event, before: float) -> RecordedStep:
     result = event.data["result"]
     observations = result.get("observations", [])
-    before = next((e.elapsed_s for e in reversed(events) if e.seq < event.seq and e.kind == "step_finished"), 0.0)
     return RecordedStep(
         id=event.data["step"],
         outcome=event.data.get("outcome"),

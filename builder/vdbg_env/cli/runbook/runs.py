@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,14 +13,15 @@ import click
 from vdbg_env.application.run.history import (
     RecordedRun,
     RecordedStep,
-    list_runs,
     recorded,
     redact_again,
     report_anew,
 )
 from vdbg_env.application.run.result.next_steps import typed_outside
+from vdbg_env.application.run.run_list import RunLine, list_lines, list_runs
 from vdbg_env.cli import composition
 from vdbg_env.common.console import note
+from vdbg_env.common.errors import BadInput
 from vdbg_env.record.diff import diff
 from vdbg_env.record.runs import find_run, runs_home
 from vdbg_env.report.plain_text import duration, printable
@@ -53,18 +55,23 @@ def list_command(as_json: bool) -> int:
     Example:
       vdbg-env runs list
     """
-    runs, unreadable = list_runs(os.environ)
-    for error in unreadable:
-        note(printable(f"left out: {error}"))
     if as_json:
-        document = {"runs": [_document(run) for run in runs], "unreadable": [str(error) for error in unreadable]}
+        found = list_runs(os.environ)
+        _note_unreadable(found.unreadable)
+        document = {"runs": [_document(run) for run in found.runs], "unreadable": [str(e) for e in found.unreadable]}
         click.echo(_json(document))
         return 0
-    for run in runs:
-        click.echo(printable(_line(run)))
-    if not runs:
+    lines, unreadable = list_lines(os.environ)
+    _note_unreadable(unreadable)
+    click.echo("".join(f"{printable(_line(run))}\n" for run in lines), nl=False)
+    if not lines:
         note(f"no runs in {runs_home(os.environ)}")
     return 0
+
+
+def _note_unreadable(errors: Iterable[BadInput]) -> None:
+    for error in errors:
+        note(printable(f"left out: {error}"))
 
 
 @command.command("show")
@@ -163,10 +170,10 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     return 0
 
 
-def _line(run: RecordedRun) -> str:
+def _line(run: RunLine) -> str:
     verdict = run.verdict or run.condition
-    took = f"{len(run.steps):>3} steps  {duration(run.elapsed_s):>11}"
-    return f"{run.head.run:<52} {verdict:<15} {took}  {run.found or ''}".rstrip()
+    took = f"{run.steps:>3} steps  {duration(run.elapsed_s):>11}"
+    return f"{run.run:<52} {verdict:<15} {took}  {run.found or ''}".rstrip()
 
 
 def _text(run: RecordedRun) -> str:

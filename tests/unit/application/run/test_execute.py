@@ -100,7 +100,7 @@ def test_an_interrupted_run_ends_its_step_keeps_its_record_and_goes_on_later(
     assert left_running(path) == []
     kinds = [e.kind for e in read_events(path / "events.jsonl")]
     assert kinds[-2:] == ["attempt_ended", "run_interrupted"]
-    last = read_events(path / "events.jsonl")[-2]
+    last = list(read_events(path / "events.jsonl"))[-2]
     assert last.data["observation"]["ended"]["by"] == EndedBy.CANCEL
 
     end = run(path)

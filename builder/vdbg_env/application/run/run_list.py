@@ -1,0 +1,110 @@
+"""All recorded runs, from an index of the finished ones: a line for each, or all that was recorded of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+from vdbg_env.application.run.history import (
+    Condition,
+    RecordedRun,
+    RecordedStep,
+    condition,
+    lead_finding,
+    recorded,
+)
+from vdbg_env.common.errors import BadInput
+from vdbg_env.record.event_log import damaged, summarize
+from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.run_index import RunIndex
+from vdbg_env.record.runs import runs_home
+
+Entry = TypeVar("Entry", "RunLine", RecordedRun)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine:
+    """What a list shows of a run: read from its head, the last line of its log, and its report."""
+
+    run: str
+    condition: Condition
+    verdict: str | None
+    steps: int
+    elapsed_s: float
+    found: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunList:
+    """The runs of the folder of all runs, the oldest first, and why other records cannot be read."""
+
+    runs: tuple[RecordedRun, ...]
+    unreadable: tuple[BadInput, ...]
+
+
+def list_lines(environment: Mapping[str, str]) -> tuple[tuple[RunLine, ...], tuple[BadInput, ...]]:
+    """Return a line for each run of the folder of all runs, the oldest first, and why other records cannot be read."""
+    return _list(environment, "line", _line, asdict, lambda known: RunLine(**known))
+
+
+def list_runs(environment: Mapping[str, str]) -> RunList:
+    """Return everything that was recorded of each run of the folder of all runs."""
+    runs, unreadable = _list(environment, "run", recorded, _to_index, _from_index)
+    return RunList(runs=runs, unreadable=unreadable)
+
+
+def _list(
+    environment: Mapping[str, str],
+    kind: str,
+    read: Callable[[RunDirectory], Entry],
+    to_index: Callable[[Entry], Mapping[str, Any]],
+    from_index: Callable[[Mapping[str, Any]], Entry],
+) -> tuple[tuple[Entry, ...], tuple[BadInput, ...]]:
+    home = runs_home(environment)
+    index = RunIndex(home, kind)
+    found: list[Entry] = []
+    unreadable = []
+    for name, stamp in index.names():
+        if (known := index.get(name, stamp)) is not None:
+            found.append(from_index(known))
+            continue
+        try:
+            entry = read(RunDirectory(home / name))
+        except BadInput as error:
+            unreadable.append(error)
+            continue
+        if entry.condition == "finished":  # the others may change without a word in their files
+            index.put(name, stamp, to_index(entry))
+        found.append(entry)
+    index.save()
+    return tuple(found), tuple(unreadable)
+
+
+def _line(run: RunDirectory) -> RunLine:
+    name = run.read_head().run
+    log = summarize(run.events)
+    finish = log.last.data.get("finish") if log.last and log.last.kind == "run_finished" else None
+    try:
+        return RunLine(
+            run=name,
+            condition="finished" if finish is not None else condition(run, log.last),
+            verdict=None if finish is None else finish["verdict"],
+            steps=log.steps,
+            elapsed_s=log.last.elapsed_s if log.last else 0.0,
+            found=lead_finding(run),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise damaged(f"an event of {run.events}") from error
+
+
+def _to_index(run: RecordedRun) -> Mapping[str, Any]:
+    return {**asdict(run), "directory": str(run.directory)}
+
+
+def _from_index(known: Mapping[str, Any]) -> RecordedRun:
+    head = {**known["head"], "workload": tuple(known["head"]["workload"])}
+    steps = tuple(RecordedStep(**step) for step in known["steps"])
+    whole = {**known, "directory": PurePath(known["directory"]), "head": RunHead(**head), "steps": steps}
+    return RecordedRun(**whole)
