@@ -66,17 +66,38 @@ def identify(code: CodeMap) -> Iterator[CodeIdentity]:
     """
     fields_of = patched_fields(code.elf)
     for outer, inner in _outermost(code.functions):
-        section = code.elf.sections[outer.section]
-        end = outer.start + outer.size
-        text = bytes(code.elf.contents(section)[outer.start : end])
-        if len(text) != outer.size:
-            raise UnreadableBinary(f"the code of {outer.name} ends behind its section", offset=section.offset)
-        fields = tuple(
-            field._replace(offset=field.offset - outer.start)
-            for field in fields_of.get(outer.section, ())
-            if outer.start <= field.offset < end
-        )
-        yield CodeIdentity(function=outer, hash=code_hash(text, fields), fields=fields, inner=inner)
+        yield _identity(code, outer, inner, fields_of.get(outer.section, ()))
+
+
+def identity_at(code: CodeMap, section: int, offset: int) -> CodeIdentity | None:
+    """Return the identity of the outermost function around a byte of a section; None where no function is.
+
+    Raises as `identify` does.
+    """
+    for outer, inner in _outermost(tuple(f for f in code.functions if f.section == section)):
+        if outer.start <= offset < outer.start + outer.size:
+            return _identity(code, outer, inner, patched_fields(code.elf).get(section, ()))
+    return None
+
+
+def code_of(code: CodeMap, function: Function) -> bytes:
+    """Return the instructions of a function; raises UnreadableBinary when they are not all there."""
+    section = code.elf.sections[function.section]
+    text = bytes(code.elf.contents(section)[function.start : function.start + function.size])
+    if len(text) != function.size:
+        raise UnreadableBinary(f"the code of {function.name} ends behind its section", offset=section.offset)
+    return text
+
+
+def _identity(
+    code: CodeMap, outer: Function, inner: tuple[Function, ...], of_section: tuple[PatchedField, ...]
+) -> CodeIdentity:
+    fields = tuple(
+        field._replace(offset=field.offset - outer.start)
+        for field in of_section
+        if outer.start <= field.offset < outer.start + outer.size
+    )
+    return CodeIdentity(function=outer, hash=code_hash(code_of(code, outer), fields), fields=fields, inner=inner)
 
 
 def code_hash(code: bytes, fields: tuple[PatchedField, ...] = ()) -> bytes:

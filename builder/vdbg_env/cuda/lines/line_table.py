@@ -171,6 +171,17 @@ class LineTable:
                     function=self._name(rows, i) if rows.contexts[i] else None,
                 )
 
+    def sequences(self, section: int) -> Iterator[tuple[int, Unit, Rows]]:
+        """Yield every sequence of a section by its start: that, its unit and its rows, which are not kept here."""
+        for run in self._runs.get(section, ()):
+            yield run.start, run.unit, decode(self._section, run.unit, run.sequence, self._offset)
+
+    def mangled_name(self, start: int) -> str:
+        """Return the name at an offset of the table's strings as it is there; empty where there is none."""
+        return (
+            bytes(self._strings[start : start + _LONGEST_NAME]).partition(b"\0")[0].decode("utf-8", "backslashreplace")
+        )
+
     def _find(self, place: Place) -> tuple[Unit, Rows, int] | None:
         """Return the last row that begins at or before a place, with its sequence and unit."""
         for run in self._covering(place):
@@ -211,6 +222,5 @@ class LineTable:
         return tuple(frames)
 
     def _name(self, rows: Rows, row: int) -> str | None:
-        start = rows.names[row]
-        raw = bytes(self._strings[start : start + _LONGEST_NAME]).partition(b"\0")[0]
-        return demangle(raw.decode("utf-8", "backslashreplace")) if raw else None
+        name = self.mangled_name(rows.names[row])
+        return demangle(name) if name else None
