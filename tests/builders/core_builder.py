@@ -59,7 +59,7 @@ class ModuleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """A kernel launch of the module numbered `module`."""
+    """A kernel launch of the module numbered `module`; `banks` are constant banks as number, address and size."""
 
     kernel: str = "void kern<float>"
     module: int = 0
@@ -67,6 +67,9 @@ class LaunchSpec:
     block: Dim3 = (64, 1, 1)
     cluster: Dim3 = (1, 1, 1)
     grid_id: int = 7
+    parameters: bytes | None = None
+    parameters_offset: int = 0x210
+    banks: Sequence[tuple[int, int, int]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +165,7 @@ _TYPE = {
     "device": 9, "context": 10, "sm": 11, "grid": 12, "cta": 13, "warp": 14, "lane": 15, "module": 16, "metadata": 22,
 }  # fmt: skip
 _GLOBAL, _IMAGE, _RELOCATED, _REGS, _BACKTRACE, _PREDS, _UREGS, _UPREDS = 2, 6, 7, 5, 8, 17, 19, 20
+_PARAMETERS, _BANKS = 18, 21
 
 
 def _at_least(branch: str, other: str) -> bool:
@@ -225,7 +229,14 @@ class _Builder:
                 self.elf.section(f".cudbg.elfimg.dev{d}.ctx0", _IMAGE, module.cubin, link=table, info=i)
         grids = [self._grid(device, launch) for launch in device.launches]
         if device.blocks or not device.sms:
-            self._table("grid", f".cudbg.gridtbl.dev{d}", grids, devices, d)
+            table = self._table("grid", f".cudbg.gridtbl.dev{d}", grids, devices, d)
+            for i, launch in enumerate(device.launches):
+                if launch.parameters is not None:
+                    self.elf.section(f".cudbg.param.dev{d}.grid{i}", _PARAMETERS, launch.parameters, link=table, info=i)
+                if launch.banks:
+                    rows = b"".join(struct.pack("<QII", at, size, number) for number, at, size in launch.banks)
+                    name = f".cudbg.cbankstbl.dev{d}.grid{i}"
+                    self.elf.section(name, _BANKS, rows, link=table, info=i, entry_size=16)
         self._sms(device, devices, d)
         for i, (address, held) in enumerate(device.global_memory.items()):
             self.elf.section(f".cudbg.global.{i}", _GLOBAL, held, address=address)
@@ -235,7 +246,8 @@ class _Builder:
         (gx, gy, gz), (bx, by, bz), (cx, cy, cz) = launch.grid, launch.block, launch.cluster
         return {
             "id": launch.grid_id, "context": 0x1000, "function": 0x5550, "entry": module.pc(launch.kernel, 0),
-            "module": module.handle, "params": 0x210, "type": 2, "status": 2, "regs": 32, "gx": gx, "gy": gy, "gz": gz,
+            "module": module.handle, "params": launch.parameters_offset,
+            "type": 2, "status": 2, "regs": 32, "gx": gx, "gy": gy, "gz": gz,
             "bx": bx, "by": by, "bz": bz, "tid": 4242, "cx": cx, "cy": cy, "cz": cz, "px": cx, "py": cy, "pz": cz,
         }  # fmt: skip
 

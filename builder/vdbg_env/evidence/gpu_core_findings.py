@@ -96,6 +96,9 @@ def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
     message = f"no exception: {_warps(suspect.warps)} of {short_name(kernel) if kernel else 'a kernel'} stand at {at}"
     if waiting and running:
         message += f", while {_warps(sum(s.warps for s in waiting))} wait at a barrier"
+    words = next((s.barrier_words for s in waiting if s.barrier_words), None)
+    if words:
+        message += f" (the driver: {words})"
     return Finding(
         rule="gpu-core-hang",
         level=Level.ERROR,

@@ -2,7 +2,17 @@
 
 import pytest
 
-from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
+from tests.builders.core_builder import (
+    BlockSpec,
+    CoreSpec,
+    DeviceSpec,
+    WarpSpec,
+    build_core,
+    exited_warps_core,
+    hang_core,
+    illegal_address_core,
+    sample_module,
+)
 from vdbg_env.cuda.gpu_core import find_faults, group_warps, read_core
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.gpu_core_findings import gpu_core_findings
@@ -46,6 +56,13 @@ def test_in_a_hang_those_who_do_not_wait_are_blamed() -> None:
     assert finding.message == (
         "no exception: 4 warps of kern<float> stand at inline_chain.cu:19, while 12 warps wait at a barrier"
     )
+
+
+def test_the_driver_s_words_on_a_barrier_are_in_the_finding_of_a_hang() -> None:
+    warps = [WarpSpec(offset=0x80), WarpSpec(offset=0x100, barrier_scope=3, barrier_words="mbarrier 0x400")]
+    device = DeviceSpec(modules=[sample_module()], blocks=[BlockSpec(warps=warps)])
+    (finding,) = findings(build_core(CoreSpec(devices=[device], branch="r590")))
+    assert finding.message.endswith("while 1 warp wait at a barrier (the driver: mbarrier 0x400)")
 
 
 @pytest.mark.parametrize("code", [5, 6, 12, 999])

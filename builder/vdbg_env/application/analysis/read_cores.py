@@ -15,10 +15,11 @@ from vdbg_env.cuda.lines.source_frame import Chain
 
 @dataclass(frozen=True, kw_only=True)
 class CoreRequest:
-    """Which dumps to read (files or folders), and whether with registers."""
+    """Which dumps to read (files or folders), and whether with registers and with the parameters of launches."""
 
     targets: tuple[str, ...]
     registers: bool = False
+    parameters: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +52,21 @@ def read_cores(request: CoreRequest, *, files: CoreFiles, source_text: SourceTex
 
 def _read(path: str, request: CoreRequest, files: CoreFiles) -> DecodedCore:
     with files.open(path) as core:
-        read = decoded.decode_core(core.data, file=core.name, modified=core.modified, registers=request.registers)
+        read = decoded.decode_core(
+            core.data,
+            file=core.name,
+            modified=core.modified,
+            registers=request.registers,
+            parameters=request.parameters,
+        )
         if not core.notes:
             return read
         return replace(read, core=replace(read.core, truncated=True), notes=(*core.notes, *read.notes))
 
 
 def _chains(read: DecodedCore) -> Iterable[Chain]:
-    places = [*(fault.location for fault in read.faults), *(group.location for group in read.warp_groups)]
+    calls = (call.location for fault in read.faults for call in fault.calls)
+    places = [*(fault.location for fault in read.faults), *(group.location for group in read.warp_groups), *calls]
     return [place.chain for place in places if place]
 
 

@@ -16,12 +16,14 @@ from vdbg_env.report.core import text as gpu_core
 @click.argument("targets", nargs=-1, required=True, metavar="FILE|FOLDER...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/core/v1).")
 @click.option("--registers", is_flag=True, help="Show the registers of each fault's first thread.")
+@click.option("--parameters", is_flag=True, help="Show the parameters and constant banks of each launch.")
 @click.option("--all", "everything", is_flag=True, help="Show every fault and every place where warps stand.")
 @source_options
 def command(
     targets: tuple[str, ...],
     as_json: bool,
     registers: bool,
+    parameters: bool,
     everything: bool,
     source_roots: tuple[str, ...],
     path_maps: tuple[Mapping, ...],
@@ -40,7 +42,7 @@ def command(
       vdbg-env core --json rank*.nvcudmp.gz | jq '.cores[0].faults[0].chain'
     """
     read = read_cores(
-        CoreRequest(targets=targets, registers=registers),
+        CoreRequest(targets=targets, registers=registers, parameters=parameters),
         files=composition.core_files(),
         source_text=composition.source_text(source_roots, path_maps),
     )

@@ -17,6 +17,7 @@ from vdbg_env.cuda.binary import ar, fatbin, pe
 from vdbg_env.cuda.binary.elf import ET_CORE, SHT_NOBITS, Buffer, Elf, looks_like_elf
 from vdbg_env.cuda.binary.embedded import Span, find_embedded
 from vdbg_env.cuda.binary.fatbin import Entry, EntryFlag, EntryKind
+from vdbg_env.cuda.binary.kernel_info import is_for_one_architecture
 
 _SECTIONS: Final = (".nv_fatbin", "__nv_relfatbin")
 _PE_SECTIONS: Final = tuple(name[:8] for name in _SECTIONS)
@@ -121,13 +122,17 @@ def _bare_cubin(elf: Elf) -> Entry:
 
 
 def _suffix_flag(elf: Elf) -> int:
-    """Only the options that ptxas notes in `.note.nv.tkinfo` tell sm_90a from sm_90 in a cubin by itself."""
+    """Return the flag of sm_90a or sm_100f: e_flags has the number alone, two notes of ptxas have the letter.
+
+    The options in `.note.nv.tkinfo` have either letter; compilers that call ptxas as a library write none. Then an `a`
+    is in `.nv.compat`, where an `f` is not.
+    """
     note = elf.section(".note.nv.tkinfo")
     option = _ARCH_OPTION.search(elf.contents(note)) if note else None
     match option and option[1]:
-        case b"a":
-            return EntryFlag.ARCH_SPECIFIC
         case b"f":
             return EntryFlag.FAMILY_SPECIFIC
+        case b"a":
+            return EntryFlag.ARCH_SPECIFIC
         case _:
-            return 0
+            return EntryFlag.ARCH_SPECIFIC if is_for_one_architecture(elf) else 0

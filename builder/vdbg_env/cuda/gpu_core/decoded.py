@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +11,7 @@ from vdbg_env.cuda.gpu_core.doubts import find_doubts
 from vdbg_env.cuda.gpu_core.faults import Fault, FaultingThread, find_faults, kernel_name
 from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.model import Device, GpuCore, Module
+from vdbg_env.cuda.gpu_core.parameters import LaunchParameters, read_parameters
 from vdbg_env.cuda.gpu_core.reader import CoreSections, read_core
 from vdbg_env.cuda.gpu_core.registers import Registers, read_registers
 from vdbg_env.cuda.gpu_core.unwinding import with_callers
@@ -21,11 +23,15 @@ _GROUPS_CHECKED: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A grid that was on a device, with the mangled name of its kernel where that could be found."""
+    """A grid that was on a device, with the mangled name of its kernel where that could be found.
+
+    `parameters` are None where they were not asked for.
+    """
 
     device: Device
     grid: GridRow
     kernel: str | None
+    parameters: LaunchParameters | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +65,14 @@ class DecodedCore:
         return sum(1 for device in self.core.devices for _ in device.warps())
 
 
-def decode_core(data: Buffer, *, file: str = "", modified: float | None = None, registers: bool = False) -> DecodedCore:
+def decode_core(
+    data: Buffer,
+    *,
+    file: str = "",
+    modified: float | None = None,
+    registers: bool = False,
+    parameters: bool = False,
+) -> DecodedCore:
     """Read a GPU core dump to its end.
 
     Raises UnreadableBinary when the bytes are not a GPU core; a damaged or truncated one is told in `notes`.
@@ -73,11 +86,18 @@ def decode_core(data: Buffer, *, file: str = "", modified: float | None = None, 
         core=core,
         faults=faults,
         warp_groups=groups,
-        launches=tuple(Launch(device=d, grid=g, kernel=kernel_name(core, d, g)) for d in core.devices for g in d.grids),
+        launches=tuple(_launches(core, CoreSections(data) if parameters and core.devices else None)),
         registers=_registers(data, faults) if registers else (),
         loaded=tuple(dict.fromkeys(f.name for m in core.stray_modules if m.code for f in m.code.kernels)),
         notes=(*core.notes, *_doubts(core, faults, groups), *_notes_on_code(core, faults)),
     )
+
+
+def _launches(core: GpuCore, sections: CoreSections | None) -> Iterator[Launch]:
+    for device in core.devices:
+        for index, grid in enumerate(device.grids):
+            read = read_parameters(core, device, index, sections) if sections else None
+            yield Launch(device=device, grid=grid, kernel=kernel_name(core, device, grid), parameters=read)
 
 
 def _registers(data: Buffer, faults: tuple[Fault, ...]) -> tuple[Registers | None, ...]:

@@ -34,13 +34,19 @@ _EXCEPTION: Final = attrgetter("exception")
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """A thread: blockIdx and threadIdx, and the hardware it ran on."""
+    """A thread: blockIdx and threadIdx, and the hardware it ran on.
+
+    `cluster` is the index of its block's cluster in the grid, `block_in_cluster` that of the block in the cluster; both
+    are None where the launch has no clusters, or the dump is older than they are.
+    """
 
     block: Dim3
     thread: Dim3
     sm: int
     warp: int
     lane: int
+    cluster: Dim3 | None = None
+    block_in_cluster: Dim3 | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,16 @@ class FaultingThread:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call that a thread is in: where it returns to, and what is at the call; None where no loaded code is there."""
+
+    level: int
+    return_pc: int
+    return_offset: int
+    location: Location | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fault:
     """Threads that met one exception at one instruction of one launch.
 
@@ -61,7 +77,8 @@ class Fault:
     thread stood when it was stopped. `scope` is the most precise row that has the exception. `threads` is 0 where the
     threads are gone; `sms` are hardware numbers. `calls_out` is 0 but where the PC lies in code that the dump does not
     hold: `location` is then that of the call this many calls further out. `doubts` are contradictions between grid,
-    image and PC: with any, the names or the chain may be wrong.
+    image and PC: with any, the names or the chain may be wrong. `calls` are those that the first thread is in, the
+    nearest first.
     """
 
     exception: GpuException
@@ -81,6 +98,7 @@ class Fault:
     exception_string: str | None
     calls_out: int = 0
     doubts: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +143,10 @@ def locate(core: GpuCore, device: Device, pc: int | None, grid: GridRow | None) 
 def coordinates(sm: Sm, cta: Cta, warp: Warp, lane: LaneRow) -> Coordinates:
     """Return where a thread was."""
     thread = (lane.thread_x, lane.thread_y, lane.thread_z)
-    return Coordinates(block=cta.block, thread=thread, sm=sm.row.sm_id, warp=warp.row.warp_id, lane=lane.lane)
+    return Coordinates(
+        block=cta.block, thread=thread, sm=sm.row.sm_id, warp=warp.row.warp_id, lane=lane.lane,
+        cluster=cta.cluster, block_in_cluster=cta.block_in_cluster,
+    )  # fmt: skip
 
 
 def _faults_of(core: GpuCore, device: Device) -> Iterator[Fault]:

@@ -85,6 +85,26 @@ class Cta:
         """blockIdx."""
         return self.row.block_x, self.row.block_y, self.row.block_z
 
+    @property
+    def cluster(self) -> Dim3 | None:
+        """The index of its cluster in the grid; None where blocks have no clusters, or the dump does not say (r565)."""
+        row = self.row
+        if max(row.cluster_x or 0, row.cluster_y or 0, row.cluster_z or 0) <= 1:
+            return None
+        return row.cluster_index_x or 0, row.cluster_index_y or 0, row.cluster_index_z or 0
+
+    @property
+    def block_in_cluster(self) -> Dim3 | None:
+        """The index of the block in its cluster; None as for `cluster`."""
+        row = self.row
+        if self.cluster is None:
+            return None
+        return (
+            row.block_x % (row.cluster_x or 1),
+            row.block_y % (row.cluster_y or 1),
+            row.block_z % (row.cluster_z or 1),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sm:
@@ -97,7 +117,10 @@ class Sm:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A GPU of the core; `index` is its row, which contexts and section names refer to."""
+    """A GPU of the core; `index` is its row, which contexts and section names refer to.
+
+    `grid_places` are the section and row of each of `grids`, by which other sections refer to a launch.
+    """
 
     index: int
     row: DeviceRow
@@ -107,6 +130,7 @@ class Device:
     contexts: tuple[Context, ...]
     grids: tuple[GridRow, ...]
     sms: tuple[Sm, ...]
+    grid_places: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def grids_by_id(self) -> dict[int, GridRow]:

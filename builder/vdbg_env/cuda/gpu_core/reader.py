@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice
 from typing import Final, TypeVar
 
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, HEADER_SIZE, MAGIC, Buffer, Elf, Identity, Section
 from vdbg_env.cuda.gpu_core import layout
-from vdbg_env.cuda.gpu_core.layout import LEAVES, Layout, ModuleRow, SectionType
+from vdbg_env.cuda.gpu_core.layout import Layout, ModuleRow, SectionType
 from vdbg_env.cuda.gpu_core.model import Context, Cta, Device, GpuCore, Metadata, Module, Sm, Warp
 from vdbg_env.cuda.gpu_core.section_links import SHT_STRTAB, SectionLinks
 from vdbg_env.cuda.lines.code_map import CodeMap
@@ -47,13 +48,29 @@ class CoreSections:
 
     def __init__(self, data: Buffer) -> None:
         self._elf: Final = Elf(data)
-        self._by_parent: Final = {(s.type, s.link, s.info): s for s in self._elf.sections_of(frozenset(LEAVES))}
+        self._by_parent: Final[dict[SectionType, dict[tuple[int, int], Section]]] = {}
 
     def bytes_of(self, kind: SectionType, parent: int, row: int) -> memoryview | None:
         """Return the bytes that belong to a row of a table; None when the file has none, or was cut before them."""
-        section = self._by_parent.get((kind, parent, row))
-        if section is None:
-            return None
+        if kind not in self._by_parent:
+            self._by_parent[kind] = {(s.link, s.info): s for s in self._elf.sections_of(frozenset({kind}))}
+        section = self._by_parent[kind].get((parent, row))
+        return None if section is None else self._held(section)
+
+    def memory(self, address: int, size: int) -> memoryview | None:
+        """Return a range of global memory; None when the file does not hold the whole of it."""
+        for section in self._memory:
+            if section.address <= address and address + size <= section.address + section.size:
+                held = self._held(section)
+                start = address - section.address
+                return None if held is None else held[start : start + size]
+        return None
+
+    @cached_property
+    def _memory(self) -> tuple[Section, ...]:
+        return self._elf.sections_of(frozenset({SectionType.GLOBAL_MEMORY, SectionType.MANAGED_MEMORY}))
+
+    def _held(self, section: Section) -> memoryview | None:
         try:
             return self._elf.contents(section)
         except UnreadableBinary:
@@ -107,7 +124,11 @@ class _Reader:
             for section in below(SectionType.CONTEXTS)
             for i, context in enumerate(self._rows(layout.CONTEXT, section))
         )
-        grids = tuple(g for section in below(SectionType.GRIDS) for g in self._rows(layout.GRID, section))
+        grids = tuple(
+            (g, (section.number, i))
+            for section in below(SectionType.GRIDS)
+            for i, g in enumerate(self._rows(layout.GRID, section))
+        )
         sms = tuple(
             Sm(row=sm, ctas=self._ctas(section, i), exception_string=self._string(sm.exception_string))
             for section in below(SectionType.SMS)
@@ -115,7 +136,8 @@ class _Reader:
         )
         return Device(
             index=index, row=row, name=self._string(row.name) or "", type=self._string(row.type) or "",
-            sm_type=self._string(row.sm_type) or "", contexts=contexts, grids=grids, sms=sms,
+            sm_type=self._string(row.sm_type) or "", contexts=contexts, sms=sms,
+            grids=tuple(grid for grid, _ in grids), grid_places=tuple(place for _, place in grids),
         )  # fmt: skip
 
     def _ctas(self, sms: Section, sm: int) -> tuple[Cta, ...]:

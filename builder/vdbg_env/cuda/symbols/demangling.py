@@ -52,6 +52,21 @@ def short_name(demangled: str) -> str:
     return _fold_arguments(name)
 
 
+def parameter_types(demangled: str) -> tuple[str, ...]:
+    """Return the types in a demangled name's parameter list; none where there is no list, it is cut, or it is void."""
+    start = len(_without_parameters(demangled))
+    if start == len(demangled) or CUT in demangled:
+        return ()
+    end = next(end for at, end, _ in _groups(demangled) if at == start)
+    inner = demangled[start + 1 : end - 1]
+    masked = list(inner)
+    for at, to, _ in _groups(inner):
+        masked[at:to] = "_" * (to - at)
+    commas = [at for at, letter in enumerate(masked) if letter == ","]
+    parts = [inner[at:to].strip() for at, to in zip([0, *(c + 1 for c in commas)], [*commas, len(inner)], strict=True)]
+    return () if parts in ([""], ["void"]) else tuple(parts)
+
+
 def _within_bounds(name: MangledName) -> str:
     """Demangle a name whose length must not be trusted; empty when it is none.
 

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from vdbg_env.application.analysis.source_lines import SourceLines
-from vdbg_env.cuda.gpu_core import decoded, faults, model, registers, warp_groups
+from vdbg_env.cuda.gpu_core import decoded, faults, model, parameters, registers, warp_groups
 from vdbg_env.cuda.gpu_core.faults import Scope
 from vdbg_env.cuda.gpu_core.layout import BacktraceRow
 from vdbg_env.cuda.gpu_core.names import generation_flags, grid_origin, grid_status, kernel_type
+from vdbg_env.cuda.gpu_core.section_links import UnusedSections
 from vdbg_env.cuda.symbols.demangling import demangle
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
@@ -57,6 +58,8 @@ class Coordinates(Document, of=faults.Coordinates):
     sm: int
     warp: int
     lane: int
+    cluster: Dim3 | None = field(doc="The index of the block's cluster in the grid; null without clusters.")
+    block_in_cluster: Dim3 | None
 
 
 class Metadata(Document, of=model.Metadata):
@@ -78,6 +81,35 @@ class Context(Document, of=model.Context):
     modules: int = field(lambda context, _: len(context.modules))
 
 
+class Parameter(Document, of=parameters.Parameter):
+    """A parameter of a kernel; offset and size in bytes."""
+
+    index: int
+    type: str | None = field(doc="As the kernel's name has it; null where that does not say.")
+    offset: int
+    size: int
+    value: str | None = field(doc="Numbers in decimal, pointers in hex; null for other types.")
+    bytes: str | None = field(lambda one, _: one.data.hex() if one.data is not None else None)
+
+
+class ConstantBank(Document, of=parameters.ConstantBank):
+    """A constant bank of a launch."""
+
+    number: int
+    address: Hex
+    size: int
+    held: bool = field(doc="Whether the dump has its contents.")
+
+
+class LaunchParameters(Document, of=parameters.LaunchParameters):
+    """What a dump holds of a launch's parameters."""
+
+    parameters: list[Parameter]
+    bytes: str | None = field(lambda read, _: read.data.hex() if read.data is not None else None)
+    constant_banks: list[ConstantBank] = field("banks")
+    problem: str | None = field(doc="Why less than all of it is known.")
+
+
 class Launch(Document, of=decoded.Launch):
     """A grid that was on a device."""
 
@@ -89,6 +121,9 @@ class Launch(Document, of=decoded.Launch):
     parent: int | None = field(lambda launch, _: launch.grid.parent_grid_id or None)
     registers_per_thread: int = field("grid.registers")
     host_thread: int = field("grid.host_thread_id")
+    parameters: LaunchParameters = field(
+        lambda launch, _: launch.parameters or ABSENT, may_be_absent=True, doc="With --parameters."
+    )
 
 
 class Resident(Document, of=model.Device):
@@ -152,6 +187,16 @@ class Registers(Document, of=registers.Registers):
     backtrace: list[Call]
 
 
+class CallSite(Document, of=faults.Call):
+    """A call that a fault's first thread is in; chain and offset are those of the call, not of the return address."""
+
+    level: int
+    return_pc: Hex
+    function: str | None = field(lambda call, _: _function(call))
+    offset: Hex | None = field(lambda call, _: call.location and call.location.offset)
+    chain: list[Frame] = field(lambda call, _: call.location.chain if call.location else ())
+
+
 class Fault(Document, of=faults.Fault):
     """Threads that met one exception at one instruction of one launch."""
 
@@ -182,6 +227,7 @@ class Fault(Document, of=faults.Fault):
     ptx_line: int | None = field(lambda fault, _: fault.location and fault.location.ptx_line)
     threads: Threads = field(lambda fault, _: fault)
     cluster_target: Dim3 | None = field(lambda fault, _: fault.cluster_target or None)
+    calls: list[CallSite] = field(doc="The calls that the first thread is in, the nearest first.")
     doubts: list[str] = field(doc="Contradictions between launch, image and PC: with any, names or lines may be wrong.")
     registers: Registers = field(
         lambda fault, shown: shown.more.get(id(fault), ABSENT), may_be_absent=True, doc="With --registers."
@@ -207,6 +253,15 @@ class WarpGroup(Document, of=warp_groups.WarpGroup):
     chain: list[Frame] = field(lambda group, _: group.location.chain if group.location else ())
 
 
+class Unused(Document, of=UnusedSections):
+    """Sections of one kind that were not read, and why."""
+
+    kind: str
+    count: int
+    bytes: int
+    reason: str
+
+
 class Core(Document, of=decoded.DecodedCore):
     """A GPU core dump: what its driver wrote of it and what is left of the file decide which fields are null."""
 
@@ -220,6 +275,7 @@ class Core(Document, of=decoded.DecodedCore):
     faults: list[Fault]
     warps: list[WarpGroup] = field("warp_groups")
     loaded_kernels: list[Kernel] = field("loaded")
+    unused: list[Unused] = field("core.unused")
     notes: list[str]
 
 
@@ -248,7 +304,7 @@ def _utc(timestamp: int) -> str | None:
     return datetime.fromtimestamp(timestamp, UTC).isoformat() if timestamp else None
 
 
-def _function(value: faults.Fault | warp_groups.WarpGroup) -> str | None:
+def _function(value: faults.Fault | warp_groups.WarpGroup | faults.Call) -> str | None:
     return value.location.function.demangled if value.location and value.location.function else None
 
 

@@ -12,6 +12,7 @@ from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.names import generation_flags
 from vdbg_env.cuda.gpu_core.registers import Registers
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.report.core.parameters import launch_lines
 from vdbg_env.report.core.source_chain import chain_lines, place_text
 from vdbg_env.report.plain_text import printable
 
@@ -49,9 +50,14 @@ def _headline(reading: DecodedCore) -> str:
         kernel = f" in {short_name(demangle(fault.kernel))}" if fault.kernel else ""
         more = f" (and {len(reading.faults) - 1} more)" if len(reading.faults) > 1 else ""
         return printable(f"{fault.exception.name}{kernel}{f' at {place}' if place else ''}{more}")
-    if reading.warp_groups:
-        return f"no exception; {_many(reading.warps, 'warp')} were resident"
-    return "no exception, and no warp was resident" if reading.core.devices else "no thread can be told"
+    if not reading.core.devices:
+        return "its threads are not known"
+    none = "no exception" if reading.core.complete else "no exception in what could be read"
+    return (
+        f"{none}; {_many(reading.warps, 'warp')} were resident"
+        if reading.warp_groups
+        else f"{none}, and no warp was resident"
+    )
 
 
 def _core(reading: DecodedCore, sources: SourceLines, everything: bool) -> Iterator[str]:
@@ -68,6 +74,9 @@ def _core(reading: DecodedCore, sources: SourceLines, everything: bool) -> Itera
     if reading.warp_groups:
         yield ""
         yield from _groups(reading, sources, everything)
+    if any(launch.parameters for launch in reading.launches):
+        yield ""
+        yield from launch_lines(reading, everything=everything)
     if reading.loaded:
         yield ""
         yield from _loaded(reading.loaded, everything)
@@ -96,6 +105,17 @@ def _fault(fault: Fault, sources: SourceLines) -> Iterator[str]:
                 f"    (line {location.chain[0].line} is inlined here by {len(location.siblings)} other path(s) too; "
                 "the assembler may have noted a neighbour's callers)"
             )
+    yield from _calls(fault)
+    if fault.doubts:
+        yield "    (names and lines may be wrong: see the notes)"
+
+
+def _calls(fault: Fault) -> Iterator[str]:
+    for call in fault.calls[fault.calls_out :]:
+        inner = call.location.function if call.location else None
+        where = f"{short_name(inner.demangled)}+{call.location.function_offset:#x}" if call.location and inner else ""
+        source = f"  {place_text(call.location.chain)}" if call.location and call.location.chain else ""
+        yield printable(f"    called from {where or hex(call.return_pc)}{source}")
 
 
 def _place(fault: Fault) -> str:
@@ -120,7 +140,10 @@ def _threads(fault: Fault) -> str:
 
 
 def _coordinates(at: Coordinates) -> str:
-    return f"block {_dim(at.block)} thread {_dim(at.thread)} (SM {at.sm}, warp {at.warp}, lane {at.lane})"
+    cluster = (
+        f" ({_dim(at.block_in_cluster)} of cluster {_dim(at.cluster)})" if at.cluster and at.block_in_cluster else ""
+    )
+    return f"block {_dim(at.block)}{cluster} thread {_dim(at.thread)} (SM {at.sm}, warp {at.warp}, lane {at.lane})"
 
 
 def _dimensions(grid: GridRow) -> str:
@@ -139,6 +162,8 @@ def _groups(reading: DecodedCore, sources: SourceLines, everything: bool) -> Ite
         where = f"{short_name(inner.demangled)}+{location.function_offset:#x}" if location and inner else ""
         source = f"  {place_text(location.chain)}" if location and location.chain else ""
         yield f"    {group.warps:6} x {printable(where or hex(group.pc))}{printable(source)}  {group.state}"
+        if group.barrier_words:
+            yield f"             the driver's words: {printable(group.barrier_words)}"
         if not reading.faults and location and location.chain:
             yield from chain_lines(location.chain, sources, indent="             ")
     if len(reading.warp_groups) > shown:
@@ -164,8 +189,6 @@ def _registers(registers: Registers) -> Iterator[str]:
     predicates += [f"UP{n}" for n, value in enumerate(registers.uniform_predicates) if value]
     if registers.predicates:
         yield f"      true predicates: {' '.join(predicates) or 'none'}"
-    for call in registers.backtrace:
-        yield f"      called from {call.return_pc:#x} (level {call.level})"
 
 
 def _provenance(reading: DecodedCore) -> Iterator[str]:
@@ -185,6 +208,11 @@ def _provenance(reading: DecodedCore) -> Iterator[str]:
         yield f"  written by {printable(core.metadata.generator)}{driver}{cuda}{written}"
         if row.flags:
             yield f"  flags: {', '.join(generation_flags(row.flags))}"
+    if core.unused:
+        left = ", ".join(
+            f"{_many(kind.count, 'section')} of {kind.kind} ({kind.bytes:,} bytes)" for kind in core.unused
+        )
+        yield f"  not read: {left}"
 
 
 def _dim(values: Sequence[int | None]) -> str:

@@ -3,18 +3,44 @@
 import gzip
 import json
 import os
+import struct
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
+from tests.builders.core_builder import (
+    BlockSpec,
+    CoreSpec,
+    DeviceSpec,
+    LaunchSpec,
+    WarpSpec,
+    build_core,
+    exited_warps_core,
+    hang_core,
+    illegal_address_core,
+    sample_module,
+)
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 
 ROOT = Path(__file__).parents[4]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "core-v1.schema.json").read_text())
 SOURCES = ROOT / "tests" / "data" / "cubins"
+
+PARAMETERS = struct.pack("<Qif", 0x7F5000000000, 1 << 20, 1.5)
+
+
+def everything_core() -> bytes:
+    """Return a core with clusters, calls, parameters, constant banks and memory."""
+    launch = LaunchSpec(cluster=(2, 1, 1), parameters=PARAMETERS, banks=[(0, 0x7F6000000000, 0x220), (4, 0x7F61, 8)])
+    warp = WarpSpec(error_offset=0x140, exception=14, calls=(0x100,))
+    device = DeviceSpec(
+        modules=[sample_module()], launches=[launch], blocks=[BlockSpec(block=(3, 0, 0), warps=[warp])],
+        global_memory={0x7F6000000000: bytes(0x220), 0x7F5000000000: bytes(64)},
+    )  # fmt: skip
+    return build_core(CoreSpec(devices=[device]))
+
 
 CORES = {
     "fault": illegal_address_core(),
@@ -60,6 +86,28 @@ def test_the_promised_fields_are_there() -> None:
     assert [frame["line"] for frame in fault["chain"]] == [3, 13, 8, 19]
     assert fault["threads"]["count"] == 32
     assert fault["threads"]["first"]["block"] == [3, 0, 0]
+
+
+def test_parameters_clusters_calls_and_memory_are_shown() -> None:
+    Path("all.nvcudmp").write_bytes(everything_core())
+    ran = vdbg_env("core", "--parameters", "--source-root", str(SOURCES), "all.nvcudmp")
+    assert_golden("core/parameters.txt", ran.stdout)
+    document = json.loads(vdbg_env("core", "--json", "--parameters", "all.nvcudmp").stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    (launch,) = document["devices"][0]["grids"]
+    assert [one["value"] for one in launch["parameters"]["parameters"]] == ["0x7f5000000000", "1048576", "1.5"]
+    assert launch["parameters"]["bytes"] == PARAMETERS.hex()
+    (fault,) = document["faults"]
+    assert fault["threads"]["first"]["block_in_cluster"] == [1, 0, 0] and fault["calls"][0]["offset"] == "0xf0"
+    assert [kind["kind"] for kind in document["unused"]] == ["global memory"]
+
+
+def test_the_words_of_the_driver_on_a_barrier_are_shown() -> None:
+    words = "waiting for mbarrier 0x400 phase 1"
+    waiting = WarpSpec(barrier_scope=3, barrier_words=words)
+    device = DeviceSpec(modules=[sample_module()], blocks=[BlockSpec(warps=[waiting])])
+    Path("words.nvcudmp").write_bytes(build_core(CoreSpec(devices=[device], branch="r590")))
+    assert f"the driver's words: {words}" in vdbg_env("core", "words.nvcudmp").stdout
 
 
 def test_several_cores_come_first_in_time_first() -> None:

@@ -1,6 +1,7 @@
 """Device code is found in every kind of file that carries it."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from vdbg_env.cuda.binary import ar
 from vdbg_env.cuda.binary.device_code import find_device_code, may_hold_device_code
 from vdbg_env.cuda.binary.elf import ET_CORE
 
+CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 ONE = container(EntrySpec(payload=cubin("one"), identifier="one.cu"))
 TWO = container(EntrySpec(payload=cubin("two"), identifier="two.cu"))
 
@@ -47,6 +49,16 @@ def test_the_suffix_of_a_bare_cubin_comes_from_the_note_of_ptxas(option: str, ta
         note = SectionSpec(name=".note.nv.tkinfo", data=f"ptxas\0{written} -m 64 \0".encode())
         (code,) = find_device_code(build_elf(ElfSpec(sections=[note])))
         assert code.entry.target == target
+
+
+def test_the_suffix_is_known_without_the_options_of_ptxas() -> None:
+    """A compiler that calls ptxas as a library notes no options; `.nv.compat` says it too."""
+    real = (CUBINS / "parameters_sm90a.cubin").read_bytes()
+    for data in (real, real.replace(b"-arch sm_90a", b"            ")):
+        (code,) = find_device_code(data)
+        assert code.entry.target == "sm_90a"
+    (code,) = find_device_code((CUBINS / "no_lines_sm90.cubin").read_bytes())
+    assert code.entry.target == "sm_90"
 
 
 def test_members_of_a_static_library_are_named() -> None:
