@@ -28,13 +28,13 @@ def main(image: str) -> None:
     place = composition.step_places().containers(StepContainer(settings=settings), name=None, notice=print)
     ours, bare = [], []
     with tempfile.TemporaryDirectory() as folder:
-        runner = place.runner(Path(folder) / "run", (), None)
+        placement = place.placement(Path(folder) / "run", (), None)
         for number in range(RUNS):
-            directory = Path(folder) / "run" / "steps" / "step" / str(number) / "localhost-0"
-            directory.mkdir(parents=True)
+            directory = Path(folder) / "run" / "steps" / "step" / str(number)
+            (directory / "localhost-0").mkdir(parents=True)
             began = time.perf_counter()
-            seen = runner.start(Invocation(step="step", attempt=number, argv=CHILD), directory).wait(60)
-            assert seen and seen.ended.clean, seen
+            seen = placement.start(Invocation(step="step", attempt=number, argv=CHILD), directory).wait(60)
+            assert seen and seen[0].ended.clean, seen
             ours.append(1000 * (time.perf_counter() - began))
             began = time.perf_counter()
             subprocess.run(["docker", "run", "--rm", image, *CHILD], check=True)

@@ -26,6 +26,7 @@ from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.adapters.host.clock import SystemClock
+from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext, run_runbook
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
@@ -131,7 +132,7 @@ def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float
         start_branch=lambda _: transitions.start(runbook, {}, Facts())[0],
     )
     context = RunContext(
-        runner=runner(home),
+        placement=OneRank(runner(home)),
         builtins=Nobody(),
         worker=ForkedWorker(),
         person=Nobody(),

@@ -10,7 +10,8 @@ from vdbg_env.adapters.execution.forked_worker import ForkedWorker
 from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.adapters.host.clock import SystemClock
-from vdbg_env.application.ports import Clock, Interrupts, StepRunner
+from vdbg_env.adapters.placement.one_rank import OneRank
+from vdbg_env.application.ports import Clock, Interrupts, StepPlacement, StepRunner
 from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
@@ -142,13 +143,14 @@ def context(
     path: Path,
     *,
     runner: StepRunner | None = None,
+    placement: StepPlacement | None = None,
     clock: Clock | None = None,
     interrupts: Interrupts | None = None,
     listener: Callable[[Event, Progress], None] = lambda _e, _w: None,
     env: dict[str, str] | None = None,
 ) -> RunContext:
     return RunContext(
-        runner=runner or local(path, env),
+        placement=placement or OneRank(runner or local(path, env)),
         builtins=FakeBuiltins(),
         worker=ForkedWorker(),
         person=Default(),

@@ -20,6 +20,7 @@ from vdbg_env.adapters.execution.replay import ReplayedStep
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.this_host import LocalMachine
+from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
 from vdbg_env.application.ports import BinaryFile, Completed
 from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext, run_runbook
@@ -152,7 +153,7 @@ class _Walker:
         head = RunHead(run="walk", runbook=self.runbook.name, workload=self.scenario.argv)
         order = RunOrder(directory=self.directory, head=head, state=state, start_branch=self._branch)
         context = RunContext(
-            runner=self, builtins=self, person=self, interrupts=self, worker=self,
+            placement=OneRank(self), builtins=self, person=self, interrupts=self, worker=self,
             clock=SystemClock(), redactor=Redactor(), listener=self._hear,
         )  # fmt: skip
         finish: Finish | None = None

@@ -49,7 +49,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "writing", "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
         "__main__",
     ),
-    "adapters": ("files", "capture", "docker", "builders", "host", "execution", "places"),
+    "adapters": ("files", "capture", "docker", "builders", "host", "execution", "placement", "places"),
     "cli": ("composition", "options", "display", "image", "runbook", "crash", "container"),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from vdbg_env.adapters.execution.hang_tools import gpu_probe, hang_tools
 from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.programs import Programs
-from vdbg_env.application.ports import BinarySource, SourceText, StepRunner
+from vdbg_env.application.ports import BinarySource, SourceText, StepPlacement
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer
@@ -26,14 +26,15 @@ class Places:
         self._environment = environment
         self._binaries = binaries
 
-    def here(self) -> StepPlace:
-        """Return this machine."""
+    def here(self, *, ranks: int | None = None) -> StepPlace:
+        """Return this machine; see `StepPlaces.here`."""
         from vdbg_env.adapters.execution.local import LocalProcesses
+        from vdbg_env.adapters.placement.local_ranks import LocalRanks
 
         programs = Programs()
 
-        def runner(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepRunner:
-            return LocalProcesses(
+        def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
+            steps = LocalProcesses(
                 StepSettings(
                     env=self._environment,
                     cwd=Path.cwd(),
@@ -45,6 +46,7 @@ class Places:
                     pseudonyms=names,
                 )
             )
+            return LocalRanks(steps, ranks)
 
         return StepPlace(
             programs=programs,
@@ -53,7 +55,7 @@ class Places:
             environment=self._environment,
             data_dir=str(data_dir("runbooks")),
             sources=_sources_here(),
-            runner=runner,
+            placement=placement,
             close=lambda: None,
         )
 
@@ -65,6 +67,7 @@ class Places:
         from vdbg_env.adapters.execution.container.programs import ContainerBinaries, ContainerPrograms
         from vdbg_env.adapters.execution.container.runner import ContainerSteps
         from vdbg_env.adapters.execution.container.sources import ContainerSources
+        from vdbg_env.adapters.placement.one_rank import OneRank
 
         steps = StepContainers(connect, container, runbooks=data_dir("runbooks"), tell=notice)
         image = look(steps, TOOLS, name=name)
@@ -72,7 +75,7 @@ class Places:
         environment = {**dict(image.env), **given}
         inside = ContainerPrograms(steps, image, asked=TOOLS, machine=Programs())
 
-        def runner(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepRunner:
+        def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
             settings = StepSettings(
                 env=given,
                 cwd=Path(image.folder),
@@ -87,7 +90,7 @@ class Places:
                 sensitive=sensitive,
                 pseudonyms=names,
             )
-            return ContainerSteps(steps, image, settings, here=Path.cwd())
+            return OneRank(ContainerSteps(steps, image, settings, here=Path.cwd()))
 
         return StepPlace(
             programs=inside,
@@ -96,17 +99,17 @@ class Places:
             environment=environment,
             data_dir=DATA,
             sources=ContainerSources(steps, image, _sources_here()),
-            runner=runner,
+            placement=placement,
             close=steps.close,
             container=container,
             image=image,
         )
 
-    def with_pseudonyms(self, runner: StepRunner, redactor: Redactor) -> StepRunner:
-        """Return a runner whose text artifacts have pseudonyms."""
+    def with_pseudonyms(self, placement: StepPlacement, redactor: Redactor) -> StepPlacement:
+        """Return a placement whose text artifacts have pseudonyms."""
         from vdbg_env.adapters.execution.pseudonymized import PseudonymousSteps
 
-        return PseudonymousSteps(runner, redactor)
+        return PseudonymousSteps(placement, redactor)
 
 
 def _sources_here() -> SourceText:

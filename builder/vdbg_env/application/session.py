@@ -19,7 +19,7 @@ from vdbg_env.application.ports import (
     DumpStore,
     Interrupts,
     IsolatedWorker,
-    StepRunner,
+    StepPlacement,
 )
 from vdbg_env.application.ports.places import RecordingHead, Recordings, StepPlace, StepPlaces
 from vdbg_env.application.ports.runbook_files import RunbookFiles
@@ -35,7 +35,7 @@ from vdbg_env.application.run.execute import (
     run_runbook,
 )
 from vdbg_env.application.run.library import RunbookLibrary
-from vdbg_env.application.run.request import RunbookRequest, prepare
+from vdbg_env.application.run.request import PlacementRequest, RunbookRequest, prepare, resumed_placement
 from vdbg_env.application.run.result.model import REPORT_FILES, Report
 from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
@@ -184,7 +184,7 @@ class _Session:
 
     def _context(self, ready: ReadyRun, interrupts: Interrupts) -> RunContext:
         return RunContext(
-            runner=self._runner(ready),
+            placement=self._placement(ready),
             builtins=self._builtins(ready),
             worker=self._ports.worker,
             person=self._view.person(interrupts),
@@ -195,12 +195,12 @@ class _Session:
             notice=self._view.notice,
         )
 
-    def _runner(self, ready: ReadyRun) -> StepRunner:
+    def _placement(self, ready: ReadyRun) -> StepPlacement:
         if self._request.replay:
             return self._ports.recordings.player(self._request.replay, ready.redactor)
         names = ready.redactor.pseudonyms
-        runner = self._place.runner(ready.order.directory.path, ready.sensitive, names)
-        return self._ports.places.with_pseudonyms(runner, ready.redactor) if names else runner
+        placement = self._place.placement(ready.order.directory.path, ready.sensitive, names)
+        return self._ports.places.with_pseudonyms(placement, ready.redactor) if names else placement
 
     def _builtins(self, ready: ReadyRun) -> BuiltinSteps:
         path = ready.order.directory.path
@@ -275,12 +275,18 @@ def _place(request: RunbookRequest, library: RunbookLibrary, ports: RunPorts, no
         head = find_run(request.resume, ports.environment).read_head()
         recorded = resumed_container(head, request.container)
         name = str(head.image.get("name"))
-        return ports.places.containers(recorded, name=name, notice=notice) if recorded else ports.places.here()
+        if recorded:
+            return ports.places.containers(recorded, name=name, notice=notice)
+        return _ranks_here(resumed_placement(head, request.placement), ports)
     if request.container is None:
-        return ports.places.here()
+        return _ranks_here(request.placement, ports)
     library.load(request.runbook)  # no container is started for a runbook that cannot be run
     container = step_container(request.container, ports.containers(), ports.dump_store, notice)
     return ports.places.containers(container, name=None, notice=notice)
+
+
+def _ranks_here(asked: PlacementRequest | None, ports: RunPorts) -> StepPlace:
+    return ports.places.here(ranks=asked.ranks if asked else None)
 
 
 def _sample_recording(request: RunbookRequest, ports: RunPorts) -> Path | None:

@@ -175,9 +175,9 @@ def step_places() -> StepPlaces:
 
 def run_ports(files: Sequence[Path]) -> RunPorts:
     from vdbg_env.adapters.execution.forked_worker import ForkedWorker
-    from vdbg_env.adapters.execution.replay import RecordingFolders
     from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
     from vdbg_env.adapters.host.clock import SignalInterrupts
+    from vdbg_env.adapters.placement.recordings import RecordingFolders
     from vdbg_env.application.session import RunPorts
     from vdbg_env.report.run.files import write_report
 

@@ -22,6 +22,7 @@ class EndedBy(StrEnum):
     STOPPED = "stopped"  # a server, stopped by us after its requests were replayed
     DIED = "died"  # a server that returned with status 0 before anyone stopped it
     CANCEL = "cancel"  # the user
+    PEER = "peer"  # us, because another rank had failed
     DISK = "disk"  # the floor of free disk space
     NODE_LOST = "node_lost"  # its rank left no record
     ENGINE_LOST = "engine_lost"  # the engine died and its end was not seen

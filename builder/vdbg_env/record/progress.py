@@ -21,12 +21,26 @@ StartBranch = Callable[[BranchTo], RunState]
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAttempt:
-    """An attempt whose end is not on record; `directory` is relative to the run."""
+    """An attempt whose end is not on record; `directory` is relative to the run.
+
+    It is the folder of the single rank, or that of the attempt, in which several ranks have theirs.
+    """
 
     attempt: int
-    rank: int
-    host: str
     directory: str
+    rank: int = 0
+    host: str = "localhost"
+    ranks: int = 1
+
+    @property
+    def folder(self) -> str:
+        """The attempt's folder, in which each rank has its own."""
+        return self.directory if _of_attempt(self.directory) else self.directory.rpartition("/")[0]
+
+    def document(self) -> dict[str, object]:
+        """Return the fields of the event `attempt_started`."""
+        shared: dict[str, object] = {"attempt": self.attempt, "directory": self.directory}
+        return shared | ({"rank": self.rank, "host": self.host} if self.ranks == 1 else {"ranks": self.ranks})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +97,14 @@ def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progre
     """Return the progress after one more event."""
     match event.kind:
         case "attempt_started":
-            opened = OpenAttempt(**{name: event.data[name] for name in OpenAttempt.__dataclass_fields__})
+            opened = OpenAttempt(**{k: v for k, v in event.data.items() if k in OpenAttempt.__dataclass_fields__})
             used = {**progress.used, event.data["step"]: max(opened.attempt, progress.used.get(event.data["step"], 0))}
             others = tuple(o for o in progress.open if o.directory != opened.directory)
             since = progress.since_s if progress.observations or progress.open else event.elapsed_s
             return replace(progress, open=(*others, opened), used=used, since_s=since)
         case "attempt_ended":
-            seen = from_document(Observation, event.data["observation"])
-            left = tuple(o for o in progress.open if (o.attempt, o.rank) != (seen.attempt, seen.rank))
-            if seen.ended.by is EndedBy.ENGINE_LOST and progress.lost is None:
-                return replace(progress, lost=seen, open=left)
-            # What the user interrupted says nothing about the bug: after a resumption it is tried again.
-            kept = progress.observations if seen.ended.by is EndedBy.CANCEL else (*progress.observations, seen)
-            return replace(progress, observations=kept, open=left)
+            documents = event.data.get("observations") or [event.data["observation"]]
+            return _ended(progress, tuple(from_document(Observation, one) for one in documents))
         case "step_finished":
             result = from_document(StepResult, event.data["result"])
             return finish_step(progress, result, transitions.advance(progress.state, result)[0], event.elapsed_s)
@@ -106,6 +115,19 @@ def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progre
         case "run_finished":
             return replace(progress, finish=from_document(Finish, event.data["finish"]))
     return progress
+
+
+def _ended(progress: Progress, ranks: tuple[Observation, ...]) -> Progress:
+    """Return the progress after the end of an attempt on all its ranks."""
+    attempt, rank = ranks[0].attempt, ranks[0].rank
+    left = tuple(o for o in progress.open if o.attempt != attempt or (len(ranks) == 1 and o.rank != rank))
+    ends = {seen.ended.by for seen in ranks}
+    lost = next((seen for seen in ranks if seen.ended.by is EndedBy.ENGINE_LOST), None)
+    if lost and progress.lost is None and ends <= {EndedBy.ENGINE_LOST, EndedBy.CANCEL, EndedBy.PEER, EndedBy.STOPPED}:
+        return replace(progress, lost=lost, open=left)
+    # What the user interrupted says nothing about the bug: after a resumption it is tried again.
+    kept = progress.observations if EndedBy.CANCEL in ends else (*progress.observations, *ranks)
+    return replace(progress, observations=kept, open=left)
 
 
 def finish_step(progress: Progress, result: StepResult, state: RunState, now: float) -> Progress:
@@ -121,6 +143,11 @@ def finish_step(progress: Progress, result: StepResult, state: RunState, now: fl
     )
     visits = (*progress.visits, done, *_skipped(state, before + 1))
     return replace(progress, state=state, visits=visits, observations=(), open=(), lost=None, since_s=now)
+
+
+def _of_attempt(directory: str) -> bool:
+    """Whether a folder is an attempt's: a rank's has a name of the form `<host>-<rank>`."""
+    return directory.rpartition("/")[2].isdigit()
 
 
 def _skipped(state: RunState, start: int) -> tuple[StepVisit, ...]:

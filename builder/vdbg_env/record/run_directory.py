@@ -2,6 +2,8 @@
 
 run.json  events.jsonl  run.lock  report.{html,md,json,sarif}
 steps/<id>/<attempt>/<host>-<rank>/{argv.json,env.json,stdout,stderr,ended.json,...}
+
+With several ranks argv.json and env.json are next to the ranks' folders: they are the same for all.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class RunHead:
 
     `digest` is the runbook's; `recorded_on` says where a replayed recording was made, `synthetic` that it was made by
     hand; `pseudonyms` says that host names and addresses have stand-ins. `image` (name, id, digest) and `container`
-    (how it is started) say where steps ran, both empty for this machine.
+    (how it is started) say where steps ran, both empty for this machine; `placement` is how ranks were started, empty
+    for a single one.
     """
 
     run: str
@@ -50,6 +53,7 @@ class RunHead:
     synthetic: bool = False
     image: Mapping[str, Any] = field(default_factory=dict)
     container: Mapping[str, Any] = field(default_factory=dict)
+    placement: Mapping[str, Any] = field(default_factory=dict)
     pseudonyms: bool = False
 
 
@@ -164,9 +168,9 @@ class RunDirectory:
                 cause="it was edited, or its disk lost data",
             ) from error
 
-    def attempt(self, step: str, attempt: int, host: str, rank: int) -> Path:
-        """Return the folder of one attempt on one rank."""
-        return self.path / "steps" / _SAFE.sub("_", step) / str(attempt) / f"{_SAFE.sub('_', host)}-{rank}"
+    def attempt(self, step: str, attempt: int, folder: str = "") -> Path:
+        """Return the folder of one attempt, or `folder` in it."""
+        return self.path / "steps" / _SAFE.sub("_", step) / str(attempt) / _SAFE.sub("_", folder)
 
     def where(self, name: str) -> Path:
         """Return the real path of a file or folder of the run, by its name in records."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy, ServerDriver, Watch
+from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Placement, ServerDriver, Watch
 
 # What a step's workload is given in addition to what the user and the step ask for. vLLM requires setproctitle, which
 # overwrites the environment that /proc shows, and with it what a worker really has, unless this is set.
@@ -36,6 +36,7 @@ class Invocation:
     server: bool = False
     decisive: tuple[str, ...] = ()
     verify_env: bool = True
+    placement: Placement = field(default_factory=Placement)
 
 
 def placed(invocation: Invocation, *, attempt: int, rank: int, host: str, directory: str) -> Invocation:

@@ -74,7 +74,7 @@ def test_a_run_that_becomes_a_link_is_told_and_one_that_was_a_link_all_along_is_
 
 
 def test_odd_step_names_stay_inside_the_run(tmp_path: Path) -> None:
-    path = RunDirectory(tmp_path).attempt("../../etc", 1, "ho/st", 0)
+    path = RunDirectory(tmp_path).attempt("../../etc", 1, "ho/st-0")
     assert path == tmp_path / "steps" / ".._.._etc" / "1" / "ho_st-0"
 
 

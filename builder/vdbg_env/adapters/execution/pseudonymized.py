@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.application.ports import StartedStep, StepRunner
+from vdbg_env.application.ports import Layout, StartedAttempt, StepPlacement
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.redaction.redact_run import redact_text
 from vdbg_env.record.redaction.redaction import Redactor
@@ -20,39 +20,44 @@ _HEAD = 8192  # a NUL in the first bytes is the mark of a binary file
 
 
 class PseudonymousSteps:
-    """A StepRunner over another."""
+    """A StepPlacement over another."""
 
-    def __init__(self, runner: StepRunner, redactor: Redactor) -> None:
-        self._runner = runner
+    def __init__(self, placement: StepPlacement, redactor: Redactor) -> None:
+        self._placement = placement
         self._redactor = redactor
 
-    def start(self, invocation: Invocation, directory: Path) -> StartedStep:
-        """Start an attempt; see `StepRunner.start`."""
-        return _Step(self._runner.start(invocation, directory), directory, self._redactor)
+    def layout(self, invocation: Invocation) -> Layout:
+        """Return the ranks of the other; see `StepPlacement.layout`."""
+        return self._placement.layout(invocation)
 
-    def adopt(self, invocation: Invocation, directory: Path) -> StartedStep | None:
-        """Take over an attempt; see `StepRunner.adopt`."""
-        step = self._runner.adopt(invocation, directory)
-        return step and _Step(step, directory, self._redactor)
+    def start(self, invocation: Invocation, directory: Path) -> StartedAttempt:
+        """Start an attempt; see `StepPlacement.start`."""
+        return _Attempt(self._placement.start(invocation, directory), directory, self._redactor)
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedAttempt | None:
+        """Take over an attempt; see `StepPlacement.adopt`."""
+        attempt = self._placement.adopt(invocation, directory)
+        return attempt and _Attempt(attempt, directory, self._redactor)
 
 
-class _Step:
-    def __init__(self, step: StartedStep, directory: Path, redactor: Redactor) -> None:
-        self._step = step
-        self._run = directory.resolve().parents[3]
+class _Attempt:
+    def __init__(self, attempt: StartedAttempt, directory: Path, redactor: Redactor) -> None:
+        self._attempt = attempt
+        self._run = directory.resolve().parents[2]
         self._redactor = redactor
 
-    def wait(self, timeout_s: float | None = None) -> Observation | None:
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
         """Wait for the end; what was left behind has its pseudonyms before it is returned."""
-        seen = self._step.wait(timeout_s)
-        if seen is None:
-            return None
+        seen = self._attempt.wait(timeout_s)
+        return None if seen is None else tuple(map(self._with_pseudonyms, seen))
+
+    def _with_pseudonyms(self, seen: Observation) -> Observation:
         artifacts = {name: tuple(map(self._shown, found)) for name, found in seen.artifacts.items()}
         return replace(seen, artifacts=artifacts)
 
     def cancel(self, *, firmly: bool = False) -> None:
-        """Have the tree ended; see `StartedStep.cancel`."""
-        self._step.cancel(firmly=firmly)
+        """Have all ranks ended; see `StartedAttempt.cancel`."""
+        self._attempt.cancel(firmly=firmly)
 
     def _shown(self, artifact: Artifact) -> Artifact:
         path = self._run / artifact.path

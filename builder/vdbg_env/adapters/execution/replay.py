@@ -18,10 +18,8 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.attempt_result import observation
 from vdbg_env.adapters.execution.required_literals import needles
-from vdbg_env.application.ports import StepRunner
 from vdbg_env.application.ports.places import RecordingHead
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.observation import Match, Observation
 from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Redactor
@@ -91,31 +89,6 @@ def write_recording(run: Path, target: Path, head: RecordingHead) -> None:
     temporary.rename(target)
 
 
-class RecordingFolders:
-    """A Recordings over folders of this machine."""
-
-    def bundled(self, runbook: str) -> Path | None:
-        """Return the recording that is shipped for a runbook."""
-        folder = data_dir("runbooks") / "recordings" / runbook
-        return folder if folder.is_dir() else None
-
-    def check_target(self, folder: Path) -> None:
-        """Raise BadInput unless a recording can be written there."""
-        check_recording_place(folder)
-
-    def read(self, folder: Path) -> RecordingHead:
-        """Return the head of a recording; raises BadInput for a folder that is not a recording."""
-        return read_recording(folder)
-
-    def write(self, run: Path, folder: Path, head: RecordingHead) -> None:
-        """Write the recording of a run; raises BadInput when the folder exists already."""
-        write_recording(run, folder, head)
-
-    def player(self, folder: Path, redactor: Redactor) -> StepRunner:
-        """Return what plays a recording in place of running steps."""
-        return Replay(folder.absolute(), redactor)
-
-
 class Replay:
     """A StepRunner that plays a recording; `redactor` has the secrets of this run."""
 
@@ -123,29 +96,41 @@ class Replay:
         self._folder = folder
         self._redactor = redactor or Redactor()
 
-    def start(self, invocation: Invocation, directory: Path) -> ReplayedStep:
-        """Copy the recorded attempt into the run; see `StepRunner.start`."""
-        if not self._copied(invocation, directory):
+    def ranks(self, invocation: Invocation) -> tuple[str, ...]:
+        """Return the folders of the ranks that were recorded of an attempt."""
+        with ExitStack() as opened:
+            attempt = self._attempt(invocation, opened)
+            return () if attempt is None else _ranks(attempt)
+
+    def start(self, invocation: Invocation, directory: Path, *, recorded: str | None = None) -> ReplayedStep:
+        """Copy a rank of the recorded attempt into the run, the first where none is named; see `StepRunner.start`."""
+        if not self._copied(invocation, directory, recorded):
             why = f"the recording {self._folder} holds no step {invocation.step!r}"
             (directory / ENDED).write_text(json.dumps({"by": "not_started", "message": why}))
         return ReplayedStep(invocation, directory.resolve())
 
-    def _copied(self, invocation: Invocation, directory: Path) -> bool:
-        """Copy and redact the attempt, or the last one before it, next to `directory`, then move it there."""
+    def _attempt(self, invocation: Invocation, opened: ExitStack) -> int | None:
+        """Open the folder of the recorded attempt, or of the last one before it; None where there is none."""
+        try:
+            step = opened.enter_context(_folder(self._folder / "steps" / invocation.step))
+            recorded = sorted(int(name) for name in _names(step) if name.isdigit())
+            fitting = [number for number in recorded if number <= invocation.attempt] or recorded[:1]
+            return opened.enter_context(_folder(str(fitting[-1]), step))
+        except (FileNotFoundError, NotADirectoryError, IndexError):
+            return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None  # a link leads to what no redaction saw
+            raise
+
+    def _copied(self, invocation: Invocation, directory: Path, name: str | None) -> bool:
+        """Copy and redact a rank next to `directory`, then move it there; returns whether it was recorded."""
         with ExitStack() as opened:
-            try:
-                step = opened.enter_context(_folder(self._folder / "steps" / invocation.step))
-                recorded = sorted(int(name) for name in _names(step) if name.isdigit())
-                fitting = [number for number in recorded if number <= invocation.attempt] or recorded[:1]
-                attempt = opened.enter_context(_folder(str(fitting[-1]), step))
-                ranks = sorted(name for name in _names(attempt) if _is_folder(name, attempt))
-                rank = opened.enter_context(_folder(ranks[0], attempt))
-            except (FileNotFoundError, NotADirectoryError, IndexError):
+            attempt = self._attempt(invocation, opened)
+            names = () if attempt is None else _ranks(attempt)
+            if not names:
                 return False
-            except OSError as error:
-                if error.errno == errno.ELOOP:
-                    return False  # a link leads to what no redaction saw
-                raise
+            rank = opened.enter_context(_folder(name or names[0], attempt))
             staged = directory.with_name(f".{directory.name}.new")
             shutil.rmtree(staged, ignore_errors=True)
             try:
@@ -221,6 +206,16 @@ def _folder(path: Path | str, parent: int | None = None) -> Iterator[int]:
 
 def _names(folder: int) -> list[str]:
     return sorted(os.listdir(folder))
+
+
+def _ranks(attempt: int) -> tuple[str, ...]:
+    """Return the folders of an attempt's ranks, by their numbers; a folder of another name comes first."""
+
+    def number(name: str) -> tuple[int, str]:
+        rank = name.rpartition("-")[2]
+        return (int(rank) if rank.isdigit() else -1, name)
+
+    return tuple(sorted((name for name in _names(attempt) if _is_folder(name, attempt)), key=number))
 
 
 def _is_folder(name: str, parent: int) -> bool:

@@ -45,7 +45,16 @@ from vdbg_env.application.ports.images import (
     SourceTrees,
 )
 from vdbg_env.application.ports.programs import Completed, ProgramRunner
-from vdbg_env.application.ports.steps import Clock, Interrupts, IsolatedWorker, StartedStep, StepRunner
+from vdbg_env.application.ports.steps import (
+    Clock,
+    Interrupts,
+    IsolatedWorker,
+    Layout,
+    StartedAttempt,
+    StartedStep,
+    StepPlacement,
+    StepRunner,
+)
 
 __all__ = [
     "NOTHING_LENT",
@@ -70,6 +79,7 @@ __all__ = [
     "ImageBuilder",
     "Interrupts",
     "IsolatedWorker",
+    "Layout",
     "LogFile",
     "LogSource",
     "PipeState",
@@ -78,7 +88,9 @@ __all__ = [
     "ScratchFiles",
     "SourceText",
     "SourceTrees",
+    "StartedAttempt",
     "StartedStep",
+    "StepPlacement",
     "StepRunner",
     "StoredImage",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from vdbg_env.application.ports.files import BinarySource, SourceText
     from vdbg_env.application.ports.programs import ProgramRunner
-    from vdbg_env.application.ports.steps import StepRunner
+    from vdbg_env.application.ports.steps import StepPlacement
     from vdbg_env.image.container.step_container import StepContainer, StepImage
     from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 
@@ -21,8 +21,8 @@ class StepPlace:
 
     `programs` and `binaries` are those of the place, `reading` gives programs that may also read the folder of a run,
     `sources` finds the text of source lines; `environment` is what a workload inherits, `data_dir` the folder of the
-    shipped runbooks as the place sees it. `runner` starts the steps of a run, given the run's folder, the values that
-    must not be kept and the pseudonyms if there are any; `close` ends helper programs that are still running.
+    shipped runbooks as the place sees it. `placement` starts the steps of a run, given the run's folder, the values
+    that must not be kept and the pseudonyms if there are any; `close` ends helper programs that are still running.
     """
 
     programs: ProgramRunner
@@ -31,7 +31,7 @@ class StepPlace:
     environment: Mapping[str, str]
     data_dir: str
     sources: SourceText
-    runner: Callable[[Path, tuple[str, ...], Pseudonyms | None], StepRunner]
+    placement: Callable[[Path, tuple[str, ...], Pseudonyms | None], StepPlacement]
     close: Callable[[], None]
     container: StepContainer | None = None
     image: StepImage | None = None
@@ -47,8 +47,8 @@ class StepPlace:
 class StepPlaces(Protocol):
     """Opens the places where steps are started."""
 
-    def here(self) -> StepPlace:
-        """Return this machine."""
+    def here(self, *, ranks: int | None = None) -> StepPlace:
+        """Return this machine; an attempt has `ranks` of them, or as many as its step asks for where that is None."""
         ...
 
     def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:
@@ -58,8 +58,8 @@ class StepPlaces(Protocol):
         """
         ...
 
-    def with_pseudonyms(self, runner: StepRunner, redactor: Redactor) -> StepRunner:
-        """Return a runner whose text artifacts have pseudonyms for hosts and addresses."""
+    def with_pseudonyms(self, placement: StepPlacement, redactor: Redactor) -> StepPlacement:
+        """Return a placement whose text artifacts have pseudonyms for hosts and addresses."""
         ...
 
 
@@ -92,6 +92,6 @@ class Recordings(Protocol):
         """Write the recording of a run; raises BadInput when the folder exists already."""
         ...
 
-    def player(self, folder: Path, redactor: Redactor) -> StepRunner:
+    def player(self, folder: Path, redactor: Redactor) -> StepPlacement:
         """Return what plays a recording, redacted once more, in place of running steps."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,7 +25,7 @@ class StartedStep(Protocol):
 
 
 class StepRunner(Protocol):
-    """Runs the steps of a runbook. What it starts outlives this program and can be adopted by the next."""
+    """Runs one rank of a step. What it starts outlives this program and can be adopted by the next."""
 
     def start(self, invocation: Invocation, directory: Path) -> StartedStep:
         """Start an attempt; everything about it is kept in `directory`, which is there and empty.
@@ -36,6 +37,49 @@ class StepRunner(Protocol):
 
     def adopt(self, invocation: Invocation, directory: Path) -> StartedStep | None:
         """Take over an attempt that another engine started in `directory`; None when it was never really started."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How many ranks an attempt has; `folder` is that of a single rank on this machine.
+
+    It is empty where each rank makes its own in the attempt's folder, `<host>-<rank>`.
+    """
+
+    ranks: int = 1
+    folder: str = ""
+
+
+class StartedAttempt(Protocol):
+    """One attempt of one step on all its ranks, which run or have ended."""
+
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
+        """Wait for the end of all ranks and return what was seen of each; None when `timeout_s` seconds are over."""
+        ...
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Ask for the end of all ranks, with their grace unless `firmly`; return at once."""
+        ...
+
+
+class StepPlacement(Protocol):
+    """Starts attempts on the ranks of a place. What it starts outlives this program and can be adopted by the next.
+
+    `directory` is the attempt's folder, `steps/<step>/<attempt>`. The invocation may still have `${{ rank.* }}`, which
+    the placement fills.
+    """
+
+    def layout(self, invocation: Invocation) -> Layout:
+        """Return the ranks that an attempt has here."""
+        ...
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedAttempt:
+        """Start an attempt in a folder that is there, with the single rank's in it; raises HostNotAble."""
+        ...
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedAttempt | None:
+        """Take over an attempt that another engine started; None when no rank of it was ever started."""
         ...
 
 

@@ -87,6 +87,7 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
         host=redactor.text(given.host.name()),
         environment=place.in_words,
         **container_record(place, redactor),
+        placement=request.placement.document() if request.placement else {},
         pseudonyms=request.pseudonyms,
     )
     return _ready(

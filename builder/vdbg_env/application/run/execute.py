@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
-from vdbg_env.application.ports import Clock, Interrupts, IsolatedWorker, StartedStep, StepRunner
+from vdbg_env.application.ports import Clock, Interrupts, IsolatedWorker, StartedAttempt, StepPlacement
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 POLL_S = 0.25  # how long a signal or the total time limit may wait to be seen
-HOST = "localhost"
 _LOST = "attempt {number} was lost and has been repeated: {why}"
 Listener = Callable[[Event, Progress], None]
 _ENDING = "ending the step: its processes are asked to end, and killed after their grace"
@@ -103,7 +102,7 @@ class RunOrder:
 class RunContext:
     """The ports that a run uses."""
 
-    runner: StepRunner
+    placement: StepPlacement
     builtins: Builtins
     worker: IsolatedWorker
     person: Person
@@ -196,46 +195,51 @@ class _Run:
             self._observe(self._started(decision.invocation))
         return self._read(decision, self._progress.observations)
 
-    def _started(self, invocation: Invocation) -> StartedStep:
+    def _started(self, invocation: Invocation) -> StartedAttempt:
         """Write down that an attempt begins, then begin it."""
         attempt = self._progress.used.get(invocation.step, 0) + 1
-        directory = self._order.directory.attempt(invocation.step, attempt, HOST, 0)
+        layout = self._context.placement.layout(invocation)
+        directory = self._order.directory.attempt(invocation.step, attempt, layout.folder)
         where = str(directory.relative_to(self._order.directory.path))
-        self._append("attempt_started", step=invocation.step, attempt=attempt, rank=0, host=HOST, directory=where)
-        return self._start(invocation, OpenAttempt(attempt=attempt, rank=0, host=HOST, directory=where))
+        opened = OpenAttempt(attempt=attempt, directory=where, ranks=layout.ranks)
+        self._append("attempt_started", step=invocation.step, **opened.document())
+        return self._start(invocation, opened)
 
-    def _adopted(self, invocation: Invocation, attempt: OpenAttempt) -> StartedStep:
+    def _adopted(self, invocation: Invocation, attempt: OpenAttempt) -> StartedAttempt:
         """Take over an attempt whose end is not on record; start one that was recorded but never started."""
-        directory = self._order.directory.path / attempt.directory
-        adopted = self._context.runner.adopt(self._placed(invocation, attempt), directory)
+        numbered = replace(invocation, attempt=attempt.attempt)
+        adopted = self._context.placement.adopt(numbered, self._order.directory.path / attempt.folder)
         return adopted or self._start(invocation, attempt)
 
-    def _start(self, invocation: Invocation, attempt: OpenAttempt) -> StartedStep:
-        directory = self._order.directory.path / attempt.directory
-        placed_here = self._placed(invocation, attempt)
+    def _start(self, invocation: Invocation, attempt: OpenAttempt) -> StartedAttempt:
+        invocation = replace(invocation, attempt=attempt.attempt)
         redactor = self._context.redactor
-        env = {"delta": redactor.env(placed_here.env), "ours": dict(OURS)}
-        self._order.directory.begin_attempt(attempt.directory, redactor.argv(placed_here.argv), env)
-        return self._context.runner.start(placed_here, directory)
+        shown = invocation if attempt.ranks > 1 else self._placed(invocation, attempt)
+        env = {"delta": redactor.env(shown.env), "ours": dict(OURS)}
+        self._order.directory.begin_attempt(attempt.directory, redactor.argv(shown.argv), env)
+        return self._context.placement.start(invocation, self._order.directory.path / attempt.folder)
 
-    def _observe(self, step: StartedStep) -> None:
+    def _observe(self, attempt: StartedAttempt) -> None:
         """Wait for an attempt's end and write it down; when the run is cut short, the attempt is ended first."""
-        seen: Observation | None = None
+        seen: tuple[Observation, ...] | None = None
         cut: _CutShort | None = None
         while seen is None:
-            seen = step.wait(POLL_S)
+            seen = attempt.wait(POLL_S)
             if seen is None and cut is None:
                 try:
                     self._check_limits()
                 except _CutShort as reason:
                     cut = reason
-                    step.cancel()
+                    attempt.cancel()
                     self._context.notice(
                         _ENDING if reason.signal is None else f"{_ENDING}; Ctrl-C again kills them at once"
                     )
             elif seen is None and len(self._context.interrupts.pending()) > 1:
-                step.cancel(firmly=True)
-        self._append("attempt_ended", observation=to_document(seen))
+                attempt.cancel(firmly=True)
+        documents = [to_document(one) for one in seen]
+        self._append(
+            "attempt_ended", **({"observations": documents} if documents[1:] else {"observation": documents[0]})
+        )
         if cut:
             raise cut
 

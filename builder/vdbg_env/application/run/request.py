@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import BadInput
 from vdbg_env.common.yaml_source import YamlSource
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Runbook
@@ -19,7 +20,22 @@ from vdbg_env.runbook.workload.inputs import Inputs
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from vdbg_env.record.run_directory import RunHead
+
+Launcher = Literal["local"]
 ArgvFrom = Literal["command line", "vdbg.yaml", "nowhere"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementRequest:
+    """The ranks requested on the command line: how they are started, and how many; None is what a step asks for."""
+
+    on: Launcher = "local"
+    ranks: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return what `run.json` keeps of it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +54,7 @@ class RunbookRequest:
     batch: bool = False
     bisect: bool = False
     container: ContainerRequest | None = None
+    placement: PlacementRequest | None = None
     json: bool = False
     pseudonyms: bool = False
 
@@ -79,3 +96,15 @@ def prepare(
         argv, argv_from = tuple(settings.workload.argv), "vdbg.yaml"
     given = {name: text for name, text in settings.inputs.items() if name in runbook.inputs} | dict(request.inputs)
     return PreparedRun(runbook=runbook, inputs=final_inputs(runbook, given, argv, environment), argv_from=argv_from)
+
+
+def resumed_placement(head: RunHead, asked: PlacementRequest | None) -> PlacementRequest | None:
+    """Return the placement a run was begun with; raises BadInput where another one is requested."""
+    recorded = TypeAdapter(PlacementRequest).validate_python(dict(head.placement)) if head.placement else None
+    if asked and asked != recorded:
+        raise BadInput(
+            f"the ranks of run {head.run!r} were started in another way",
+            cause="its attempts would not have the same ranks",
+            next_step="leave out --on, --nodes and --ranks, or begin a new run without --resume",
+        )
+    return recorded

@@ -32,7 +32,11 @@ class RunProgress:
                 self._line(event, f"{event.data['step']} #{event.data['attempt']}: {title}")
             case "attempt_ended" if progress.observations:
                 seen = progress.observations[-1]
-                self._line(event, f"{seen.step} #{seen.attempt}: {ended(seen.ended)} after {duration(seen.duration_s)}")
+                last = [one for one in progress.observations if one.attempt == seen.attempt]
+                for one in last:
+                    rank = f" rank {one.rank}" if last[1:] else ""
+                    text = f"{ended(one.ended)} after {duration(one.duration_s)}"
+                    self._line(event, f"{one.step} #{one.attempt}{rank}: {text}")
             case "step_finished":
                 for visit in progress.visits[self._shown :]:
                     self._line(event, f"{visit.step.id} -> {_outcome(visit.record)}")

@@ -10,7 +10,7 @@ from typing import Unpack
 import click
 
 from vdbg_env.application import session
-from vdbg_env.application.run.request import RunbookRequest
+from vdbg_env.application.run.request import PlacementRequest, RunbookRequest
 from vdbg_env.cli import composition
 from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
 from vdbg_env.cli.runbook.runbook_run import run
@@ -69,6 +69,7 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 @click.option(
     "--pseudonyms", is_flag=True, help="Replace host names and addresses by pseudonyms, the same in all your runs."
 )
+@click.option("--ranks", type=click.IntRange(1, 1000), help="Start each step on so many ranks.")
 @click.option("--json", "as_document", is_flag=True, help="Print the report (or the plan) as JSON on stdout.")
 @container_options()
 @click.pass_context
@@ -87,6 +88,7 @@ def command(
     bisect: bool,
     plan_only: bool,
     pseudonyms: bool,
+    ranks: int | None,
     as_document: bool,
     **place: Unpack[ContainerFlags],
 ) -> int:
@@ -126,10 +128,13 @@ def command(
         bisect=bisect,
         json=as_document,
         container=container_request(context, **place),
+        placement=PlacementRequest(ranks=ranks) if ranks else None,
         pseudonyms=pseudonyms,
     )
     if replay and request.container:
         raise click.UsageError("--replay runs nothing, so there is no --image to run it in")
+    if ranks and (replay or request.container):
+        raise click.UsageError("--ranks is for steps on this machine: leave out --replay, --image and --on")
     if plan_only:
         return _show_plan(request)
     return run(request)

@@ -19,7 +19,14 @@ from vdbg_env.report.run.phrases import ended, how_known
 from vdbg_env.runbook.model import Data as Json
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_NOT_AS_MEANT = {EndedBy.NOT_STARTED, EndedBy.DISK, EndedBy.NODE_LOST, EndedBy.ENGINE_LOST, EndedBy.CANCEL}
+_NOT_AS_MEANT = {
+    EndedBy.NOT_STARTED,
+    EndedBy.DISK,
+    EndedBy.NODE_LOST,
+    EndedBy.ENGINE_LOST,
+    EndedBy.CANCEL,
+    EndedBy.PEER,
+}
 
 
 def render(report: Report) -> str:

@@ -33,6 +33,8 @@ def ended(end: Ended | None) -> str:
             text = f"a server that ended by itself, exit status {end.code or 0}"
         case EndedBy.CANCEL:
             text = "cancelled"
+        case EndedBy.PEER:
+            text = "ended by us: another rank had failed"
         case EndedBy.DISK:
             text = "ended by us: the disk was nearly full"
         case EndedBy.NODE_LOST:

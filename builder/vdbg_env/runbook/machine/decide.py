@@ -128,6 +128,7 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
         server=serves,
         decisive=_decisive(step) if serves else (),
         verify_env=step.verify_env,
+        placement=step.placement,
     )
     readers = tuple(filled_builtin(reader, names, values) for reader in step.readers)
     return RunStep(invocation=invocation, repeat=step.repeat, readers=readers)

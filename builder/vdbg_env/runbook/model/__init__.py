@@ -6,7 +6,9 @@ from vdbg_env.runbook.model.limits import (
     HangAction,
     KillPolicy,
     Matcher,
+    OnFirstFailure,
     OutputPolicy,
+    Placement,
     Ready,
     ServerDriver,
     Watch,
@@ -33,6 +35,7 @@ from vdbg_env.runbook.model.step import (
 
 __all__ = [
     "ArgvOverlay", "ArtifactRule", "Builtin", "Command", "Data", "End", "HangAction", "Input", "KillPolicy", "Manual",
-    "Matcher", "Next", "Outcome", "OutputPolicy", "Question", "Ready", "Repeat", "Requires", "Run", "Runbook",
-    "ServerDriver", "Skipped", "Status", "Step", "StepRequires", "ToRunbook", "ToStep", "Uses", "Watch",
+    "Matcher", "Next", "OnFirstFailure", "Outcome", "OutputPolicy", "Placement", "Question", "Ready", "Repeat",
+    "Requires", "Run", "Runbook", "ServerDriver", "Skipped", "Status", "Step", "StepRequires", "ToRunbook", "ToStep",
+    "Uses", "Watch",
 ]  # fmt: skip

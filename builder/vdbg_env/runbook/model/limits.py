@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 
-from vdbg_env.runbook.model.fields import Bytes, Named, Part, Seconds, Text
+from vdbg_env.runbook.model.fields import Bytes, Count, Named, Part, Seconds, Text
 
 HangAction = Literal["py-spy", "gpu-coredump", "stacks"]
 Signal = Literal["SIGTERM", "SIGINT", "SIGABRT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"]
@@ -34,6 +34,28 @@ class OutputPolicy(Part):
 
     limit: Bytes = 2 << 30
     keep: Literal["head+tail", "head", "tail"] = "head+tail"
+
+
+class OnFirstFailure(Part):
+    """How long the other ranks run on after the first one failed; longer while a dump of theirs is growing."""
+
+    wait_s: Annotated[Seconds, Field(alias="wait")] = 30.0
+
+
+class Placement(Part):
+    """How many ranks a command has: `per_node` on each of `nodes`.
+
+    The command line and an allocation are stronger than what is written here.
+    """
+
+    nodes: Count | None = None
+    per_node: Count | None = None
+    on_first_failure: OnFirstFailure = OnFirstFailure()
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks that makes."""
+        return (self.nodes or 1) * (self.per_node or 1)
 
 
 class Matcher(Named):

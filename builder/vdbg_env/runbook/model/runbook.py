@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, StrictBool, TypeAdapter
 
 from vdbg_env.runbook.catalogue import Catalogue
 from vdbg_env.runbook.model.fields import ByName, Bytes, Env, Name, Named, Part, Seconds, Text, VariableName
-from vdbg_env.runbook.model.limits import KillPolicy, Matcher, OutputPolicy, ServerDriver, Watch
+from vdbg_env.runbook.model.limits import KillPolicy, Matcher, OutputPolicy, Placement, ServerDriver, Watch
 from vdbg_env.runbook.model.step import AnyStep, LibraryStep, Step
 
 SCHEMA_FILE = "runbook-v1.schema.json"
@@ -39,6 +39,7 @@ class Command(Named):
     kill: KillPolicy = KillPolicy()
     watch: Watch = Watch()
     output: OutputPolicy = OutputPolicy()
+    placement: Placement = Placement()
 
 
 class Requires(Part):

@@ -38,7 +38,7 @@ from vdbg_env.runbook.model.fields import (
     Values,
     Written,
 )
-from vdbg_env.runbook.model.limits import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Watch
+from vdbg_env.runbook.model.limits import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Placement, Watch
 
 
 class Status(StrEnum):
@@ -228,6 +228,7 @@ class Delta(JudgedStep):
     timeout_s: Annotated[Seconds | None, Field(alias="timeout")] = None
     kill: KillPolicy = KillPolicy()
     watch: Watch = Watch()
+    placement: Placement = Placement()
 
 
 class RunFields(Delta):

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.yaml_source import Path, Value, YamlSource, read
-from vdbg_env.runbook.model.limits import KillPolicy, Matcher, OutputPolicy, ServerDriver, Watch
+from vdbg_env.runbook.model.limits import KillPolicy, Matcher, OutputPolicy, Placement, ServerDriver, Watch
 from vdbg_env.runbook.model.runbook import Command, Input, Metadata, Requires, RunbookFile, Spec
 
 _STEP = (
     "id", "name", "explain", "from", "if", "run", "uses", "with", "manual", "requires", "timeout", "kill", "watch",
-    "output", "engine_args", "env", "argv", "repeat", "verify_env", "matchers", "artifacts", "readers", "results",
-    "outcomes", "next", "skipped",
+    "placement", "output", "engine_args", "env", "argv", "repeat", "verify_env", "matchers", "artifacts", "readers",
+    "results", "outcomes", "next", "skipped",
 )  # fmt: skip
 _OUTCOME = (
     "when", "rule", "level", "how_known", "confidence", "location", "message", "next_step", "next",
@@ -29,7 +29,7 @@ def _keys(part: type) -> tuple[str, ...]:
 
 _MAPPINGS = {  # the key of a mapping, or of the mapping around it where the author chooses the names
     "metadata": ("name", *_keys(Metadata)), "requires": _keys(Requires), "kill": _keys(KillPolicy),
-    "watch": _keys(Watch), "output": _keys(OutputPolicy), "driver": _keys(ServerDriver),
+    "watch": _keys(Watch), "placement": _keys(Placement), "output": _keys(OutputPolicy), "driver": _keys(ServerDriver),
     "manual": ("prompt", "choices", "timeout", "default"), "argv": ("wrap", "remove", "append"),
 }  # fmt: skip
 _NAMED = {"inputs": _keys(Input), "matchers": _keys(Matcher), "commands": _keys(Command)}

@@ -16,7 +16,7 @@ from vdbg_env.runbook.model.step import SharedStep
 from vdbg_env.runbook.parsing.library import Library
 from vdbg_env.runbook.parsing.locations import Places
 
-_INHERITED = ("timeout_s", "kill", "watch", "output")  # of a step's command, unless the step has its own
+_INHERITED = ("timeout_s", "kill", "watch", "output", "placement")  # of a step's command, unless the step has its own
 
 
 @dataclass(frozen=True, kw_only=True)

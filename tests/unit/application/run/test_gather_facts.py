@@ -10,7 +10,7 @@ from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.programs import Programs as RealPrograms
 from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_libraries, workload_python
-from vdbg_env.application.ports import BinarySource, ProgramRunner, StepRunner
+from vdbg_env.application.ports import BinarySource, ProgramRunner, StepPlacement
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.run.gather_facts import gather_facts
 from vdbg_env.application.run.request import RunbookRequest
@@ -23,12 +23,12 @@ CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 
 
 def place(programs: ProgramRunner, binaries: BinarySource) -> StepPlace:
-    def runner(_run: Path, _sensitive: tuple[str, ...], _names: Pseudonyms | None) -> StepRunner:
+    def runner(_run: Path, _sensitive: tuple[str, ...], _names: Pseudonyms | None) -> StepPlacement:
         raise AssertionError("nothing is to be started")
 
     return StepPlace(
         programs=programs, reading=lambda _: programs, binaries=binaries, environment={}, data_dir="/d",
-        sources=SourceFiles(), runner=runner, close=lambda: None,
+        sources=SourceFiles(), placement=runner, close=lambda: None,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.application.image.run import RunRequest
-from vdbg_env.application.ports import BinarySource, Completed, SourceText, StepRunner
+from vdbg_env.application.ports import BinarySource, Completed, SourceText, StepPlacement
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.run.target import (
     ContainerRequest,
@@ -46,7 +46,7 @@ class NoPrograms:
         raise AssertionError("nothing is to be run")
 
 
-def no_runner(_run: Path, _sensitive: tuple[str, ...], _names: Pseudonyms | None) -> StepRunner:
+def no_runner(_run: Path, _sensitive: tuple[str, ...], _names: Pseudonyms | None) -> StepPlacement:
     raise AssertionError("nothing is to be started")
 
 
@@ -55,7 +55,7 @@ def place(**fields: Any) -> StepPlace:
     sources: SourceText = SourceFiles()
     return StepPlace(
         programs=NoPrograms(), reading=lambda _: NoPrograms(), binaries=binaries, sources=sources, environment={},
-        data_dir="/d", runner=no_runner, close=lambda: None, **fields,
+        data_dir="/d", placement=no_runner, close=lambda: None, **fields,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.unit.application.builtins.test_steps import Answer, Programs
-from vdbg_env.adapters.execution.replay import RecordingFolders
+from vdbg_env.adapters.placement.recordings import RecordingFolders
 from vdbg_env.application.image.run import RunRequest
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.sample import SAMPLE, names_workload, with_sample, with_sample_mounted

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.command_line import Ran, vdbg_env
 from vdbg_env.adapters.places import Places
-from vdbg_env.application.ports import StartedStep
+from vdbg_env.application.ports import Layout, StartedAttempt
 from vdbg_env.cli import main
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.record.run_directory import RunDirectory
@@ -255,12 +255,15 @@ def test_a_link_planted_among_the_artifacts_is_not_followed_into_the_recording(h
 
 
 class EngineAway:
-    """A runner whose engine went away before its first step."""
+    """A placement whose engine went away before its first step."""
 
-    def start(self, invocation: Invocation, directory: Path) -> StartedStep:
+    def layout(self, invocation: Invocation) -> Layout:
+        return Layout(folder="localhost-0")
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedAttempt:
         raise EngineFailed("the engine is away")
 
-    def adopt(self, invocation: Invocation, directory: Path) -> StartedStep | None:
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedAttempt | None:
         return None
 
 
@@ -269,7 +272,7 @@ def test_a_run_whose_engine_went_away_says_how_to_go_on(
 ) -> None:
     here_ = Places.here
     with monkeypatch.context() as patch:
-        patch.setattr(Places, "here", lambda self: replace(here_(self), runner=lambda *_: EngineAway()))
+        patch.setattr(Places, "here", lambda self, **_: replace(here_(self), placement=lambda *_: EngineAway()))
         assert run("--run-dir", "r") == 1
     told = capsys.readouterr().err
     assert "error: the engine is away" in told

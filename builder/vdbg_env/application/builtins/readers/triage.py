@@ -21,7 +21,7 @@ from vdbg_env.runbook.state import ResultValue
 _LOGS = ("stdout", "stderr", "kernel.log")
 # Ends that this program caused: what such a log says in passing is not a failure.
 _FAILURE = "failure"  # the matcher by which each runbook says what its failure looks like
-_OURS = {EndedBy.MATCH, EndedBy.CANCEL, EndedBy.NOT_STARTED}
+_OURS = {EndedBy.MATCH, EndedBy.CANCEL, EndedBy.PEER, EndedBy.NOT_STARTED}
 
 CONTRACT = BuiltinContract(
     name="triage",

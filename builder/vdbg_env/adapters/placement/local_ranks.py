@@ -1,0 +1,110 @@
+"""Several ranks on this machine: each is a process tree under a supervisor, all are one attempt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from vdbg_env.adapters.placement.ending_rule import EndingRule
+from vdbg_env.adapters.placement.one_rank import HOST, OneRank, on_this_host
+from vdbg_env.application.ports import Layout, StartedAttempt, StartedStep, StepRunner
+from vdbg_env.evidence.observation import Observation
+from vdbg_env.runbook.invocation import Invocation
+
+POLL_S = 0.05
+
+
+class LocalRanks:
+    """A StepPlacement of `ranks` that `runner` starts, or as many as the step asks for where that is None."""
+
+    def __init__(self, runner: StepRunner, ranks: int | None = None) -> None:
+        self._runner = runner
+        self._ranks = ranks
+        self._one = OneRank(runner)
+
+    def layout(self, invocation: Invocation) -> Layout:
+        """Return the ranks; a single one has the folder that it always had."""
+        ranks = self._count(invocation)
+        return self._one.layout(invocation) if ranks == 1 else Layout(ranks=ranks)
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedAttempt:
+        """Start all ranks, the first one first; see `StepPlacement.start`."""
+        ranks = self._count(invocation)
+        if ranks == 1:
+            return self._one.start(invocation, directory)
+        steps = [self._started(invocation, directory, rank) for rank in range(ranks)]
+        return StartedRanks(steps, EndingRule(invocation, directory))
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedAttempt | None:
+        """Take over all ranks, and start those that the other engine had not come to; see `StepPlacement.adopt`."""
+        ranks = self._count(invocation)
+        if ranks == 1:
+            return self._one.adopt(invocation, directory)
+        found = [self._adopted(invocation, directory, rank) for rank in range(ranks)]
+        if not any(found):
+            return None
+        steps = [step or self._started(invocation, directory, rank) for rank, step in enumerate(found)]
+        return StartedRanks(steps, EndingRule(invocation, directory))
+
+    def _count(self, invocation: Invocation) -> int:
+        return self._ranks or invocation.placement.ranks
+
+    def _started(self, invocation: Invocation, directory: Path, rank: int) -> StartedStep:
+        folder = _folder(directory, rank)
+        folder.mkdir(exist_ok=True)
+        return self._runner.start(_ranked(invocation, folder, rank), folder)
+
+    def _adopted(self, invocation: Invocation, directory: Path, rank: int) -> StartedStep | None:
+        folder = _folder(directory, rank)
+        return self._runner.adopt(_ranked(invocation, folder, rank), folder) if folder.is_dir() else None
+
+
+class StartedRanks:
+    """A StartedAttempt over the steps of its ranks."""
+
+    def __init__(self, steps: Sequence[StartedStep], rule: EndingRule) -> None:
+        self._steps = steps
+        self._rule = rule
+        self._seen: dict[int, Observation] = {}
+        self._cancelled = False
+
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
+        """Wait until every rank has ended; the rule ends those that have no reason to run on."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._all_seen():
+            if self._rule.due({rank: seen.went_well for rank, seen in self._seen.items()}, len(self._steps)):
+                self._end(firmly=False)
+            left = POLL_S if until is None else min(POLL_S, until - time.monotonic())
+            if left <= 0:
+                return None
+            time.sleep(left)
+        ranks = (self._seen[rank] for rank in range(len(self._steps)))
+        return tuple(ranks) if self._cancelled else tuple(map(self._rule.meant, ranks))
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Have every rank ended."""
+        self._cancelled = True
+        self._end(firmly=firmly)
+
+    def _end(self, *, firmly: bool) -> None:
+        for rank, step in enumerate(self._steps):
+            if rank not in self._seen:
+                step.cancel(firmly=firmly)
+
+    def _all_seen(self) -> bool:
+        for rank, step in enumerate(self._steps):
+            if rank not in self._seen and (seen := step.wait(0.0)) is not None:
+                self._seen[rank] = seen
+        return len(self._seen) == len(self._steps)
+
+
+def _folder(directory: Path, rank: int) -> Path:
+    return directory / f"{HOST}-{rank}"
+
+
+def _ranked(invocation: Invocation, folder: Path, rank: int) -> Invocation:
+    """Return what one rank runs; requests are sent to the first rank only."""
+    placed = on_this_host(invocation, folder, rank)
+    return placed if rank == 0 else replace(placed, driver=None)

@@ -1,0 +1,56 @@
+"""The ranks of a recording in place of running steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vdbg_env.adapters.execution.replay import Replay, ReplayedStep
+from vdbg_env.adapters.placement.one_rank import HOST, on_this_host
+from vdbg_env.application.ports import Layout
+from vdbg_env.evidence.observation import Observation
+from vdbg_env.runbook.invocation import Invocation, placed
+
+
+class RecordedRanks:
+    """A StepPlacement over a recording: an attempt has the ranks that were recorded."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+
+    def layout(self, invocation: Invocation) -> Layout:
+        """Return the recorded ranks; a single one gets the folder that it would have here."""
+        ranks = self._replay.ranks(invocation)
+        return Layout(ranks=len(ranks)) if ranks[1:] else Layout(folder=f"{HOST}-0")
+
+    def start(self, invocation: Invocation, directory: Path) -> ReplayedRanks:
+        """Copy each recorded rank into the attempt's folder."""
+        ranks = self._replay.ranks(invocation)
+        if not ranks[1:]:
+            folder = directory / f"{HOST}-0"
+            return ReplayedRanks((self._replay.start(on_this_host(invocation, folder, 0), folder),))
+        return ReplayedRanks(tuple(self._started(invocation, directory / name) for name in ranks))
+
+    def adopt(self, invocation: Invocation, directory: Path) -> ReplayedRanks | None:
+        """Return None: a copy may have been cut short, so it is made again."""
+        return None
+
+    def _started(self, invocation: Invocation, folder: Path) -> ReplayedStep:
+        host, _, rank = folder.name.rpartition("-")
+        folder.mkdir(exist_ok=True)
+        place = str(folder.resolve())
+        filled = placed(invocation, attempt=invocation.attempt, rank=int(rank), host=host, directory=place)
+        return self._replay.start(filled, folder, recorded=folder.name)
+
+
+class ReplayedRanks:
+    """A StartedAttempt that had ended before it began."""
+
+    def __init__(self, steps: tuple[ReplayedStep, ...]) -> None:
+        self._steps = steps
+
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...]:
+        """Return what was recorded of each rank."""
+        return tuple(step.wait(timeout_s) for step in self._steps)
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Do nothing: there is nothing to end."""
