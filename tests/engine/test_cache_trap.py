@@ -1,5 +1,6 @@
 """The trap, for real: a compiler cache hands back objects without line info, and the proof refuses the image."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,40 @@ def test_with_the_shipped_settings_the_same_source_is_proven_and_tagged(docker_e
     assert ran.status == 0, ran.stderr[-3000:]
     assert docker_engine.client.images(tag)
     docker_engine.client.remove_image(tag)
+
+
+def build_keeping_objects(profile: str, tag: str, *flags: str) -> Ran:
+    own = ("--engine", "buildkit", "--base", BASE, "--network", "host", "--object-cache", "vdbg-test-trap", "--verbose")
+    return vdbg_env("build", "--lineinfo", "--profile", profile, *own, *flags, "--tag", tag)
+
+
+def hits(ran: Ran) -> tuple[int, int]:
+    """Return how many compilations the object cache spared, and of how many, by its count after the compile step."""
+    found = re.search(r"Hits:\s+(\d+) /\s+(\d+)", ran.stderr)
+    assert found, ran.stderr[-3000:]
+    return int(found[1]), int(found[2])
+
+
+def test_the_object_cache_keeps_objects_with_and_without_line_info_apart(docker_engine: Engine) -> None:
+    """The trap with `--object-cache`: filled by the very same command lines, without the flag in the environment."""
+    tag = "vdbg-test/objects:1"
+    filled = build_keeping_objects("without-the-flag", tag, "--jobs", "1")
+    assert filled.status == 3, filled.stderr[-3000:]
+    assert "0 of 2 cubins with code carry line info: none" in filled.stderr
+    assert docker_engine.client.images(tag) == []
+
+    proven = build_keeping_objects("flag-in-the-environment", tag, "--jobs", "1")
+    assert proven.status == 0, proven.stderr[-3000:]
+    assert docker_engine.client.images(tag)
+
+    again = build_keeping_objects("flag-in-the-environment", tag, "--jobs", "2")  # another number: the step runs again
+    assert again.status == 0, again.stderr[-3000:]
+    assert hits(again) == (3, 3), "both kernels and the host's code come from the cache, with their lines"
+    docker_engine.client.remove_image(tag)
+
+
+def test_a_builder_that_keeps_nothing_refuses_the_object_cache(docker_engine: Engine) -> None:
+    flags = ("--engine", "classic", "--base", BASE, "--object-cache", "x")
+    ran = vdbg_env("build", "--profile", "sample", *flags)
+    assert ran.status == 2
+    assert "keeps no compiled objects" in ran.stderr and "buildkit" in ran.stderr

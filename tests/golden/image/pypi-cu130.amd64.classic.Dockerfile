@@ -92,9 +92,11 @@ RUN set -eu; \
     fi; \
     export MAX_JOBS="${MAX_JOBS:-1}" NVCC_THREADS="${NVCC_THREADS:-1}"; \
     echo "MAX_JOBS=$MAX_JOBS NVCC_THREADS=$NVCC_THREADS"; \
-    rm -rf build; \
-    pip install --no-build-isolation --no-deps --verbose --editable .; \
-    find . -type f -name '*.o' -delete
+    rm -rf build "$VDBG_ROOT"/dist; \
+    python3 setup.py bdist_wheel --dist-dir "$VDBG_ROOT"/dist --py-limited-api=cp38; \
+    pip install --no-deps --no-index --force-reinstall "$VDBG_ROOT"/dist/*.whl; \
+    ln -sfn "$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" "$VDBG_ROOT"/venv/lib/python; \
+    rm -rf build
 WORKDIR /opt/vdbg
 
 # Debug tools
@@ -133,4 +135,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:b6b05a3b28c738bf08b0f14f54d2d9326795f0d0b84955124fa1e4a9b4652243"
+    dev.vdbg-env.plan.digest="sha256:ac896b100b735e52225c43b90b603f92f4c22dec19785db03e68c0e6f43f2d90"

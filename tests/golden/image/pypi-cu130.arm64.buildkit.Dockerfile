@@ -97,9 +97,11 @@ RUN set -eu; \
     fi; \
     export MAX_JOBS="${MAX_JOBS:-1}" NVCC_THREADS="${NVCC_THREADS:-1}"; \
     echo "MAX_JOBS=$MAX_JOBS NVCC_THREADS=$NVCC_THREADS"; \
-    rm -rf build; \
-    pip install --no-build-isolation --no-deps --verbose --editable .; \
-    find . -type f -name '*.o' -delete
+    rm -rf build "$VDBG_ROOT"/dist; \
+    python3 setup.py bdist_wheel --dist-dir "$VDBG_ROOT"/dist --py-limited-api=cp38; \
+    pip install --no-deps --no-index --force-reinstall "$VDBG_ROOT"/dist/*.whl; \
+    ln -sfn "$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" "$VDBG_ROOT"/venv/lib/python; \
+    rm -rf build
 WORKDIR /opt/vdbg
 
 # Debug tools
@@ -139,4 +141,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:ee4097ede897a5913b72e5675f67bde7504f9d364065e7652f9b75c678d92e86"
+    dev.vdbg-env.plan.digest="sha256:0ae1793947062f5c3ac0d335bf96b81f72fa57d5cb479bc0b2b8d9d634b7c2ae"

@@ -87,9 +87,11 @@ RUN set -eu; \
     fi; \
     export MAX_JOBS="${MAX_JOBS:-1}" NVCC_THREADS="${NVCC_THREADS:-1}"; \
     echo "MAX_JOBS=$MAX_JOBS NVCC_THREADS=$NVCC_THREADS"; \
-    rm -rf build; \
-    pip install --no-build-isolation --no-deps --verbose --editable .; \
-    find . -type f -name '*.o' -delete
+    rm -rf build "$VDBG_ROOT"/dist; \
+    python3 setup.py bdist_wheel --dist-dir "$VDBG_ROOT"/dist --py-limited-api=cp38; \
+    pip install --no-deps --no-index --force-reinstall "$VDBG_ROOT"/dist/*.whl; \
+    ln -sfn "$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" "$VDBG_ROOT"/venv/lib/python; \
+    rm -rf build
 WORKDIR /opt/vdbg
 
 # Debug tools
@@ -131,4 +133,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:45754eed2beb2343677677560b3cc802cddd76ada41784027e78090b75a512a8"
+    dev.vdbg-env.plan.digest="sha256:79873a3b9bf3b3561d7467e8d9d63422fd28b287f5b8317f321ab45fe65c4546"

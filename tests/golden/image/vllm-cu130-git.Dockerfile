@@ -80,9 +80,11 @@ RUN set -eu; \
     fi; \
     export MAX_JOBS="${MAX_JOBS:-1}" NVCC_THREADS="${NVCC_THREADS:-1}"; \
     echo "MAX_JOBS=$MAX_JOBS NVCC_THREADS=$NVCC_THREADS"; \
-    rm -rf build; \
-    pip install --no-build-isolation --no-deps --verbose --editable .; \
-    find . -type f -name '*.o' -delete
+    rm -rf build "$VDBG_ROOT"/dist; \
+    python3 setup.py bdist_wheel --dist-dir "$VDBG_ROOT"/dist --py-limited-api=cp38; \
+    pip install --no-deps --no-index --force-reinstall "$VDBG_ROOT"/dist/*.whl; \
+    ln -sfn "$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" "$VDBG_ROOT"/venv/lib/python; \
+    rm -rf build
 WORKDIR /opt/vdbg
 
 # Debug tools
@@ -123,4 +125,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:c467a5d3355a7d79b89f0bc7c4b83386efc91bac177b026a68cebec7d20cb7f5"
+    dev.vdbg-env.plan.digest="sha256:4c1be654856f61a7646cffdd0733aca4e24a35f82b513237ed352140c690571d"

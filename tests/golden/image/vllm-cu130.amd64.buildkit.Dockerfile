@@ -82,9 +82,11 @@ RUN set -eu; \
     fi; \
     export MAX_JOBS="${MAX_JOBS:-1}" NVCC_THREADS="${NVCC_THREADS:-1}"; \
     echo "MAX_JOBS=$MAX_JOBS NVCC_THREADS=$NVCC_THREADS"; \
-    rm -rf build; \
-    pip install --no-build-isolation --no-deps --verbose --editable .; \
-    find . -type f -name '*.o' -delete
+    rm -rf build "$VDBG_ROOT"/dist; \
+    python3 setup.py bdist_wheel --dist-dir "$VDBG_ROOT"/dist --py-limited-api=cp38; \
+    pip install --no-deps --no-index --force-reinstall "$VDBG_ROOT"/dist/*.whl; \
+    ln -sfn "$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" "$VDBG_ROOT"/venv/lib/python; \
+    rm -rf build
 WORKDIR /opt/vdbg
 
 # Debug tools
@@ -126,4 +128,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:08046735ca006bf04ecb599dc485347ba66547cf24cef5075d453d9ff239b2c0"
+    dev.vdbg-env.plan.digest="sha256:ac272937fe9f7dad95c4cabcda8e06d4a55fd6a707c9612ed86d5a0373c5a54c"

@@ -55,7 +55,7 @@ class HostBuilder:
         _check_able(order.plan)
         prefix = self._home / order.plan.digest.removeprefix("sha256:")[:16]
         with _locked(prefix.with_suffix(".lock")):
-            steps = HostSteps(order, prefix)
+            steps = HostSteps(order, prefix, objects=self._home.parent / "objects")
             if _read_record(prefix) is not None and not order.no_cache:
                 yield from steps.all_cached()
                 yield Built(image_id=f"{_PREFIX}{prefix}")

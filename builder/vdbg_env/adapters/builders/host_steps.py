@@ -26,7 +26,7 @@ from vdbg_env.application.ports.build_events import (
     StepStarted,
 )
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.image.plan.plan import CopyStep, RunStep, Step
+from vdbg_env.image.plan.plan import OBJECTS, CopyStep, RunStep, Step
 from vdbg_env.supervisor.processes.signals import send_to_group
 
 _GRACE_S = 5.0
@@ -49,11 +49,15 @@ class StepFailed(Exception):
 
 
 class HostSteps:
-    """The steps of one order below one folder; `environment` is what programs of the build run in afterwards."""
+    """The steps of one order below one folder; `environment` is what programs of the build run in afterwards.
 
-    def __init__(self, order: BuildOrder, prefix: Path) -> None:
+    `objects` is the folder of all caches of compiled objects.
+    """
+
+    def __init__(self, order: BuildOrder, prefix: Path, *, objects: Path) -> None:
         self._order = order
         self._prefix = prefix
+        self._objects = objects
         kept = {name: value for name, value in os.environ.items() if _is_kept(name)}
         self.environment = {**kept, **order.plan.environment(str(prefix), kept)}
 
@@ -94,6 +98,8 @@ class HostSteps:
     def _run(self, step: RunStep, since: float) -> Iterator[BuildEvent]:
         folder = self._prefix / step.cwd
         folder.mkdir(parents=True, exist_ok=True)
+        if step.objects is not None:
+            self._show_objects(step.objects)
         process = subprocess.Popen(
             ["/bin/sh", "-c", step.script()],
             cwd=folder,
@@ -117,6 +123,13 @@ class HostSteps:
                 key=step.id, cached=False, duration_s=time.monotonic() - since, error=f"exit status {status}"
             )
             raise StepFailed(self._failure(step, status, tuple(tail)))
+
+    def _show_objects(self, name: str) -> None:
+        """Link the kept objects to where the step looks for them; they outlive the folder of the build."""
+        kept, shown = self._objects / name, self._prefix / OBJECTS
+        kept.mkdir(parents=True, exist_ok=True)
+        shown.unlink(missing_ok=True)
+        shown.symlink_to(kept)
 
     def _failure(self, step: RunStep, status: int, tail: tuple[str, ...]) -> BuildFailed:
         cause, next_step = explain_failure(title=step.title, code=status, message="", tail=tail, jobs=self._order.jobs)

@@ -14,6 +14,8 @@ from vdbg_env.image.context import TreeOnDisk
 _GIT_TIMEOUT_S = 60.0
 _DESCRIBED = re.compile(r"v(?P<tag>[0-9][0-9a-z.]*)-(?P<commits>[0-9]+)-(?P<commit>g[0-9a-f]+)(?P<dirty>-dirty)?")
 
+_METADATA_VERSION = re.compile(r"^Version: ([0-9][0-9A-Za-z.]*)", re.MULTILINE)  # without "+empty" and the like
+
 
 class SourceTreesOnDisk:
     """SourceTrees over the file system, and git where it is installed."""
@@ -32,6 +34,8 @@ class SourceTreesOnDisk:
 
     def revision(self, folder: str) -> str | None:
         """See `SourceTrees.revision`."""
+        if _released(folder):  # a repository around an unpacked source distribution is another project's
+            return None
         commit = self._git(folder, "rev-parse", "--verify", "HEAD")
         changes = self._git(folder, "status", "--porcelain", "--", ".")
         if not commit or changes is None:
@@ -40,6 +44,8 @@ class SourceTreesOnDisk:
 
     def version(self, folder: str) -> str | None:
         """See `SourceTrees.version`."""
+        if released := _released(folder):
+            return released
         said = self._git(folder, "describe", "--tags", "--long", "--dirty", "--match", "v[0-9]*")
         found = _DESCRIBED.fullmatch(said.strip()) if said else None
         if found is None:
@@ -56,6 +62,16 @@ class SourceTreesOnDisk:
         except HostNotAble:  # the revision is a label; the digest tells trees apart without it
             return None
         return ran.stdout if ran.code == 0 else None
+
+
+def _released(folder: str) -> str | None:
+    """Return the version in the metadata of an unpacked source distribution, None for any other folder."""
+    try:
+        text = (Path(folder) / "PKG-INFO").read_text(errors="replace")
+    except OSError:
+        return None
+    found = _METADATA_VERSION.search(text)
+    return found[1] if found else None
 
 
 def _content(path: str) -> str:

@@ -102,7 +102,7 @@ def proof_label(proof: LineinfoReport) -> str:
 
 def dialect_of(builder: BuilderDescription) -> Dialect:
     """Return which Dockerfile instructions a builder is known to take; the conservative ones unless it says more."""
-    return "buildkit" if {"secrets", "cache-mounts"} <= builder.capabilities else "classic"
+    return "buildkit" if "cache-mounts" in builder.capabilities else "classic"
 
 
 def _build(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder, tell: Tell) -> Built:

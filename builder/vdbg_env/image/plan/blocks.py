@@ -14,10 +14,15 @@ from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Sou
 from vdbg_env.image.profile.spec import Base, ImageSpec
 
 CA_BUNDLE = "site/ca-bundle.crt"
+PACKAGES = "venv/lib/python/site-packages"
+"""Where Python packages are, through a link that does not name Python's version."""
 UBUNTU_SOURCES = "/etc/apt/sources.list.d/ubuntu.sources"
 SITE = CopyStep(id="site", title="The site's certificate authority", source="site", target="site")
 REQUIREMENTS = CopyStep(
     id="requirement-lists", title="Lists of requirements", source="requirements", target="requirements"
+)
+OBJECT_CACHE = CopyStep(
+    id="object-cache", title="Launcher of the compiler cache", source="object-cache.sh", target="object-cache.sh"
 )
 ENTRYPOINT = CopyStep(id="entrypoint", title="Entry point", source="entrypoint.sh", target="entrypoint.sh")
 
@@ -35,7 +40,17 @@ class Blocks:
     templates: ShellTemplates
 
     def packages(self) -> RunStep:
-        """Install the distribution's packages; the one step that changes the system."""
+        """Install the distribution's packages."""
+        return self._apt("packages", "Packages of", self.spec.packages.apt, self.spec.packages.needs)
+
+    def object_cache(self) -> tuple[Step, ...]:
+        """Install the compiler cache and its launcher, for a build that keeps objects."""
+        if self.request.object_cache is None:
+            return ()
+        return (self._apt("ccache", "Compiler cache of", ("ccache",), ("ccache",)), OBJECT_CACHE)
+
+    def _apt(self, name: str, title: str, packages: tuple[str, ...], needs: tuple[str, ...]) -> RunStep:
+        """Change the system; only these steps do."""
         base, site = self.spec.base, self.request.site
         options: list[str] = []
         if site.ca_bundle is not None:
@@ -47,13 +62,13 @@ class Blocks:
         aside = UBUNTU_SOURCES if site.apt_mirror and base.distribution == "ubuntu" else ""
         mirror_lines = _mirror_lines(site.apt_mirror, base) if site.apt_mirror else ()
         commands = self.templates.commands(
-            "packages.sh.j2", options=options, packages=self.spec.packages.apt, mirror_lines=mirror_lines, aside=aside,
+            "packages.sh.j2", options=options, packages=packages, mirror_lines=mirror_lines, aside=aside,
             keep_ca=site.ca_bundle is not None and site.keep_ca,
         )  # fmt: skip
         return RunStep(
-            id="packages", title=f"Packages of {base.distribution} {base.suite}", commands=commands, network=True,
+            id=name, title=f"{title} {base.distribution} {base.suite}", commands=commands, network=True,
             env=(Variable(name="DEBIAN_FRONTEND", value="noninteractive"),), where="container",
-            needs=self.spec.packages.needs,
+            needs=needs,
         )  # fmt: skip
 
     def toolchain(self) -> RunStep:
@@ -144,7 +159,7 @@ class Blocks:
             return ()
         edit = self._leave_out_other_projects() if self.request.target else ""
         commands = self.templates.commands(
-            "externals.sh.j2", unset=UNSET_FOR_COMPILE, edit=edit, flags=self._debug_flags(),
+            "externals.sh.j2", unset=UNSET_FOR_COMPILE, edit=edit, flags=self._debug_flags(), objects="",
             cmake_args=self.spec.build.cmake_args,
         )  # fmt: skip
         step = RunStep(
@@ -193,20 +208,24 @@ class Blocks:
         )
 
     def _compile(self, template: str, title: str, *, env: tuple[Variable, ...] = (), **values: object) -> RunStep:
+        objects = self.request.object_cache
         commands = self.templates.commands(
             f"{template}.sh.j2", unset=UNSET_FOR_COMPILE, target=self.request.target or "",
-            cmake_args=self.spec.build.cmake_args, gib=self.spec.build.memory_per_job_gib, **values,
+            cmake_args=self.spec.build.cmake_args, gib=self.spec.build.memory_per_job_gib,
+            flag=FLAG[self.request.debug], objects=objects or "", **values,
         )  # fmt: skip
         fetches = self.spec.build.system == "vllm" and not self.request.offline_compile
         env = (*(self._network_environment() if fetches else ()), *self._dependency_variables(), *env)
         return RunStep(
             id="compile", title=title, commands=commands, cwd="src", env=env, phase="compile", network=fetches,
-            secrets=self._secrets() if fetches else (),
+            secrets=self._secrets() if fetches else (), cache=f"objects:{objects}" if objects else None,
         )  # fmt: skip
 
     def _debug_flags(self) -> tuple[str, ...]:
         # On the command line too: even a cache that hashes only the command line then keeps the objects apart.
-        return (f"-DCMAKE_CUDA_FLAGS={FLAG[self.request.debug]}", *NO_LAUNCHER)
+        # With an object cache the template adds its launcher, whose path depends on the root.
+        none = () if self.request.object_cache else NO_LAUNCHER
+        return (f"-DCMAKE_CUDA_FLAGS={FLAG[self.request.debug]}", *none)
 
     def _cmake_flags(self) -> tuple[str, ...]:
         architectures = ";".join(f"{arch.replace('.', '')}-real" for arch in self.arch)

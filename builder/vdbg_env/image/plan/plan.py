@@ -21,6 +21,8 @@ ROOT = "/opt/vdbg"
 ROOT_VARIABLE = "VDBG_ROOT"
 LABEL_DIGEST = "dev.vdbg-env.plan.digest"
 LABEL_PROOF = "dev.vdbg-env.proof"
+OBJECTS = "objects"
+"""The folder below the root where a builder shows the objects that it keeps between builds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,8 @@ class RunStep:
     `env` is for this step only. `network` says that the step fetches something. `where` is "container" for steps that
     change the system (apt): a bare machine skips them and must have `needs`, the programs they would have installed.
     `phase` "fetch" needs the late variables and the network, "compile" neither network nor secrets. `cache` names a
-    folder of downloads that a builder may keep between builds; compiled objects are never among them.
+    folder that a builder keeps between builds if it can: "pip" for downloads, "objects:NAME" for the compiled objects
+    of `--object-cache NAME`, at `OBJECTS`.
     """
 
     id: str
@@ -86,6 +89,12 @@ class RunStep:
     phase: Literal["prepare", "fetch", "compile", "check"] = "prepare"
     secrets: tuple[SecretUse, ...] = ()
     cache: str | None = None
+
+    @property
+    def objects(self) -> str | None:
+        """Return the name of the cache of compiled objects, for a step that keeps them."""
+        kind, _, name = (self.cache or "").partition(":")
+        return name if kind == "objects" else None
 
     def script(self) -> str:
         """Return the whole step as one POSIX shell script; VDBG_ROOT must be in its environment."""

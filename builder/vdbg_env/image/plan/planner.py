@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.image.context import ContextItem, FileBytes, TreeOnDisk
-from vdbg_env.image.plan.blocks import ENTRYPOINT, SITE, Blocks
+from vdbg_env.image.plan.blocks import ENTRYPOINT, PACKAGES, SITE, Blocks
 from vdbg_env.image.plan.environment import image_environment, overridden
 from vdbg_env.image.plan.plan import ROOT, BuildArg, BuildPlan, Step
 from vdbg_env.image.plan.shell import ShellTemplates
@@ -85,6 +85,12 @@ def check(request: BuildRequest) -> None:
                 raise BadInput(f"{word}: {name!r} is not a name of small letters, digits, '.', '_' and '-'")
         if len(set(names)) < len(names):
             raise BadInput(f"{word}: a name is given twice", next_step=f"give each name one {word}")
+    if request.object_cache is not None and not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,62}", request.object_cache):
+        raise BadInput(
+            f"--object-cache {request.object_cache!r} is not a name of small letters, digits, '.', '_' and '-'",
+            cause="the builder keeps the cache; it is not a folder",
+            next_step="--object-cache vllm",
+        )
     if request.target is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", request.target):
         raise BadInput(f"--target {request.target!r} is not the name of a build target")
 
@@ -132,6 +138,7 @@ def _steps(blocks: Blocks) -> tuple[Step, ...]:
         *((tools,) if offline else ()),
         *blocks.fetch_source(),
         *blocks.source_requirements(),
+        *blocks.object_cache(),
         *blocks.dependencies(),
         *blocks.copy_source(),
         *blocks.prepare(),
@@ -214,7 +221,7 @@ def _build_args(spec: ImageSpec, request: BuildRequest) -> tuple[BuildArg, ...]:
 
 def _artifacts(spec: ImageSpec, request: BuildRequest) -> tuple[str, ...]:
     if spec.build.system == "vllm" and request.target is None:
-        return ("src/vllm",)
+        return (f"{PACKAGES}/vllm",)
     return spec.build.artifacts
 
 
@@ -253,6 +260,8 @@ def _origin(source: Source) -> tuple[str, str]:
 
 def _context(system: str, request: BuildRequest, source: Source, library: ImageLibrary) -> tuple[ContextItem, ...]:
     items: list[ContextItem] = [FileBytes(name="entrypoint.sh", data=library.entrypoint, mode=0o755)]
+    if request.object_cache is not None:
+        items.append(FileBytes(name="object-cache.sh", data=library.object_cache, mode=0o755))
     if request.site.ca_bundle is not None:
         items.append(FileBytes(name="site/ca-bundle.crt", data=request.site.ca_bundle))
     items += [TreeOnDisk(name=f"deps/{d.name}", path=d.path, exclude=NOT_DEPENDENCY) for d in request.deps]

@@ -71,7 +71,8 @@ class BuildRequest:
 
     `arch` are compute capabilities ("9.0"), `jobs` the number of compiler processes, `base` an image reference that
     may end in a digest. With `offline_compile` the steps that compile run without network, after the others have
-    fetched what they need (see `BuildPlan.split_before_compile`). `notes` name the origin of values.
+    fetched what they need (see `BuildPlan.split_before_compile`). `object_cache` is the name under which the builder
+    keeps compiled objects between builds. `notes` name the origin of values.
     """
 
     profile: str
@@ -85,6 +86,7 @@ class BuildRequest:
     jobs: int | None = None
     network: Network = "default"
     offline_compile: bool = False
+    object_cache: str | None = None
     site: Site = field(default_factory=Site)
     secrets: tuple[Secret, ...] = ()
     dialect: Dialect = "classic"

@@ -21,6 +21,10 @@ def apptainer(plan: BuildPlan) -> str:
             next_step="build an image with `vdbg-env build --output image.tar` and convert it: "
             "apptainer build image.sif docker-archive:image.tar",
         )
+    if any(step.objects for step in plan.steps if isinstance(step, RunStep)):
+        raise BadInput(
+            "an Apptainer definition keeps no compiled objects between builds", next_step="leave --object-cache out"
+        )
     sections = [
         f"# Rendered by vdbg-env from the profile {plan.profile}.\n"
         "# Build it with: apptainer build IMAGE.sif DIR/apptainer.def, in DIR.\n"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import BuildContext, ContextItem, FileBytes
-from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildArg, BuildPlan, CopyStep, RunStep, SecretUse
+from vdbg_env.image.plan.plan import LABEL_DIGEST, OBJECTS, ROOT, BuildArg, BuildPlan, CopyStep, RunStep, SecretUse
 from vdbg_env.image.plan.plan import shell_word as variable_word
 from vdbg_env.image.profile.request import Dialect
 from vdbg_env.image.text import one_line
@@ -202,6 +202,8 @@ def _run(step: RunStep, dialect: Dialect) -> Run:
         mounts.append("type=cache,target=/root/.cache/pip")
     elif step.cache == "pip":
         exports.insert(0, "PIP_NO_CACHE_DIR=1")
+    if step.objects is not None:
+        mounts.append(_objects(step.objects, dialect))
     for use in step.secrets:
         mounts.append(_secret(use, dialect))
         if use.variable:
@@ -218,6 +220,16 @@ def _secret(use: SecretUse, dialect: Dialect) -> str:
             next_step="install docker-buildx, or render with --dialect buildkit",
         )
     return f"type=secret,id={use.id},target={use.target}"
+
+
+def _objects(name: str, dialect: Dialect) -> str:
+    if dialect != "buildkit":
+        raise BadInput(
+            "this builder keeps no compiled objects between builds",
+            cause="the classic builder has no RUN --mount=type=cache",
+            next_step="build with --engine buildx or buildkit, or render with --dialect buildkit",
+        )
+    return f"type=cache,id=vdbg-objects-{name},target={ROOT}/{OBJECTS}"
 
 
 def _text(instruction: Instruction) -> str:

@@ -88,3 +88,14 @@ def test_the_plan_of_a_local_tree_knows_its_content_and_its_commit(tree: Path) -
     (tree / "csrc" / "k.cu").write_text("__global__ void other() {}\n")
     assert label("plan.digest") != first
     assert "-dirty" in label("image.revision")
+
+
+def test_an_unpacked_source_distribution_has_the_version_of_its_metadata(tree: Path) -> None:
+    """A repository around it, here one with another tag, is not its own."""
+    git(tree.parent, "init", "--quiet")
+    git(tree.parent, "add", ".")
+    git(tree.parent, "commit", "--quiet", "--message", "one")
+    git(tree.parent, "tag", "v9.9.9")
+    assert TREES.version(str(tree)) == "9.9.9"
+    (tree / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: vllm\nVersion: 0.33.0+empty\n")
+    assert (TREES.version(str(tree)), TREES.revision(str(tree))) == ("0.33.0", None)
