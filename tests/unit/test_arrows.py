@@ -44,7 +44,9 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "progress", "diff", "dump_files", "recorded_requests",
     ),
     "report": ("plain_text", "codec", "core", "lineinfo", "dumps", "run"),
-    "application": ("ports", "host", "knowledge", "analysis", "image", "run", "builtins", "session", "failure_pages"),
+    "application": (
+        "ports", "host", "knowledge", "analysis", "image", "run", "builtins", "session", "guard", "failure_pages",
+    ),
     "supervisor": (
         "writing", "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
         "__main__",

@@ -8,6 +8,7 @@ from pathlib import Path
 from vdbg_env.adapters.execution.hang_tools import gpu_probe, hang_tools
 from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.files.source_lines import SourceFiles
+from vdbg_env.adapters.host.guarded import Guarded
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.application.ports import BinarySource, SourceText, StepPlacement
 from vdbg_env.application.ports.places import StepPlace
@@ -22,9 +23,10 @@ DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record
 class Places:
     """A StepPlaces for a process with this environment, in the current folder."""
 
-    def __init__(self, environment: Mapping[str, str], binaries: BinarySource) -> None:
+    def __init__(self, environment: Mapping[str, str], binaries: BinarySource, guarded: Guarded | None = None) -> None:
         self._environment = environment
         self._binaries = binaries
+        self._guarded = guarded
 
     def here(self, *, ranks: int | None = None) -> StepPlace:
         """Return this machine; see `StepPlaces.here`."""
@@ -41,9 +43,10 @@ class Places:
                     mark=str(run),
                     hang_tools=hang_tools(programs),
                     gpu_probe=gpu_probe(programs, self._environment),
-                    disk_floor=DISK_FLOOR,
+                    disk_floor=self._guarded.settings.disk_floor if self._guarded else DISK_FLOOR,
                     sensitive=sensitive,
                     pseudonyms=names,
+                    guarded=self._guarded,
                 )
             )
             return LocalRanks(steps, ranks)

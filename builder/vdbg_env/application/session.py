@@ -158,7 +158,7 @@ class _Session:
         )
         ready = self._with_provenance(begin(request, given))
         directory = ready.order.directory
-        if not request.resume:
+        if not request.resume and not request.at_once:
             for line in _stale(ready.runbook, ready.order.state.inputs, self._place):
                 view.notice(line)
         directory.create()

@@ -22,6 +22,7 @@ from vdbg_env.common.errors import Interrupted, VdbgError, nearest
 # called: `vdbg-env --version` and shell completion stay fast, whatever the other commands need.
 COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("image", "Build a debug image, prove its line info, and only then tag it."),
+    "guard": ("runbook", "Run a production command as it is, and explain its failure."),
     "runbook": ("runbook", "Walk a failure step by step, to kernel, source line and report."),
     "runbooks": ("runbook", "List, show, check and explain runbooks."),
     "runs": ("runbook", "List, show, compare, report and redact recorded runs."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
         SourceTrees,
     )
     from vdbg_env.application.ports.host_facts import HostInspector
-    from vdbg_env.application.ports.places import StepPlaces
-    from vdbg_env.application.ports.this_host import ThisHost
+    from vdbg_env.application.ports.places import GuardSettings, StepPlaces
+    from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
     from vdbg_env.application.run.library import RunbookLibrary
     from vdbg_env.application.session import RunPorts
     from vdbg_env.image.container.run_settings import DumpVolume
@@ -171,6 +172,25 @@ def step_places() -> StepPlaces:
     from vdbg_env.adapters.places import Places
 
     return Places(os.environ, binary_source())
+
+
+def announcer() -> Announcer:
+    from vdbg_env.adapters.host.announce import LocalAnnouncer
+
+    return LocalAnnouncer()
+
+
+def guard_ports(settings: GuardSettings, runs: Path | None) -> tuple[GuardedCommand, RunPorts]:
+    """Return the ports of a run that guards one command in this process's place; its record goes below `runs`."""
+    from vdbg_env.adapters.host.guarded import Guarded
+    from vdbg_env.adapters.places import Places
+    from vdbg_env.record.runs import RUNS_VARIABLE
+
+    command = Guarded(settings)
+    environment = {**os.environ, **({RUNS_VARIABLE: str(runs)} if runs else {})}
+    places = Places(os.environ, binary_source(), command)
+    ports = replace(run_ports(()), environment=environment, places=places, interrupts=lambda: command)
+    return command, ports
 
 
 def run_ports(files: Sequence[Path]) -> RunPorts:

@@ -38,6 +38,10 @@ class Job(NamedTuple):
     only the supervisor knows what the engine gave it. `growing` are globs under `directory`: while such a file grows,
     a dump is being written and no process is killed. `cgroups` are the kinds that may hold the tree, the surer first.
     A `server` is not expected to end by itself.
+
+    With `guard`, the process id of `vdbg-env guard`, the workload is in production: signals are passed on to it, it is
+    ended when the guard has died, silence alone is not a hang, and a full disk ends the record and not the workload.
+    `live` are the descriptors that get its two streams unchanged, `stdin` the one that it reads.
     """
 
     directory: str
@@ -68,6 +72,9 @@ class Job(NamedTuple):
     driver: tuple[str, ...] = ()
     server: bool = False
     cgroups: tuple[str, ...] = KINDS
+    guard: int = 0
+    live: tuple[int, ...] = ()
+    stdin: int = -1
 
 
 def to_json(job: Job) -> bytes:

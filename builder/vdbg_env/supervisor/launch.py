@@ -29,8 +29,12 @@ class NotStarted(Exception):
     """The program could not be started; the text says why."""
 
 
-def launch(argv: tuple[str, ...], env: dict[str, str], cwd: str, *, cgroup: Cgroup | None = None) -> Started:
-    """Start `argv` in its own session and in `cgroup`, standard input empty; raises NotStarted with the reason.
+def launch(
+    argv: tuple[str, ...], env: dict[str, str], cwd: str, *, cgroup: Cgroup | None = None, stdin: int = -1
+) -> Started:
+    """Start `argv` in its own session and in `cgroup`; raises NotStarted with the reason.
+
+    Its standard input is `stdin`, empty where that is -1.
 
     The child is killed by the kernel when this process dies: a workload without a supervisor must not continue. It
     starts also where the kernel does not let it into its cgroup.
@@ -40,7 +44,7 @@ def launch(argv: tuple[str, ...], env: dict[str, str], cwd: str, *, cgroup: Cgro
     said_read, said_write = os.pipe2(os.O_CLOEXEC)
     pid, to_enter = _forked(cgroup)
     if pid == 0:
-        _become(argv, env, cwd, out_write, err_write, said_write, to_enter)
+        _become(argv, env, cwd, out_write, err_write, said_write, to_enter, stdin)
     for descriptor in (out_write, err_write, said_write):
         os.close(descriptor)
     with os.fdopen(said_read, "rb") as said:
@@ -101,6 +105,7 @@ def _become(
     err: int,
     said: int,
     cgroup: Cgroup | None = None,
+    stdin: int = -1,
 ) -> None:
     """Turn this forked child into the program; never returns."""
     try:
@@ -112,10 +117,11 @@ def _become(
         except OSError:
             os.write(said, _OUTSIDE)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        # A handler goes with the exec; what is ignored would stay so.
+        for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(cwd)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY) if stdin < 0 else stdin, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
         os.execvpe(argv[0], argv, env)

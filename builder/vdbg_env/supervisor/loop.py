@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from typing import Any
 
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.supervisor.job import Job, from_json, settled
@@ -22,11 +21,12 @@ from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.state.ownership import give_back
 from vdbg_env.supervisor.state.result_file import Ending
 from vdbg_env.supervisor.watch.growing_files import GrowingFiles
+from vdbg_env.supervisor.watch.guard import GONE, Guard
 from vdbg_env.supervisor.watch.hang import HangWatch
 from vdbg_env.supervisor.watch.helpers import MARK, HangActions, Helpers
 from vdbg_env.supervisor.watch.oom_kills import MemoryKills
 from vdbg_env.supervisor.watch.server import DrivenServer
-from vdbg_env.supervisor.watch.workers import Worker, WorkerCensus
+from vdbg_env.supervisor.watch.workers import WorkerCensus
 
 TICK_S = 0.05  # how often an ending tree is looked at
 AFTER_MATCH_S = 1.0  # without further output: the traceback that follows the line that ends the step is kept
@@ -54,6 +54,7 @@ class Supervisor:
         self._hang = HangActions(job, self._helpers, self._redactor)
         self._watch = HangWatch(job)
         self._growing = GrowingFiles(job.directory, job.growing)
+        self._guard = Guard(job)
         self._streams = Streams(job, self._redactor, self._watch.output, self._must_end)
         self._server = DrivenServer(job, self._helpers, self._watch.progress)
         self._phase = Phase.RUNNING
@@ -74,10 +75,12 @@ class Supervisor:
 
     def run(self) -> None:
         """Start the workload and stay until nothing of it is left."""
-        self._streams.take_signals(self._cancelled)
+        self._streams.take_signals(self._received, self._guard.numbers)
         lock_file.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
         try:
-            started = launch(self._job.argv, self._job.env, self._job.cwd, cgroup=self._tree.cgroup)
+            started = launch(
+                self._job.argv, self._job.env, self._job.cwd, cgroup=self._tree.cgroup, stdin=self._job.stdin
+            )
         except NotStarted as problem:
             self._streams.open()
             self._finish(EndReason("not_started", str(problem)))
@@ -98,12 +101,15 @@ class Supervisor:
             self._look()
             self._advance(time.monotonic())
         self._streams.drain()
-        self._finish(self._verdict or self._server.own_end(self._status))
+        self._finish(self._verdict or self._guard.end_of(self._server.own_end(self._status)))
 
     # -- input -------------------------------------------------------------------------------------------------------
 
-    def _cancelled(self) -> None:
-        self._cancels += 1
+    def _received(self, number: int) -> None:
+        if self._guard:
+            self._guard.received(number)
+        else:
+            self._cancels += 1
 
     def _must_end(self) -> bool:
         """Return whether the step is to end now, and output is not worth a long search."""
@@ -128,6 +134,8 @@ class Supervisor:
         else:
             due.append(now + TICK_S)
         self._streams.wait(max(0.0, min(due) - now))
+        if self._streams.held:
+            self._watch.progress()  # whoever reads its output keeps it waiting
         if self._streams.stop_wanted and self._matched_at is None:
             self._matched_at = time.monotonic()
         if self._streams.decided_by and self._decided_at is None:
@@ -174,8 +182,10 @@ class Supervisor:
             self._helpers.end_overdue(now)
             space = os.statvfs(self._job.directory)
             free = space.f_bavail * space.f_frsize
-            if self._verdict is None and free < self._job.disk_floor:
-                floor = self._job.disk_floor
+            floor = self._job.disk_floor
+            if self._guard:
+                self._streams.record(free >= floor)
+            elif self._verdict is None and free < floor:
                 self._end(EndReason("disk", f"{free >> 20} MiB left on the disk, the floor is {floor >> 20} MiB"), now)
 
     # -- what follows -----------------------------------------------------------------------------------------------
@@ -185,6 +195,10 @@ class Supervisor:
             self._end(EndReason("cancel", "the user ended it"), now)
         if self._cancels > 1 and self._phase is not Phase.KILLING:
             self._enter(Phase.KILLING, now + KILL_LIMIT_S)
+        if self._guard and self._guard.pass_on(self._root) and self._phase is Phase.LINGERING:
+            self._terminate(now, self._job.grace_s)
+        if self._guard.is_gone() and self._verdict is None:
+            self._end(GONE, now)
         match self._phase:
             case Phase.RUNNING:
                 self._judge(now)
@@ -213,7 +227,7 @@ class Supervisor:
 
     def _judge(self, now: float) -> None:
         """Decide whether a running step has ended, or must be."""
-        failure = self._streams.failure
+        failure = None if self._guard else self._streams.failure
         hang, server = self._watch.verdict(now), self._server.verdict(now)
         if self._status is not None:
             self._helpers.end_all()
@@ -265,7 +279,9 @@ class Supervisor:
         """Close the streams and write the end; a disk that fails only now is reported too."""
         self._streams.close()
         failure = self._streams.failure
-        if failure and verdict.by not in {"disk", "cancel"}:
+        if failure and self._guard:
+            self._notes.append(f"the output could not be written to its end: {failure.strerror}")
+        elif failure and verdict.by not in {"disk", "cancel"}:
             verdict = EndReason("disk", f"the output cannot be written: {failure.strerror}")
         self._tree.close()
         give_back(self._job.directory)
@@ -279,7 +295,7 @@ class Supervisor:
                 "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
                 "core": bool(status is not None and os.WIFSIGNALED(status) and os.WCOREDUMP(status)),
                 **self._streams.summary(),
-                "workers": [self._worker(*one) for one in (census.workers() if census else [])],
+                "workers": census.described(self._redactor) if census else [],
                 "requests": self._server.requests,
                 "hang": self._hang.ran,
                 "memory_kills": self._memory_kills.since(),
@@ -290,15 +306,6 @@ class Supervisor:
                 "notes": [*self._streams.notes, *self._notes],
             }
         )
-
-    def _worker(self, pid: int, worker: Worker) -> dict[str, Any]:
-        """Return what is kept of a worker: a secret it has as asked is left out, since redacted it would look wrong."""
-        kept = {
-            variable: value
-            for variable, value in (worker.seen or {}).items()
-            if value != self._job.overlay[variable] or self._redactor.env({variable: value})[variable] == value
-        }
-        return {"pid": pid, "name": worker.name, "seen": kept, "known": worker.seen is not None}
 
 
 def main() -> int:
@@ -324,6 +331,9 @@ def main() -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
+    for descriptor in (*job.live, job.stdin):
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
     become_subreaper()
     supervisor = Supervisor(settled(job, os.environ), lock)
     try:

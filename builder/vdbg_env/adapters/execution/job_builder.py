@@ -12,6 +12,7 @@ from pathlib import Path
 
 import vdbg_env
 from vdbg_env.adapters.execution.required_literals import needles
+from vdbg_env.adapters.host.guarded import Guarded
 from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.record.redaction.secrets import as_literals, secret_values
 from vdbg_env.runbook.invocation import OURS, Invocation
@@ -34,7 +35,7 @@ class StepSettings:
     both as seen where steps run. `hang_tools` names what to run for a hang action, with `{pid}` for a process;
     `gpu_probe` prints the load of each GPU again and again; `disk_floor` is in bytes; `sensitive` are values that must
     not be kept, in addition to those of variables with a telling name; `cgroups` are the kinds that may hold a step's
-    processes.
+    processes; `guarded` is given by `vdbg-env guard` alone.
     """
 
     env: Mapping[str, str]
@@ -50,6 +51,7 @@ class StepSettings:
     sensitive: tuple[str, ...] = ()
     cgroups: tuple[str, ...] = KINDS
     pseudonyms: Pseudonyms | None = None
+    guarded: Guarded | None = None
 
     @property
     def interpreter(self) -> tuple[str, ...]:
@@ -69,6 +71,9 @@ def mark_of(settings: StepSettings, invocation: Invocation, directory: Path) -> 
 
 def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> Job:
     """Turn an invocation into a supervisor's job."""
+    guarded = settings.guarded
+    if guarded:
+        invocation = guarded.without_the_users(invocation, settings.env)
     env = {**settings.env, **OURS}
     for name, value in invocation.env.items():
         if value is None:
@@ -107,6 +112,9 @@ def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> 
         driver=_driver(invocation.driver, settings) if invocation.driver else (),
         server=invocation.server,
         cgroups=settings.cgroups,
+        guard=os.getpid() if guarded else 0,
+        live=guarded.streams[1:] if guarded else (),
+        stdin=guarded.standard_input if guarded else -1,
     )
 
 

@@ -32,13 +32,17 @@ class LocalProcesses:
 
     def __init__(self, settings: StepSettings) -> None:
         self._settings = settings
-        self._supervisors = Supervisors(settings.supervisor)
+        # A guard starts one workload: a second supervisor would wait for days, and keep its output open.
+        self._supervisors = Supervisors(settings.supervisor, spare=settings.guarded is None)
 
     def start(self, invocation: Invocation, directory: Path) -> LocalStep:
         """Start an attempt; see `StepRunner.start`."""
         where = directory.resolve()
         job = job_for(invocation, where, self._settings)
-        process = self._supervisors.start(where, to_json(job))
+        guarded = self._settings.guarded
+        process = self._supervisors.start(where, to_json(job), guarded.streams if guarded else ())
+        if guarded:
+            guarded.attached(process, where)
         return LocalStep(invocation, where, job, process)
 
     def adopt(self, invocation: Invocation, directory: Path) -> LocalStep | None:

@@ -22,17 +22,20 @@ class Supervisors:
     because its standard input is then closed.
     """
 
-    def __init__(self, command: tuple[str, ...]) -> None:
+    def __init__(self, command: tuple[str, ...], *, spare: bool = True) -> None:
         self._command = command
+        self._spare = spare
         self._waiting: list[subprocess.Popen[bytes]] = []
         weakref.finalize(self, _dismiss, self._waiting)
 
-    def start(self, directory: Path, job: bytes) -> subprocess.Popen[bytes]:
+    def start(self, directory: Path, job: bytes, descriptors: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
         """Have a supervisor take the lock of `directory`, and only then send it its job; returns its process.
+
+        It inherits `descriptors`, where there are any.
 
         Raises HostNotAble when none can be started, or the directory cannot be written.
         """
-        process = self._next()
+        process = _spawn(self._command, descriptors) if descriptors else self._next()
         try:
             if not _takes(process, directory):
                 raise _not_started(process)
@@ -42,8 +45,9 @@ class Supervisors:
             raise _not_started(process) from error
         finally:
             _hang_up(process)
-        with suppress(HostNotAble):  # no room for one more process now: the next step will say so, if it is still true
-            self._waiting.append(_spawn(self._command))
+        if self._spare:
+            with suppress(HostNotAble):  # no room for one more process now: the next step says so if it is still true
+                self._waiting.append(_spawn(self._command))
         return process
 
     def _next(self) -> subprocess.Popen[bytes]:
@@ -56,7 +60,7 @@ class Supervisors:
         return _spawn(self._command)
 
 
-def _spawn(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+def _spawn(command: tuple[str, ...], descriptors: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
     """Start a supervisor, which first waits for its directory; it gets no variable of the user.
 
     Raises HostNotAble when there can be no such process.
@@ -70,6 +74,7 @@ def _spawn(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
             env={},
             cwd="/",
             start_new_session=True,
+            pass_fds=descriptors,
             bufsize=0,
         )
     except OSError as error:

@@ -64,6 +64,19 @@ class StepPlaces(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GuardSettings:
+    """Limits of a guarded workload: sizes in bytes, times in seconds.
+
+    `log_limit` is what is kept of each stream, `disk_floor` the free space below which nothing is recorded; without
+    `hang_after_s` nothing counts as a hang.
+    """
+
+    log_limit: int = 64 << 20
+    disk_floor: int = 1 << 30
+    hang_after_s: float | None = 900.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordingHead:
     """Where and when a recording was made; `synthetic` says that it was written by hand, without a GPU."""
 

@@ -1,9 +1,12 @@
-"""This machine, as a run needs to know it."""
+"""This machine, as a run needs to know it, and the one command that this process may guard on it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
+
+from vdbg_env.evidence.observation import Ended
 
 
 class ThisHost(Protocol):
@@ -27,4 +30,37 @@ class ThisHost(Protocol):
 
     def folder(self, path: Path) -> Path:
         """Make a folder if there is none, and return its real path."""
+        ...
+
+
+class GuardedCommand(Protocol):
+    """The one command that this process guards."""
+
+    @property
+    def started(self) -> bool:
+        """Whether it may run: it must not be started once more."""
+        ...
+
+    def wait(self) -> Ended:
+        """Wait for its end, whatever has become of its record."""
+        ...
+
+    def become(self, argv: Sequence[str]) -> NoReturn:
+        """Run it in place of this process; raises HostNotAble where it cannot be started."""
+        ...
+
+
+class Announcer(Protocol):
+    """Says that something has failed; each verb returns what went wrong with that, in words, or None."""
+
+    def write(self, path: Path, text: str) -> str | None:
+        """Write a text to a file that is there."""
+        ...
+
+    def run(self, command: Sequence[str], text: str) -> str | None:
+        """Run a program with the text on its standard input, for a limited time."""
+        ...
+
+    def post(self, url: str, text: str) -> str | None:
+        """Send a text to an address, as JSON, for a limited time."""
         ...

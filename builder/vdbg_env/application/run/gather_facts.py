@@ -28,8 +28,11 @@ def gather_facts(
     """Return what is known of a place and of what the workload `argv` will find there.
 
     Of a replay only this machine is looked at: the workload ran elsewhere. Whether its libraries carry lines is looked
-    up where the runbook requires it, for that reads all of them; of an image its label tells.
+    up where the runbook requires it, for that reads all of them; of an image its label tells. For a step that is to be
+    started at once nothing is looked up.
     """
+    if request.at_once:
+        return Facts(data_dir=place.data_dir, python_path=place.environment.get("PYTHONPATH", ""))
     programs, here = place.programs, place.image is None
     gpus, driver = _gpus(programs)
     versions = {} if request.replay else _versions(programs, argv, here=here)

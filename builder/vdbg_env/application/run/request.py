@@ -40,7 +40,10 @@ class PlacementRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RunbookRequest:
-    """The flags of `vdbg-env runbook`, as given; `total_s` in seconds, `container` None where steps run here."""
+    """The flags of `vdbg-env runbook`, as given; `total_s` in seconds, `container` None where steps run here.
+
+    With `at_once` nothing is looked up before the first step is started.
+    """
 
     runbook: str
     files: tuple[Path, ...] = ()
@@ -57,6 +60,7 @@ class RunbookRequest:
     placement: PlacementRequest | None = None
     json: bool = False
     pseudonyms: bool = False
+    at_once: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ class LimitedFile:
     def __init__(self, path: str, limit: int, keep: str) -> None:
         self.path = path
         self.dropped = 0
+        self.paused = False  # what is written is dropped: there is no room on the disk
         self._head_left = {"head": limit, "tail": 0}.get(keep, limit // 2)
         self._segment_size = 0 if keep == "head" else max(1, (limit - self._head_left) // 2)
         self._file = _create(path)
@@ -31,6 +32,9 @@ class LimitedFile:
 
     def write(self, data: bytes) -> None:
         """Write bytes; raises OSError when the disk does."""
+        if self.paused:
+            self.dropped += len(data)
+            return
         if self._head_left:
             head, data = data[: self._head_left], data[self._head_left :]
             write_whole(self._file, head)

@@ -40,6 +40,14 @@ def send(processes: Iterable[Process], number: int) -> list[Process]:
     return refused
 
 
+def send_to(pid: int, number: int) -> None:
+    """Send a signal to one process; one that is gone, or of another user, is left alone."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
 def send_to_group(leader: int, number: int) -> None:
     """Send a signal to the process group of `leader`; a group that is gone, or of another user, is left alone."""
     try:

@@ -22,6 +22,11 @@ _IDLE = re.compile(
 _WAITS = re.compile(
     rb"(?i)\bwait|no available|\bstill\b|time[ds]? ?out|stuck|not respond|heartbeat|retry|retries|\bstall"
 )
+# What a workload in production says when work waits in vain; silence, or a heartbeat, may be a night without requests.
+_IN_VAIN = re.compile(
+    rb"(?i)no available shared memory broadcast block|not respond|\bstuck\b|no progress|watchdog.*time[ds]? ?out"
+    rb"|throughput:? 0\.0+ tokens/s.*throughput:? 0\.0+ tokens/s.*Running: [1-9]"
+)
 _CLOCK = re.compile(rb"(?:\d{2,4}[-/]\d\d(?:[-/]\d\d)?[ T])?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?|\x1b\[[0-9;]*m")
 
 
@@ -60,6 +65,7 @@ class HangWatch:
         self.last_progress = now
         self._progress = Progress()
         self._waiting = b""  # the last line that only says that it waits
+        self._in_vain = False  # one of them said that work waits
         self._gpu_busy = now
         self._gpu_free = now
         self._seen_gpu = False
@@ -71,10 +77,11 @@ class HangWatch:
             self.progress()
         else:
             self._waiting = data.strip().rpartition(b"\n")[2]
+            self._in_vain = self._in_vain or bool(_IN_VAIN.search(data))
 
     def progress(self) -> None:
         """Take note of progress that is known otherwise than by output."""
-        self.last_progress, self._waiting = time.monotonic(), b""
+        self.last_progress, self._waiting, self._in_vain = time.monotonic(), b"", False
 
     def gpu(self, data: bytes) -> None:
         """Take what the probe printed: one line per GPU, its last number the load in percent."""
@@ -91,7 +98,8 @@ class HangWatch:
     def verdict(self, now: float) -> str | None:
         """Return one sentence when the workload hangs by now."""
         idle, gpu_idle, pinned = self._job.output_idle_s, self._job.gpu_idle_s, self._job.gpu_pinned_s
-        if idle is not None and now - self.last_progress >= idle:
+        may_be_silent = self._job.guard and not self._in_vain
+        if idle is not None and not may_be_silent and now - self.last_progress >= idle:
             return f"no {self._missing} for {idle:g} s{self._last_line}"
         if self._seen_gpu and gpu_idle is not None and now - self._gpu_busy >= gpu_idle:
             return f"every GPU idle for {gpu_idle:g} s"
@@ -114,7 +122,7 @@ class HangWatch:
         limits = [
             start + limit
             for start, limit in (
-                (self.last_progress, self._job.output_idle_s),
+                (self.last_progress, None if self._job.guard and not self._in_vain else self._job.output_idle_s),
                 (self._gpu_busy, self._job.gpu_idle_s),
                 (max(self._gpu_free, self.last_progress), self._job.gpu_pinned_s),
             )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.supervisor.processes.proc import Process, environment, executable, uses_cuda
 
 _WORKERS_KEPT = 512
@@ -68,6 +69,20 @@ class WorkerCensus:
             kept = {seen.image for seen in self._seen.values()}
             self._readings = {image: had for image, had in self._readings.items() if image in kept}
         return len(self._seen) < _WORKERS_KEPT
+
+    def described(self, redactor: Redactor) -> list[dict[str, Any]]:
+        """Return what is kept of each: a secret it has as asked is left out, since redacted it would look wrong."""
+        return [
+            {"pid": pid, "name": one.name, "seen": self._kept(one, redactor), "known": one.seen is not None}
+            for pid, one in self.workers()
+        ]
+
+    def _kept(self, worker: Worker, redactor: Redactor) -> dict[str, str | None]:
+        return {
+            variable: value
+            for variable, value in (worker.seen or {}).items()
+            if value != self._overlay[variable] or redactor.env({variable: value})[variable] == value
+        }
 
     def workers(self) -> list[tuple[int, Worker]]:
         """Return pid and worker, in the order they were first seen."""

@@ -1,0 +1,128 @@
+"""What a guarded workload shares with `vdbg-env guard`: its streams, its signals, and the duties of process 1."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+from vdbg_env.application.ports.places import GuardSettings
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.supervisor.state import result_file
+from vdbg_env.supervisor.watch.guard import FORWARDED
+
+_ABOVE = 10  # descriptors below are often given a meaning by their number
+
+
+class Guarded:
+    """The streams and signals of this process, for the one workload that it guards.
+
+    Entered, it takes every signal that can be passed on, and keeps those that arrive before the workload's supervisor
+    is there. As an `Interrupts` it says that none is for this program.
+    """
+
+    def __init__(self, settings: GuardSettings) -> None:
+        self.settings = settings
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._directory = Path()
+        self._early: list[int] = []
+        self._before: dict[int, Any] = {}
+        self._streams: tuple[int, ...] = ()
+
+    @property
+    def streams(self) -> tuple[int, ...]:
+        """The descriptors of standard input, output and error, as the supervisor gets them."""
+        if not self._streams:
+            self._streams = tuple(fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for number in (0, 1, 2))
+        return self._streams
+
+    @property
+    def standard_input(self) -> int:
+        """What the workload reads; a terminal stays with this process, as the workload has another session."""
+        return -1 if os.isatty(self.streams[0]) else self.streams[0]
+
+    @property
+    def started(self) -> bool:
+        """Whether the command may run."""
+        return self._supervisor is not None
+
+    def wait(self) -> Ended:
+        """Wait for the end of the command; see `GuardedCommand.wait`."""
+        assert self._supervisor
+        lost = self._supervisor.wait() < 0
+        try:
+            document = json.loads((self._directory / result_file.NAME).read_bytes())
+            return Ended(by=EndedBy(document["by"]), code=document["code"], signal=document["signal"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return Ended(by=EndedBy.ENGINE_LOST if lost else EndedBy.NOT_STARTED)
+
+    def become(self, argv: Sequence[str]) -> NoReturn:
+        """Run the command in place of this process; raises HostNotAble where it cannot be started."""
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            os.execvp(argv[0], list(argv))
+        except OSError as error:
+            raise HostNotAble(f"{argv[0]} cannot be started: {error.strerror}") from error
+
+    def attached(self, supervisor: subprocess.Popen[bytes], directory: Path) -> None:
+        """Pass signals to this supervisor from now on, those that have come before included."""
+        self._directory = directory
+        for number in self.streams:
+            os.close(number)  # the supervisor has them: its reader must see the end of the workload's output
+        self._streams = ()
+        self._supervisor = supervisor
+        while self._early:
+            supervisor.send_signal(self._early.pop(0))
+
+    def without_the_users(self, invocation: Invocation, environment: Mapping[str, str]) -> Invocation:
+        """Return the invocation without what the user has set otherwise: the command runs as it is."""
+        env = {name: value for name, value in invocation.env.items() if name not in environment}
+        watch = invocation.watch.model_copy(
+            update={"output_idle_s": self.settings.hang_after_s, "gpu_pinned_s": self.settings.hang_after_s}
+        )
+        output = invocation.output.model_copy(update={"limit": self.settings.log_limit})
+        return replace(invocation, env=env, watch=watch, output=output)
+
+    def pending(self) -> tuple[int, ...]:
+        """Return no signal: each is the workload's."""
+        return ()
+
+    def __enter__(self) -> Guarded:
+        for number in FORWARDED:
+            self._before[number] = signal.signal(number, self._received)
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._reap)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _received(self, number: int, _frame: FrameType | None) -> None:
+        if self._supervisor is None:
+            self._early.append(number)
+        else:
+            self._supervisor.send_signal(number)  # does nothing when it has ended
+
+    def _reap(self, _number: int, _frame: FrameType | None) -> None:
+        """Take the status of what process 1 of a container adopted (`docker exec` leaves it); ours is waited for."""
+        own = self._supervisor
+        while os.getpid() == 1 and own is not None and own.returncode is None:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None or ended.si_pid == own.pid:
+                return
+            os.waitpid(ended.si_pid, 0)

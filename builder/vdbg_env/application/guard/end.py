@@ -1,0 +1,88 @@
+"""How a guarded command ended: the exit status to pass on, and what is announced of a failure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from vdbg_env.application.run.result.model import Report
+from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.runbook.state import Verdict
+
+SCHEMA = "vdbg-env/guard/v1"
+GUARDED = "guarded"  # the step of the runbook that runs the command
+TERMINATION_MESSAGE_BYTES = 4096  # what Kubernetes keeps of /dev/termination-log
+_ENDED_BY_US = 124  # as timeout(1): a hung command that returned 0 when it was asked to end
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_TEXT = 600  # characters of one text: a message is one line to read
+_WELL = {Verdict.PASSED, Verdict.NOT_REPRODUCED}
+
+
+def exit_status(ended: Ended) -> int:
+    """Return the command's own exit status, as a shell gives it: 128 and the number for a signal."""
+    if ended.by is EndedBy.NOT_STARTED:
+        return _NOT_EXECUTABLE if "ermission denied" in (ended.message or "") else _NOT_FOUND
+    if ended.signal is not None:
+        return 128 + ended.signal
+    if ended.by is EndedBy.ENGINE_LOST:
+        return 128 + 9  # its supervisor was killed, and it with it
+    return ended.code or (_ENDED_BY_US if ended.by is EndedBy.WATCH else 0)
+
+
+def ended_of(report: Report) -> Ended | None:
+    """Return how the command ended; None where it never was started."""
+    attempts = [attempt for step in report.steps if step.id == GUARDED for attempt in step.attempts]
+    return attempts[-1].ended if attempts else None
+
+
+def went_well(report: Report) -> bool:
+    """Return whether there is nothing to explain."""
+    return report.verdict in _WELL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announcement:
+    """What is said of a failure, in one line of JSON; `directory` is the run's folder."""
+
+    report: Report
+    directory: str
+    files: tuple[str, ...]
+    status: int
+    ended: Ended
+
+    def document(self) -> dict[str, Any]:
+        """Return the values; schema `vdbg-env/guard/v1`."""
+        report, lead = self.report, self.report.lead
+        return {
+            "schema": SCHEMA,
+            "verdict": report.verdict.value,
+            "status": self.status,
+            "ended": {"by": self.ended.by.value, "code": self.ended.code, "signal": self.ended.signal},
+            "found": _cut(lead.message if lead else report.why),
+            "kernel": _cut(lead.kernel if lead else None),
+            "location": str(lead.location) if lead and lead.location else None,
+            "run": report.run,
+            "report": f"{self.directory}/report.md" if "report.md" in self.files else None,
+            "next": _cut(self._next()),
+        }
+
+    def line(self, *, most: int | None = None) -> str:
+        """Return one line; with `most`, its longest texts are left out until it has no more bytes than that."""
+        document = self.document()
+        for name in ("next", "kernel", "location", "found", "ended"):
+            line = json.dumps(document)  # ASCII: a byte is a character
+            if most is None or len(line) < most:
+                return line
+            document[name] = None
+        return json.dumps(document)
+
+    def _next(self) -> str | None:
+        runbook = next(
+            (s.results["runbook"] for s in self.report.steps if s.id == GUARDED and "runbook" in s.results), None
+        )
+        return f"vdbg-env runbook {runbook} --from {self.directory}" if runbook else None
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _TEXT else f"{text[:_TEXT]}..."

@@ -1,0 +1,95 @@
+"""Do what `vdbg-env guard` was asked for: run the command once, explain its failure, return its exit status.
+
+The command comes first. Where no record can be made it runs without one, and nothing that fails here changes its
+exit status.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vdbg_env.application import session
+from vdbg_env.application.guard.end import (
+    TERMINATION_MESSAGE_BYTES,
+    Announcement,
+    ended_of,
+    exit_status,
+    went_well,
+)
+from vdbg_env.application.ports.this_host import Announcer, GuardedCommand
+from vdbg_env.application.run.request import RunbookRequest
+from vdbg_env.application.session import FinishedRun, RunPorts, RunView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RUNBOOK = "guard"
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardRequest:
+    """The flags of `vdbg-env guard`; `hook` is a command that gets the report's path, `webhook` a URL."""
+
+    argv: tuple[str, ...]
+    full_core: bool = False
+    termination_log: Path | None = None
+    hook: tuple[str, ...] = ()
+    webhook: str | None = None
+
+
+def guard(
+    request: GuardRequest,
+    ports: RunPorts,
+    view: RunView,
+    command: GuardedCommand,
+    announcer: Announcer,
+    say: Callable[[str], None],
+) -> int:
+    """Run the command to its end and return its exit status; `say` gets one line of JSON when it failed."""
+    inputs = {"full_core": "true"} if request.full_core else {}
+    run = RunbookRequest(runbook=RUNBOOK, argv=request.argv, inputs=inputs, batch=True, at_once=True)
+    try:
+        done = session.run(run, ports, view)
+    except Exception as error:  # a command in production does not go down with its guard
+        _LOG.exception("the run of the guarded command failed")
+        if not command.started:
+            say(f"vdbg-env guard: no record can be made, the command runs without its guard: {error}")
+            command.become(request.argv)
+        status = exit_status(command.wait())
+        say(f"vdbg-env guard: the end of the command could not be explained: {error}")
+        return status
+    ended = ended_of(done.report)
+    if ended is None:
+        return 1
+    status = exit_status(ended)
+    if not went_well(done.report):
+        _announce(_announcement(done, status), request, announcer, say)
+    return status
+
+
+def _announcement(done: FinishedRun, status: int) -> Announcement:
+    ended = ended_of(done.report)
+    assert ended
+    return Announcement(report=done.report, directory=str(done.directory), files=done.files, status=status, ended=ended)
+
+
+def _announce(
+    announcement: Announcement, request: GuardRequest, announcer: Announcer, say: Callable[[str], None]
+) -> None:
+    """Say it everywhere, the surest place first; what cannot be reached is named on stderr."""
+    problems = []
+    if request.termination_log:
+        message = announcement.line(most=TERMINATION_MESSAGE_BYTES)
+        problems.append(announcer.write(request.termination_log, message))
+    say(announcement.line())
+    if request.hook:
+        problems.append(announcer.run(request.hook, announcement.line()))
+    if request.webhook:
+        problems.append(announcer.post(request.webhook, announcement.line()))
+    for problem in problems:
+        if problem:
+            say(f"vdbg-env guard: {problem}")

@@ -1,0 +1,100 @@
+"""`vdbg-env guard`: run a production command as it is, and explain its failure."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from vdbg_env.application.guard import guard as guarding
+from vdbg_env.application.ports.places import GuardSettings
+from vdbg_env.application.session import RunView
+from vdbg_env.cli import composition
+from vdbg_env.cli.display.prompt import Nobody
+from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.runbook.model.quantities import duration_s
+
+_TERMINATION_LOG = "/dev/termination-log"
+
+
+def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float | None:
+    try:
+        return None if text == "off" else duration_s(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("guard", context_settings={"auto_envvar_prefix": "VDBG_GUARD"})
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@click.option("--runs", type=click.Path(path_type=Path), help="The folder of runs that gets this one's record.")
+@click.option("--log-limit", default="64m", show_default=True, metavar="SIZE", help="What is kept of each stream.")
+@click.option(
+    "--disk-floor", default="1g", show_default=True, metavar="SIZE", help="Record nothing below this much free space."
+)
+@click.option(
+    "--hang-after",
+    default="15m",
+    show_default=True,
+    callback=_seconds,
+    metavar="DURATION",
+    help="Without any progress while work waits, or with a GPU at full load; `off` for never.",
+)
+@click.option("--full-core", is_flag=True, help="Keep device memory in GPU core dumps.")
+@click.option("--hook", metavar="COMMAND", help="Run after a failure, with the JSON line on its standard input.")
+@click.option("--webhook", metavar="URL", help="Post the JSON line there after a failure.")
+@click.option(
+    "--termination-log",
+    type=click.Path(path_type=Path),
+    default=lambda: Path(_TERMINATION_LOG) if os.access(_TERMINATION_LOG, os.W_OK) else None,
+    help="Kubernetes' termination message. [default: /dev/termination-log where there is one]",
+)
+def command(
+    argv: tuple[str, ...],
+    runs: Path | None,
+    log_limit: str,
+    disk_floor: str,
+    hang_after: float | None,
+    full_core: bool,
+    hook: str | None,
+    webhook: str | None,
+    termination_log: Path | None,
+) -> int:
+    """Run COMMAND once, as it is, with core dumps and a watch for hangs armed.
+
+    Its output and signals pass through, its exit status is this command's. When it dies or hangs, the record, the GPU
+    cores and a report are in the folder of runs, and one line of JSON is on stderr. Each flag can be set in the
+    environment: VDBG_GUARD_HOOK for --hook.
+
+    \b
+    Example:
+      vdbg-env guard -- vllm serve MODEL
+      vdbg-env guard --hook 'notify-send crash' -- python offline.py
+
+    Exit status: that of COMMAND, 128 and its number for a signal; 124 for one that hung and returned 0 when it was
+    ended; 127 or 126 where it cannot be started.
+    """
+    settings = GuardSettings(
+        log_limit=parse_size(log_limit, "--log-limit"),
+        disk_floor=parse_size(disk_floor, "--disk-floor"),
+        hang_after_s=hang_after,
+    )
+    request = guarding.GuardRequest(
+        argv=argv,
+        full_core=full_core,
+        termination_log=termination_log,
+        hook=tuple(shlex.split(hook)) if hook else (),
+        webhook=webhook,
+    )
+    command, ports = composition.guard_ports(settings, runs)
+    view = RunView(
+        interactive=False, notice=lambda _: None, listener=lambda _: lambda *_: None, person=lambda _: Nobody()
+    )
+    return guarding.guard(request, ports, view, command, composition.announcer(), _say)
+
+
+def _say(line: str) -> None:
+    """Write a line after the command's own output."""
+    print(line, file=sys.stderr, flush=True)
