@@ -37,8 +37,9 @@ class FileOnDisk:
 class TreeOnDisk:
     """A folder of this machine with everything below it, except what matches one of the `exclude` patterns.
 
-    A pattern without a slash matches the last part of a path at any depth, one with a slash the whole relative path.
-    `only` are patterns for the folder's own entries; without it, all. `digest` is that of the content, if known.
+    A pattern without a slash matches the last part of a path at any depth, one with a slash the whole relative path;
+    a slash at its beginning is the folder itself. `only` are patterns for the folder's own entries; without it, all.
+    `digest` is that of the content, if known.
     """
 
     name: str

@@ -47,8 +47,11 @@ def _below(tree: TreeOnDisk, folder: str, prefix: str) -> Iterator[TreeEntry]:
 
 
 def _matches(relative: str, exclude: Iterable[str]) -> bool:
-    name = relative.rpartition("/")[2]
-    return any(fnmatch(relative if "/" in pattern else name, pattern) for pattern in exclude)
+    name, path = relative.rpartition("/")[2], f"/{relative}"
+    return any(
+        fnmatch(path if pattern.startswith("/") else relative if "/" in pattern else name, pattern)
+        for pattern in exclude
+    )
 
 
 def _open(path: str) -> BinaryIO:

@@ -23,7 +23,7 @@ from vdbg_env.image.profile.spec import ImageSpec
 
 # Objects of an earlier build, which ninja would take for fresh, and large files that no compiler reads.
 NOT_SOURCE = (
-    ".git", ".deps", ".venv", "__pycache__", "build", "cmake-build-*", "dist", "*.egg-info", "*.o", "*.so", "*.whl"
+    ".git", ".deps", ".venv", "__pycache__", "/build", "cmake-build-*", "/dist", "*.egg-info", "*.o", "*.so", "*.whl"
 )  # fmt: skip
 NOT_DEPENDENCY = (".git", "__pycache__", "*.o", "*.so")
 

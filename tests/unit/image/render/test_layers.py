@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.dockerfile_reader import read_dockerfile
 from tests.support.image_library import shipped
-from vdbg_env.adapters.files.context_tar import upload
+from vdbg_env.adapters.files.context_tar import tar_stream, upload
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.plan.plan import BuildPlan
 from vdbg_env.image.plan.planner import plan
@@ -92,6 +92,22 @@ def test_a_change_builds_again_what_depends_on_it_and_no_more(name: str, checkou
     assert changed() == {"Source", "What", "Compile"}
     apt = profile(name, packages={"apt": ["ca-certificates"]})
     assert {"Packages", "What", "Source", "Compile"} <= changed(apt)
+
+
+def test_lists_of_requirements_in_a_folder_called_build_are_no_leftovers_of_a_build(checkout: Path) -> None:
+    (checkout / "build" / "temp").mkdir(parents=True)
+    (checkout / "build" / "temp" / "stale.txt").write_text("of an earlier build")
+    decided = plan(profile("pypi-cu130"), BuildRequest(profile="x", source=LocalTree(path=str(checkout))), shipped())
+    names = {name for name in tar_names(decided) if name.endswith(".txt")}
+    lists = {"requirements/build/cuda.txt", "requirements/cuda.txt"}
+    assert names == {"source/CMakeLists.txt"} | {
+        f"{top}/{name}" for top in ("source", "requirements") for name in lists
+    }
+
+
+def tar_names(decided: BuildPlan) -> set[str]:
+    with tar_stream(upload(BuildContext(items=decided.context))) as archive:
+        return {member.name for member in archive}
 
 
 @pytest.mark.parametrize("name", ["pypi-cu130", "vllm-cu130"])
