@@ -199,13 +199,14 @@ def test_a_run_that_asks_for_room_is_refused_on_a_disk_that_has_none(small_disk:
     assert "8MiB are free for the record, 1GiB are needed" in ran.stderr
 
 
-def test_a_run_on_a_disk_near_its_floor_ends_inconclusive_with_a_readable_record(small_disk: Path) -> None:
+def test_a_run_on_a_disk_near_its_floor_stops_with_a_readable_record_and_can_be_resumed(small_disk: Path) -> None:
     path, book = small_disk / "run", small_disk / "tiny.yaml"
     book.write_text(TINY)
     ran = vdbg_env("runbook", "-f", str(book), "tiny", "--batch", "--run-dir", str(path), "--", "sleep", "30")
     assert ran.status == 125
-    assert "the workload was never run: 7 MiB left on the disk, the floor is 1024 MiB" in ran.stdout
-    assert list(read_events(path / "events.jsonl"))[-1].kind == "run_finished"
+    assert "the disk is full: 7 MiB left on the disk, the floor is 1024 MiB" in ran.stdout
+    assert f"--resume {path}" in ran.stderr
+    assert list(read_events(path / "events.jsonl"))[-1].kind == "run_interrupted"
     assert json.loads((path / "report.json").read_text())["verdict"] == "inconclusive"
     assert left_running(path) == []
 

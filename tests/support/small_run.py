@@ -12,7 +12,12 @@ from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.application.ports import Clock, Interrupts, StepPlacement, StepRunner
-from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext
+from vdbg_env.application.run.run_context import (
+    Reading,
+    RunContext,
+    RunOrder,
+    StepContext,
+)
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
@@ -161,6 +166,6 @@ def context(
     )
 
 
-def local(path: Path, env: dict[str, str] | None = None) -> LocalProcesses:
+def local(path: Path, env: dict[str, str] | None = None, *, disk_floor: int = 0) -> LocalProcesses:
     base = {"PATH": os.environ["PATH"], "LEDGER": str(path.parent / "ledger"), **(env or {})}
-    return LocalProcesses(StepSettings(env=base, cwd=path.parent, mark=str(path)))
+    return LocalProcesses(StepSettings(env=base, cwd=path.parent, mark=str(path), disk_floor=disk_floor))

@@ -23,7 +23,13 @@ from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
 from vdbg_env.application.ports import BinaryFile, Completed
-from vdbg_env.application.run.execute import Reading, RunContext, RunOrder, StepContext, run_runbook
+from vdbg_env.application.run.execute import run_runbook
+from vdbg_env.application.run.run_context import (
+    Reading,
+    RunContext,
+    RunOrder,
+    StepContext,
+)
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event

@@ -25,19 +25,18 @@ from vdbg_env.application.ports.places import RecordingHead, Recordings, StepPla
 from vdbg_env.application.ports.runbook_files import RunbookFiles
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.begin import Beginning, ReadyRun, begin
-from vdbg_env.application.run.execute import (
+from vdbg_env.application.run.execute import redacted, run_runbook
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.application.run.request import PlacementRequest, RunbookRequest, prepare, resumed_placement
+from vdbg_env.application.run.result.model import REPORT_FILES, Report
+from vdbg_env.application.run.result.run_report import run_report
+from vdbg_env.application.run.run_context import (
     Listener,
     Person,
     RunContext,
     RunEnd,
     StepContext,
-    redacted,
-    run_runbook,
 )
-from vdbg_env.application.run.library import RunbookLibrary
-from vdbg_env.application.run.request import PlacementRequest, RunbookRequest, prepare, resumed_placement
-from vdbg_env.application.run.result.model import REPORT_FILES, Report
-from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
 from vdbg_env.application.run.target import resumed_container, step_container
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
@@ -172,14 +171,14 @@ class _Session:
                 raise
             report = self._report(ready, end.progress, end)
             files = self._kept(ready, report)
-            if request.record and end.signal is None:
+            if request.record and not end.unfinished:
                 ports.recordings.write(directory.path, request.record, self._recording_head(ready))
         return FinishedRun(
             directory=directory.path,
             report=report,
             files=files,
             status=self._status(end, report),
-            resume=_resume(ready) if end.signal is not None else None,
+            resume=_resume(ready) if end.unfinished else None,
         )
 
     def _context(self, ready: ReadyRun, interrupts: Interrupts) -> RunContext:

@@ -17,6 +17,7 @@ from vdbg_env.runbook.model import Step
 from vdbg_env.runbook.state import BranchTo, Decision, Finish, RunState, StepRecord, StepResult
 
 StartBranch = Callable[[BranchTo], RunState]
+_LOST = {EndedBy.ENGINE_LOST, EndedBy.DISK}  # what happened to us: it says nothing about the bug
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,9 @@ class StepVisit:
 class Progress:
     """The state of a run: that of its runbook, the steps visited, and the attempts of the current step.
 
-    `lost` is the attempt of this step whose end nothing saw: it is repeated, a second one counts. `used` holds the
-    highest attempt number given to each step: each attempt has a folder, so no number is used twice.
+    `lost` is the attempt of this step whose end nothing saw, or that a full disk ended: it is repeated, a second one
+    counts. `used` holds the highest attempt number given to each step: each attempt has a folder, so no number is used
+    twice.
     """
 
     state: RunState
@@ -122,8 +124,8 @@ def _ended(progress: Progress, ranks: tuple[Observation, ...]) -> Progress:
     attempt, rank = ranks[0].attempt, ranks[0].rank
     left = tuple(o for o in progress.open if o.attempt != attempt or (len(ranks) == 1 and o.rank != rank))
     ends = {seen.ended.by for seen in ranks}
-    lost = next((seen for seen in ranks if seen.ended.by is EndedBy.ENGINE_LOST), None)
-    if lost and progress.lost is None and ends <= {EndedBy.ENGINE_LOST, EndedBy.CANCEL, EndedBy.PEER, EndedBy.STOPPED}:
+    lost = next((seen for seen in ranks if seen.ended.by in _LOST), None)
+    if lost and progress.lost is None and ends <= _LOST | {EndedBy.CANCEL, EndedBy.PEER, EndedBy.STOPPED}:
         return replace(progress, lost=lost, open=left)
     # What the user interrupted says nothing about the bug: after a resumption it is tried again.
     kept = progress.observations if EndedBy.CANCEL in ends else (*progress.observations, *ranks)

@@ -12,7 +12,10 @@ from vdbg_env.application.builtins import readers, steps
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
-from vdbg_env.application.run.execute import Reading, StepContext
+from vdbg_env.application.run.run_context import (
+    Reading,
+    StepContext,
+)
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation

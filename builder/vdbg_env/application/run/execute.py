@@ -8,119 +8,26 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from dataclasses import replace
+from typing import Any, assert_never
 
-from vdbg_env.application.ports import Clock, Interrupts, IsolatedWorker, StartedAttempt, StepPlacement
+from vdbg_env.application.ports import StartedAttempt
+from vdbg_env.application.run.run_context import RunContext, RunEnd, RunOrder, StepContext
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, EventLog
 from vdbg_env.record.progress import OpenAttempt, Progress, StepVisit, apply, at_start, finish_step, replay
 from vdbg_env.record.redaction.redaction import Redactor
-from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.runbook.invocation import OURS, Invocation, placed
 from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.model import Builtin
-from vdbg_env.runbook.state import (
-    AskPerson,
-    BranchTo,
-    Finish,
-    ResultValue,
-    RunState,
-    RunStep,
-    StepResult,
-    UseBuiltin,
-)
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from vdbg_env.runbook.state import AskPerson, BranchTo, Finish, ResultValue, RunStep, StepResult, UseBuiltin
 
 _LOG = logging.getLogger(__name__)
 POLL_S = 0.25  # how long a signal or the total time limit may wait to be seen
 _LOST = "attempt {number} was lost and has been repeated: {why}"
-Listener = Callable[[Event, Progress], None]
 _ENDING = "ending the step: its processes are asked to end, and killed after their grace"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """What a reader found in the output of a run step: typed results and findings."""
-
-    results: Mapping[str, ResultValue]
-    findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepContext:
-    """What a built-in may read: the run's folder, and the steps before it.
-
-    `began_s` is when this process started or resumed the run, in seconds since the machine's start.
-    """
-
-    directory: Path
-    state: RunState
-    visits: tuple[StepVisit, ...]
-    began_s: float
-
-
-class Builtins(Protocol):
-    """The tool's own steps and readers."""
-
-    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
-        """Do a built-in step; a VdbgError becomes the step's `error`."""
-        ...
-
-    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
-        """Read what a run step left behind; a VdbgError becomes the step's `error`."""
-        ...
-
-
-class Person(Protocol):
-    """Answers a runbook's questions."""
-
-    def ask(self, question: AskPerson) -> str | None:
-        """Return one of the choices, or None without an answer in time."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOrder:
-    """A run to begin or to continue: `state` is the runbook's first state, `total_s` the limit on the whole run."""
-
-    directory: RunDirectory
-    head: RunHead
-    state: RunState
-    start_branch: Callable[[BranchTo], RunState]
-    total_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunContext:
-    """The ports that a run uses."""
-
-    placement: StepPlacement
-    builtins: Builtins
-    worker: IsolatedWorker
-    person: Person
-    clock: Clock
-    interrupts: Interrupts
-    redactor: Redactor
-    listener: Listener = lambda _event, _walk: None
-    notice: Callable[[str], None] = lambda _text: None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunEnd:
-    """How a run ended: its progress, its verdict, and the signal that cut it short if one did."""
-
-    progress: Progress
-    finish: Finish
-    elapsed_s: float
-    signal: int | None = None
 
 
 def run_runbook(order: RunOrder, context: RunContext) -> RunEnd:
@@ -136,12 +43,13 @@ def run_runbook(order: RunOrder, context: RunContext) -> RunEnd:
 
 
 class _CutShort(Exception):
-    """The run must stop before its end: a signal came, or the total time is spent."""
+    """The run must stop before its end: a signal was received, the total time is spent, or the disk is full."""
 
-    def __init__(self, why: str, *, signal: int | None = None) -> None:
+    def __init__(self, why: str, *, signal: int | None = None, out_of_time: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.signal = signal
+        self.out_of_time = out_of_time
 
 
 class _Run:
@@ -156,7 +64,7 @@ class _Run:
         """Take decision after decision until one is the last."""
         if self._progress.finish is None:
             self._append("run_resumed" if self._log.count else "run_started")
-        signal = None
+        cut_short: _CutShort | None = None
         try:
             while not isinstance(decision := self._progress.decision, Finish):
                 self._check_limits()
@@ -172,17 +80,23 @@ class _Run:
                     case _:
                         assert_never(decision)
         except _CutShort as cut:
-            signal = cut.signal
-            finish = transitions.cut_short(self._progress.state, cut.why, out_of_time=signal is None)[1]
-            if signal is None:
+            cut_short = cut
+            finish = transitions.cut_short(self._progress.state, cut.why, out_of_time=cut.out_of_time)[1]
+            if cut.out_of_time:
                 self._append("run_finished", finish=to_document(finish))
             else:
-                self._append("run_interrupted", signal=signal)
+                self._append("run_interrupted", signal=cut.signal, why=cut.why)
         else:
             finish = decision
             if self._progress.finish is None:
                 self._append("run_finished", finish=to_document(finish))
-        return RunEnd(progress=self._progress, finish=finish, elapsed_s=self._log.last_s, signal=signal)
+        return RunEnd(
+            progress=self._progress,
+            finish=finish,
+            elapsed_s=self._log.last_s,
+            unfinished=cut_short is not None and not cut_short.out_of_time,
+            signal=cut_short.signal if cut_short else None,
+        )
 
     # -- one decision -----------------------------------------------------------------------------------------------
 
@@ -232,16 +146,20 @@ class _Run:
                     cut = reason
                     attempt.cancel()
                     self._context.notice(
-                        _ENDING if reason.signal is None else f"{_ENDING}; Ctrl-C again kills them at once"
+                        _ENDING if reason.out_of_time else f"{_ENDING}; Ctrl-C again kills them at once"
                     )
             elif seen is None and len(self._context.interrupts.pending()) > 1:
                 attempt.cancel(firmly=True)
+        lost = self._progress.lost
         documents = [to_document(one) for one in seen]
         self._append(
             "attempt_ended", **({"observations": documents} if documents[1:] else {"observation": documents[0]})
         )
         if cut:
             raise cut
+        newly = self._progress.lost
+        if newly and newly is not lost and newly.ended.by is EndedBy.DISK and not self._order.head.recorded_on:
+            raise _CutShort(f"the disk is full: {newly.ended.message}")
 
     def _read(self, decision: RunStep, observations: tuple[Observation, ...]) -> StepResult:
         results: dict[str, ResultValue] = {}
@@ -325,7 +243,7 @@ class _Run:
             raise _CutShort("interrupted", signal=came[0])
         total = self._order.total_s
         if total is not None and self._log.elapsed_s() >= total:
-            raise _CutShort(f"the {total:g} s allowed for the whole run are spent")
+            raise _CutShort(f"the {total:g} s allowed for the whole run are spent", out_of_time=True)
 
     def _step_context(self) -> StepContext:
         return StepContext(

@@ -43,7 +43,7 @@ class RunProgress:
             case "branched":
                 self._line(event, f"continuing with runbook {event.data['runbook']}")
             case "run_interrupted":
-                self._line(event, "interrupted; what was seen is kept")
+                self._line(event, f"{event.data.get('why') or 'interrupted'}; what was seen is kept")
         self._shown = len(progress.visits)
 
     def _line(self, event: Event, text: str) -> None:

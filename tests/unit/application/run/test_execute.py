@@ -25,7 +25,11 @@ from tests.support.killing import (
 )
 from tests.support.runbooks import changed
 from vdbg_env.application.ports import StartedStep
-from vdbg_env.application.run.execute import RunEnd, StepContext, run_runbook
+from vdbg_env.application.run.execute import run_runbook
+from vdbg_env.application.run.run_context import (
+    RunEnd,
+    StepContext,
+)
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.record.event_log import Event, read_events
@@ -257,6 +261,48 @@ def test_a_lost_attempt_is_repeated_once_and_the_record_says_both(tmp_path: Path
         (2, "exit"),
     ]
     assert left_running(path) == []
+
+
+class FullDisk:
+    """A runner on a disk that is below its floor the first `times` times that a step is started."""
+
+    def __init__(self, path: Path, times: int) -> None:
+        self._path = path
+        self._times = times
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedStep:
+        if invocation.step == "blocking" and self._times:
+            self._times -= 1
+            return small_run.local(self._path, {"NAP": "60"}, disk_floor=1 << 60).start(invocation, directory)
+        return small_run.local(self._path).start(invocation, directory)
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedStep | None:
+        return small_run.local(self._path).adopt(invocation, directory)
+
+
+def test_a_full_disk_stops_the_run_and_resuming_repeats_the_attempt_once(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    runner = FullDisk(path, 1)
+    end = run(path, small_run.context(path, runner=runner))
+    assert (end.unfinished, end.signal) == (True, None)
+    assert end.finish.why.startswith("the disk is full: ")
+    assert left_running(path) == []
+    end = run(path, small_run.context(path, runner=runner))
+    assert [step for step, _ in outcome(end)] == STEPS
+    attempts, notes = blocking(end)
+    assert attempts == [(2, EndedBy.EXIT)]
+    assert any(note.startswith("attempt 1 was lost and has been repeated: ") and "the floor" in note for note in notes)
+    ends = [e.data["observation"]["ended"]["by"] for e in read_events(path / "events.jsonl") if "observation" in e.data]
+    assert "disk" in ends
+
+
+def test_a_disk_that_is_still_full_counts_the_second_time(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    runner = FullDisk(path, 2)
+    assert run(path, small_run.context(path, runner=runner)).unfinished
+    end = run(path, small_run.context(path, runner=runner))
+    assert blocking(end)[0] == [(2, EndedBy.DISK)]
+    assert not end.unfinished
 
 
 def test_an_attempt_that_is_lost_twice_counts(tmp_path: Path) -> None:
