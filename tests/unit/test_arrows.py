@@ -18,7 +18,7 @@ ROOMS: dict[str, set[str]] = {
     "record": {"runbook", "evidence", "cuda", "common"},
     "application": {"record", "runbook", "evidence", "image", "cuda", "common"},
     "report": {"application", "record", "runbook", "evidence", "image", "cuda", "common"},
-    "supervisor": {"record.redaction"},
+    "supervisor": {"record.redaction", "common.writing"},
     "adapters": {
         "application.ports", "application.host", "supervisor", "record", "runbook", "evidence", "image", "cuda",
         "common",
@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
 
 # Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
 INSIDE: dict[str, tuple[str, ...]] = {
-    "common": ("errors", "size", "resources", "yaml_source", "console"),
+    "common": ("errors", "size", "writing", "resources", "yaml_source", "console"),
     "cuda": ("symbols", "binary", "lines", "line_pack", "arming", "gpu_core"),
     "image": ("text", "context", "container", "profile", "plan", "render"),
     "evidence": (
@@ -40,7 +40,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "machine",
     ),
     "record": (
-        "atomic_write", "redaction", "codec", "event_log", "run_directory", "run_files", "runs", "run_index",
+        "atomic_write", "set_ids", "redaction", "codec", "event_log", "run_directory", "run_files", "runs",
         "progress", "diff", "dump_files", "recorded_requests",
     ),
     "report": ("plain_text", "codec", "core", "lineinfo", "dumps", "run"),
@@ -48,7 +48,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "ports", "host", "knowledge", "analysis", "image", "run", "builtins", "session", "guard", "failure_pages",
     ),
     "supervisor": (
-        "writing", "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
+        "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
         "__main__",
     ),
     "adapters": ("files", "capture", "docker", "builders", "host", "execution", "placement", "places"),

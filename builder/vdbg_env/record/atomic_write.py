@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 
 @contextmanager
-def replacement(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that becomes `path` at the block's end, whole, durable and with its permissions; else it goes.
+def replacement(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Yield a file that becomes `path` at the block's end, whole and durable; after a failure nothing is left.
+
+    It has the permissions of the file that it replaces, those of `mode` where there was none.
 
     Until then it has a name that cannot be foreseen: under any other a workload may have put a link, and what is
     written would be where that leads, on this machine and not in the workload's container.
@@ -22,7 +24,9 @@ def replacement(path: Path) -> Iterator[IO[bytes]]:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
-            os.fchmod(descriptor, path.stat().st_mode & 0o777)
+            with suppress(FileNotFoundError):
+                mode = path.lstat().st_mode & 0o777
+            os.fchmod(descriptor, mode)
             os.fsync(descriptor)
         Path(name).replace(path)
     except BaseException:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.writing import write_whole
 from vdbg_env.record.redaction.redaction import Redactor
 
 RESERVED = 64 << 10  # bytes: on a full disk some 90 events still fit
@@ -165,9 +166,8 @@ class EventLog:
         """Write a line whole or not at all."""
         assert self._size is not None, "the log was read before it is written"
         try:
-            view = memoryview(line)
-            while view:
-                view = view[os.pwrite(self._file, view, self._size + len(line) - len(view)) :]
+            os.lseek(self._file, self._size, os.SEEK_SET)
+            write_whole(self._file, line)
             os.fdatasync(self._file)
         except OSError:
             os.ftruncate(self._file, self._size)

@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.record.atomic_write import replacement
 
 SCHEMA = "vdbg-env/run-head/v1"
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -202,14 +203,8 @@ class RunDirectory:
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a JSON file below the run, whole or not at all."""
-        target = self.path / name
-        temporary = target.with_name(f".{target.name}.new")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        with replacement(self.path / name) as file:
+            file.write(json.dumps(document, indent=1).encode() + b"\n")
 
 
 def _plain(head: RunHead) -> dict[str, Any]:

@@ -1,15 +1,26 @@
-"""The folder of all runs: where it is, and one run in it by name."""
+"""The folder of all runs: where it is, one run in it by name, and an index of the finished ones.
+
+The index can be deleted at any time, and is then made again from the records.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import sqlite3
+from collections.abc import Mapping, Set
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.record.run_directory import RunDirectory
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
 RUNS_FOLDER = "vdbg-runs"
+INDEX = ".runs.sqlite"
+_FILES = ("run.json", "events.jsonl", "report.json")
+_SCHEMA = 2  # of the documents: one of another release is not read
 
 
 def runs_home(environment: Mapping[str, str]) -> Path:
@@ -27,3 +38,88 @@ def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
     close = nearest(name, known)
     hint = f" (did you mean {close!r}?)" if close else ""
     raise BadInput(f"no run {name!r} in {home}{hint}", next_step="vdbg-env runs list")
+
+
+class RunIndex:
+    """What is known of the runs of a folder; it counts only while a run's files have not changed since.
+
+    `kind` names the list: each keeps its own document of a run.
+    """
+
+    def __init__(self, home: Path, kind: str) -> None:
+        self._home = home
+        self._kind = kind
+        self._known: dict[str, tuple[str, str]] = {}
+        self._new: list[tuple[str, str, str]] = []
+        self._gone: Set[str] = frozenset()
+        with suppress(sqlite3.Error):
+            self._known = self._read()
+
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """Return the name of each run, the oldest first, and the stamp of its files."""
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self._home) as entries:
+            for entry in entries:
+                stamps = [_stamp(f"{entry.path}/{name}") for name in _FILES]
+                if stamps[0] is not None:
+                    found.append((stamps[0], entry.name, f"{_SCHEMA} {stamps}"))
+        names = tuple((name, stamp) for _, name, stamp in sorted(found))
+        self._gone = self._known.keys() - {name for name, _ in names}
+        return names
+
+    def get(self, name: str, stamp: str) -> Mapping[str, Any] | None:
+        """Return what was put in for a run, None where there is nothing or its files have changed."""
+        known = self._known.get(name)
+        if known is None or known[0] != stamp:
+            return None
+        document: Mapping[str, Any] = json.loads(known[1])
+        return document
+
+    def put(self, name: str, stamp: str, document: Mapping[str, Any]) -> None:
+        """Keep what is known of a run."""
+        self._new.append((name, stamp, json.dumps(document)))
+
+    def save(self) -> None:
+        """Write what was put in; a folder that cannot be written has no index."""
+        if not self._new and not self._gone:
+            return
+        try:
+            self._write()
+        except sqlite3.DatabaseError:
+            with suppress(OSError, sqlite3.Error):  # damaged, or another program's: made anew
+                (self._home / INDEX).unlink()
+                self._write()
+
+    def _read(self) -> dict[str, tuple[str, str]]:
+        path = self._home / INDEX
+        if not path.is_file():
+            return {}
+        connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro", uri=True)
+        try:
+            rows = connection.execute("SELECT name, stamp, document FROM known WHERE kind = ?", (self._kind,))
+            return {name: (stamp, document) for name, stamp, document in rows}
+        finally:
+            connection.close()
+
+    def _write(self) -> None:
+        connection = sqlite3.connect(self._home / INDEX)
+        try:
+            with connection:
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS known"
+                    " (kind TEXT, name TEXT, stamp TEXT, document TEXT, PRIMARY KEY (kind, name))"
+                )
+                gone = [(self._kind, name) for name in self._gone]
+                connection.executemany("DELETE FROM known WHERE kind = ? AND name = ?", gone)
+                new = [(self._kind, *row) for row in self._new]
+                connection.executemany("INSERT OR REPLACE INTO known VALUES (?, ?, ?, ?)", new)
+        finally:
+            connection.close()
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        about = os.stat(path)  # noqa: PTH116 - of thirty thousand files
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size

@@ -33,6 +33,12 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
+def test_a_new_file_has_the_permissions_it_is_given(tmp_path: Path) -> None:
+    with replacement(tmp_path / "new", mode=0o600) as file:
+        file.write(b"x")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
 def test_no_link_that_a_workload_has_laid_is_written_through(tmp_path: Path) -> None:
     outside, run = tmp_path / "outside", tmp_path / "run"
     outside.write_bytes(b"untouched")

@@ -132,22 +132,22 @@ def test_on_a_full_disk_the_reserve_is_given_up_and_the_event_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = log_at(tmp_path / "events.jsonl")
-    real, reserve = os.pwrite, tmp_path / "events.reserve"
+    real, reserve = os.write, tmp_path / "events.reserve"
 
-    def full(descriptor: int, data: bytes, offset: int) -> int:
+    def full(descriptor: int, data: bytes) -> int:
         if reserve.exists():
-            real(descriptor, bytes(data)[:5], offset)
+            real(descriptor, bytes(data)[:5])
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, data, offset)
+        return real(descriptor, data)
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr("vdbg_env.common.writing.os.write", full)
     log.append("last", word="x")
     assert json.loads((tmp_path / "events.jsonl").read_text())["word"] == "x"
 
     def fuller(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", fuller)
+    monkeypatch.setattr("vdbg_env.common.writing.os.write", fuller)
     with pytest.raises(HostNotAble, match="cannot be written: No space left"):
         log.append("lost")
     assert len(list(read_events(tmp_path / "events.jsonl"))) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.run_index import INDEX, RunIndex
+from vdbg_env.record.runs import INDEX, RunIndex
 
 
 def test_a_second_engine_is_refused_and_the_holder_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.writing import write_whole
 
 
 class RequestFile:
@@ -35,9 +36,7 @@ class RequestFile:
         """Write a line; raises OSError."""
         if self._count and (self._size + len(line) > self._half_bytes or self._count >= self._half_count):
             self._begin_new_half()
-        rest = memoryview(line)
-        while rest:
-            rest = rest[os.write(self._file, rest) :]
+        write_whole(self._file, line)
         self._size += len(line)
         self._count += 1
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,8 +16,7 @@ from vdbg_env.adapters.files.dumps.folder import FolderDumps
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.run_settings import DUMPS, SECCOMP_FILE, DumpVolume, Gpu, RunSettings
-
-_SET_IDS = stat.S_ISUID | stat.S_ISGID
+from vdbg_env.record.set_ids import disarm
 
 
 def host_options(engine: Engine, settings: RunSettings) -> dict[str, Any]:
@@ -67,30 +64,13 @@ def gpu_request(gpu: Gpu) -> types.DeviceRequest | None:
 
 @contextmanager
 def without_set_ids(dumps: DumpVolume | None) -> Iterator[None]:
-    """Strip set-uid and set-gid bits from the files of a dump folder that changed within the block.
-
-    Root in a container is root on this machine, and a set-uid file that it leaves in a folder of this machine would
-    work for every user who reaches it. Device nodes need CAP_MKNOD, which no container gets.
-    """
+    """Disarm the files of a dump folder that changed within the block; no container gets CAP_MKNOD unless asked to."""
     since = time.time_ns()
     try:
         yield
     finally:
         if dumps is not None and dumps.kind == "bind":
-            for _, _, names, folder in os.fwalk(dumps.source):
-                for name in names:
-                    _strip(name, folder, since)
-
-
-def _strip(name: str, folder: int, since: int) -> None:
-    with suppress(OSError):  # removed since, or the file of another user, where only root could have set the bit
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISREG(found.st_mode) and found.st_mode & _SET_IDS and found.st_ctime_ns >= since:
-            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-            try:
-                os.fchmod(opened, stat.S_IMODE(found.st_mode) & ~_SET_IDS)
-            finally:
-                os.close(opened)
+            disarm(Path(dumps.source), since_ns=since)
 
 
 def _security(engine: Engine, settings: RunSettings) -> list[str]:

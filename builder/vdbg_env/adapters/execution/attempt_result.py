@@ -18,6 +18,7 @@ from vdbg_env.record.codec import from_document
 from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.record.redaction.file_names import redact_names
 from vdbg_env.record.redaction.secrets import SecretFinder
+from vdbg_env.record.set_ids import disarm
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.supervisor.processes import attempt_tree
@@ -50,6 +51,8 @@ def observation(
     Stopped, the files that are left are named in the notes.
     """
     notes = list(_cleared(directory))
+    if disarmed := disarm(directory):
+        notes.append(f"{disarmed} files had set-uid bits, which were taken away, or were device nodes and removed")
     seen = _reported(invocation, directory)
     notes += seen.notes
     renamed = redact_names(directory, SecretFinder(literals))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.supervisor.writing import write_whole
+from vdbg_env.common.writing import write_whole
 
 _START_LIMIT_S = 30.0
 

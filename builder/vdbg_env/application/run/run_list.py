@@ -18,8 +18,7 @@ from vdbg_env.application.run.history import (
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.event_log import damaged, summarize
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.run_index import RunIndex
-from vdbg_env.record.runs import runs_home
+from vdbg_env.record.runs import RunIndex, runs_home
 
 Entry = TypeVar("Entry", "RunLine", RecordedRun)
 

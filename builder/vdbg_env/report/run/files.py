@@ -8,6 +8,7 @@ from typing import Final
 
 from vdbg_env.application.run.result.model import REPORT_FILES, Report
 from vdbg_env.common.resources import data_dir
+from vdbg_env.record.atomic_write import replacement
 from vdbg_env.report.run import as_html, as_json, as_markdown, as_sarif
 
 
@@ -15,7 +16,9 @@ def write_report(report: Report, directory: Path, formats: Iterable[str] = REPOR
     """Write the report in each format named, whole files only, and return their names."""
     names = []
     for name in formats:
-        _write(directory / REPORT_FILES[name], _WRITERS[name](report))
+        text = _WRITERS[name](report)
+        with replacement(directory / REPORT_FILES[name]) as file:
+            file.write(text.encode("utf-8", "replace"))
         names.append(REPORT_FILES[name])
     return tuple(names)
 
@@ -32,14 +35,3 @@ _WRITERS: Final[Mapping[str, Callable[[Report], str]]] = {
     "json": as_json.render,
     "sarif": as_sarif.render,
 }
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file as one act: a reader never sees half a report, and a failure leaves nothing."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from vdbg_env.common.writing import write_whole
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
-from vdbg_env.supervisor.writing import write_whole
 
 LINE_KEPT = 8192  # bytes of an endless line that are searched again with what follows them
 

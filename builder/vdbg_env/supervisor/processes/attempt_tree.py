@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from vdbg_env.common.writing import write_whole
 from vdbg_env.supervisor.processes import cgroups
 from vdbg_env.supervisor.processes.proc import Process, below, marked, process, processes
 from vdbg_env.supervisor.processes.signals import send
-from vdbg_env.supervisor.writing import write_whole
 
 NAME = "processes.txt"
 LIST = "process list"  # what is said to hold the tree where no cgroup does

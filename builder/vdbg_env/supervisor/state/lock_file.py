@@ -13,9 +13,9 @@ import stat
 import time
 from typing import Any
 
+from vdbg_env.common.writing import write_whole
 from vdbg_env.supervisor.processes.proc import Process, open_files, process
 from vdbg_env.supervisor.state.ownership import give_back
-from vdbg_env.supervisor.writing import write_whole
 
 NAME = "supervisor.json"
 _MOST_SAID = 64 << 10  # bytes; a supervisor writes a few short lines

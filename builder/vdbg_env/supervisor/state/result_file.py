@@ -7,8 +7,8 @@ import os
 import time
 from typing import Any
 
+from vdbg_env.common.writing import write_whole
 from vdbg_env.record.redaction.redaction import Redactor
-from vdbg_env.supervisor.writing import write_whole
 
 RESERVED = 256 << 10  # bytes set aside at the start: the end can be written when nothing else can
 NAME = "ended.json"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +55,24 @@ def test_an_end_that_no_supervisor_wrote_was_not_seen(folder: Path, written: byt
     ended = observation(INVOCATION, folder, ()).ended
     assert ended.by is EndedBy.ENGINE_LOST
     assert "not the supervisor's" in str(ended.message)
+
+
+def test_no_set_uid_file_and_no_device_of_a_workload_stays_in_the_record(folder: Path) -> None:
+    (folder / "ended.json").write_text(json.dumps(OURS))
+    (folder / "below").mkdir()
+    for path in (tool := folder / "below" / "tool", folder / "plain"):
+        path.write_bytes(b"x")
+    tool.chmod(0o6755)
+    (folder / "link").symlink_to("below/tool")
+    devices = 0
+    if os.geteuid() == 0:
+        os.mknod(folder / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        devices = 1
+    seen = observation(INVOCATION, folder, ())
+    assert tool.stat().st_mode & 0o7777 == 0o755
+    assert not (folder / "null").exists()
+    assert any(note.startswith(f"{1 + devices} files had set-uid bits") for note in seen.notes)
+    assert observation(INVOCATION, folder, ()).notes == ()
 
 
 def test_an_end_without_measure_is_not_read_at_all(folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from vdbg_env.application.run.run_list import list_lines, list_runs
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.run_index import INDEX
+from vdbg_env.record.runs import INDEX
 
 EVENTS = (
     {"seq": 1, "at": "t", "elapsed_s": 0.5, "kind": "run_started"},

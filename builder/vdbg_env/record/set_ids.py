@@ -1,0 +1,41 @@
+"""Take from files of a container what would give rights on this machine: set-uid bits and device nodes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+_SET_IDS = stat.S_ISUID | stat.S_ISGID
+
+
+def disarm(folder: Path, *, since_ns: int = 0) -> int:
+    """Strip set-uid and set-gid bits and remove device nodes below a folder; return how many files had one.
+
+    Root in a container is root on this machine: a set-uid file that it leaves in a folder of this machine would work
+    for every user who reaches it. Only files that changed since `since_ns` are looked at; links are not followed.
+    """
+    changed = 0
+    for _, _, names, opened in os.fwalk(folder):
+        for name in names:
+            with suppress(OSError):  # removed since, or the file of another user, where only root could have set it
+                changed += _disarm(name, opened, since_ns)
+    return changed
+
+
+def _disarm(name: str, folder: int, since_ns: int) -> bool:
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if found.st_ctime_ns < since_ns:
+        return False
+    if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+        os.unlink(name, dir_fd=folder)
+        return True
+    if not stat.S_ISREG(found.st_mode) or not found.st_mode & _SET_IDS:
+        return False
+    opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        os.fchmod(opened, stat.S_IMODE(found.st_mode) & ~_SET_IDS)
+    finally:
+        os.close(opened)
+    return True
