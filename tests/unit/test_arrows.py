@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
 INSIDE: dict[str, tuple[str, ...]] = {
     "common": ("errors", "size", "writing", "resources", "yaml_source", "console"),
     "cuda": ("symbols", "binary", "lines", "line_pack", "arming", "gpu_core"),
-    "image": ("text", "context", "container", "profile", "plan", "render"),
+    "image": ("text", "context", "container", "profile", "units", "plan", "render"),
     "evidence": (
         "finding", "observation", "logs", "system", "tools", "gpu_core_findings", "kernel_makers", "weigh_findings",
         "triage", "knowledge",
@@ -45,14 +45,15 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
     "report": ("plain_text", "codec", "core", "lineinfo", "dumps", "run"),
     "application": (
-        "ports", "host", "knowledge", "analysis", "image", "run", "builtins", "session", "guard", "failure_pages",
+        "ports", "host", "knowledge", "analysis", "lines", "image", "run", "builtins", "session", "guard",
+        "failure_pages",
     ),
     "supervisor": (
         "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
         "__main__",
     ),
     "adapters": ("files", "capture", "docker", "builders", "host", "execution", "placement", "places"),
-    "cli": ("composition", "options", "display", "image", "runbook", "crash", "container"),
+    "cli": ("composition", "options", "display", "image", "runbook", "crash", "lines", "container"),
 }  # fmt: skip
 
 # __init__.py holds the version and __main__.py starts the command line.

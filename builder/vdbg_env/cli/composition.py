@@ -32,9 +32,11 @@ if TYPE_CHECKING:
         SourceText,
         SourceTrees,
     )
+    from vdbg_env.application.ports.build_events import BuildEvent
     from vdbg_env.application.ports.host_facts import HostInspector
     from vdbg_env.application.ports.places import GuardSettings, StepPlaces
     from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
+    from vdbg_env.application.ports.unit_builds import UnitBuilds
     from vdbg_env.application.run.library import RunbookLibrary
     from vdbg_env.application.session import RunPorts
     from vdbg_env.image.container.run_settings import DumpVolume
@@ -124,6 +126,12 @@ def image_builder(wanted: BuilderName) -> ImageBuilder:
     from vdbg_env.adapters.builders.select import choose_builder
 
     return choose_builder(wanted)
+
+
+def unit_builds(tell: Callable[[BuildEvent], None], work: Path | None) -> UnitBuilds:
+    from vdbg_env.adapters.builders.units.unit_builds import LocalUnitBuilds
+
+    return LocalUnitBuilds(tell, work)
 
 
 def containers() -> ContainerRunner:

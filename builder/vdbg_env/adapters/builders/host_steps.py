@@ -58,7 +58,7 @@ class HostSteps:
         self._order = order
         self._prefix = prefix
         self._objects = objects
-        kept = {name: value for name, value in os.environ.items() if _is_kept(name)}
+        kept = kept_environment()
         self.environment = {**kept, **order.plan.environment(str(prefix), kept)}
 
     def all_cached(self) -> Iterator[BuildEvent]:
@@ -149,6 +149,11 @@ class HostSteps:
                 )
             found[use.variable] = str(path)
         return found
+
+
+def kept_environment() -> dict[str, str]:
+    """Return what a step keeps of this process's environment."""
+    return {name: value for name, value in os.environ.items() if _is_kept(name)}
 
 
 def _is_kept(name: str) -> bool:

@@ -103,6 +103,15 @@ class Entry:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """One container: the entries of one translation unit; `offset` and `end` are where it is in the bytes given."""
+
+    offset: int
+    end: int
+    entries: tuple[Entry, ...]
+
+
 def looks_like_fatbin(data: Buffer) -> bool:
     """Return whether the bytes start with a fat binary container."""
     return bytes(data[:4]) == MAGIC.to_bytes(4, "little")
@@ -119,11 +128,20 @@ def entries(data: Buffer) -> Iterator[Entry]:
     Nothing is expanded yet. Zero padding between containers is passed over; anything else there, and any size that
     leaves its container, raises UnreadableBinary.
     """
+    for container in containers(data):
+        yield from container.entries
+
+
+def containers(data: Buffer) -> Iterator[Container]:
+    """Yield every container of a run of them: in a linked library, one for each translation unit, in link order.
+
+    Raises UnreadableBinary as `entries` does.
+    """
     view = memoryview(data)
     place = _skip_zeros(view, 0)
     while place < len(view):
         start, end = _container(view, place)
-        yield from _entries_of(view, start, end)
+        yield Container(offset=place, end=end, entries=tuple(_entries_of(view, start, end)))
         place = _skip_zeros(view, end)
 
 

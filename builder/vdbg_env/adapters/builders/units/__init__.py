@@ -1,0 +1,1 @@
+"""Compile single translation units of a released wheel on this machine, with the compiler that the wheel names."""

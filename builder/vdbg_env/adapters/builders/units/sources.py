@@ -1,0 +1,165 @@
+"""The sources of a wheel, configured by CMake as its release was, for a compile of single units."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from vdbg_env.adapters.builders.units.kept import Kept
+from vdbg_env.adapters.builders.units.running import Programs
+from vdbg_env.adapters.builders.units.toolkit import Toolkit
+from vdbg_env.adapters.builders.units.torch_parts import take_torch_parts
+from vdbg_env.application.ports.unit_builds import ConfiguredTree, TreeRequest
+from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.image.units.compile_commands import read_compile_commands
+
+CUTLASS: Final = "nvidia-cutlass==4.2.0.0"
+CUTLASS_VARIABLE: Final = "VLLM_CUTLASS_SRC_DIR"
+
+_CUTLASS_PROJECT: Final = """\
+cmake_minimum_required(VERSION 3.19)
+project(CUTLASS LANGUAGES CXX)
+set(CUTLASS_DIR ${CMAKE_CURRENT_SOURCE_DIR} CACHE PATH "")
+set(CUTLASS_INCLUDE_DIR ${CMAKE_CURRENT_SOURCE_DIR}/include CACHE PATH "")
+set(CUTLASS_TOOLS_UTIL_INCLUDE_DIR ${CMAKE_CURRENT_SOURCE_DIR}/tools/util/include CACHE PATH "")
+"""
+_INCLUDE: Final = re.compile(r"^( *)include\((cmake/external_projects/\w+\.cmake)\)", re.MULTILINE)
+_OVERRIDE: Final = re.compile(r"ENV\{(\w+_SRC_DIR)\}")
+# Only the host code of other projects needs it, and of a single unit the host code is not compiled.
+_HOST_COMPILER_CHECK: Final = 'CMAKE_CXX_COMPILER_VERSION VERSION_LESS "13")'
+_TORCH: Final = re.compile(r"torch==([\w.+]+)$")
+
+
+class Sources:
+    """Configured trees below one home, one for each wheel, compiler, list of architectures and set of externals."""
+
+    def __init__(self, kept: Kept, toolkit: Toolkit, programs: Programs) -> None:
+        self._kept = kept
+        self._toolkit = toolkit
+        self._programs = programs
+
+    def configure(self, request: TreeRequest) -> ConfiguredTree:
+        """See `UnitBuilds.configure`."""
+        self._toolkit.tools()
+        compiler = self._toolkit.compiler(request.compiler)
+        torch = self._torch(request)
+        externals = {CUTLASS_VARIABLE: str(self._cutlass()), **request.externals} if torch else dict(request.externals)
+        wheel = request.wheel
+        told = json.dumps([request.compiler, request.arch_list, sorted(externals.items())])
+        name = f"{wheel.project}-{wheel.version}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+        archive = self._archive(request, torch)
+        title = f"Sources of {wheel.project} {wheel.version}, configured for {request.arch_list}"
+        folder = self._kept.folder(
+            name, title, lambda made: self._make_tree(made, archive, request, compiler, torch, externals)
+        )
+        units = read_compile_commands((folder / "build" / "compile_commands.json").read_text())
+        notes = () if CUTLASS_VARIABLE in request.externals else (f"headers of CUTLASS from {CUTLASS}",)
+        return ConfiguredTree(folder=str(folder), compiler=str(compiler), units=units, notes=notes)
+
+    def _torch(self, request: TreeRequest) -> Path | None:
+        pinned = next(
+            (f for text in request.wheel.requires if (f := _TORCH.match(text.partition(";")[0].strip()))), None
+        )
+        if pinned is None:
+            return None
+        requirement = pinned[0]
+
+        def make(folder: Path) -> None:
+            wheel = self._toolkit.download(requirement, folder / "download", key=folder.name)
+            take_torch_parts(wheel, folder)
+            shutil.rmtree(folder / "download")
+
+        return self._kept.folder(f"torch-{pinned[1]}", f"Headers of {requirement}", make)
+
+    def _cutlass(self) -> Path:
+        name = CUTLASS.replace("==", "-")
+        return self._kept.folder(name, f"Headers of {CUTLASS}", self._make_cutlass)
+
+    def _make_cutlass(self, folder: Path) -> None:
+        wheel = self._toolkit.download(CUTLASS, folder / "download", key=folder.name)
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder / "wheel")
+        library = folder / "wheel" / "cutlass_library"
+        shutil.copytree(library / "source" / "include", folder / "include")
+        shutil.copytree(library / "source" / "tools" / "util" / "include", folder / "tools" / "util" / "include")
+        generator = folder / "python" / "cutlass_library"  # the generator of vLLM's Machete kernels imports it
+        generator.mkdir(parents=True)
+        for path in library.glob("*.py"):
+            shutil.copy(path, generator)
+        (folder / "CMakeLists.txt").write_text(_CUTLASS_PROJECT)
+        shutil.rmtree(folder / "wheel")
+        shutil.rmtree(folder / "download")
+
+    def _archive(self, request: TreeRequest, torch: Path | None) -> Path:
+        wheel = request.wheel
+        requirement = f"{wheel.project}=={wheel.version}"
+
+        def make(folder: Path) -> None:
+            # With these, pip takes vLLM's metadata on a machine without CUDA; other projects ignore them.
+            env = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": wheel.version}
+            options = ("--no-build-isolation", "--no-binary", wheel.project)
+            downloads = folder / "download"
+            found = self._toolkit.download(
+                requirement, downloads, key=folder.name, env=env | _python_path(torch), options=options
+            )
+            if not found.name.endswith(".tar.gz"):
+                raise EngineFailed(f"{found.name} is not a source distribution")
+            found.rename(folder / "source.tar.gz")
+            downloads.rmdir()
+
+        name = f"source-{wheel.project}-{wheel.version}"
+        return self._kept.folder(name, f"Source distribution of {requirement}", make) / "source.tar.gz"
+
+    def _make_tree(
+        self, folder: Path, archive: Path, request: TreeRequest, compiler: Path, torch: Path | None,
+        externals: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder / "unpacked", filter="data")
+        (top,) = (folder / "unpacked").iterdir()
+        top.rename(folder / "src")
+        source = folder / "src"
+        lists = source / "CMakeLists.txt"
+        if not lists.exists():
+            raise BadInput(f"the sources of {request.wheel.project} are not built with CMake")
+        lists.write_text(_without_other_projects(lists.read_text(), source, externals))
+        python = self._kept.home / "tools" / "bin" / "python"
+        env = self._toolkit.environment(compiler) | {
+            "TORCH_CUDA_ARCH_LIST": request.arch_list, **externals, **_python_path(torch)
+        }  # fmt: skip
+        self._programs.require(
+            [
+                "cmake", "-G", "Ninja", "-S", str(source), "-B", str(folder / "build"),
+                f"-DVLLM_PYTHON_EXECUTABLE={python}", "-DCMAKE_BUILD_TYPE=Release", "-DVLLM_TARGET_DEVICE=cuda",
+                f"-DFETCHCONTENT_BASE_DIR={folder / 'externals'}", "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
+                f"-DCUDA_TOOLKIT_ROOT_DIR={compiler}", f"-DCMAKE_CUDA_COMPILER={compiler / 'bin' / 'nvcc'}",
+                "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+                f"-DCMAKE_CUDA_ARCHITECTURES={request.arch_list.replace('.', '').replace(' ', ';')}",
+            ],
+            key=folder.name,
+            env=env,
+            what="configuring the sources",
+            next_step="the lines above are CMake's; --verbose shows all of them",
+        )  # fmt: skip
+
+
+def _python_path(torch: Path | None) -> dict[str, str]:
+    return {"PYTHONPATH": str(torch)} if torch else {}
+
+
+def _without_other_projects(lists: str, source: Path, externals: Mapping[str, str]) -> str:
+    """Leave out the projects that CMake would clone, but for those whose local tree was given."""
+
+    def line(found: re.Match[str]) -> str:
+        override = _OVERRIDE.search((source / found[2]).read_text())
+        given = override is not None and override[1] in externals
+        return found[0] if given else f"{found[1]}# {found[0].strip()}"
+
+    return _INCLUDE.sub(line, lists).replace(_HOST_COMPILER_CHECK, 'CMAKE_CXX_COMPILER_VERSION VERSION_LESS "11.3")')

@@ -1,0 +1,80 @@
+"""The `UnitBuilds` port on this machine: everything below one folder, nothing installed in the system."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Generator, Sequence
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from vdbg_env.adapters.builders.units.compile import Compiler
+from vdbg_env.adapters.builders.units.kept import Kept, Tell
+from vdbg_env.adapters.builders.units.running import Programs
+from vdbg_env.adapters.builders.units.sources import Sources
+from vdbg_env.adapters.builders.units.toolkit import Toolkit
+from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, StockWheel, TreeRequest, UnitOrder
+from vdbg_env.common.errors import BadInput
+
+_PINNED: Final = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.+!]+)$")
+
+
+class LocalUnitBuilds:
+    """`UnitBuilds` with the programs of this machine; `work` is where everything is kept."""
+
+    def __init__(self, tell: Tell, work: Path | None = None) -> None:
+        home = work or Path(platformdirs.user_cache_dir("vdbg-env")) / "units"
+        self._kept = Kept(home.absolute(), tell)
+        self._programs = Programs(tell)
+        self._toolkit = Toolkit(self._kept, self._programs)
+        self._sources = Sources(self._kept, self._toolkit, self._programs)
+        self._compiler = Compiler(self._kept, self._toolkit, self._programs)
+
+    def wheel(self, requirement: str) -> StockWheel:
+        """See `UnitBuilds.wheel`."""
+        if requirement.endswith(".whl"):
+            return _read(Path(requirement))
+        found = _PINNED.match(requirement)
+        if not found:
+            raise BadInput(
+                f"{requirement!r} does not name one release",
+                next_step="vdbg-env lines build vllm==0.33.0, or the path of a .whl file",
+            )
+        self._toolkit.tools()
+
+        def fetch(folder: Path) -> None:
+            options = ("--only-binary", found[1])
+            path = self._toolkit.download(requirement, folder / "download", key=folder.name, options=options)
+            path.rename(folder / path.name)
+
+        folder = self._kept.folder(f"wheel-{found[1]}-{found[2]}", f"Stock wheel {requirement}", fetch)
+        (wheel,) = folder.glob("*.whl")
+        return _read(wheel)
+
+    def configure(self, request: TreeRequest) -> ConfiguredTree:
+        """See `UnitBuilds.configure`."""
+        return self._sources.configure(request)
+
+    def compile(
+        self, tree: ConfiguredTree, orders: Sequence[UnitOrder], *, jobs: int
+    ) -> Generator[CompiledUnit, None, None]:
+        """See `UnitBuilds.compile`."""
+        return self._compiler.compile(tree, orders, jobs=jobs)
+
+
+def _read(path: Path) -> StockWheel:
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            name = next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+            metadata = HeaderParser().parsestr(wheel.read(name).decode("utf-8", "replace"))
+    except (OSError, zipfile.BadZipFile, StopIteration) as error:
+        raise BadInput(f"{path} cannot be read as a wheel: {error or 'it has no METADATA'}") from error
+    return StockWheel(
+        project=str(metadata["Name"]),
+        version=str(metadata["Version"]),
+        path=path.absolute(),
+        requires=tuple(str(text) for text in metadata.get_all("Requires-Dist") or ()),
+    )

@@ -1,0 +1,1 @@
+"""Line tables for libraries that were released without them."""

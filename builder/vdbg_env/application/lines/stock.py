@@ -1,0 +1,131 @@
+"""Read a stock wheel's device code: which unit of which library holds which function, and what compiled it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from vdbg_env.application.ports import BinaryFile
+from vdbg_env.common.errors import BadInput, UnreadableBinary
+from vdbg_env.cuda.binary import fatbin
+from vdbg_env.cuda.binary.elf import Buffer, Elf, looks_like_elf
+from vdbg_env.cuda.binary.fatbin import Entry, EntryKind
+from vdbg_env.cuda.line_pack.identity import CodeIdentity, compiler_notes, identify
+from vdbg_env.cuda.lines.code_map import CodeMap
+
+_SECTION = ".nv_fatbin"
+
+
+@dataclass(frozen=True)
+class StockCubin:
+    """One cubin of a stock library, as it is stored there; it is expanded each time that it is looked into."""
+
+    entry: Entry
+
+    @property
+    def target(self) -> str:
+        """The architecture that it was compiled for, such as sm_90a."""
+        return self.entry.target
+
+    def mentions(self, text: str) -> bool:
+        """Return whether these bytes occur in it at all: a quick look before its names are read."""
+        return text.encode() in bytes(self.entry.payload())
+
+    @cached_property
+    def functions(self) -> tuple[CodeIdentity, ...]:
+        """Every outermost function, with the hash of its instructions."""
+        return tuple(identify(CodeMap(self.entry.payload())))
+
+    @cached_property
+    def kernel_names(self) -> tuple[str, ...]:
+        """The mangled names of what the host can launch."""
+        return tuple(kernel.name for kernel in CodeMap(self.entry.payload()).kernels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StockUnit:
+    """One container of a library's fat binary, which is one translation unit, by its number in link order."""
+
+    number: int
+    targets: tuple[str, ...]
+    cubins: tuple[StockCubin, ...]
+
+    def cubin(self, target: str) -> StockCubin | None:
+        """Return the cubin of a target, or None where the unit has none."""
+        return next((cubin for cubin in self.cubins if cubin.target == target), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StockLibrary:
+    """A library with device code; `extension` is its name without the suffixes, which is CMake's target."""
+
+    name: str
+    extension: str
+    units: tuple[StockUnit, ...]
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """Every cubin target that the library has."""
+        return frozenset(cubin.target for unit in self.units for cubin in unit.cubins)
+
+    @property
+    def compilers(self) -> frozenset[str]:
+        """The releases of ptxas that its cubins name, one cubin of each unit asked."""
+        found = (compiler_release(unit.cubins[0].entry.payload()) for unit in self.units if unit.cubins)
+        return frozenset(release for release in found if release)
+
+
+def read_stock(files: Iterable[BinaryFile]) -> Iterator[StockLibrary]:
+    """Yield every library with device code; a library keeps its file mapped for as long as it is held.
+
+    Raises UnreadableBinary for a damaged one.
+    """
+    for file in files:
+        if file.problem:
+            raise UnreadableBinary(f"{file.name}: {file.problem}")
+        if looks_like_elf(file.data):
+            library = _library(file)
+            if library.units:
+                yield library
+
+
+def compiler_release(cubin: Buffer) -> str | None:
+    """Return the release of the ptxas that made a cubin, such as 13.0.88; None when it notes none."""
+    notes = compiler_notes(Elf(cubin))
+    return next((note.release for note in notes if note.tool == "ptxas"), None)
+
+
+def extension_of(file: str) -> str:
+    """Return the extension of a library's file name: `_moe_C` of `vllm/_moe_C.abi3.so`."""
+    return PurePosixPath(file.rpartition(":")[2]).name.partition(".")[0]
+
+
+def one_compiler(libraries: Iterable[StockLibrary]) -> str:
+    """Return the one release that made all these libraries; raises BadInput when none is noted, or several are."""
+    named = {library.name: library.compilers for library in libraries}
+    releases = frozenset().union(*named.values()) if named else frozenset[str]()
+    if len(releases) == 1:
+        return next(iter(releases))
+    if not releases:
+        raise BadInput(
+            "the cubins do not name the compiler that made them",
+            cause="they are older than CUDA 13, whose ptxas is the first to note its release",
+            next_step="--compiler-release 12.9.86, if that is what the wheel was built with",
+        )
+    raise BadInput(
+        f"the libraries were made by {len(releases)} compilers: {', '.join(sorted(releases))}",
+        next_step="name one library with --extension",
+    )
+
+
+def _library(file: BinaryFile) -> StockLibrary:
+    elf = Elf(file.data)
+    units: list[StockUnit] = []
+    for section in elf.sections_named(_SECTION):
+        for container in fatbin.containers(elf.contents(section)):
+            cubins = tuple(StockCubin(entry) for entry in container.entries if entry.kind == EntryKind.ELF)
+            targets = tuple(entry.target for entry in container.entries)
+            units.append(StockUnit(number=len(units), targets=targets, cubins=cubins))
+    return StockLibrary(name=file.name, extension=extension_of(file.name), units=tuple(units))

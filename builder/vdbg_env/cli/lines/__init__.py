@@ -1,0 +1,1 @@
+"""Commands on line tables apart from code."""

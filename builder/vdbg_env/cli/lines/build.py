@@ -1,0 +1,121 @@
+"""`vdbg-env lines build`: compile what crashed again, with line info, and show that it is the same code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
+from vdbg_env.application.lines.choose import Wanted, wanted_by_core
+from vdbg_env.cli import composition
+from vdbg_env.cli.display.build_display import build_display
+from vdbg_env.common.errors import BadInput
+from vdbg_env.report.lineinfo.lines_built import lines_json, lines_text
+
+
+@click.command("build")
+@click.argument("requirement", metavar="PROJECT==VERSION|WHEEL")
+@click.option("--kernel", "kernels", multiple=True, metavar="NAME", help="A kernel, mangled or as the source has it.")
+@click.option("--core", type=click.Path(exists=True), help="The kernels and the GPU that a GPU core dump names.")
+@click.option("--extension", "extensions", multiple=True, metavar="NAME", help="Only this library of the wheel.")
+@click.option("--arch", "archs", multiple=True, metavar="9.0", help="Only what this GPU runs; may be repeated.")
+@click.option("--all", "everything", is_flag=True, help="Every library that the sources build: hours on two cores.")
+@click.option("--external", "externals", multiple=True, metavar="VARIABLE=DIR",
+              help="A local tree for CMake's variable, as in VLLM_CUTLASS_SRC_DIR=~/cutlass.")  # fmt: skip
+@click.option("--compiler-release", metavar="13.0.88", help="Where the wheel's cubins do not name theirs.")
+@click.option("--jobs", "-j", type=click.IntRange(min=1), default=None, help="Compilers at a time; default: the cores.")
+@click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Where all of it is kept.")
+@click.option("--output", "-o", type=click.Path(file_okay=False, path_type=Path), help="Also write the cubins there.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines-build/v1).")
+@click.option("--verbose", "-v", is_flag=True, help="Show every line the steps print.")
+@click.option("--quiet", "-q", is_flag=True, help="Show warnings and the result only.")
+def command(
+    requirement: str,
+    kernels: tuple[str, ...],
+    core: str | None,
+    extensions: tuple[str, ...],
+    archs: tuple[str, ...],
+    everything: bool,
+    externals: tuple[str, ...],
+    compiler_release: str | None,
+    jobs: int | None,
+    work: Path | None,
+    output: Path | None,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
+) -> int:
+    """Make line tables for a released wheel, from the wheel alone: no GPU, no debug build, no reproduction.
+
+    The wheel says which compiler made it. Its sources, that compiler and torch's headers are fetched from the package
+    index and kept; one kernel is then about a minute's work. Each function is compared with the stock one.
+
+    Exit status: 0 all that was asked for is identical code; 4 some is not, or could not be built; 2 the wheel has no
+    such kernel.
+
+    \b
+    Example:
+      vdbg-env lines build vllm==0.33.0 --core core.nvcudmp
+      vdbg-env lines build vllm==0.33.0 --kernel moe_align_block_size_kernel --arch 9.0
+      vdbg-env lines build vllm==0.33.0 --extension _moe_C_stable_libtorch --arch 9.0
+    """
+    wanted = _wanted(kernels, core, extensions, archs, everything)
+    request = LinesRequest(
+        requirement=requirement,
+        wanted=wanted,
+        compiler=compiler_release,
+        externals=dict(_external(text) for text in externals),
+        jobs=jobs or os.cpu_count() or 1,
+    )
+    with build_display(quiet=quiet, verbose=verbose) as display:
+        builds = composition.unit_builds(display.tell, work)
+        result = build_lines(request, builds=builds, binaries=composition.binary_source())
+    if output:
+        _write_cubins(result, output)
+    click.echo(lines_json(result) if as_json else lines_text(result), nl=False)
+    return exit_status(result)
+
+
+def exit_status(result: LinesBuilt) -> int:
+    """Return 0 when every kernel asked for, or else every function, has the stock wheel's instructions."""
+    for unit in result.built:
+        found = unit.comparison
+        if found is None or not (
+            set(unit.choice.kernels) <= set(found.identical) if unit.choice.kernels else found.complete
+        ):
+            return 4
+    return 4 if result.unplaced else 0
+
+
+def _wanted(
+    kernels: tuple[str, ...], core: str | None, extensions: tuple[str, ...], archs: tuple[str, ...], everything: bool
+) -> Wanted:
+    if not (kernels or core or extensions or everything):
+        raise BadInput(
+            "nothing says what to build",
+            next_step="--core FILE or --kernel NAME; --extension NAME for a library; --all for all of them",
+        )
+    by_core = wanted_by_core(core, composition.core_files()) if core else Wanted()
+    return Wanted(
+        kernels=(*kernels, *by_core.kernels),
+        extensions=extensions,
+        archs=archs or by_core.archs,
+    )
+
+
+def _external(text: str) -> tuple[str, str]:
+    variable, equals, folder = text.partition("=")
+    path = Path(folder).expanduser()
+    if not equals or not path.is_dir():
+        raise BadInput(f"--external {text}: not VARIABLE=DIR of a folder that exists")
+    return variable, str(path.resolve())
+
+
+def _write_cubins(result: LinesBuilt, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for unit in result.built:
+        if unit.compiled.cubin is not None:
+            name = f"{Path(unit.source).stem}.{unit.choice.target}.cubin"
+            (folder / name).write_bytes(unit.compiled.cubin)
