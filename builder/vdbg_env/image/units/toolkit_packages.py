@@ -12,7 +12,8 @@ _RELEASE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)$")
 # Beginning of a header's name -> the package that has it, without its suffix.
 _HEADERS: Final = {
     "cublas": "nvidia-cublas", "nvblas": "nvidia-cublas", "curand": "nvidia-curand", "cusparse": "nvidia-cusparse",
-    "cusolver": "nvidia-cusolver", "cufft": "nvidia-cufft", "nvrtc": "nvidia-cuda-nvrtc", "nvtx": "nvidia-nvtx", "nvToolsExt": "nvidia-nvtx",
+    "cusolver": "nvidia-cusolver", "cufft": "nvidia-cufft", "nvrtc": "nvidia-cuda-nvrtc", "nvtx": "nvidia-nvtx",
+    "nvToolsExt": "nvidia-nvtx",
     "cupti": "nvidia-cuda-cupti", "nvJitLink": "nvidia-nvjitlink", "nvml": "nvidia-nvml-dev", "nccl": "nvidia-nccl",
     "cudnn": "nvidia-cudnn",
 }  # fmt: skip
