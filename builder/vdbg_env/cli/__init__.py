@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runbooks": ("runbook", "List, show, check and explain runbooks."),
     "runs": ("runbook", "List, show, compare, report and redact recorded runs."),
     "render": ("image", "Write a debug image's Dockerfile and context, or manifests, into a folder."),
+    "bundle": ("image", "Put all that an air-gapped site needs to build into one file."),
     "images": ("image", "List, show and check the build profiles."),
     "shell": ("container", "Open a shell in the debug image."),
     "run": ("container", "Run a program in the debug image."),

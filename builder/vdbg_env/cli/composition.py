@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports import (
         BinarySource,
         BuilderName,
+        BundleFiles,
         Clock,
         ContainerRunner,
         CoreFiles,
@@ -90,6 +91,12 @@ def lay_out_context() -> Callable[[BuildContext, Path], None]:
     from vdbg_env.adapters.files.context_tar import extract
 
     return extract
+
+
+def bundle_files() -> BundleFiles:
+    from vdbg_env.adapters.builders.bundles import BundleTar
+
+    return BundleTar()
 
 
 def core_pipes() -> CorePipes:

@@ -132,6 +132,14 @@ class HostBuilder:
         """Refuse: there is no image."""
         raise _needs_docker(f"write {image} to {path}")
 
+    def load(self, path: Path) -> None:
+        """Refuse: there is no image."""
+        raise _needs_docker(f"load {path}")
+
+    def layers(self, image: str) -> str:
+        """Refuse: there is no image."""
+        raise _needs_docker(f"bundle {image}")
+
     def push(self, image: str) -> Iterator[PushProgress]:
         """Refuse: there is no image."""
         raise _needs_docker(f"push {image}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import posixpath
@@ -144,6 +146,27 @@ class DockerImages:
         finally:
             partial.unlink(missing_ok=True)
         return path.stat().st_size
+
+    def load(self, path: Path) -> None:
+        """See `ImageBuilder.load`."""
+        try:
+            with engine_errors(self.engine.endpoint), path.open("rb") as tar:
+                for message in self.engine.client.load_image(tar) or ():  # type: ignore[no-untyped-call]
+                    if "error" in message:
+                        raise BadInput(
+                            f"{path} holds no image: {message['error']}",
+                            cause="it was cut off on its way, or is not the file that `vdbg-env bundle` wrote",
+                            next_step="compare its sha256 on both sides, and copy it again",
+                        )
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror}", next_step=f"ls -l {path}") from error
+
+    def layers(self, image: str) -> str:
+        """See `ImageBuilder.layers`."""
+        self._require(image)
+        with engine_errors(self.engine.endpoint):
+            found = self.engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
+        return f"sha256:{hashlib.sha256(json.dumps(found['RootFS']['Layers']).encode()).hexdigest()}"
 
     def _require(self, image: str) -> None:
         with engine_errors(self.engine.endpoint):

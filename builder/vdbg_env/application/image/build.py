@@ -108,12 +108,17 @@ def dialect_of(builder: BuilderDescription) -> Dialect:
 def _build(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder, tell: Tell) -> Built:
     if not settings.offline_compile:
         return _run(plan, settings, builder, tell)
+    return _run(fetch_first(plan, settings, builder, tell), settings, builder, tell)
+
+
+def fetch_first(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder, tell: Tell) -> BuildPlan:
+    """Build what fetches, and return what is left: a plan without network, on the image that this has made."""
     # One Dockerfile cannot take the network from some of its steps on every builder (RUN --network needs a newer
     # frontend), so what fetches is built first and what compiles is built on that image, without network.
     name = f"{PREPARED}:{plan.digest.removeprefix('sha256:')[:12]}"
     fetch, compile_only = plan.split_before_compile(name)
     builder.tag(_run(fetch, settings, builder, tell).image_id, [name], {})
-    return _run(compile_only, settings, builder, tell)
+    return compile_only
 
 
 def _run(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder, tell: Tell) -> Built:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from vdbg_env.application.ports.programs import Completed
 if TYPE_CHECKING:
     from vdbg_env.application.ports.build_events import BuildEvent
     from vdbg_env.image.context import BuildContext, TreeOnDisk
+    from vdbg_env.image.plan.bundle import Bundle
     from vdbg_env.image.plan.plan import BuildPlan
 
 
@@ -100,6 +101,14 @@ class ImageBuilder(Protocol):
         """Write the image as a tar that `docker load` reads, whole or not at all; returns its size in bytes."""
         ...
 
+    def load(self, path: Path) -> None:
+        """Take the images of a tar that `save` wrote; raises BadInput for a file that is not one."""
+        ...
+
+    def layers(self, image: str) -> str:
+        """Return "sha256:..." over an image's layers, the same in every store; raises BadInput for a missing image."""
+        ...
+
     def push(self, image: str) -> Iterator[PushProgress]:
         """Push a tagged image, yielding the progress of each layer; the last event carries the digest.
 
@@ -121,6 +130,21 @@ class PushProgress:
     current: int | None = None
     total: int | None = None
     digest: str | None = None
+
+
+class BundleFiles(Protocol):
+    """Puts a plan next to an image in one file, and takes it out again."""
+
+    def write(self, path: Path, save: Callable[[Path], object], manifest: str, context: BuildContext) -> int:
+        """Write the tar of an image by `save` and add both to it, whole or not at all; returns its size in bytes.
+
+        `docker load` still reads the file. Raises BadInput when it cannot be written.
+        """
+        ...
+
+    def open(self, path: Path) -> AbstractContextManager[Bundle]:
+        """Yield what `write` put there, its trees unpacked while the manager is open; raises BadInput for no bundle."""
+        ...
 
 
 class SourceTrees(Protocol):

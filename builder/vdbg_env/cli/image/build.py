@@ -8,19 +8,26 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 
 from vdbg_env.application.image.build import BuildResult, BuildSettings, build_image, dialect_of
+from vdbg_env.application.image.bundle import build_from_bundle
 from vdbg_env.application.image.planning import default_tag
-from vdbg_env.application.ports import BuilderName
+from vdbg_env.application.ports import BuilderName, ImageBuilder
 from vdbg_env.cli import composition
 from vdbg_env.cli.display.build_display import build_display
-from vdbg_env.cli.options.build import build_options, plan_here, read_request, show_notes
+from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.build_args import build_args
 from vdbg_env.image.plan.parallelism import parallelism
 from vdbg_env.image.profile.reference import parse_reference
+from vdbg_env.image.profile.request import Site
 from vdbg_env.image.render.dockerfile import dockerfile
 from vdbg_env.report.build_result import build_json, build_text
+
+_FREE_WITH_BUNDLE = {
+    "bundle", "jobs", "engine", "tags", "push", "output", "metadata_file", "no_cache", "as_json", "verbose", "quiet",
+}  # fmt: skip
 
 
 @click.command("build")
@@ -39,6 +46,7 @@ from vdbg_env.report.build_result import build_json, build_text
 @click.option(
     "--metadata-file", type=click.Path(dir_okay=False, path_type=Path), help="Write digest and proof as JSON."
 )
+@click.option("--bundle", type=click.Path(path_type=Path), help="Build what `vdbg-env bundle` put into this file.")
 @click.option("--no-cache", is_flag=True, help="Take no step from an earlier build.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line the steps print.")
@@ -55,6 +63,8 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
       vdbg-env build --lineinfo --arch 9.0 --tag debug/vllm:0.33.0-lineinfo
       vdbg-env build --lineinfo --source ./vllm --target _moe_C_stable_libtorch
     """
+    if flags["bundle"]:
+        _refuse_decided(dry_run=dry_run)
     if dry_run:
         request, library = read_request(flags)
         plan = plan_here(request, library)
@@ -76,9 +86,11 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
     if flags["push"] and not tags:
         raise BadInput("--push needs the name to push to", next_step="add --tag REGISTRY/NAME:TAG")
     for path in (flags["metadata_file"], flags["output"]):
-        _require_writable(path)
+        require_writable(path)
     builder = composition.image_builder(cast(BuilderName, engine_name))
     described = builder.describe()
+    if flags["bundle"]:
+        return _build_bundle(flags, tags, builder)
     request, library = read_request(flags, dialect=dialect_of(described))
     plan = plan_here(request, library)
     jobs = parallelism(
@@ -107,11 +119,38 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         return build_image(plan, settings, builder=builder, tell=display.tell, clock=time.monotonic)
 
 
-def _require_writable(path: Path | None) -> None:
-    """Refuse before hours of building, not after."""
-    if path is not None and not os.access(path.parent or Path(), os.W_OK | os.X_OK):
+def _build_bundle(flags: dict[str, Any], tags: tuple[str, ...], builder: ImageBuilder) -> BuildResult:
+    """Build what is in a bundle: everything but the number of compilers, names and outputs was decided with it."""
+    with composition.bundle_files().open(flags["bundle"]) as bundle:
+        plan = bundle.manifest.plan
+        each = cast(float, plan["memory_per_job_gib"])
+        archs = len(cast(list[str], plan["arch"]))
+        jobs = parallelism(composition.machine(), architectures=archs, gib_per_job=each, requested=flags["jobs"])
+        settings = BuildSettings(
+            tags=tags, build_args=build_args(jobs, Site()), jobs=jobs.max_jobs, no_cache=flags["no_cache"],
+            push=flags["push"], output=flags["output"], threads=os.cpu_count() or 1,
+        )  # fmt: skip
+        with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
+            return build_from_bundle(
+                flags["bundle"], bundle, settings, builder=builder, trees=composition.source_trees(),
+                tell=display.tell, clock=time.monotonic,
+            )  # fmt: skip
+
+
+def _refuse_decided(*, dry_run: bool) -> None:
+    """Refuse flags that say what to build: with a bundle that is decided."""
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in _FREE_WITH_BUNDLE
+        and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given or dry_run:
         raise BadInput(
-            f"{path} cannot be written", cause="its folder is missing or not yours", next_step="mkdir -p DIR"
+            f"--bundle and {', '.join(given)} exclude one another",
+            cause="a bundle is one plan, decided where it was made",
+            next_step="leave them out, or make another bundle with them",
         )
 
 

@@ -106,6 +106,14 @@ def show_notes(notes: tuple[str, ...], warnings: tuple[str, ...]) -> None:
         console.note(f"warning: {text}")
 
 
+def require_writable(path: Path | None) -> None:
+    """Refuse before hours of building, not after."""
+    if path is not None and not os.access(path.parent or Path(), os.W_OK | os.X_OK):
+        raise BadInput(
+            f"{path} cannot be written", cause="its folder is missing or not yours", next_step="mkdir -p DIR"
+        )
+
+
 def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:
     pairs = []
     for text in texts:

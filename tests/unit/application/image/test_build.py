@@ -1,26 +1,16 @@
 """What is not proven gets no name; what fails says where and what to type; an offline compile is two builds."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.builders.cubin import EMPTY_TABLE, cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
+from tests.support.fake_builder import FakeEngine
 from vdbg_env.application.image.build import BuildSettings, build_image
 from vdbg_env.application.image.library import read_image_library
-from vdbg_env.application.ports import (
-    NOTHING_LENT,
-    BinaryFile,
-    Buffer,
-    BuilderDescription,
-    BuildOrder,
-    Completed,
-    PushProgress,
-)
-from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepEnded, StepStarted
+from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed
 from vdbg_env.common.errors import EngineFailed, NotProven
 from vdbg_env.image.plan.plan import LABEL_PROOF, BuildPlan
 from vdbg_env.image.plan.planner import plan
@@ -33,62 +23,6 @@ NO_LINES = EntrySpec(payload=cubin("stale_kernel"))
 STUB = EntrySpec(payload=cubin())
 EMPTY = EntrySpec(payload=cubin("k", lines=True, table=EMPTY_TABLE))
 LINKED = EntrySpec(payload=cubin("_Z4linePf", "_Z4barePf", lines=True, covered=["_Z4linePf"], linked=True))
-
-
-@dataclass
-class FakeEngine:
-    """An engine whose image holds `libraries` and a cuobjdump that lists `listed` cubins of each."""
-
-    libraries: Mapping[str, bytes]
-    listed: int = 2
-    failure: BuildFailed | None = None
-    silent: bool = False
-    total: int = 99
-    orders: list[BuildOrder] = field(default_factory=list)
-    tagged: list[tuple[str, tuple[str, ...], dict[str, str]]] = field(default_factory=list)
-    read_to_the_end: bool = False
-
-    def describe(self) -> BuilderDescription:
-        return BuilderDescription(name="buildkit", version="1", why="it is a fake", capabilities=frozenset())
-
-    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
-        self.orders.append(order)
-        yield StepStarted(key="a", title="RUN make", number=1, total=self.total)
-        if self.failure:
-            yield self.failure
-            return
-        yield StepEnded(key="a", cached=False, duration_s=1.0)
-        if not self.silent:
-            yield Built(image_id=f"sha256:{len(self.orders)}")
-        self.read_to_the_end = True
-
-    @contextmanager
-    def files(self, image_id: str, folders: Sequence[str]) -> Generator[Iterator[BinaryFile], None, None]:
-        assert folders == ["/opt/vdbg/out"]
-        yield (BinaryFile(name=name, data=data) for name, data in self.libraries.items())
-
-    def execute(
-        self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
-    ) -> Completed:
-        if argv[0] == "sh":
-            return Completed(argv=tuple(argv), code=0, stdout="/cuda/bin/cuobjdump\n", stderr="")
-        assert list(argv[:3]) == ["/cuda/bin/cuobjdump", "-all", "-lelf"]
-        listing = "".join(f"ELF file {n:4}: k.{n}.sm_90.cubin\n" for n in range(self.listed))
-        return Completed(argv=tuple(argv), code=0, stdout=listing, stderr="")
-
-    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
-        self.tagged.append((image_id, tuple(names), dict(labels)))
-        return f"{image_id}-labelled"
-
-    def save(self, image: str, path: Path) -> int:
-        return path.write_bytes(image.encode())
-
-    def push(self, image: str) -> Iterator[PushProgress]:
-        yield PushProgress(layer="x", status="pushing")
-        yield PushProgress(layer="x", status="pushed", digest=f"sha256:of-{image}")
-
-    def remove(self, image_id: str) -> None:
-        raise AssertionError("nothing here is removed")
 
 
 @pytest.fixture(scope="module")
@@ -212,5 +146,6 @@ def test_an_offline_compile_fetches_first_and_compiles_without_network(sample: B
 
 def test_the_image_is_handed_on_by_its_name(sample: BuildPlan, tmp_path: Path) -> None:
     text, _ = build(sample, engine(LINES, STUB), push=True, output=tmp_path / "image.tar")
-    assert (tmp_path / "image.tar").read_text() == "a:1"
+    with tarfile.open(tmp_path / "image.tar") as saved:
+        assert saved.getnames() == ["a-1.json"]
     assert "pushed    sha256:of-a:1" in text

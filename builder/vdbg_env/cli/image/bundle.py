@@ -1,0 +1,81 @@
+"""`vdbg-env bundle`: everything that an air-gapped site needs to build, in one file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from vdbg_env.application.image.build import BuildSettings, dialect_of
+from vdbg_env.application.image.bundle import BundleResult, write_bundle
+from vdbg_env.application.image.planning import default_tag
+from vdbg_env.application.ports import BuilderName
+from vdbg_env.cli import composition
+from vdbg_env.cli.display.build_display import build_display
+from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
+from vdbg_env.common import console
+from vdbg_env.image.plan.build_args import build_args
+from vdbg_env.image.plan.parallelism import parallelism
+
+
+@click.command("bundle")
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@build_options
+@click.option(
+    "--engine", type=click.Choice(["auto", "docker", "buildx", "buildkit", "classic"]), default="auto",
+    show_default=True, help="What fetches.",
+)  # fmt: skip
+@click.option("--tag", "-t", metavar="NAME", help="Name of the image once it is proven; the site may give another.")
+@click.option("--no-cache", is_flag=True, help="Take no step from an earlier build.")
+@click.option("--json", "as_json", is_flag=True, help="Report what was written as JSON.")
+@click.option("--verbose", "-v", is_flag=True, help="Show every line the steps print.")
+@click.option("--quiet", "-q", is_flag=True, help="Show warnings and the result only.")
+def command(file: Path, engine: str, tag: str | None, no_cache: bool, as_json: bool, **flags: Any) -> int:
+    """Write one file that builds a debug image where there is no network.
+
+    It holds an image with the base, apt packages, wheels, tools and external projects, and next to it the source and
+    the steps that are left: they compile, and no container of theirs has a network. The site needs vdbg-env and a
+    Docker Engine.
+
+    \b
+    Example:
+      vdbg-env bundle --lineinfo --arch 9.0 vllm-debug.tar      # where there is a network
+      vdbg-env build --bundle vllm-debug.tar                    # at the site
+    """
+    require_writable(file)
+    builder = composition.image_builder(cast(BuilderName, engine))
+    described = builder.describe()
+    request, library = read_request({**flags, "offline_compile": True}, dialect=dialect_of(described))
+    plan = plan_here(request, library)
+    jobs = parallelism(composition.machine(), architectures=len(plan.arch), gib_per_job=plan.memory_per_job_gib)
+    if not flags["quiet"]:
+        show_notes((f"builder {described.name}: {described.why}", *request.notes, *plan.notes), ())
+    show_notes((), plan.warnings)
+    settings = BuildSettings(
+        tags=(tag or default_tag(plan, request),),
+        build_args=build_args(jobs, request.site),
+        secrets={secret.id: Path(secret.path) for secret in request.secrets},
+        no_cache=no_cache,
+    )
+    with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
+        files = composition.bundle_files()
+        result = write_bundle(plan, settings, file, builder=builder, files=files, tell=display.tell)
+    _show(result, as_json=as_json)
+    return 0
+
+
+def _show(result: BundleResult, *, as_json: bool) -> None:
+    if as_json:
+        document = {
+            "schema": "vdbg-env/bundle-result/v1",
+            "file": str(result.path),
+            "bytes": result.size,
+            "image": result.image,
+            "plan_digest": result.plan_digest,
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(f"{result.path}: {result.size / 1e6:,.0f} MB, plan {result.plan_digest}")
+    console.note(f"next: carry it to the site, and there: vdbg-env build --bundle {result.path.name}")

@@ -1,0 +1,134 @@
+"""A bundle is the plan that was decided, whole: what arrives changed or cut off is refused before anything is built."""
+
+import io
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.builders.cubin import cubin
+from tests.builders.fatbin import EntrySpec, container, host_library
+from tests.support.fake_builder import FakeEngine
+from tests.support.image_library import shipped
+from vdbg_env.adapters.builders.bundles import BundleTar
+from vdbg_env.adapters.files.source_trees import SourceTreesOnDisk
+from vdbg_env.adapters.host.programs import Programs
+from vdbg_env.application.image.build import BuildResult, BuildSettings
+from vdbg_env.application.image.bundle import BundleResult, build_from_bundle, write_bundle
+from vdbg_env.application.image.planning import plan_build
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.plan import CopyStep, RunStep
+from vdbg_env.image.profile.request import BuildRequest
+from vdbg_env.image.profile.source import LocalTree
+
+TREES = SourceTreesOnDisk(Programs())
+PROVEN = {
+    "/opt/vdbg/out/lib/libsample.so": host_library(
+        container(EntrySpec(payload=cubin("k", lines=True), identifier="csrc/k.cu"), EntrySpec(payload=cubin()))
+    )
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    source = tmp_path / "project"
+    (source / "src").mkdir(parents=True)
+    (source / "src" / "k.cu").write_text("__global__ void k() {}\n")
+    (source / "CMakeLists.txt").write_text("project(x)\n")
+    return source
+
+
+@pytest.fixture
+def bundled(tmp_path: Path, checkout: Path) -> BundleResult:
+    request = BuildRequest(profile="sample", source=LocalTree(path=str(checkout)), offline_compile=True, jobs=3)
+    plan = plan_build(request, shipped(), gpu=None, trees=TREES)
+    settings = BuildSettings(tags=("vdbg/sample:lineinfo",))
+    path = tmp_path / "sample.tar"
+    return write_bundle(plan, settings, path, builder=FakeEngine(PROVEN), files=BundleTar(), tell=lambda _: None)
+
+
+def build(path: Path, on: FakeEngine, *tags: str) -> BuildResult:
+    with BundleTar().open(path) as bundle:
+        return build_from_bundle(
+            path, bundle, BuildSettings(tags=tags), builder=on, trees=TREES, tell=lambda _: None,
+            clock=iter([0.0, 1.0]).__next__,
+        )  # fmt: skip
+
+
+def rewritten(bundle: BundleResult, name: str, change: tuple[bytes, bytes] | None) -> Path:
+    """Copy the bundle with one member changed, or without it."""
+    target = bundle.path.with_suffix(".changed")
+    with tarfile.open(bundle.path) as old, tarfile.open(target, "w") as new:
+        for member in old:
+            stream = old.extractfile(member)
+            data = stream.read() if stream else b""
+            if member.name == name and change is None:
+                continue
+            data = data.replace(*change) if member.name == name and change else data
+            member.size = len(data)
+            new.addfile(member, io.BytesIO(data))
+    return target
+
+
+def test_the_site_builds_what_was_left_of_the_plan_without_network(bundled: BundleResult, checkout: Path) -> None:
+    (checkout / "src" / "k.cu").write_text("changed after the bundle was made")
+    at_site = FakeEngine(PROVEN)
+    result = build(bundled.path, at_site)
+    assert at_site.loaded == [bundled.path]
+    (order,) = at_site.orders
+    assert order.plan.network == "none" and order.plan.base == bundled.image
+    assert not any(step.network for step in order.plan.steps if isinstance(step, RunStep))
+    assert order.plan.digest == result.plan.digest == bundled.plan_digest
+    assert {s.source for s in order.plan.steps if isinstance(s, CopyStep)} == {"source", "entrypoint.sh"}
+    assert {item.name for item in order.context.items} >= {"source", "entrypoint.sh", "Dockerfile"}
+    assert result.tags == ("vdbg/sample:lineinfo",)
+    assert build(bundled.path, FakeEngine(PROVEN), "our/name:1").tags == ("our/name:1",)
+
+
+def test_the_tar_of_the_image_is_still_one(bundled: BundleResult) -> None:
+    with tarfile.open(bundled.path) as archive:
+        assert archive.getnames()[0].startswith("vdbg/prepared-")
+    assert bundled.size == bundled.path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("member", "change", "what"),
+    [
+        ("vdbg-env/context.tar", (b"__global__", b"__nothing__"), "its digest differs"),
+        ("vdbg-env/bundle.json", (b"sample:lineinfo", b"sample:lineinfi"), None),
+        ("vdbg-env/bundle.json", (b"-lineinfo", b"-lineinfi"), "its digest differs"),
+        ("vdbg-env/bundle.json", (b"vdbg-env/bundle/v1", b"vdbg-env/bundle/v9"), "not 'vdbg-env/bundle/v1'"),
+        ("vdbg-env/bundle.json", (b'"steps"', b'"stages"'), "the plan in the bundle cannot be read"),
+        ("vdbg-env/bundle.json", (b'"layers"', b'"lawyers"'), "manifest cannot be read"),
+        ("vdbg-env/bundle.json", None, "not a whole bundle"),
+        ("vdbg-env/context.tar", None, "not a whole bundle"),
+    ],
+)
+def test_what_arrives_changed_is_refused_before_anything_is_loaded(
+    bundled: BundleResult, member: str, change: tuple[bytes, bytes] | None, what: str | None
+) -> None:
+    changed, at_site = rewritten(bundled, member, change), FakeEngine(PROVEN)
+    if what is None:  # the name that is suggested is not part of the plan
+        assert build(changed, at_site).tags == ("vdbg/sample:lineinfi",)
+        return
+    with pytest.raises(BadInput, match=what) as caught:
+        build(changed, at_site)
+    assert caught.value.next_step
+    assert (at_site.loaded, at_site.orders) == ([], [])
+
+
+def test_an_image_with_other_layers_is_refused(bundled: BundleResult) -> None:
+    at_site = replace(FakeEngine(PROVEN), content="sha256:other")
+    with pytest.raises(BadInput, match="its layers differ"):
+        build(bundled.path, at_site)
+    assert at_site.orders == []
+
+
+def test_a_file_cut_off_on_its_way_is_refused(bundled: BundleResult, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(bundled.path.read_bytes()[:-12_000])
+    with pytest.raises(BadInput, match="not a whole bundle"), BundleTar().open(cut):
+        raise AssertionError("it was opened")
+    with pytest.raises(BadInput, match="cannot be read"), BundleTar().open(tmp_path / "none.tar"):
+        raise AssertionError("it was opened")
