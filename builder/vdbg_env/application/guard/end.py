@@ -43,13 +43,17 @@ def went_well(report: Report) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Announcement:
-    """What is said of a failure, in one line of JSON; `directory` is the run's folder."""
+    """What is said of a failure, in one line of JSON; `directory` is the run's folder.
+
+    `seen` says which crash of this cause it is: 1 for the first, None where the cause has no name.
+    """
 
     report: Report
     directory: str
     files: tuple[str, ...]
     status: int
     ended: Ended
+    seen: int | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the values; schema `vdbg-env/guard/v1`."""
@@ -62,6 +66,8 @@ class Announcement:
             "found": _cut(lead.message if lead else report.why),
             "kernel": _cut(lead.kernel if lead else None),
             "location": str(lead.location) if lead and lead.location else None,
+            "fingerprint": report.fingerprint.id if report.fingerprint else None,
+            "seen": self.seen,
             "run": report.run,
             "report": f"{self.directory}/report.md" if "report.md" in self.files else None,
             "next": _cut(self._next()),

@@ -7,7 +7,7 @@ exit status.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vdbg_env.application import session
@@ -18,15 +18,19 @@ from vdbg_env.application.guard.end import (
     exit_status,
     went_well,
 )
+from vdbg_env.application.guard.groups import of_same_cause, recorded_crashes
 from vdbg_env.application.ports.this_host import Announcer, GuardedCommand
 from vdbg_env.application.run.request import RunbookRequest
+from vdbg_env.application.run.result.model import REPORT_FILES
 from vdbg_env.application.session import FinishedRun, RunPorts, RunView
+from vdbg_env.common.errors import VdbgError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 RUNBOOK = "guard"
+_REPEATED = 3  # crashes of one cause that are no coincidence
 _LOG = logging.getLogger(__name__)
 
 
@@ -67,14 +71,37 @@ def guard(
         return 1
     status = exit_status(ended)
     if not went_well(done.report):
-        _announce(_announcement(done, status), request, announcer, say)
+        done, seen = _counted(done, ports)
+        announcement = Announcement(
+            report=done.report,
+            directory=str(done.directory),
+            files=done.files,
+            status=status,
+            ended=ended,
+            seen=seen,
+        )
+        _announce(announcement, request, announcer, say)
     return status
 
 
-def _announcement(done: FinishedRun, status: int) -> Announcement:
-    ended = ended_of(done.report)
-    assert ended
-    return Announcement(report=done.report, directory=str(done.directory), files=done.files, status=status, ended=ended)
+def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, int | None]:
+    """Count the crashes of this cause; from the third on the report says so too."""
+    known = done.report.fingerprint
+    if known is None:
+        return done, None
+    crashes, _ = recorded_crashes(ports.environment)
+    same = of_same_cause(crashes, cause=known.id, base=known.base)
+    others = [crash for crash in same if crash.run != done.report.run]
+    if len(others) + 1 < _REPEATED:
+        return done, len(others) + 1
+    hosts = ", ".join(sorted({crash.host for crash in same}))
+    note = f"crash {len(others) + 1} of the cause {known.id} since {others[0].started} ({hosts}): runs list --group"
+    report = replace(done.report, notes=(note, *done.report.notes))
+    try:
+        ports.write_report(report, done.directory, REPORT_FILES)
+    except (OSError, VdbgError) as error:
+        _LOG.warning("the report could not be written again: %s", error)
+    return replace(done, report=report), len(others) + 1
 
 
 def _announce(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from vdbg_env.application.run.history import (
     Condition,
@@ -20,7 +20,17 @@ from vdbg_env.record.event_log import damaged, summarize
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.record.runs import RunIndex, runs_home
 
-Entry = TypeVar("Entry", "RunLine", RecordedRun)
+
+class Listed(Protocol):
+    """What a list shows of a run; it is kept in the index once the run has finished."""
+
+    @property
+    def condition(self) -> Condition:
+        """Whether it runs, has finished, or was cut short."""
+        ...
+
+
+Entry = TypeVar("Entry", bound=Listed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +55,23 @@ class RunList:
 
 def list_lines(environment: Mapping[str, str]) -> tuple[tuple[RunLine, ...], tuple[BadInput, ...]]:
     """Return a line for each run of the folder of all runs, the oldest first, and why other records cannot be read."""
-    return _list(environment, "line", _line, asdict, lambda known: RunLine(**known))
+    return entries(environment, "line", _line, asdict, lambda known: RunLine(**known))
 
 
 def list_runs(environment: Mapping[str, str]) -> RunList:
     """Return everything that was recorded of each run of the folder of all runs."""
-    runs, unreadable = _list(environment, "run", recorded, _to_index, _from_index)
+    runs, unreadable = entries(environment, "run", recorded, _to_index, _from_index)
     return RunList(runs=runs, unreadable=unreadable)
 
 
-def _list(
+def entries(
     environment: Mapping[str, str],
     kind: str,
     read: Callable[[RunDirectory], Entry],
     to_index: Callable[[Entry], Mapping[str, Any]],
     from_index: Callable[[Mapping[str, Any]], Entry],
 ) -> tuple[tuple[Entry, ...], tuple[BadInput, ...]]:
+    """Return what `read` gives of each run, the oldest first, from the index where it is known, and what is damaged."""
     home = runs_home(environment)
     index = RunIndex(home, kind)
     found: list[Entry] = []

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from vdbg_env.application.guard.groups import crash_groups
 from vdbg_env.application.run.history import (
     RecordedRun,
     RecordedStep,
@@ -28,6 +29,7 @@ from vdbg_env.report.plain_text import duration, printable
 from vdbg_env.report.run import as_json as run_json
 from vdbg_env.report.run import as_markdown as run_markdown
 from vdbg_env.report.run import as_terminal as run_terminal
+from vdbg_env.report.run import crash_groups as crash_groups_report
 from vdbg_env.report.run.files import write_report
 
 SCHEMA = "vdbg-env/runs/v1"
@@ -47,14 +49,18 @@ def command() -> None:
 
 
 @command.command("list")
+@click.option("--group", is_flag=True, help="List the crashes by their cause, the most frequent first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
-def list_command(as_json: bool) -> int:
-    """List the recorded runs, the oldest first.
+def list_command(group: bool, as_json: bool) -> int:
+    """List the recorded runs, the oldest first, or the causes of their crashes.
 
     \b
     Example:
       vdbg-env runs list
+      vdbg-env runs list --group
     """
+    if group:
+        return _list_groups(as_json)
     if as_json:
         found = list_runs(os.environ)
         _note_unreadable(found.unreadable)
@@ -66,6 +72,19 @@ def list_command(as_json: bool) -> int:
     click.echo("".join(f"{printable(_line(run))}\n" for run in lines), nl=False)
     if not lines:
         note(f"no runs in {runs_home(os.environ)}")
+    return 0
+
+
+def _list_groups(as_json: bool) -> int:
+    groups, unreadable = crash_groups(os.environ)
+    _note_unreadable(unreadable)
+    if as_json:
+        documents = crash_groups_report.as_documents(groups)
+        click.echo(_json({"groups": documents, "unreadable": [str(error) for error in unreadable]}))
+        return 0
+    click.echo(crash_groups_report.as_text(groups), nl=False)
+    if not groups:
+        note(f"no crash with a known cause in {runs_home(os.environ)}")
     return 0
 
 

@@ -18,6 +18,11 @@ _HEAD = re.compile(r"\s*(?:\+ |\| )*Traceback \(most recent call last\):")
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
 _ERROR = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _OTHERS = re.compile(r"/(?:torch|triton|numpy|contextlib\.py|threading\.py|concurrent/futures)(?:/|$)|^<")
+# An exception that only says that another process had one: vLLM's front, its engine after a worker.
+_PASSED_ON = re.compile(
+    r"EngineDeadError|EngineCore encountered an issue|Engine core initialization failed"
+    r"|please check the stack trace above|See root cause above|died unexpectedly"
+)
 _LONGEST = 500  # frames; a recursion without end shows its pattern long before
 
 
@@ -75,10 +80,11 @@ def read_tracebacks(lines: Iterable[LogLine]) -> Iterator[Traceback]:
 
 
 def telling(tracebacks: Iterable[Traceback]) -> Traceback | None:
-    """Return the traceback to look at: the first that reports a CUDA error firsthand, else the last one.
+    """Return the traceback to look at: the first that reports a CUDA error firsthand, else the last firsthand one.
 
     What follows the first is the cascade: watchdogs, dead engines, clients whose server went away.
     """
     found = list(tracebacks)
     firsthand = (t for t in found if t.cuda and not t.cuda.messenger)
-    return next(firsthand, found[-1] if found else None)
+    own = [t for t in found if not _PASSED_ON.search(f"{t.error}: {t.message}")] or found
+    return next(firsthand, own[-1] if own else None)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from vdbg_env.application.run.result import model
 from vdbg_env.cuda.lines.source_frame import SourceFrame
-from vdbg_env.evidence import finding, observation
+from vdbg_env.evidence import finding, fingerprint, observation
 from vdbg_env.evidence.finding import HowKnown, Level
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.report.codec import document as doc
@@ -192,6 +192,17 @@ class Hang(Document, of=model.WarpHistogram):
     warps: list[Warps] = field("groups")
 
 
+class Fingerprint(Document, of=fingerprint.Fingerprint):
+    """The name of a cause: the same for each crash of it. `base` leaves out the place inside the kernel."""
+
+    id: str
+    base: str
+    kind: str = field(doc="What it is made of: gpu, exception, signal, memory, hang or failure.")
+    exception: str
+    kernel: str | None
+    frames: list[str] = field(doc="Innermost first; of device code the inline chain.")
+
+
 class Run(Document, of=model.Report):
     """What one run of one runbook tried, saw and found. Fields are only ever added, enumerations may grow.
 
@@ -218,6 +229,7 @@ class Run(Document, of=model.Report):
         lambda report, _: _id(report, report.lead),
         doc="Id of the finding to read first: the surest of the highest level.",
     )
+    fingerprint: Fingerprint | None
     changes: list[Change] = field(lambda report, _: changes.changes(report))
     next_steps: list[NextStep]
     sources: list[Source] = field("excerpts")

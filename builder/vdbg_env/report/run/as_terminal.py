@@ -90,6 +90,8 @@ def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
     yield from _row("known", f"from {how_known(lead.how_known)}; {sureness(lead)} sure", paint, width)
     if lead.artifact:
         yield from _row("evidence", lead.artifact, paint, width)
+    if report.fingerprint:
+        yield from _row("cause", f"{report.fingerprint.id}: {report.fingerprint}", paint, width)
 
 
 def _next(report: Report, paint: Paint, width: int) -> Iterator[str]:

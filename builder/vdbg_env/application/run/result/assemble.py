@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import assert_never
 
+from vdbg_env.application.run.result.cause import cause_of
 from vdbg_env.application.run.result.model import Attempt, Provenance, Report, StepReport, StepStatus
 from vdbg_env.application.run.result.next_steps import by_verdict, next_steps, resuming
 from vdbg_env.evidence.observation import Artifact, Match, Observation
@@ -70,6 +71,7 @@ def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
         or (by_verdict(finish.verdict, runbook=runbook.name, run=facts.run),),
         tool_version=facts.tool_version,
         notes=facts.notes,
+        fingerprint=cause_of(walk, finish, findings),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from vdbg_env.cuda.lines.source_frame import Chain
 from vdbg_env.evidence.finding import Finding, Level
+from vdbg_env.evidence.fingerprint import Fingerprint
 from vdbg_env.evidence.observation import Artifact, Ended, Match, WorkerEnvironment
 from vdbg_env.evidence.weigh_findings import is_backdrop
 from vdbg_env.runbook.model import ArgvOverlay, Data, Status
@@ -147,6 +148,7 @@ class Report:
 
     `findings` are by falling confidence, `why` is the verdict's reason in a sentence. `started` is ISO 8601 in UTC,
     a label only: all durations are in seconds of a monotonic clock. `origin` says where a replay was recorded.
+    `fingerprint` names the cause, and is the same for each crash of that cause.
     """
 
     run: str
@@ -167,6 +169,7 @@ class Report:
     histograms: tuple[WarpHistogram, ...] = ()
     notes: tuple[str, ...] = ()
     tool_version: str | None = None
+    fingerprint: Fingerprint | None = None
 
     @property
     def exit_status(self) -> int:

@@ -1,0 +1,127 @@
+"""Crashes by their cause: across runs, ranks and hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from vdbg_env.application.run.history import Condition, condition, lead_finding
+from vdbg_env.application.run.run_list import entries
+from vdbg_env.common.errors import BadInput
+from vdbg_env.evidence.fingerprint import is_same_cause
+from vdbg_env.record.event_log import summarize
+from vdbg_env.record.run_directory import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCrash:
+    """A run as far as its cause is concerned; `cause` and `base` are empty where it has no fingerprint.
+
+    `started` is ISO 8601 in UTC. `ranks` are those that failed, where a step ran on several.
+    """
+
+    run: str
+    condition: Condition
+    host: str
+    started: str
+    cause: str = ""
+    base: str = ""
+    exception: str = ""
+    kernel: str | None = None
+    place: str | None = None
+    found: str | None = None
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrashGroup:
+    """All crashes of one cause, the oldest first; the one with the most detail describes it."""
+
+    crashes: tuple[RecordedCrash, ...]
+
+    @property
+    def telling(self) -> RecordedCrash:
+        """The crash whose place is known best, the newest of equals."""
+        return max(self.crashes, key=lambda crash: (crash.cause != crash.base, crash.place is not None, crash.started))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts it was seen on."""
+        return tuple(sorted({crash.host for crash in self.crashes if crash.host}))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that failed."""
+        return tuple(sorted({rank for crash in self.crashes for rank in crash.ranks}))
+
+
+def crash_groups(environment: Mapping[str, str]) -> tuple[tuple[CrashGroup, ...], tuple[BadInput, ...]]:
+    """Return the crashes of the folder of all runs by cause, the most frequent first, and why others are left out."""
+    found, unreadable = recorded_crashes(environment)
+    return grouped(found), unreadable
+
+
+def recorded_crashes(environment: Mapping[str, str]) -> tuple[tuple[RecordedCrash, ...], tuple[BadInput, ...]]:
+    """Return every run that has a cause, the oldest first."""
+    found, unreadable = entries(environment, "crash", _crash, asdict, _from_index)
+    return tuple(crash for crash in found if crash.cause), unreadable
+
+
+def grouped(crashes: Iterable[RecordedCrash]) -> tuple[CrashGroup, ...]:
+    """Group by cause, exact ones first: a crash whose place is not known joins the largest group that it fits."""
+    groups: dict[str, list[RecordedCrash]] = {}
+    ordered = sorted(crashes, key=lambda crash: crash.started)
+    for crash in (crash for crash in ordered if crash.cause != crash.base):
+        groups.setdefault(crash.cause, []).append(crash)
+    for crash in (crash for crash in ordered if crash.cause == crash.base):
+        fitting = [name for name, group in groups.items() if group[0].base == crash.base]
+        groups.setdefault(max(fitting, key=lambda n: len(groups[n]), default=crash.cause), []).append(crash)
+    made = (CrashGroup(crashes=tuple(sorted(group, key=lambda crash: crash.started))) for group in groups.values())
+    return tuple(sorted(made, key=lambda group: (-len(group.crashes), group.crashes[0].started)))
+
+
+def of_same_cause(crashes: Iterable[RecordedCrash], *, cause: str, base: str) -> tuple[RecordedCrash, ...]:
+    """Return the crashes of one cause, as far as each is known."""
+    return tuple(crash for crash in crashes if is_same_cause((crash.cause, crash.base), (cause, base)))
+
+
+def _crash(run: RunDirectory) -> RecordedCrash:
+    head = run.read_head()
+    last = summarize(run.events).last
+    state: Condition = "finished" if last and last.kind == "run_finished" else condition(run, last)
+    crash = RecordedCrash(run=head.run, condition=state, host=head.host, started=head.started)
+    try:
+        report = run.read_report()
+    except BadInput:
+        return crash
+    known = report.get("fingerprint")
+    if not isinstance(known, dict):
+        return crash
+    frames = known.get("frames") or [None]
+    return RecordedCrash(
+        run=head.run,
+        condition=state,
+        host=head.host,
+        started=head.started,
+        cause=str(known.get("id", "")),
+        base=str(known.get("base", "")),
+        exception=str(known.get("exception", "")),
+        kernel=known.get("kernel"),
+        place=frames[0],
+        found=lead_finding(run),
+        ranks=_ranks(report),
+    )
+
+
+def _ranks(report: Mapping[str, object]) -> tuple[int, ...]:
+    """Return the ranks whose attempt showed the failure."""
+    found: set[int] = set()
+    steps = report.get("steps")
+    for step in steps if isinstance(steps, list) else ():
+        found |= {int(one.get("rank", 0)) for one in step.get("attempts", ()) if one.get("reproduced")}
+    return tuple(sorted(found))
+
+
+def _from_index(known: Mapping[str, object]) -> RecordedCrash:
+    ranks = known.get("ranks")
+    return RecordedCrash(**{**known, "ranks": tuple(ranks) if isinstance(ranks, list) else ()})  # type: ignore[arg-type]

@@ -1,0 +1,44 @@
+"""What a guard returns and says at the end of its command."""
+
+import json
+
+import pytest
+
+from vdbg_env.application.guard.end import TERMINATION_MESSAGE_BYTES, Announcement, exit_status
+from vdbg_env.application.run.result.model import Report
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.runbook.state import Verdict
+
+
+@pytest.mark.parametrize(
+    ("ended", "status"),
+    [
+        (Ended(by=EndedBy.EXIT, code=7), 7),
+        (Ended(by=EndedBy.DIED, code=0), 0),
+        (Ended(by=EndedBy.SIGNAL, signal=11), 139),
+        (Ended(by=EndedBy.STOPPED, code=143), 143),
+        (Ended(by=EndedBy.STOPPED, signal=15), 143),
+        (Ended(by=EndedBy.WATCH, code=0), 124),
+        (Ended(by=EndedBy.WATCH, signal=9), 137),
+        (Ended(by=EndedBy.ENGINE_LOST), 137),
+        (Ended(by=EndedBy.NOT_STARTED, message="x: No such file or directory"), 127),
+        (Ended(by=EndedBy.NOT_STARTED, message="x: Permission denied"), 126),
+    ],
+)
+def test_the_status_is_the_command_s_own(ended: Ended, status: int) -> None:
+    assert exit_status(ended) == status
+
+
+def test_a_message_of_kubernetes_is_whole_json_within_its_limit() -> None:
+    long = "é" * 50_000
+    lead = Finding(rule="r", level=Level.ERROR, message=long, how_known=HowKnown.GPU_CORE, confidence=0.9, kernel=long)
+    said = Announcement(
+        report=Report(run="r", runbook="guard", verdict=Verdict.FAILED, why="it died", findings=(lead,)),
+        directory="/runs/r", files=("report.md",), status=139, ended=Ended(by=EndedBy.SIGNAL, signal=11), seen=3,
+    )  # fmt: skip
+    line = said.line(most=TERMINATION_MESSAGE_BYTES)
+    assert len(line.encode()) < TERMINATION_MESSAGE_BYTES
+    document = json.loads(line)
+    assert (document["status"], document["seen"], document["report"]) == (139, 3, "/runs/r/report.md")
+    assert json.loads(said.line())["found"].startswith("éé")

@@ -1,0 +1,154 @@
+"""`vdbg-env guard` around a real `vllm serve`: every way to die, what is said of it, and what is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.patience import patience
+from tests.vllm_real.server import RealVllm, Server, free_port
+from vdbg_env.supervisor.processes.proc import process
+
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
+
+ROOT = Path(__file__).parents[2]
+HANG_S = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A guarded server that has ended."""
+
+    status: int | None
+    said: dict[str, Any] | None
+    run: Path
+    seconds: float  # from the fault to the end of the guard
+
+    @property
+    def report(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.run / "report.json").read_bytes())
+        return found
+
+    def left(self) -> list[str]:
+        """Return the processes of the workload that still run."""
+        (listed,) = self.run.glob("steps/guarded/*/*/processes.txt")
+        pairs = [line.split() for line in listed.read_text().splitlines()[1:]]
+        found = [process(int(pid)) for pid, _ in pairs]
+        starts = {int(pid): int(start) for pid, start in pairs}
+        return [f"{one.pid} {one.name}" for one in found if one and one.start == starts[one.pid] and one.state != "Z"]
+
+
+class Guard:
+    """Starts servers under guard, in a folder of their own."""
+
+    def __init__(self, vllm: RealVllm, requests: Path, folder: Path) -> None:
+        self._vllm = vllm
+        self._requests = requests
+        self._folder = folder
+
+    def server(self, *flags: str, fault: Mapping[str, object] | None = None) -> Server:
+        port = free_port()
+        words = ["--hang-after", f"{HANG_S}s", "--runs", str(self._folder / "runs")]
+        argv = [sys.executable, "-m", "vdbg_env", "guard", *words, "--", *self._vllm.serve(port, *flags)]
+        given = {"VDBG_TEST_FAULT": json.dumps({"request": 2, "when": [], **fault})} if fault else {}
+        environment = self._vllm.environment(**given)
+        environment["PYTHONPATH"] = f"{ROOT / 'builder'}{os.pathsep}{environment['PYTHONPATH']}"
+        return Server(argv, environment, port, self._folder / "server.log")
+
+    def until_it_ends(self, fault: Mapping[str, object], *, asked: int = 4, limit_s: float = 300.0) -> Guarded:
+        """Serve until the fault has ended the server."""
+        with self.server("--enforce-eager", fault=fault) as server:
+            server.wait_until_ready()
+            struck = time.monotonic()
+            server.replay(self._requests, slice(asked), timeout_s=20)
+            return self.ended(server, server.wait(patience(limit_s)), struck)
+
+    def ended(self, server: Server, status: int | None, since: float) -> Guarded:
+        last = (server.text().splitlines() or [""])[-1]
+        said = json.loads(last) if last.startswith('{"schema": "vdbg-env/guard') else None
+        (run,) = (self._folder / "runs").iterdir()
+        found = Guarded(status, said, run, time.monotonic() - since)
+        if keep := os.environ.get("VLLM_RECORDS"):
+            name = os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0]
+            record = {"status": status, "said": said, "seconds": round(found.seconds, 1), "left": found.left()}
+            (Path(keep) / f"{name}.json").write_text(json.dumps(record, indent=1))
+        return found
+
+
+@pytest.fixture
+def guard(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Guard:
+    return Guard(vllm_cpu, recorded_requests, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "words"),
+    [
+        ("illegal-access", 0, "an illegal memory access was encountered"),
+        ("python-error", 0, "The size of tensor a"),
+        ("segfault", 0, "Segfault encountered"),
+        ("sigkill", 0, "died"),
+        ("out-of-memory", 0, "can't allocate memory"),
+    ],
+)
+def test_a_dead_worker_is_explained_and_the_status_is_vllm_s_own(
+    guard: Guard, kind: str, status: int, words: str
+) -> None:
+    done = guard.until_it_ends({"kind": kind})
+    assert done.status == status
+    assert done.said is not None
+    assert done.said["verdict"] == "failed"
+    assert words in json.dumps(done.report["findings"])
+    assert done.left() == []
+
+
+def test_a_hang_is_seen_looked_into_and_ended(guard: Guard) -> None:
+    done = guard.until_it_ends({"kind": "spin"}, asked=2, limit_s=HANG_S * 4)
+    assert done.said is not None
+    assert (done.said["verdict"], done.said["ended"]["by"]) == ("hang", "watch")
+    assert done.status not in {0, None}
+    (stacks,) = done.run.glob("steps/guarded/*/*/hang.txt")
+    assert "EngineCore" in stacks.read_text()
+    assert done.left() == []
+
+
+def test_a_stop_from_outside_is_passed_on_and_not_explained(guard: Guard, recorded_requests: Path) -> None:
+    with guard.server("--enforce-eager") as server:
+        server.wait_until_ready()
+        server.replay(recorded_requests)
+        asked = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        done = guard.ended(server, server.wait(patience(60)), asked)
+    assert (done.status, done.said) == (0, None)
+    assert done.report["verdict"] == "passed"
+    assert done.left() == []
+
+
+def test_the_server_ends_with_a_guard_that_is_killed(guard: Guard) -> None:
+    with guard.server("--enforce-eager") as server:
+        server.wait_until_ready()
+        killed = time.monotonic()
+        server.process.kill()
+        status = server.wait(10)
+        (run,) = (server.log.parent / "runs").iterdir()
+        (ended,) = (path.parent / "ended.json" for path in run.glob("steps/guarded/*/*/supervisor.json"))
+        while not ended.exists() and time.monotonic() < killed + patience(60):
+            time.sleep(0.5)
+        done = guard.ended(server, status, killed)
+    assert (
+        json.loads(ended.read_bytes())["message"]
+        == "vdbg-env guard was killed, and the workload does not run without it"
+    )
+    assert done.left() == []
+    listed = subprocess.run(
+        [sys.executable, "-m", "vdbg_env", "runs", "list"], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "builder"), "VDBG_ENV_RUNS": str(run.parent)},
+    )  # fmt: skip
+    assert "cut off" in listed.stdout
