@@ -18,13 +18,15 @@ class Invocation:
     """One start of one step. `env` is a delta: a value sets, None unsets; `argv` stays a list to the end.
 
     Without a `driver` the command runs to its end; a `server` has none while it is well, and is ended when one of the
-    matchers named in `decisive` has matched and its grace is over.
+    matchers named in `decisive` has matched and its grace is over. `hooks` are variables by which our plug-in is
+    loaded; they are no part of the delta.
     """
 
     step: str
     attempt: int
     argv: tuple[str, ...]
     env: Mapping[str, str | None] = field(default_factory=dict)
+    hooks: Mapping[str, str] = field(default_factory=dict)
     base_argv: tuple[str, ...] = ()
     timeout_s: float | None = None
     kill: KillPolicy = field(default_factory=KillPolicy)

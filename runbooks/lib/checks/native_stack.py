@@ -26,6 +26,7 @@ ENDS = re.compile(
     r"__pthread_kill|pthread_kill|raise$|abort$|__libc_message|malloc_printerr|__assert_fail|__fortify_fail|__stack_chk"
     r"|std::terminate|__gnu_cxx::__verbose_terminate|__cxxabiv1::|__cxa_(?:throw|rethrow)|\?\?$"
 )
+START = re.compile(r"_start$|__libc_start|start_thread$|clone3?$|__clone")
 SETTINGS = """\
 set pagination off
 set confirm off
@@ -53,7 +54,7 @@ def main():
     stops = []
     gdb.events.stop.connect(stops.append)
     gdb.events.exited.connect(note_end)
-    shown, start, errors = set(), "run", 0
+    shown, start, errors = [], "run", 0
     while errors < MOST_ERRORS and (start == "run" or _select_living()):
         stops.clear()
         try:
@@ -74,11 +75,12 @@ def main():
 def _stopped(stop, shown):
     """Show the stack of a process that a signal is about to end, or let go of one that is of no interest."""
     if isinstance(stop, gdb.SignalEvent) and stop.stop_signal in FATAL:
-        # A process whose handler raises the signal again would be seen twice.
-        pid = gdb.selected_inferior().pid
-        if pid not in shown and len(shown) < MOST_STACKS:
-            shown.add(pid)
+        inferior = gdb.selected_inferior()
+        if len(shown) < MOST_STACKS:
+            shown.append(inferior.pid)
             show(stop.stop_signal)
+        # It gets its signal and dies alone: gdb 13 loses its way among the dying threads of a large process.
+        _try(f"detach inferiors {inferior.num}")
     elif stop is not None and _program() not in (None, *PROGRAMS):
         _consider_exec()
 
@@ -118,7 +120,11 @@ def show(signal):
             break
     telling = next((n for n, (function, _) in enumerate(frames) if not ENDS.search(function)), 0)
     function, library = frames[telling] if frames else ("??", "??")
-    callers = [(name, file) for name, file in frames[telling + 1 :] if name != "??" and file != library]
+    callers = [
+        (name, file)
+        for name, file in frames[telling + 1 :]
+        if name != "??" and file != library and not START.match(name)
+    ]
     by = f", called by {callers[0][0]} of {callers[0][1]}" if callers else ""
     print(f"native crash: {signal} in process {inferior.pid} ({_title(inferior.pid)}): in {function} of {library}{by}")
     address = _try("p $_siginfo._sifields._sigfault.si_addr") if signal in ("SIGSEGV", "SIGBUS") else None

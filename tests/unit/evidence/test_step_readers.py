@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.evidence.logs.fatal_error import FatalError, read_fatal_errors
 from vdbg_env.evidence.logs.function_trace import parse_function_trace
 from vdbg_env.evidence.logs.host_stacks import parse_host_stacks
 from vdbg_env.evidence.logs.log_line import unwrap
@@ -47,6 +48,59 @@ def test_without_a_cuda_error_the_last_traceback_is_the_one_to_read() -> None:
     text = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'x'\n"
     found = telling(tracebacks(text + text.replace("KeyError", "ValueError")))
     assert found and found.error == "ValueError" and found.line == 6
+
+
+def test_an_error_that_only_passes_another_on_is_not_the_one_to_read() -> None:
+    # vLLM 0.32.0: the worker's own error, the engine that quotes it, the front that lost its engine.
+    head = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    quoted = "RuntimeError: Worker failed with error 'The size', please check the stack trace above for the root cause"
+    dead = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+    found = telling(tracebacks(f"{head}RuntimeError: The size\n{head}{quoted}\n{head}{dead}\n"))
+    assert found and found.message == "The size"
+    alone = telling(tracebacks(f"{head}{dead}\n"))
+    assert alone and alone.error.endswith("EngineDeadError"), "what there is"
+
+
+FATAL = """\
+(EngineCore pid=7) INFO 11-03 23:14:03 [core.py:1] ready
+Fatal Python error: Segmentation fault
+
+Thread 0x00007fcf58fea640 (most recent call first):
+  File "/usr/lib/python3.12/multiprocessing/connection.py", line 395 in _recv
+  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap
+
+Current thread 0x00007fcf597eb640 (most recent call first):
+(APIServer pid=5) INFO 11-03 23:14:03 [loggers.py:127] Engine 000: running
+  File "/site-packages/torch/_ops.py", line 1209 in __call__
+  File "/vllm/_custom_ops.py", line 301 in rms_norm
+  File "/vllm/model.py", line 88 in forward
+
+Thread 0x00007fcf48fea640 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 359 in wait
+
+Extension modules: numpy, torch._C (total: 41)
+"""
+
+
+def fatal(text: str) -> list[FatalError]:
+    return list(read_fatal_errors(unwrap(line) for line in text.splitlines()))
+
+
+def test_the_thread_that_got_the_signal_is_told_apart_from_bystanders() -> None:
+    (found,) = fatal(FATAL)
+    assert (found.error, found.line, len(found.frames)) == ("Segmentation fault", 2, 3)
+    assert str(found.own_frame) == "/vllm/_custom_ops.py:301 in rms_norm"
+
+
+def test_two_processes_that_crash_are_two_errors() -> None:
+    assert [len(one.frames) for one in fatal(FATAL + FATAL)] == [3, 3]
+
+
+def test_a_thread_without_python_has_no_frame() -> None:
+    (found,) = fatal('Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  File "a", line 1 in f\n')
+    assert found.frames == ()
+    assert found.own_frame is None
+    assert fatal('Current thread 0x1 (most recent call first):\n  File "a", line 1 in f\n') == []
 
 
 def test_a_traceback_that_never_ends_is_no_traceback() -> None:

@@ -74,7 +74,7 @@ def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> 
     guarded = settings.guarded
     if guarded:
         invocation = guarded.without_the_users(invocation, settings.env)
-    env = {**settings.env, **OURS}
+    env = {**settings.env, **OURS, **invocation.hooks}
     for name, value in invocation.env.items():
         if value is None:
             env.pop(name, None)

@@ -129,7 +129,7 @@ class _Run:
         invocation = replace(invocation, attempt=attempt.attempt)
         redactor = self._context.redactor
         shown = invocation if attempt.ranks > 1 else self._placed(invocation, attempt)
-        env = {"delta": redactor.env(shown.env), "ours": dict(OURS)}
+        env = {"delta": redactor.env(shown.env), "ours": {**OURS, **shown.hooks}}
         self._order.directory.begin_attempt(attempt.directory, redactor.argv(shown.argv), env)
         return self._context.placement.start(invocation, self._order.directory.path / attempt.folder)
 

@@ -25,7 +25,7 @@ from vdbg_env.runbook.model import (
     Uses,
 )
 from vdbg_env.runbook.state import AskPerson, Decision, RunState, RunStep, UseBuiltin
-from vdbg_env.runbook.workload import effective, engine_args, server
+from vdbg_env.runbook.workload import effective, engine_args, server, witness
 from vdbg_env.runbook.workload.overlay import overlaid_argv, overlaid_env
 from vdbg_env.runbook.workload.recognise import recognise
 
@@ -112,17 +112,23 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
     matchers = {**state.runbook.matchers, **step.matchers}
     driver = _driver(command, names, values)
     serves = driver is not None or recognise(base).serves
+    final = _environment(env, names, values)
+    hooks = _witness(state, final, arguments) if hook or (step.verify_env and recognise(base).kind == "vllm") else {}
     invocation = Invocation(
         step=step.id,
         attempt=1,
         argv=overlaid_argv(argv, overlay),
         base_argv=base,
-        env=_nameless(_environment(env, names, values)) if state.facts.nameless else _environment(env, names, values),
+        env=_nameless(final) if state.facts.nameless else final,
+        hooks=hooks,
         timeout_s=step.timeout_s,
         kill=step.kill,
         watch=step.watch,
         output=step.output,
-        matchers=(*matchers.values(), *_own_matchers(arguments, plugged=bool(hook), serves=serves)),
+        matchers=(
+            *matchers.values(),
+            *_own_matchers(arguments, plugged=bool(hook), witnessed=bool(hooks), serves=serves),
+        ),
         artifacts=tuple(step.artifacts.values()),
         driver=driver,
         server=serves,
@@ -150,10 +156,21 @@ def _decisive(step: Run) -> tuple[str, ...]:
     return () if step.argv.wrap or "&&" in until else tuple(_HAS_MATCHED.findall(until))
 
 
-def _own_matchers(arguments: Mapping[str, Data], *, plugged: bool, serves: bool) -> tuple[Matcher, ...]:
+def _own_matchers(
+    arguments: Mapping[str, Data], *, plugged: bool, witnessed: bool, serves: bool
+) -> tuple[Matcher, ...]:
     """Return what the engine looks for on its own account: what a step is not judged without."""
     of_server = (server.STARTED, server.TRACEBACK) if serves else ()
-    return (*effective.matchers(arguments), *((engine_args.WITNESS,) if plugged else ()), *of_server)
+    of_plug_in = ((engine_args.WITNESS,) if plugged else ()) + ((witness.MATCHER,) if witnessed else ())
+    return (*effective.matchers(arguments), *of_plug_in, *of_server)
+
+
+def _witness(state: RunState, env: Mapping[str, str | None], arguments: Mapping[str, Data]) -> Mapping[str, str]:
+    """Return the variables that make each worker report what it has; none where the plug-in is not at its place."""
+    facts = state.facts
+    if not facts.data_dir:
+        return {}
+    return witness.hook(env, arguments, data_dir=facts.data_dir, python_path=facts.python_path)
 
 
 def filled_engine_args(step: Run, names: Names, values: dict[str, Value]) -> dict[str, Data]:

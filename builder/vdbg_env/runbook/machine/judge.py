@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.observation import EndedBy, Observation, WorkerEnvironment
 from vdbg_env.evidence.system.memory_kill import memory_kill_findings
 from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.runbook.expressions import scope, template
@@ -18,7 +18,7 @@ from vdbg_env.runbook.expressions.cel import ExpressionFailed, Names, Value, com
 from vdbg_env.runbook.machine.decide import filled_engine_args
 from vdbg_env.runbook.model import Data, End, Manual, Next, Outcome, Run, Status, Step, ToRunbook, Uses
 from vdbg_env.runbook.state import RunState, RunStep, StepRecord, StepResult
-from vdbg_env.runbook.workload import effective, engine_args, server
+from vdbg_env.runbook.workload import effective, engine_args, server, witness
 
 _UNKNOWN_FACTOR = 0.7  # more likely than not the variable arrived, and so below every finding that saw it arrive
 _WITHOUT_DELTA = {HowKnown.GPU_CORE, HowKnown.SANITIZER}  # what these show is true whatever the step's settings were
@@ -239,7 +239,9 @@ class _Judge:
                 "the engine arguments did not reach vLLM: the workload made no engine, or VLLM_PLUGINS keeps the "
                 "plug-in 'vdbg-env' out"
             )
-        lost = sorted(set(_lost_variables(decision.invocation.env, self.result.observations)))
+        env, observations = decision.invocation.env, self.result.observations
+        reported = (sentence for seen in observations for sentence in witness.lost(env, seen))
+        lost = sorted({*_lost_variables(env, observations), *reported})
         return "; ".join(lost[:3]) or None
 
     def _less_sure(self, told: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -247,7 +249,7 @@ class _Judge:
         decision = self.state.decision
         if not isinstance(decision, RunStep) or not decision.invocation.verify_env or not decision.invocation.env:
             return told
-        unknown = sorted({w.name for x in self.result.observations for w in x.workers if not w.known})
+        unknown = sorted({w.name for x in self.result.observations for w in _unknown_workers(x)})
         if not unknown:
             return told
         self.notes.append(
@@ -259,6 +261,15 @@ class _Judge:
             one if one.how_known in _WITHOUT_DELTA else replace(one, confidence=one.confidence * _UNKNOWN_FACTOR)
             for one in told
         )
+
+
+def _unknown_workers(seen: Observation) -> Iterator[WorkerEnvironment]:
+    """Yield the processes of which neither /proc nor the process itself said what it has.
+
+    The front of a server has no witness and does no work on a GPU: where its workers reported, it is not asked.
+    """
+    if not witness.witnesses(seen):
+        yield from (worker for worker in seen.workers if not worker.known)
 
 
 def _lost_variables(env: Mapping[str, str | None], observations: Sequence[Observation]) -> list[str]:

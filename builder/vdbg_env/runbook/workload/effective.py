@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.model import Data, Matcher
+from vdbg_env.runbook.workload import witness
 
 _CONFIG = r"Initializing an? (?:V1 )?LLM engine .*?with config: .*?"
 # `<CompilationMode.NONE: 0>`, a text in quotes, or a word.
@@ -42,6 +43,13 @@ def undone(arguments: Mapping[str, Data], observations: Sequence[Observation]) -
     """Yield one sentence for each argument that the engine logged otherwise; what it does not log is not judged."""
     for path, asked in _leaves(arguments):
         spelled = ".".join(path)
+        if reported := witness.engine_values(observations, path):
+            wrong = [value for value in reported if not _same(asked, value)]
+            if wrong:
+                yield f"a worker runs with {spelled}={_plain(wrong[-1])}, the step asked for {asked}"
+                continue
+            if not _is_backend(path):
+                continue  # a backend that was asked for may still be refused when its layers are made
         if _is_backend(path):
             if str(asked) in _found(observations, "attention_refused"):
                 yield f"vLLM cannot use the attention backend {asked} here, and took another one"

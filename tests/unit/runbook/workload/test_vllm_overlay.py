@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.shipped import RUNBOOKS
-from vdbg_env.runbook.workload import engine_args
+from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
+from vdbg_env.runbook.model import Data
+from vdbg_env.runbook.workload import effective, engine_args, witness
 
 PLUGIN = RUNBOOKS / "lib" / "vllm-overlay"
 
@@ -91,3 +94,79 @@ def test_an_argument_that_this_vllm_lacks_ends_the_workload_with_a_word(tmp_path
     told = ask(tmp_path, {"nope": 1})
     assert told.returncode == 1
     assert told.stderr == "vdbg-env: this vLLM has no engine argument nope\n"
+
+
+WORKER = """
+import enum, faulthandler, os
+from types import SimpleNamespace as Part
+from vllm.v1.worker.worker_base import WorkerWrapperBase
+import vdbg_vllm_overlay
+class Mode(enum.Enum):
+    NONE = 0
+vdbg_vllm_overlay.apply(), vdbg_vllm_overlay.apply()
+worker = WorkerWrapperBase()
+worker.vllm_config = Part(
+    model_config=Part(enforce_eager=True), compilation_config=Part(mode=Mode.NONE, backend="inductor"),
+    one=Part(twice=1), other=Part(twice=2),
+)
+os.environ["DROPPED"] = ""
+del os.environ["DROPPED"]
+print(worker.init_device(), faulthandler.is_enabled())
+"""
+WORKER_BASE = "class WorkerWrapperBase:\n    global_rank = 3\n    def init_device(self):\n        return 'made'\n"
+
+
+def witnessed(folder: Path, env: dict[str, str | None], arguments: dict[str, Data], **given: str) -> Observation:
+    """Run a worker with the plug-in, and return what the engine sees of its error stream."""
+    package = folder / "vllm" / "v1" / "worker"
+    package.mkdir(parents=True)
+    for name in ("__init__.py", "v1/__init__.py", "v1/worker/__init__.py"):
+        (folder / "vllm" / name).touch()
+    (package / "worker_base.py").write_text(WORKER_BASE)
+    hook = witness.hook(env, arguments, data_dir=str(RUNBOOKS), python_path=str(folder))
+    environment = {**hook, **given, "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run([sys.executable, "-c", WORKER], env=environment, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["made", str("PYTHONFAULTHANDLER" in given)], ran.stderr
+    (line,) = ran.stderr.splitlines()  # once, however often the plug-in is loaded
+    found = re.search(witness.MATCHER.pattern, "(Worker_TP3 pid=7) " + line)
+    assert found
+    match = Match(matcher=witness.MATCHER.name, stream="stderr", line=1, offset=0, text=line, groups=found.groupdict())
+    return Observation(
+        step="s", attempt=1, ended=Ended(by=EndedBy.EXIT), duration_s=1.0, matched={witness.MATCHER.name: (match,)}
+    )
+
+
+def test_a_worker_reports_what_reached_it(tmp_path: Path) -> None:
+    env = {"GOOD": "1", "CHANGED": "secret-a", "DROPPED": "x", "STAYS": None, "RANKED": "${{ rank.number }}"}
+    given = {"GOOD": "1", "CHANGED": "secret-b", "STAYS": "", "RANKED": "3", "PYTHONFAULTHANDLER": "1"}
+    seen = witnessed(tmp_path, env, {}, **given)
+    (worker,) = witness.witnesses(seen)
+    assert worker.rank == 3
+    assert "secret" not in seen.matched[witness.MATCHER.name][0].text
+    assert sorted(witness.lost(env, seen)) == [
+        "the worker of rank 3 had STAYS set, the step unsets it",
+        "the worker of rank 3 had another CHANGED than secret-a, which the step asked for",
+        "the worker of rank 3 had no DROPPED, the step asked for x",
+    ]
+
+
+def test_a_worker_reports_what_became_of_the_engine_arguments(tmp_path: Path) -> None:
+    asked: dict[str, Data] = {
+        "enforce_eager": True, "compilation_config": {"mode": 0, "backend": "eager"}, "twice": 1, "absent": 2,
+    }  # fmt: skip
+    seen = witnessed(tmp_path, {}, asked)
+    assert witness.engine_values([seen], ["compilation_config", "mode"]) == ["<Mode.NONE: 0>"]
+    assert witness.engine_values([seen], ["twice"]) == [], "two parts have a field of this name: which is meant?"
+    assert list(effective.undone(asked, [seen])) == [
+        "a worker runs with compilation_config.backend=inductor, the step asked for eager"
+    ]
+
+
+def test_a_line_that_is_cut_short_is_no_witness() -> None:
+    match = Match(
+        matcher=witness.MATCHER.name, stream="stderr", line=1, offset=0, text="", groups={"seen": '{"pid": 1}'}
+    )
+    seen = Observation(
+        step="s", attempt=1, ended=Ended(by=EndedBy.EXIT), duration_s=1.0, matched={witness.MATCHER.name: (match,)}
+    )
+    assert witness.witnesses(seen) == ()
