@@ -17,6 +17,7 @@ from vdbg_env.record.redaction.needle_index import NeedleIndex
 
 # What may stand inside of a value on a terminal or in wrapped text: colours and titles, line ends.
 _CODES = re.compile(rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_LINE_END = re.compile(rb"[\r\n]")
 _PREFIX = 8  # bytes of a value that the automaton knows: a table for whole values would not fit into a cache
 Candidates = Iterable[tuple[int, bytes]]
 
@@ -50,12 +51,15 @@ def _search(prefixes: tuple[bytes, ...]) -> Callable[[bytes, bytes], Candidates]
 
 
 def _indexed(prefixes: tuple[bytes, ...]) -> Callable[[bytes, bytes], Candidates]:
-    """Return a search that looks at each line with the next one, and at lines that it knows once."""
+    """Return a search that looks at each line with what follows it, and at lines that it knows once."""
     index = NeedleIndex(prefixes)
 
-    def search(data: bytes, _joined: bytes) -> Candidates:
+    def search(data: bytes, joined: bytes) -> Candidates:
         lines = without_codes(data).translate(None, b"\r").split(b"\n")
-        pairs = b"\n".join(map(bytes.__add__, lines, [*lines[1:], b""]))
+        following = [*lines[1:], b""]
+        if len(lines) > 2 and min(map(len, lines[1:-1])) < _PREFIX - 1:  # a prefix may be on more than two lines
+            following = [joined[end : end + _PREFIX - 1] for end in accumulate(map(len, lines))]
+        pairs = b"\n".join(map(bytes.__add__, lines, following))
         starts: list[int] | None = None
         line = begin = seen = 0  # hits rise: each byte is counted once
         for at, number in index.hits(pairs):
@@ -123,26 +127,19 @@ class Places:
         self._given = data
 
     @cached_property
-    def _parted(self) -> tuple[bytes, list[tuple[int, int]]]:
-        """The data without codes, and of each code its place in it with the bytes of codes so far."""
+    def _parted(self) -> tuple[list[int], list[tuple[int, int]]]:
+        """The place in the whole of each line end, and of each code its place without codes with the bytes so far."""
         codes: list[tuple[int, int]] = []
         left_out = 0
         for code in _CODES.finditer(self._given) if b"\x1b[" in self._given or b"\x1b]" in self._given else ():
             left_out += len(code[0])
             codes.append((code.end() - left_out, left_out))
-        return without_codes(self._given), codes
+        ends = _LINE_END.finditer(without_codes(self._given))
+        return [end.start() - number for number, end in enumerate(ends)], codes
 
     def of(self, at: int) -> int:
         """Return the place in `data` of byte `at` of the whole."""
-        data, codes = self._parted
-        place, ends = at, _line_ends(data, 0, at)
-        while place != at + ends:
-            place, ends = at + ends, ends + _line_ends(data, place, at + ends)
-        while data[place : place + 1] in {b"\r", b"\n"}:
-            place += 1
+        ends, codes = self._parted
+        place = at + bisect_right(ends, at)
         number = bisect_right(codes, (place, len(self._given)))
         return place + (codes[number - 1][1] if number else 0)
-
-
-def _line_ends(data: bytes, start: int, end: int) -> int:
-    return data.count(b"\n", start, end) + data.count(b"\r", start, end)

@@ -65,13 +65,15 @@ class NeedleIndex:
         found: dict[bytes, list[tuple[int, int]]] = {}
         for word, numbers in self._words.items():
             after = self._followed_by.get(word)
-            at = -len(word)
+            at, start, end, line = -len(word), 0, -1, b""
             while (at := joined.find(word, at + len(word))) >= 0:
                 following = joined[at + len(word) : at + len(word) + 1]
                 if after and following not in {b"", b"\n"} and following not in after:
                     continue
-                start = joined.rfind(b"\n", 0, at) + 1
-                end = joined.find(b"\n", at)
-                line = joined[start : end if end >= 0 else len(joined)]
+                if at > end:  # a long line with many hits is cut out once
+                    start = joined.rfind(b"\n", 0, at) + 1
+                    end = joined.find(b"\n", at)
+                    end = len(joined) if end < 0 else end
+                    line = joined[start:end]
                 found.setdefault(line, []).extend((at - start, number) for number in numbers)
         return {line: tuple(sorted(hits)) for line, hits in found.items()}

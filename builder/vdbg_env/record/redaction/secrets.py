@@ -39,17 +39,20 @@ class SecretRule(NamedTuple):
 
     `strict` rules are so specific that a match in a binary file is no accident. Where the pattern's group `flag` took
     part, the name must be a flag's, as in `--api-key VALUE`: prose about tokens and passwords has no secrets.
+
+    `run` matches text that is looked through once: where the rule fails at its beginning, it fails everywhere in it.
     """
 
     kind: str
     needles: tuple[bytes, ...]
     pattern: bytes
     strict: bool = False
+    run: bytes = b""
 
 
-def _rule(kind: str, needles: str, pattern: str, *, strict: bool = False) -> SecretRule:
+def _rule(kind: str, needles: str, pattern: str, *, strict: bool = False, run: str = "") -> SecretRule:
     words = tuple(n.encode() for n in needles.split())
-    return SecretRule(kind, words, pattern.encode(), strict)
+    return SecretRule(kind, words, pattern.encode(), strict, run.encode())
 
 
 _ALONE = r"(?<![A-Za-z0-9_])"
@@ -73,8 +76,9 @@ RULES: tuple[SecretRule, ...] = (
     _rule(
         "json-web-token",
         "eyj",
-        _ALONE + r"(?P<secret>(?-i:eyJ)(?>[a-z0-9_-]{8,4096})\.[a-z0-9_-]{8,}(?:\.[a-z0-9_-]*)?)",
+        _ALONE + r"(?P<secret>(?-i:eyJ)[a-z0-9_-]{8,}+\.[a-z0-9_-]{8,}+(?:\.[a-z0-9_-]*+)?)",
         strict=True,
+        run=_ALONE + r"(?-i:eyJ)[a-z0-9_-]*+",
     ),
     _rule(
         "private-key",
@@ -155,44 +159,40 @@ class SecretFinder:
 
     def find(self, data: bytes, before: bytes = b"") -> list[Span]:
         """Return the secrets in `data`, in order and without overlap; `before` is the byte ahead of it."""
+        spans: list[Span] = []
         if self._strict:
-            spans = list(self._strict_spans(self._strict, data))
+            hits = self._strict_hits(self._strict, data, spans)
         else:
-            spans = [Span(start, end, "known-value", start) for start, end in self.known.spans(data, before)]
-            spans += self._rule_spans(data)
+            spans += (Span(start, end, "known-value", start) for start, end in self.known.spans(data, before))
+            hits = self._index.hits(data)
+        spans += self._rule_spans(data, hits)
         return _merged(spans) if spans else spans
 
-    def _rule_spans(self, data: bytes) -> Iterator[Span]:
-        """Yield what the rules find, in linear time: a hit within a rule's last match can only end where that ends."""
-        seen_to: dict[int, int] = {}
-        for at, number in self._index.hits(data):
-            if at >= seen_to.get(number, 0):
-                for span in self._rule_span(number, data, at):
-                    seen_to[number] = span.end
-                    yield span
-
-    def _strict_spans(self, prefixes: Prefixes, data: bytes) -> Iterator[Span]:
-        """Yield what is in binary data: known values and rules are searched for in one pass."""
+    def _strict_hits(self, prefixes: Prefixes, data: bytes, known: list[Span]) -> Iterator[tuple[int, int]]:
+        """Yield the needles in binary data, and add the known values to `known`: both are searched for in one pass."""
         joined, places = whole(data), Places(data)
-        seen_to: dict[int, int] = {}  # as in `_rule_spans`
         for at, word in prefixes.find(data, joined):
+            start = places.of(at)
             if word not in self._spelt:
-                start = places.of(at)
-                yield Span(start, places.of(at + len(word) - 1) + 1, "known-value", start)
+                known.append(Span(start, places.of(at + len(word) - 1) + 1, "known-value", start))
                 continue
             lowered = joined[at : at + _LONGEST_NEEDLE].lower()
-            for number, (_, needle) in enumerate(self._rules):
-                if not lowered.startswith(needle) or at < seen_to.get(number, 0):
-                    continue
-                for span in self._rule_span(number, joined, at):
-                    seen_to[number] = span.end
-                    yield from self._rule_span(number, data, places.of(at))
+            yield from ((start, number) for number, rule in enumerate(self._rules) if lowered.startswith(rule[1]))
 
-    def _rule_span(self, number: int, data: bytes, at: int) -> Iterator[Span]:
-        rule = self._rules[number][0]
-        found = _compiled(rule.pattern).match(data, at)
-        if found and (not found.groupdict().get("flag") or _is_flag(data, at)):
-            yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
+    def _rule_spans(self, data: bytes, hits: Iterable[tuple[int, int]]) -> Iterator[Span]:
+        """Yield what the rules find, in linear time: a hit within a rule's last match can only end where that ends."""
+        seen_to: dict[int, int] = {}
+        for at, number in hits:
+            if at < seen_to.get(number, 0):
+                continue
+            rule = self._rules[number][0]
+            found = _compiled(rule.pattern).match(data, at)
+            if found is None:
+                run = _compiled(rule.run).match(data, at) if rule.run else None
+                seen_to[number] = run.end() if run else at
+            elif not found.groupdict().get("flag") or _is_flag(data, at):
+                seen_to[number] = found.end("secret")
+                yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
 
 
 def _spellings() -> Iterator[bytes]:

@@ -147,6 +147,21 @@ def test_no_form_of_a_known_secret_passes_a_stream(library: bool, monkeypatch: p
     assert done.count(b":end") == len(FORMS) * len(SECRETS)
 
 
+@pytest.mark.parametrize("library", [True, False], ids=["with the library", "standard library alone"])
+@pytest.mark.parametrize("size", [1, 3, 6])
+def test_a_secret_on_many_short_lines_passes_no_stream(
+    library: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not library:
+        monkeypatch.setattr(literals, "_search", literals._indexed)
+    redactor = Redactor(as_literals(SECRETS[:3]))
+    for secret in SECRETS[:3]:
+        lines = "\n".join(secret[at : at + size] for at in range(0, len(secret), size)).encode()
+        stream = redactor.stream()
+        done = stream.feed(b"a line\n:" + lines + b":end\n") + stream.finish()
+        assert done == b"a line\n:[redacted known-value]:end\n"
+
+
 @pytest.mark.parametrize("head", [b"", b"\x7fELF\0\0"], ids=["text", "binary"])
 def test_no_form_of_a_known_secret_stays_in_a_file(tmp_path: Path, head: bytes) -> None:
     path = tmp_path / "left"

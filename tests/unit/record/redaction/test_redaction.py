@@ -3,17 +3,18 @@
 import base64
 import itertools
 import random
-from collections.abc import Iterator
+import re
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vdbg_env.record.redaction import redaction
+from vdbg_env.record.redaction import redaction, secrets
 from vdbg_env.record.redaction.masking import mask_file
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
-from vdbg_env.record.redaction.secrets import SecretFinder, Span, as_literals, is_sensitive_name, secret_values
+from vdbg_env.record.redaction.secrets import SecretFinder, as_literals, is_sensitive_name, secret_values
 
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"
 PEM = (
@@ -242,22 +243,49 @@ def test_a_binary_file_loses_only_what_is_surely_secret(tmp_path: Path) -> None:
     assert path.read_bytes() == b"\x7fELF\0\0 a://b@c " + b"*" * len(HF) + b"\0" + b"*" * 13 + b"\0"
 
 
+class Counted:
+    """A pattern that counts how often it is tried."""
+
+    tried: ClassVar[list[int]] = []
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self._pattern = pattern
+
+    def match(self, data: bytes, at: int) -> re.Match[bytes] | None:
+        self.tried.append(at)
+        return self._pattern.match(data, at)
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where patterns were tried."""
+    compiled = secrets._compiled
+    monkeypatch.setattr(secrets, "_compiled", lambda pattern: Counted(compiled(pattern)))
+    Counted.tried.clear()
+    return Counted.tried
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("word", [b"sk-", b"xoxb-", b"nvapi-", b"github_pat_", b"AIza"])
 def test_a_secret_is_matched_once_however_often_its_prefix_is_in_it(
-    word: bytes, strict: bool, monkeypatch: pytest.MonkeyPatch
+    word: bytes, strict: bool, tried: list[int]
 ) -> None:
-    tried: list[int] = []
-    match = SecretFinder._rule_span
-
-    def counted(self: SecretFinder, number: int, data: bytes, at: int) -> Iterator[Span]:
-        tried.append(at)
-        return match(self, number, data, at)
-
-    monkeypatch.setattr(SecretFinder, "_rule_span", counted)
     found = SecretFinder(strict=strict).find(word * 1000)
     assert [(span.start, span.end) for span in found] == [(0, 1000 * len(word))]
     assert len(tried) <= 4
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("rest", [b"", b".short", b"/" + b"a" * 9])
+def test_a_token_that_never_ends_is_looked_through_once(rest: bytes, strict: bool, tried: list[int]) -> None:
+    assert SecretFinder(strict=strict).find(b"-eyJ" * 10_000 + rest) == []
+    assert len(tried) <= 4
+
+
+def test_a_token_after_one_that_never_ends_is_found() -> None:
+    token = b"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"
+    data = b"-eyJ" * 10_000 + b" " + token + b"\n"
+    assert [data[span.start : span.end] for span in SecretFinder().find(data)] == [token]
 
 
 def test_a_private_key_ends_at_its_own_end() -> None:
