@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import tempfile
 from collections.abc import Generator
 
 import pytest
@@ -14,6 +15,10 @@ PROVIDED = ("engine", "nvcc", "browser", "vllm")
 # A shell that starts the tests in the background has them ignore SIGINT, and Python then leaves Ctrl-C without effect:
 # a test that presses it would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The line packs of whoever runs the tests must not answer in them.
+os.environ.pop("VDBG_LINES", None)
+os.environ["XDG_DATA_HOME"] = os.path.join(tempfile.gettempdir(), "vdbg-env-tests-without-data")  # noqa: PTH118
 
 # A machine that is busy with something else makes an example slow, which is no fault of the code under test.
 # Where a red run blocks others, the same examples each time; everywhere else new ones, which is how they find things.

@@ -45,14 +45,14 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
     "report": ("plain_text", "codec", "core", "lineinfo", "dumps", "run"),
     "application": (
-        "ports", "host", "knowledge", "analysis", "lines", "image", "run", "builtins", "session", "guard",
+        "ports", "host", "knowledge", "line_packs", "analysis", "lines", "image", "run", "builtins", "session", "guard",
         "failure_pages",
     ),
     "supervisor": (
         "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
         "__main__",
     ),
-    "adapters": ("files", "capture", "docker", "builders", "host", "execution", "placement", "places"),
+    "adapters": ("files", "lines", "capture", "docker", "builders", "host", "execution", "placement", "places"),
     "cli": ("composition", "options", "display", "image", "runbook", "crash", "lines", "container"),
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "triage": ("runbook", "Name the failure a log tells of, and the line that says so."),
     "core": ("crash", "Read GPU core dumps: exception, kernel, thread, source line, inline chain."),
     "locate": ("crash", "Find the source line and inline chain of an address."),
-    "lines": ("lines", "Make line tables for wheels that were shipped without them."),
+    "lines": ("lines", "Make, search and carry line tables for code that was shipped without them."),
     "dump": ("crash", "Make the processes of a hung program write GPU core dumps."),
 }
 

@@ -16,6 +16,7 @@ from vdbg_env.common.errors import HostNotAble
 if TYPE_CHECKING:
     from vdbg_env.adapters.capture.proxy import CaptureProxy
     from vdbg_env.application.host.capture import CaptureSettings
+    from vdbg_env.application.line_packs.lookup import PackedLines
     from vdbg_env.application.ports import (
         BinarySource,
         BuilderName,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         SourceTrees,
     )
     from vdbg_env.application.ports.build_events import BuildEvent
+    from vdbg_env.application.ports.files import LineStore
     from vdbg_env.application.ports.host_facts import HostInspector
     from vdbg_env.application.ports.places import GuardSettings, StepPlaces
     from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
@@ -79,6 +81,25 @@ def source_trees() -> SourceTrees:
     from vdbg_env.adapters.files.source_trees import SourceTreesOnDisk
 
     return SourceTreesOnDisk(programs())
+
+
+def packed_lines(named: Sequence[str] = ()) -> PackedLines:
+    from vdbg_env.adapters.lines.stores import open_stores
+    from vdbg_env.application.line_packs.lookup import PackedLines
+
+    return PackedLines(open_stores(named, os.environ))
+
+
+def line_store(name: str) -> LineStore:
+    from vdbg_env.adapters.lines.stores import open_store
+
+    return open_store(name)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    from vdbg_env.adapters.lines.folder import write_whole
+
+    write_whole(path, data)
 
 
 def scratch_files() -> ScratchFiles:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from vdbg_env import cuda
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
+from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, SourceText
 from vdbg_env.common.errors import BadInput, UnreadableBinary, nearest
 from vdbg_env.cuda.binary.device_code import find_device_code
@@ -68,14 +69,19 @@ class LocateReport:
 
 
 def locate(
-    request: LocateRequest, *, binaries: BinarySource, cores: CoreFiles, source_text: SourceText
+    request: LocateRequest,
+    *,
+    binaries: BinarySource,
+    cores: CoreFiles,
+    source_text: SourceText,
+    lines: PackedLines | None = None,
 ) -> LocateReport:
-    """Find every place that the query means.
+    """Find every place that the query means; `lines` has those of code that was built without.
 
     Raises BadInput when there is none: with the nearest names for an unknown name, and with the function's size
     for an offset outside it.
     """
-    search = _Search(request)
+    search = _Search(request, lines)
     for file in request.files:
         for cubin in _cubins(file, binaries, cores, search.notes):
             search.look_into(cubin)
@@ -97,7 +103,8 @@ class _Cubin:
 class _Search:
     """Collects the places that fit, and what is needed to explain why none does."""
 
-    def __init__(self, request: LocateRequest) -> None:
+    def __init__(self, request: LocateRequest, lines: PackedLines | None) -> None:
+        self._lines = lines
         self._query = request.query
         self._arch = request.arch
         self._needle = identifier_in(request.query.name).encode() if request.query.name else b""
@@ -112,7 +119,7 @@ class _Search:
         if self._arch and cubin.target and cubin.target != self._arch:
             return
         self._seen_code = True
-        code = CodeMap(cubin.data)
+        code = CodeMap(cubin.data, self._lines)
         if self._query.name is None:
             place = code.place(self._query.value)
             if place:
@@ -181,8 +188,11 @@ class _Search:
         self._found.append(Located(file=cubin.file, cubin=cubin.name, arch=cubin.target, pc=pc, location=location))
         self.notes += [note for note in code.notes if note not in self.notes]
         if not location.chain and location.function:
-            note = f"{location.function.demangled} has no line info in {cubin.file}: build it with -lineinfo"
-            self.notes += [note] if note not in self.notes else []
+            note = (
+                f"{location.function.demangled} has no line info in {cubin.file}: a line pack of the same code has it "
+                "(--lines PACK), else build it with -lineinfo"
+            )
+            self.notes += [n for n in (note, *(self._lines.notes if self._lines else ())) if n not in self.notes]
 
     def _remember(self, code: CodeMap) -> None:
         if len(self._names) < _MOST_NAMES:

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
+from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.ports import CoreFiles, SourceText
 from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.gpu_core import decoded
 from vdbg_env.cuda.gpu_core.decoded import DecodedCore
+from vdbg_env.cuda.lines.code_map import Location
 from vdbg_env.cuda.lines.source_frame import Chain
 
 
@@ -31,8 +33,10 @@ class CoresRead:
     problems: tuple[tuple[str, BadInput], ...]
 
 
-def read_cores(request: CoreRequest, *, files: CoreFiles, source_text: SourceText) -> CoresRead:
-    """Read every dump that was named.
+def read_cores(
+    request: CoreRequest, *, files: CoreFiles, source_text: SourceText, lines: PackedLines | None = None
+) -> CoresRead:
+    """Read every dump that was named; `lines` has those of code that was built without.
 
     Raises BadInput when none of them could be read; with some readable the others are in `problems`.
     """
@@ -40,7 +44,7 @@ def read_cores(request: CoreRequest, *, files: CoreFiles, source_text: SourceTex
     problems: list[tuple[str, BadInput]] = []
     for path in dict.fromkeys(path for target in request.targets for path in files.find(target)):
         try:
-            readings.append(_read(path, request, files))
+            readings.append(_read(path, request, files, lines))
         except BadInput as error:
             problems.append((path, error))
     if not readings:
@@ -50,7 +54,7 @@ def read_cores(request: CoreRequest, *, files: CoreFiles, source_text: SourceTex
     return CoresRead(readings=tuple(readings), sources=sources, problems=tuple(problems))
 
 
-def _read(path: str, request: CoreRequest, files: CoreFiles) -> DecodedCore:
+def _read(path: str, request: CoreRequest, files: CoreFiles, lines: PackedLines | None) -> DecodedCore:
     with files.open(path) as core:
         read = decoded.decode_core(
             core.data,
@@ -58,16 +62,22 @@ def _read(path: str, request: CoreRequest, files: CoreFiles) -> DecodedCore:
             modified=core.modified,
             registers=request.registers,
             parameters=request.parameters,
+            lines=lines,
         )
+        if lines and any(location and not location.chain for location in _locations(read)):
+            read = replace(read, notes=(*read.notes, *lines.notes))
         if not core.notes:
             return read
         return replace(read, core=replace(read.core, truncated=True), notes=(*core.notes, *read.notes))
 
 
 def _chains(read: DecodedCore) -> Iterable[Chain]:
+    return [location.chain for location in _locations(read) if location]
+
+
+def _locations(read: DecodedCore) -> list[Location | None]:
     calls = (call.location for fault in read.faults for call in fault.calls)
-    places = [*(fault.location for fault in read.faults), *(group.location for group in read.warp_groups), *calls]
-    return [place.chain for place in places if place]
+    return [*(fault.location for fault in read.faults), *(group.location for group in read.warp_groups), *calls]
 
 
 def _nothing_read(problems: list[tuple[str, BadInput]]) -> BadInput:

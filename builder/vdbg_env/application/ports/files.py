@@ -1,8 +1,8 @@
-"""What is read: binaries, core dumps, logs, lines of source; and bytes lent out as a file."""
+"""What is read: binaries, core dumps, line packs, logs, lines of source; and bytes lent out as a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,5 +93,30 @@ class LogSource(Protocol):
         """Yield every log of `targets` in order; each one's chunks are valid until the next is asked for.
 
         Raises BadInput when a target does not exist or cannot be read, also from the chunks where a file is damaged.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackFile:
+    """A line pack, mapped: its name as a user would name it, and its bytes; `path` where it is a file here."""
+
+    name: str
+    data: Buffer
+    path: Path | None = None
+
+
+class LineStore(Protocol):
+    """A place that has line packs."""
+
+    @property
+    def name(self) -> str:
+        """The place as a user would name it."""
+        ...
+
+    def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
+        """Yield the packs that may have a function of one of these keys (`pack_keys`), all of them where none is given.
+
+        Raises BadInput when the place does not exist or has something else, HostNotAble when it cannot be reached.
         """
         ...

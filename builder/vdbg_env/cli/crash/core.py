@@ -6,6 +6,7 @@ import click
 
 from vdbg_env.application.analysis.read_cores import CoreRequest, CoresRead, read_cores
 from vdbg_env.cli import composition
+from vdbg_env.cli.options.lines import lines_option
 from vdbg_env.cli.options.source import Mapping, source_options
 from vdbg_env.common import console
 from vdbg_env.report.core import as_json as gpu_core_json
@@ -18,6 +19,7 @@ from vdbg_env.report.core import text as gpu_core
 @click.option("--registers", is_flag=True, help="Show the registers of each fault's first thread.")
 @click.option("--parameters", is_flag=True, help="Show the parameters and constant banks of each launch.")
 @click.option("--all", "everything", is_flag=True, help="Show every fault and every place where warps stand.")
+@lines_option
 @source_options
 def command(
     targets: tuple[str, ...],
@@ -25,6 +27,7 @@ def command(
     registers: bool,
     parameters: bool,
     everything: bool,
+    line_packs: tuple[str, ...],
     source_roots: tuple[str, ...],
     path_maps: tuple[Mapping, ...],
 ) -> int:
@@ -39,12 +42,14 @@ def command(
     Example:
       vdbg-env core core_1717171717_node7_4242.nvcudmp
       vdbg-env core --source-root ~/src/vllm /dumps
+      vdbg-env core --lines vllm-0.33.0.lines core_1717171717_node7_4242.nvcudmp
       vdbg-env core --json rank*.nvcudmp.gz | jq '.cores[0].faults[0].chain'
     """
     read = read_cores(
         CoreRequest(targets=targets, registers=registers, parameters=parameters),
         files=composition.core_files(),
         source_text=composition.source_text(source_roots, path_maps),
+        lines=composition.packed_lines(line_packs),
     )
     for path, error in read.problems:
         console.note(f"{path}: not read: {error.what}")

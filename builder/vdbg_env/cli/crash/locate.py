@@ -6,6 +6,7 @@ import click
 
 from vdbg_env.application.analysis.locate import LocateReport, LocateRequest, locate
 from vdbg_env.cli import composition
+from vdbg_env.cli.options.lines import lines_option
 from vdbg_env.cli.options.source import Mapping, source_options
 from vdbg_env.cuda.lines.place_query import parse_place
 from vdbg_env.report.core import location
@@ -17,6 +18,7 @@ from vdbg_env.report.core import location
 @click.option("--kernel", "-k", metavar="NAME", help="The function that a bare offset counts from.")
 @click.option("--arch", metavar="SM", help="Keep to one architecture, such as sm_90.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/locate/v1).")
+@lines_option
 @source_options
 def command(
     place: str,
@@ -24,6 +26,7 @@ def command(
     kernel: str | None,
     arch: str | None,
     as_json: bool,
+    line_packs: tuple[str, ...],
     source_roots: tuple[str, ...],
     path_maps: tuple[Mapping, ...],
 ) -> int:
@@ -47,6 +50,7 @@ def command(
         binaries=composition.binary_source(),
         cores=composition.core_files(),
         source_text=composition.source_text(source_roots, path_maps),
+        lines=composition.packed_lines(line_packs),
     )
     click.echo(location.render_json(report) if as_json else location.render(report), nl=False)
     return exit_status(report)

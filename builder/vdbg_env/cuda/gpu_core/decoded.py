@@ -16,6 +16,7 @@ from vdbg_env.cuda.gpu_core.reader import CoreSections, read_core
 from vdbg_env.cuda.gpu_core.registers import Registers, read_registers
 from vdbg_env.cuda.gpu_core.unwinding import with_callers
 from vdbg_env.cuda.gpu_core.warp_groups import WarpGroup, group_warps
+from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.cuda.symbols.demangling import demangle
 
 _GROUPS_CHECKED: Final = 64
@@ -72,12 +73,13 @@ def decode_core(
     modified: float | None = None,
     registers: bool = False,
     parameters: bool = False,
+    lines: LineSource | None = None,
 ) -> DecodedCore:
-    """Read a GPU core dump to its end.
+    """Read a GPU core dump to its end; `lines` is asked for the lines of code that was built without them.
 
     Raises UnreadableBinary when the bytes are not a GPU core; a damaged or truncated one is told in `notes`.
     """
-    core = read_core(data)
+    core = read_core(data, lines)
     faults = with_callers(core, data, find_faults(core))
     groups = group_warps(core)
     return DecodedCore(
@@ -132,7 +134,10 @@ def _notes_on_code(core: GpuCore, faults: tuple[Fault, ...]) -> tuple[str, ...]:
             notes[f"PC {fault.pc:#x} lies in no loaded code: {_why_no_code(modules)}"] = None
         elif not fault.location.chain:
             name = demangle(fault.kernel) if fault.kernel else "the code"
-            notes[f"{name} has no line info: build it with -lineinfo (nvcc) to get lines from the next dump"] = None
+            notes[
+                f"{name} has no line info: a line pack of the same code has it (--lines PACK), "
+                "else build it with -lineinfo (nvcc) to get lines from the next dump"
+            ] = None
     notes |= dict.fromkeys(note for module in modules if module.code for note in module.code.notes)
     return tuple(notes)
 

@@ -129,8 +129,8 @@ def kernel_name(core: GpuCore, device: Device, grid: GridRow | None) -> str | No
     found = core.find_code(grid.function_entry, device, grid.module_handle)
     if found is None:
         return None
-    function = found[0].locate(found[1])
-    outer = function.kernel or function.function
+    kernel, inner = found[0].functions_at(found[1])
+    outer = kernel or inner
     return outer.name if outer else None
 
 

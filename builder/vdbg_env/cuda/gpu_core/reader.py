@@ -20,7 +20,7 @@ from vdbg_env.cuda.gpu_core import layout
 from vdbg_env.cuda.gpu_core.layout import Layout, ModuleRow, SectionType
 from vdbg_env.cuda.gpu_core.model import Context, Cta, Device, GpuCore, Metadata, Module, Sm, Warp
 from vdbg_env.cuda.gpu_core.section_links import SHT_STRTAB, SectionLinks
-from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.cuda.lines.code_map import CodeMap, LineSource
 
 RowT = TypeVar("RowT", bound=tuple[int | None, ...])
 
@@ -30,8 +30,10 @@ _MOST_STRAY_IMAGES: Final = 4096
 _EMBEDDED: Final = re.compile(rb"\x7fELF\x02\x01.{12}" + re.escape(EM_CUDA.to_bytes(2, "little")), re.DOTALL)
 
 
-def read_core(data: Buffer) -> GpuCore:
+def read_core(data: Buffer, lines: LineSource | None = None) -> GpuCore:
     """Read a GPU core dump; what is cut off or damaged is in its notes and leaves the rest readable.
+
+    `lines` is asked for the lines of code that was built without them.
 
     Raises UnreadableBinary when the bytes are not a GPU core at all, with what they are instead.
     """
@@ -39,8 +41,8 @@ def read_core(data: Buffer) -> GpuCore:
     try:
         elf = Elf(data)
     except UnreadableBinary as error:
-        return _salvage(data, error)
-    return _Reader(elf).core()
+        return _salvage(data, error, lines)
+    return _Reader(elf, lines).core()
 
 
 class CoreSections:
@@ -78,8 +80,9 @@ class CoreSections:
 
 
 class _Reader:
-    def __init__(self, elf: Elf) -> None:
+    def __init__(self, elf: Elf, lines: LineSource | None) -> None:
         self._elf = elf
+        self._lines = lines
         self._links = SectionLinks(elf)
         self._roots = self._links.by_type
         self._notes: list[str] = []
@@ -201,7 +204,7 @@ class _Reader:
         if not data:
             return None
         try:
-            return CodeMap(data)
+            return CodeMap(data, self._lines)
         except UnreadableBinary as error:
             self._damage.append(f"{self._name(section)}: {error}")
             return None
@@ -319,7 +322,7 @@ def _refuse_what_is_no_core(data: Buffer) -> None:
         raise UnreadableBinary("an ELF file, but no GPU core dump", offset=18, next_step=next_step)
 
 
-def _salvage(data: Buffer, error: UnreadableBinary) -> GpuCore:
+def _salvage(data: Buffer, error: UnreadableBinary, lines: LineSource | None) -> GpuCore:
     """Return what is left of a core whose section table is lost: the code that was loaded, found by its ELF headers."""
     head = bytes(data[:16])
     if len(data) < HEADER_SIZE or head[4:6] != b"\x02\x01":
@@ -328,7 +331,7 @@ def _salvage(data: Buffer, error: UnreadableBinary) -> GpuCore:
     whole = memoryview(data)
     for match in islice(_EMBEDDED.finditer(whole, HEADER_SIZE), _MOST_STRAY_IMAGES):
         with suppress(UnreadableBinary):
-            code = CodeMap(whole[match.start() :])
+            code = CodeMap(whole[match.start() :], lines)
             modules.append(Module(row=ModuleRow(0), code=code, relocated=code.relocated))
     found = f"{len(modules)} loaded module(s) were found by their headers" if modules else "nothing else can be read"
     return GpuCore(

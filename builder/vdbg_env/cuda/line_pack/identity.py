@@ -80,6 +80,11 @@ def identity_at(code: CodeMap, section: int, offset: int) -> CodeIdentity | None
     return None
 
 
+def outermost_count(code: CodeMap) -> int:
+    """Return how many functions of a cubin `identify` yields."""
+    return sum(1 for _ in _outermost(code.functions))
+
+
 def code_of(code: CodeMap, function: Function) -> bytes:
     """Return the instructions of a function; raises UnreadableBinary when they are not all there."""
     section = code.elf.sections[function.section]

@@ -23,6 +23,7 @@ import zstandard
 
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.elf import Buffer
+from vdbg_env.cuda.line_pack.identity import stable_name
 
 MAGIC: Final = b"VDBGLINE"
 VERSION: Final = 1
@@ -34,6 +35,7 @@ NAME_ROW: Final = struct.Struct("<8sI")
 FRAME_ROW: Final = struct.Struct("<QIII8s")  # offset, stored size, size, number of the first text, checksum
 
 NAME_HASH_SIZE: Final = 8
+KEY_SIZE: Final = 8
 LARGEST_FRAME: Final = 64 << 20
 
 _LEVEL: Final = 12
@@ -62,6 +64,12 @@ _ROW_SIZES: Final = {
 def name_hash(stable_name: str) -> bytes:
     """Return what a function is found by when its code is not known."""
     return blake2b(stable_name.encode(), digest_size=NAME_HASH_SIZE, person=b"vdbg-env name 1").digest()
+
+
+def pack_keys(code_hash: bytes | None, name: str) -> tuple[bytes, ...]:
+    """Return the keys by which stores say which packs may have a function: its name's, and its code's where known."""
+    named = name_hash(stable_name(name))
+    return (named,) if code_hash is None else (code_hash[:KEY_SIZE], named)
 
 
 def checksum(data: Buffer, size: int = 16) -> bytes:

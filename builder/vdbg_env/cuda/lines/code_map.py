@@ -11,12 +11,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.elf import STT_FUNC, Buffer, Elf, Section, Symbol
 from vdbg_env.cuda.lines.line_table import LineTable, Place
-from vdbg_env.cuda.lines.source_frame import Chain
+from vdbg_env.cuda.lines.source_frame import BorrowedLines, Chain
 from vdbg_env.cuda.symbols.demangling import demangle
 
 SHF_EXECINSTR: Final = 0x4
@@ -49,7 +49,8 @@ class Location:
     `kernel` is None for a device function in its own section (separate compilation), `function` the innermost
     function by symbol. `offset` counts from the kernel's start, from the function's where there is no kernel.
     `ptx_line` is the 1-based line of the PTX text inside the cubin. `siblings` are chains of the same function that
-    end in the same leaf line: with any, the leaf is certain and its callers are the likeliest of several.
+    end in the same leaf line: with any, the leaf is certain and its callers are the likeliest of several. `borrowed`
+    says where `chain` and `siblings` are from when the cubin has no lines itself.
     """
 
     kernel: Function | None
@@ -59,17 +60,29 @@ class Location:
     chain: Chain
     ptx_line: int | None = None
     siblings: tuple[Chain, ...] = ()
+    borrowed: BorrowedLines | None = None
+
+
+class LineSource(Protocol):
+    """Knows lines of code that was built without them."""
+
+    def lines_at(self, code: CodeMap, place: Place) -> BorrowedLines | None:
+        """Return the lines of an instruction; None where they are not known."""
+        ...
 
 
 class CodeMap:
     """The code of one cubin; the bytes stay the caller's and are read on demand.
 
+    `source` is asked for the lines of instructions that have none here.
+
     Raises UnreadableBinary from the constructor when the ELF header is not sound; a damaged line or symbol table is
     told in `notes` and leaves the rest readable.
     """
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: Buffer, source: LineSource | None = None) -> None:
         self.elf: Final = Elf(data)
+        self._source: Final = source
         if not self.elf.is_cuda:
             raise UnreadableBinary("an ELF file, but not of a CUDA device", offset=18)
         self._notes: Final[list[str]] = []
@@ -144,22 +157,27 @@ class CodeMap:
 
     def locate(self, place: Place) -> Location:
         """Return kernel, function, offsets and chain of an instruction."""
-        enclosing = tuple(self._enclosing(place))
-        inner = enclosing[-1] if enclosing else None
-        kernel = next((f for f in enclosing if f.kernel), None)
+        kernel, inner = self.functions_at(place)
         outer = kernel or inner
         name = inner.demangled if inner else None
         chain = self.lines.chain(place, name) if self.lines else ()
         ptx = self.ptx_lines.chain(place) if self.ptx_lines else ()
+        borrowed = self._source.lines_at(self, place) if self._source and not chain else None
         return Location(
             kernel=kernel,
             function=inner,
             offset=place.offset - (outer.start if outer else 0),
             function_offset=place.offset - (inner.start if inner else 0),
-            chain=chain,
+            chain=borrowed.chain if borrowed else chain,
             ptx_line=ptx[0].line if ptx else None,
-            siblings=self.lines.siblings(place, name) if self.lines else (),
+            siblings=borrowed.siblings if borrowed else self.lines.siblings(place, name) if self.lines else (),
+            borrowed=borrowed,
         )
+
+    def functions_at(self, place: Place) -> tuple[Function | None, Function | None]:
+        """Return the kernel and the innermost function around an instruction."""
+        enclosing = tuple(self._enclosing(place))
+        return next((f for f in enclosing if f.kernel), None), enclosing[-1] if enclosing else None
 
     @cached_property
     def _by_address(self) -> tuple[Section, ...]:

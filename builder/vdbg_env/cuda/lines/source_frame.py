@@ -17,3 +17,20 @@ class SourceFrame:
 
 Chain = tuple[SourceFrame, ...]
 """Leaf first: each frame was inlined at (or called from) the one after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BorrowedLines:
+    """Lines of code that has none itself, by the line table of a build with identical code.
+
+    `build` names that build, `pack` the line pack that has it. `others` are the chains of further builds that agree on
+    the code and disagree on its lines, each with its build. `siblings` are as those of `Location`.
+    """
+
+    build: str
+    pack: str
+    chain: Chain
+    siblings: tuple[Chain, ...] = ()
+    others: tuple[tuple[str, Chain], ...] = ()
+
+    how_known = "line table of a build with identical code"

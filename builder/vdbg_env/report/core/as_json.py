@@ -18,7 +18,7 @@ from vdbg_env.cuda.gpu_core.section_links import UnusedSections
 from vdbg_env.cuda.symbols.demangling import demangle
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
-from vdbg_env.report.core.json_parts import Frame, Kernel, Shown
+from vdbg_env.report.core.json_parts import Frame, Kernel, LinesFrom, Shown
 
 Launched = faults.Fault | warp_groups.WarpGroup | decoded.Launch
 Dim3 = tuple[int, int, int]
@@ -225,6 +225,7 @@ class Fault(Document, of=faults.Fault):
         "likeliest of several.",
     )
     ptx_line: int | None = field(lambda fault, _: fault.location and fault.location.ptx_line)
+    lines_from: LinesFrom | None = field(lambda fault, _: fault.location and fault.location.borrowed)
     threads: Threads = field(lambda fault, _: fault)
     cluster_target: Dim3 | None = field(lambda fault, _: fault.cluster_target or None)
     calls: list[CallSite] = field(doc="The calls that the first thread is in, the nearest first.")
@@ -251,6 +252,7 @@ class WarpGroup(Document, of=warp_groups.WarpGroup):
     thread_states: dict[str, int] = field(lambda group, _: dict(group.thread_states))
     first: Coordinates
     chain: list[Frame] = field(lambda group, _: group.location.chain if group.location else ())
+    lines_from: LinesFrom | None = field(lambda group, _: group.location and group.location.borrowed)
 
 
 class Unused(Document, of=UnusedSections):

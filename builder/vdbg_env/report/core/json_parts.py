@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vdbg_env.application.analysis.source_lines import SourceLines
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.cuda.lines.source_frame import BorrowedLines, SourceFrame
 from vdbg_env.cuda.symbols.demangling import demangle
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document
@@ -37,3 +37,19 @@ class Kernel(Document, of=str):
 
     name: str = doc.field(lambda name, _: name)
     demangled: str = doc.field(lambda name, _: demangle(name))
+
+
+class OtherLines(Document):
+    """What another build with the same code says."""
+
+    build: str = doc.field(lambda other, _: other[0])
+    chain: list[Frame] = doc.field(lambda other, _: other[1])
+
+
+class LinesFrom(Document, of=BorrowedLines):
+    """Where the chain is from when the code has no line info itself: a line pack."""
+
+    how_known: str
+    build: str = doc.field(doc="The build that the lines are of: its release and compiler, else the library's name.")
+    pack: str
+    others: list[OtherLines] = doc.field(doc="Builds that agree on the code and disagree on its lines.")

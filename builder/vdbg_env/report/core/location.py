@@ -10,8 +10,8 @@ from vdbg_env.application.analysis.source_lines import SourceLines
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, Hex, field
-from vdbg_env.report.core.json_parts import Frame, Kernel, Shown
-from vdbg_env.report.core.source_chain import chain_lines
+from vdbg_env.report.core.json_parts import Frame, Kernel, LinesFrom, Shown
+from vdbg_env.report.core.source_chain import borrowed_lines, chain_lines
 from vdbg_env.report.plain_text import printable
 
 _MOST_SHOWN = 10
@@ -31,6 +31,7 @@ class Location(Document, of=Located):
     chain: list[Frame] = field("location.chain")
     other_chains: list[list[Frame]] = field("location.siblings", doc="Other chains that end in the same leaf line.")
     ptx_line: int | None = field("location.ptx_line")
+    lines_from: LinesFrom | None = field("location.borrowed")
 
 
 class Locations(Document, of=LocateReport):
@@ -97,3 +98,4 @@ def _place(candidate: Located, sources: SourceLines) -> Iterator[str]:
             f"  line {location.chain[0].line} is inlined here by {len(location.siblings)} other path(s) too; "
             "the assembler may have noted a neighbour's callers"
         )
+    yield from borrowed_lines(location.borrowed, indent="  ")

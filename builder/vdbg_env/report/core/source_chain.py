@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vdbg_env.application.analysis.source_lines import SourceLines
-from vdbg_env.cuda.lines.source_frame import Chain
+from vdbg_env.cuda.lines.source_frame import BorrowedLines, Chain
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.report.plain_text import printable
 
@@ -19,6 +19,16 @@ def chain_lines(chain: Chain, sources: SourceLines, *, indent: str = "    ") -> 
         text = sources.get((frame.file, frame.line))
         if text and text.strip():
             yield f"{indent}      {printable(text.strip())}"
+
+
+def borrowed_lines(borrowed: BorrowedLines | None, *, indent: str = "    ") -> Iterator[str]:
+    """Yield where a chain is from when the code has no line info itself, and what other builds say instead."""
+    if borrowed is None:
+        return
+    yield f"{indent}by the {borrowed.how_known}: {printable(borrowed.build)} ({printable(borrowed.pack)})"
+    for build, chain in borrowed.others:
+        yield f"{indent}another build with identical code has other lines: {printable(build)}"
+        yield from chain_lines(chain, {}, indent=f"{indent}  ")
 
 
 def place_text(chain: Chain) -> str | None:

@@ -13,7 +13,7 @@ from vdbg_env.cuda.gpu_core.names import generation_flags
 from vdbg_env.cuda.gpu_core.registers import Registers
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.report.core.parameters import launch_lines
-from vdbg_env.report.core.source_chain import chain_lines, place_text
+from vdbg_env.report.core.source_chain import borrowed_lines, chain_lines, place_text
 from vdbg_env.report.plain_text import printable
 
 _MOST_PLACES = 12
@@ -105,6 +105,7 @@ def _fault(fault: Fault, sources: SourceLines) -> Iterator[str]:
                 f"    (line {location.chain[0].line} is inlined here by {len(location.siblings)} other path(s) too; "
                 "the assembler may have noted a neighbour's callers)"
             )
+        yield from borrowed_lines(location.borrowed, indent="    ")
     yield from _calls(fault)
     if fault.doubts:
         yield "    (names and lines may be wrong: see the notes)"

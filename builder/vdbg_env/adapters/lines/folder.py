@@ -1,0 +1,77 @@
+"""A folder with line packs, or a single one: mapped, never read whole."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from vdbg_env.application.ports.files import PackFile
+from vdbg_env.common.errors import BadInput
+
+SUFFIX: Final = ".lines"
+
+
+class PackFolder:
+    """A LineStore over a file, or over every `*.lines` at or below a folder; `optional` may be missing."""
+
+    def __init__(self, path: Path, *, optional: bool = False) -> None:
+        self._path: Final = path
+        self._optional: Final = optional
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self._path)
+
+    def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
+        """Yield every pack, whatever the keys: looking into a file here costs less than an index of them."""
+        del keys
+        for path in self.paths():
+            try:
+                yield PackFile(name=str(path), data=mapped(path), path=path)
+            except OSError as error:
+                raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+
+    def paths(self) -> list[Path]:
+        """Return the files, by name; raises BadInput when the folder is missing."""
+        if self._path.is_dir():
+            return sorted(path for path in self._path.rglob(f"*{SUFFIX}") if path.is_file())
+        if self._path.is_file():
+            return [self._path]
+        if self._optional:
+            return []
+        raise BadInput(
+            f"no line pack {self._path}",
+            cause="a mistyped path, or a folder that is not mounted here",
+            next_step="vdbg-env lines pack LIBRARY -o FILE.lines makes one",
+        )
+
+
+def mapped(path: Path) -> memoryview | bytes:
+    """Return the bytes of a file, mapped; raises OSError when it cannot be read."""
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return b""
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; raises BadInput when that is not possible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                Path(file.name).chmod(0o644)
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror or error}") from error

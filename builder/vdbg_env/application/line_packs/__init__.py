@@ -1,0 +1,1 @@
+"""Line packs: made, searched, kept and carried."""

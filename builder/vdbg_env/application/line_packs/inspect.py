@@ -1,0 +1,50 @@
+"""`vdbg-env lines show`, `list` and `verify`: what a pack has, and whether it is sound."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vdbg_env.application.ports.files import LineStore, PackFile
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.line_pack.provenance import Provenance
+from vdbg_env.cuda.line_pack.reader import LinePack
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackSummary:
+    """What a pack has; `digest` is its sha256, `problem` says why it cannot be used."""
+
+    name: str
+    digest: str
+    size: int
+    functions: int = 0
+    binaries: tuple[Provenance, ...] = ()
+    problem: str | None = None
+
+    @property
+    def builds(self) -> str:
+        """The builds that were packed, in words."""
+        return " and ".join(dict.fromkeys(binary.build for binary in self.binaries)) or "unknown build"
+
+
+def summarize(file: PackFile, *, check: bool = False) -> PackSummary:
+    """Return what a pack has; with `check` all of it is read, else only its header and provenance."""
+    digest, size = hashlib.sha256(file.data).hexdigest(), len(file.data)
+    try:
+        pack = LinePack(file.data)
+        if check:
+            pack.check()
+        return PackSummary(
+            name=file.name, digest=digest, size=size, functions=len(pack), binaries=pack.binaries,
+        )  # fmt: skip
+    except UnreadableBinary as error:
+        return PackSummary(name=file.name, digest=digest, size=size, problem=error.what)
+
+
+def summaries(stores: Iterator[LineStore], *, check: bool = False) -> Iterator[PackSummary]:
+    """Yield what every pack of some stores has; raises as `LineStore.packs`."""
+    for store in stores:
+        for file in store.packs():
+            yield summarize(file, check=check)

@@ -1,0 +1,157 @@
+"""Look for the lines of code that was built without them, in every line pack that is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vdbg_env.application.ports.files import LineStore, PackFile
+from vdbg_env.common.errors import UnreadableBinary, VdbgError
+from vdbg_env.cuda.line_pack.identity import CodeIdentity, identity_at
+from vdbg_env.cuda.line_pack.layout import pack_keys
+from vdbg_env.cuda.line_pack.match import distinct, match
+from vdbg_env.cuda.line_pack.reader import LinePack
+from vdbg_env.cuda.line_pack.record import LineRecord
+from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.cuda.lines.line_table import Place
+from vdbg_env.cuda.lines.source_frame import BorrowedLines
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A record and the pack that has it."""
+
+    record: LineRecord
+    pack: LinePack
+    name: str
+
+    @property
+    def build(self) -> str:
+        """The builds that the record is from, in words."""
+        builds = [self.pack.by_digest[digest].build for digest in self.record.sources if digest in self.pack.by_digest]
+        return " and ".join(dict.fromkeys(builds)) or self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What all packs have for a function: records of the same code, and records of its name with other code."""
+
+    same: tuple[Held, ...] = ()
+    other: tuple[Held, ...] = ()
+
+
+class PackedLines:
+    """A LineSource over line packs; stores that cannot be read are in `notes`, and the others still answer."""
+
+    def __init__(self, stores: Sequence[LineStore]) -> None:
+        self._stores: Final = tuple(stores)
+        self._open: Final[dict[str, LinePack | None]] = {}
+        self._found: Final[dict[tuple[bytes, str], Found]] = {}
+        self._notes: Final[dict[str, None]] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be read, and which functions the packs have of another build only."""
+        return tuple(self._notes)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The names of the places that are looked through."""
+        return tuple(store.name for store in self._stores)
+
+    def lines_at(self, code: CodeMap, place: Place) -> BorrowedLines | None:
+        """Return the lines of an instruction by a build with identical code; None where no pack has one."""
+        try:
+            identity = identity_at(code, place.section, place.offset)
+        except UnreadableBinary as error:
+            self._notes[f"the code is damaged, so no line pack is asked: {error.what}"] = None
+            return None
+        if identity is None or not self._stores:
+            return None
+        offset = place.offset - identity.function.start
+        return self._borrowed(self.find(code, identity), identity, offset)
+
+    def find(self, code: CodeMap, identity: CodeIdentity) -> Found:
+        """Return what the packs have for a function."""
+        key = (identity.hash, identity.function.name)
+        if key not in self._found:
+            self._found[key] = self._search(code, identity)
+        return self._found[key]
+
+    def named(self, mangled: str) -> Iterator[Held]:
+        """Yield what the packs have under a mangled name, whatever its code."""
+        for file in self._files(pack_keys(None, mangled)):
+            pack = self._pack(file)
+            if pack:
+                yield from (Held(record=r, pack=pack, name=file.name) for r in self._asked(file, pack, mangled))
+
+    def packs(self) -> Iterator[tuple[str, LinePack]]:
+        """Yield every pack of every store, with its name."""
+        for file in self._files(()):
+            pack = self._pack(file)
+            if pack:
+                yield file.name, pack
+
+    def _borrowed(self, found: Found, identity: CodeIdentity, offset: int) -> BorrowedLines | None:
+        holders = {id(held.record): held for held in found.same}
+        records = distinct((held.record for held in found.same), offset)
+        if not records:
+            if found.other:
+                name = short_name(demangle(identity.function.name))
+                builds = " and ".join(dict.fromkeys(held.build for held in found.other))
+                self._notes[f"{name}: the line packs have another build of it ({builds}); its lines are not shown"] = (
+                    None
+                )
+            return None
+        first, *others = (holders[id(record)] for record in records)
+        return BorrowedLines(
+            build=first.build,
+            pack=first.name,
+            chain=first.record.chain(offset),
+            siblings=first.record.siblings(offset),
+            others=tuple((held.build, held.record.chain(offset)) for held in others),
+        )
+
+    def _search(self, code: CodeMap, identity: CodeIdentity) -> Found:
+        same: list[Held] = []
+        other: list[Held] = []
+        for file in self._files(pack_keys(identity.hash, identity.function.name)):
+            pack = self._pack(file)
+            if pack is None:
+                continue
+            try:
+                found = match(pack, code, identity)
+            except UnreadableBinary as error:
+                self._lost(file, error)
+                continue
+            same += (Held(record=record, pack=pack, name=file.name) for record in found.same)
+            other += (Held(record=record, pack=pack, name=file.name) for record in found.other)
+        return Found(same=tuple(same), other=() if same else tuple(other))
+
+    def _asked(self, file: PackFile, pack: LinePack, mangled: str) -> tuple[LineRecord, ...]:
+        try:
+            return pack.named(mangled)
+        except UnreadableBinary as error:
+            self._lost(file, error)
+            return ()
+
+    def _files(self, keys: tuple[bytes, ...]) -> Iterator[PackFile]:
+        for store in self._stores:
+            try:
+                yield from store.packs(keys)
+            except VdbgError as error:
+                self._notes[f"line packs of {store.name} are not used: {error.what}"] = None
+
+    def _pack(self, file: PackFile) -> LinePack | None:
+        if file.name not in self._open:
+            try:
+                self._open[file.name] = LinePack(file.data)
+            except UnreadableBinary as error:
+                self._open[file.name] = None
+                self._lost(file, error)
+        return self._open[file.name]
+
+    def _lost(self, file: PackFile, error: UnreadableBinary) -> None:
+        self._notes[f"{file.name} is not used: {error.what}"] = None

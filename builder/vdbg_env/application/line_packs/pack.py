@@ -1,0 +1,134 @@
+"""`vdbg-env lines pack`: take the line tables out of libraries that were built with line info."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from vdbg_env.application.ports import BinaryFile, BinarySource
+from vdbg_env.common.errors import BadInput, UnreadableBinary
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.binary.fatbin import EntryKind
+from vdbg_env.cuda.line_pack.from_cubin import records_of
+from vdbg_env.cuda.line_pack.identity import CompilerNote, compiler_notes, outermost_count
+from vdbg_env.cuda.line_pack.provenance import Provenance
+from vdbg_env.cuda.line_pack.writer import PackWriter
+from vdbg_env.cuda.lines.code_map import CodeMap
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackRequest:
+    """What to pack; `release` and `plan` are noted of every binary, `archs` keeps to some architectures."""
+
+    targets: tuple[str, ...]
+    release: str = ""
+    plan: str = ""
+    archs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """A pack, and what went into it; `problems` are files of folders and images that could not be read, and why."""
+
+    data: bytes
+    functions: int
+    binaries: tuple[Provenance, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the pack, by which stores name it."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def pack_lines(request: PackRequest, *, binaries: BinarySource, tell: Tell = lambda _: None) -> Packed:
+    """Return a pack of the lines of every function in the targets.
+
+    Raises BadInput for a target that does not exist, and where nothing in them has line info.
+    """
+    writer = PackWriter()
+    packed: list[Provenance] = []
+    problems: list[str] = []
+    for file in _files(request.targets, binaries):
+        tell(file.name)
+        try:
+            found = _of_file(file, request, writer)
+        except UnreadableBinary as error:
+            if file.asked_for:
+                raise
+            problems.append(f"{file.name}: {error.what}")
+            continue
+        packed += [found] if found else []
+    if not len(writer):
+        raise _nothing(packed, problems)
+    return Packed(data=writer.build(), functions=len(writer), binaries=tuple(packed), problems=tuple(problems))
+
+
+@dataclass
+class _Counts:
+    """What was seen in one binary."""
+
+    functions: int = 0
+    with_lines: int = 0
+    notes: dict[CompilerNote, None] = field(default_factory=dict)
+
+
+def _of_file(file: BinaryFile, request: PackRequest, writer: PackWriter) -> Provenance | None:
+    """Add the lines of one file; None for a file without device code. A damaged cubin leaves the whole file out."""
+    if file.problem is not None:
+        raise UnreadableBinary(file.problem)
+    digest = hashlib.sha256(file.data).hexdigest()
+    counts = _Counts()
+    records = []
+    for code in find_device_code(file.data):
+        if code.entry.kind != EntryKind.ELF or (request.archs and code.entry.target not in request.archs):
+            continue
+        cubin = CodeMap(code.entry.payload())
+        found = list(records_of(cubin, code.entry.target, digest))
+        counts.functions += outermost_count(cubin)
+        counts.with_lines += len(found)
+        counts.notes |= dict.fromkeys(note for note in compiler_notes(cubin.elf) if note.tool == "ptxas")
+        records += found
+    if not counts.functions:
+        return None
+    for record in records:
+        writer.add(record)
+    binary = _provenance(file.name, digest, request, counts)
+    if records:
+        writer.add_binary(binary)
+    return binary
+
+
+def _provenance(name: str, digest: str, request: PackRequest, counts: _Counts) -> Provenance:
+    whole = counts.with_lines == counts.functions
+    return Provenance(
+        digest=digest,
+        binary=name.rpartition("/")[2],
+        release=request.release,
+        compiler=" ".join(dict.fromkeys(note.release for note in counts.notes)),
+        options=" | ".join(sorted({note.options for note in counts.notes}))[:1024],
+        plan=request.plan,
+        verdict="full" if whole else "partial" if counts.with_lines else "none",
+        functions=counts.functions,
+        with_lines=counts.with_lines,
+    )
+
+
+def _files(targets: Sequence[str], binaries: BinarySource) -> Iterator[BinaryFile]:
+    for target in targets:
+        with binaries.open(target) as files:
+            yield from files
+
+
+def _nothing(packed: Sequence[Provenance], problems: Sequence[str]) -> BadInput:
+    if not packed:
+        return BadInput("no device code in what was given", details=tuple(problems))
+    return BadInput(
+        f"none of {sum(binary.functions for binary in packed):,} functions has line info",
+        cause="a release wheel: it is built without -lineinfo",
+        next_step="vdbg-env lines build vllm==VERSION compiles its sources again with lines",
+        details=tuple(problems),
+    )
