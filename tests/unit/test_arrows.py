@@ -32,8 +32,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "cuda": ("symbols", "binary", "lines", "line_pack", "arming", "gpu_core"),
     "image": ("text", "context", "container", "profile", "units", "plan", "render"),
     "evidence": (
-        "finding", "observation", "logs", "fingerprint", "system", "tools", "gpu_core_findings", "kernel_makers",
-        "weigh_findings", "triage", "knowledge",
+        "finding", "observation", "logs", "fingerprint", "system", "tools", "gpu_core_findings",
+        "kernel_makers", "weigh_findings", "triage", "knowledge",
     ),
     "runbook": (
         "catalogue", "model", "workload", "invocation", "state", "verdict", "expressions", "parsing", "lint", "load",

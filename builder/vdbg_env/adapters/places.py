@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.adapters.execution.hang_tools import gpu_probe, hang_tools
@@ -60,6 +61,40 @@ class Places:
             sources=_sources_here(),
             placement=placement,
             close=lambda: None,
+        )
+
+    def slurm(self, *, ranks: int | None, nodes: int | None, extra: tuple[str, ...]) -> StepPlace:
+        """Return the nodes of the allocation around this process; see `StepPlaces.slurm`."""
+        from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
+        from vdbg_env.adapters.placement.slurm.ranks import SlurmRanks
+
+        programs = Programs()
+        slurm = SlurmCommands(programs)
+        allocation = slurm.allocation(self._environment)
+
+        def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
+            settings = StepSettings(
+                env={},
+                cwd=Path.cwd(),
+                mark=str(run),
+                inherits=True,
+                inherited=self._environment,
+                hang_tools=hang_tools(programs),
+                gpu_probe=gpu_probe(programs, self._environment),
+                disk_floor=DISK_FLOOR,
+                sensitive=sensitive,
+                pseudonyms=names,
+            )
+            return SlurmRanks(
+                slurm, allocation, settings, environment=self._environment, ranks=ranks, nodes=nodes, extra=extra
+            )
+
+        return replace(
+            self.here(),
+            placement=placement,
+            on="slurm",
+            nodes=nodes or len(allocation.hosts),
+            time_left_s=slurm.time_left_s(allocation.job),
         )
 
     def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from vdbg_env.image.container.run_settings import DumpVolume
 
+_FOR_THE_END_S = 120.0
 Notice = Callable[[str], None]
 _LOG = logging.getLogger(__name__)
 
@@ -165,7 +166,8 @@ class _Session:
             if not request.resume:
                 directory.write_head(ready.order.head)
             try:
-                end = run_runbook(ready.order, self._context(ready, interrupts))
+                order = replace(ready.order, left_s=_left_s(self._place))
+                end = run_runbook(order, self._context(ready, interrupts))
             except (HostNotAble, EngineFailed):
                 view.notice(f"continue with: {_resume(ready)}")
                 raise
@@ -284,7 +286,15 @@ def _place(request: RunbookRequest, library: RunbookLibrary, ports: RunPorts, no
     return ports.places.containers(container, name=None, notice=notice)
 
 
+def _left_s(place: StepPlace) -> float | None:
+    """Return how long the run may take before the place ends: what is left then is for dumps and the report."""
+    left = place.time_left_s
+    return None if left is None else left - min(_FOR_THE_END_S, left / 4)
+
+
 def _ranks_here(asked: PlacementRequest | None, ports: RunPorts) -> StepPlace:
+    if asked and asked.on == "slurm":
+        return ports.places.slurm(ranks=asked.ranks, nodes=asked.nodes, extra=asked.arguments)
     return ports.places.here(ranks=asked.ranks if asked else None)
 
 

@@ -118,6 +118,14 @@ class Requests:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankClock:
+    """A rank's clock against that of the file server: so many seconds `ahead_s`, known to `within_s`."""
+
+    ahead_s: float
+    within_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """All that was seen of one attempt of one step on one rank; a crash is an observation, never an exception."""
 
@@ -127,12 +135,15 @@ class Observation:
     host: str = "localhost"
     ended: Ended
     duration_s: float
+    started: float | None = None  # seconds since the epoch by the rank's own clock; unknown in records made before
+    clock: RankClock | None = None  # None where all ranks have one clock
     matched: Mapping[str, tuple[Match, ...]] = field(default_factory=dict)
     artifacts: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
     workers: tuple[WorkerEnvironment, ...] = ()
     output_bytes: int = 0
     memory_kills: MemoryKills = MemoryKills()
     requests: Requests | None = None  # None where none were to be sent
+    node: Mapping[str, str] = field(default_factory=dict)  # what it found on its node; empty on this machine
     directory: str = ""
     held_by: str = ""  # what held its processes in case the supervisor was killed; "" in records made before
     notes: tuple[str, ...] = ()

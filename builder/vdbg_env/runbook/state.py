@@ -28,7 +28,8 @@ class Facts:
     is the release of the runtime the workload's Python brings, else of the toolkit; `lineinfo` serves `requires` alone.
     """
 
-    on: Literal["local", "docker", "replay", "plan"] = "local"
+    on: Literal["local", "docker", "slurm", "k8s", "replay", "plan"] = "local"
+    nodes: int = 1
     tools: frozenset[str] | None = None
     gpus: int | None = None
     driver: str | None = None

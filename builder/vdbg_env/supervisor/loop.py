@@ -179,6 +179,7 @@ class Supervisor:
             self._census.look(self._tree.new_members())
         if now >= self._next_look:
             self._next_look = now + 1.0
+            lock_file.beat(self._lock, now)
             self._helpers.end_overdue(now)
             space = os.statvfs(self._job.directory)
             free = space.f_bavail * space.f_frsize
@@ -334,6 +335,11 @@ def main() -> int:
     for descriptor in (*job.live, job.stdin):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
+    return supervise(job, lock)
+
+
+def supervise(job: Job, lock: int) -> int:
+    """Run a job in the current folder, whose lock is held, to its end; returns the exit status of a supervisor."""
     become_subreaper()
     supervisor = Supervisor(settled(job, os.environ), lock)
     try:

@@ -30,12 +30,12 @@ _ENDED = ("by", "code", "signal", "core", "message")
 _CHUNK = 1 << 20
 _LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
 OWN_FILES = {
-    *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json"),
+    *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json", "node.json"),
     *(result_file.NAME, f"{result_file.NAME}.tmp", lock_file.NAME, attempt_tree.NAME),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
 }
-# These two are not written in every step: where the supervisor had no use for the name, the workload may have had.
-_ALWAYS_OURS = OWN_FILES - {"kernel.log", "hang.txt"}
+# These are not written in every step: where the supervisor had no use for the name, the workload may have had.
+_ALWAYS_OURS = OWN_FILES - {"kernel.log", "hang.txt", "node.json"}
 
 
 class Stopped(Exception):
@@ -113,6 +113,8 @@ def _observation(invocation: Invocation, directory: Path, document: dict[str, An
             "host": host,
             "ended": {name: document[name] for name in _ENDED if document.get(name) is not None},
             "duration_s": document.get("duration_s", 0.0),
+            "started": document.get("started"),
+            "clock": document.get("clock"),
             "matched": document.get("matched", {}),
             "workers": document.get("workers", []),
             "output_bytes": sum(s["bytes"] for n, s in document.get("output", {}).items() if n != "kernel.log"),

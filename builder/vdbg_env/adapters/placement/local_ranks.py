@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.adapters.placement.ending_rule import EndingRule
@@ -12,6 +11,7 @@ from vdbg_env.adapters.placement.one_rank import HOST, OneRank, on_this_host
 from vdbg_env.application.ports import Layout, StartedAttempt, StartedStep, StepRunner
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.machine.ranks import ranked
 
 POLL_S = 0.05
 
@@ -54,11 +54,15 @@ class LocalRanks:
     def _started(self, invocation: Invocation, directory: Path, rank: int) -> StartedStep:
         folder = _folder(directory, rank)
         folder.mkdir(exist_ok=True)
-        return self._runner.start(_ranked(invocation, folder, rank), folder)
+        return self._runner.start(_of_rank(invocation, folder, rank, self._count(invocation)), folder)
 
     def _adopted(self, invocation: Invocation, directory: Path, rank: int) -> StartedStep | None:
         folder = _folder(directory, rank)
-        return self._runner.adopt(_ranked(invocation, folder, rank), folder) if folder.is_dir() else None
+        return (
+            self._runner.adopt(_of_rank(invocation, folder, rank, self._count(invocation)), folder)
+            if folder.is_dir()
+            else None
+        )
 
 
 class StartedRanks:
@@ -104,7 +108,7 @@ def _folder(directory: Path, rank: int) -> Path:
     return directory / f"{HOST}-{rank}"
 
 
-def _ranked(invocation: Invocation, folder: Path, rank: int) -> Invocation:
-    """Return what one rank runs; requests are sent to the first rank only."""
-    placed = on_this_host(invocation, folder, rank)
-    return placed if rank == 0 else replace(placed, driver=None)
+def _of_rank(invocation: Invocation, folder: Path, rank: int, ranks: int) -> Invocation:
+    """Return what one rank runs."""
+    both = ranked(invocation, ranks=ranks, nodes=1, master="127.0.0.1")
+    return on_this_host(both.others if rank else both.first, folder, rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from vdbg_env.application.ports.files import BinarySource, SourceText
@@ -23,6 +23,7 @@ class StepPlace:
     `sources` finds the text of source lines; `environment` is what a workload inherits, `data_dir` the folder of the
     shipped runbooks as the place sees it. `placement` starts the steps of a run, given the run's folder, the values
     that must not be kept and the pseudonyms if there are any; `close` ends helper programs that are still running.
+    `time_left_s` is when the place itself ends, in seconds from now; None where it has no limit.
     """
 
     programs: ProgramRunner
@@ -35,10 +36,15 @@ class StepPlace:
     close: Callable[[], None]
     container: StepContainer | None = None
     image: StepImage | None = None
+    on: Literal["local", "docker", "slurm"] = "local"
+    nodes: int = 1
+    time_left_s: float | None = None
 
     @property
     def in_words(self) -> Mapping[str, str]:
         """The place as a report's environment shows it; nothing for this machine."""
+        if self.on == "slurm":
+            return {"steps run in": f"a Slurm allocation of {self.nodes} nodes"}
         if self.image is None:
             return {}
         return {"steps run in": f"containers of {self.image.name}", "image": self.image.digest or self.image.image_id}
@@ -49,6 +55,13 @@ class StepPlaces(Protocol):
 
     def here(self, *, ranks: int | None = None) -> StepPlace:
         """Return this machine; an attempt has `ranks` of them, or as many as its step asks for where that is None."""
+        ...
+
+    def slurm(self, *, ranks: int | None, nodes: int | None, extra: tuple[str, ...]) -> StepPlace:
+        """Return the nodes of the Slurm allocation around this process; `extra` are arguments for srun.
+
+        Raises BadInput outside of one.
+        """
         ...
 
     def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:

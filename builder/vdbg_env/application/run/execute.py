@@ -244,6 +244,9 @@ class _Run:
         total = self._order.total_s
         if total is not None and self._log.elapsed_s() >= total:
             raise _CutShort(f"the {total:g} s allowed for the whole run are spent", out_of_time=True)
+        left = self._order.left_s
+        if left is not None and self._context.clock.monotonic() >= self._began_s + left:
+            raise _CutShort("the job's own time limit is near: the rest is for the record", out_of_time=True)
 
     def _step_context(self) -> StepContext:
         return StepContext(

@@ -38,7 +38,8 @@ def gather_facts(
     versions = {} if request.replay else _versions(programs, argv, here=here)
     wants_lines = runbook.requires.lineinfo and here and not request.replay
     facts = Facts(
-        on="replay" if request.replay else "local",
+        on="replay" if request.replay else place.on,
+        nodes=place.nodes,
         tools=frozenset(tool for tool in TOOLS if programs.which(tool)),
         gpus=gpus,
         driver=driver,

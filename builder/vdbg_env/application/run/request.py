@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from vdbg_env.record.run_directory import RunHead
 
-Launcher = Literal["local"]
+Launcher = Literal["local", "slurm"]
 ArgvFrom = Literal["command line", "vdbg.yaml", "nowhere"]
 
 
@@ -32,6 +32,8 @@ class PlacementRequest:
 
     on: Launcher = "local"
     ranks: int | None = None
+    nodes: int | None = None
+    arguments: tuple[str, ...] = ()  # for the launcher, unread
 
     def document(self) -> dict[str, Any]:
         """Return what `run.json` keeps of it."""

@@ -66,13 +66,17 @@ class Person(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOrder:
-    """A run to begin or to continue: `state` is the runbook's first state, `total_s` the limit on the whole run."""
+    """A run to begin or to continue: `state` is the runbook's first state, `total_s` the limit on the whole run.
+
+    `left_s` is how long this process may work on it.
+    """
 
     directory: RunDirectory
     head: RunHead
     state: RunState
     start_branch: Callable[[BranchTo], RunState]
     total_s: float | None = None
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS = {
     "on": click.option(
         "--on",
-        type=click.Choice(["local", "docker"]),
-        help="Where steps run: here (local), or in containers; docker, if an image is named.",
+        type=click.Choice(["local", "docker", "slurm"]),
+        help="Where steps run: here (local), in containers (docker, if an image is named), or in a Slurm allocation.",
     ),
     "image": OPTIONS["image"],
     "mounts": OPTIONS["mounts"],
@@ -36,7 +36,7 @@ FEW = ("on", "image", "mounts", "variables", "gpu", "dumps")
 class ContainerFlags(TypedDict):
     """What the flags give."""
 
-    on: Literal["local", "docker"] | None
+    on: Literal["local", "docker", "slurm"] | None
     mounts: tuple[str, ...]
     user: str | None
     memory: str | None
@@ -92,7 +92,7 @@ def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -
     Raises BadInput for a wrong value, and a usage error for a flag of containers where none are requested.
     """
     on = flags["on"] or ("docker" if flags["image"] else "local")
-    if on == "local":
+    if on != "docker":
         others = [option for option in _given(context) if option.name != "on"]
         if others:
             raise click.UsageError(f"{others[0].opts[-1]} is for steps in containers: add --on docker", context)

@@ -10,9 +10,10 @@ from typing import Unpack
 import click
 
 from vdbg_env.application import session
-from vdbg_env.application.run.request import PlacementRequest, RunbookRequest
+from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli import composition
 from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
+from vdbg_env.cli.options.placement import PlacementFlags, placement_options, placement_request
 from vdbg_env.cli.runbook.runbook_run import run
 from vdbg_env.common.console import note
 from vdbg_env.record.runs import find_run
@@ -69,8 +70,8 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 @click.option(
     "--pseudonyms", is_flag=True, help="Replace host names and addresses by pseudonyms, the same in all your runs."
 )
-@click.option("--ranks", type=click.IntRange(1, 1000), help="Start each step on so many ranks.")
 @click.option("--json", "as_document", is_flag=True, help="Print the report (or the plan) as JSON on stdout.")
+@placement_options
 @container_options()
 @click.pass_context
 def command(
@@ -88,7 +89,9 @@ def command(
     bisect: bool,
     plan_only: bool,
     pseudonyms: bool,
+    nodes: int | None,
     ranks: int | None,
+    slurm_arguments: tuple[str, ...],
     as_document: bool,
     **place: Unpack[ContainerFlags],
 ) -> int:
@@ -114,6 +117,7 @@ def command(
         raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
     if name is None and resume is None:
         raise click.UsageError("Missing argument 'NAME': vdbg-env runbooks list")
+    placement = PlacementFlags(nodes=nodes, ranks=ranks, slurm_arguments=slurm_arguments)
     request = RunbookRequest(
         runbook=name or find_run(resume or "", os.environ).read_head().runbook,
         files=files,
@@ -128,13 +132,13 @@ def command(
         bisect=bisect,
         json=as_document,
         container=container_request(context, **place),
-        placement=PlacementRequest(ranks=ranks) if ranks else None,
+        placement=placement_request(place["on"], placement),
         pseudonyms=pseudonyms,
     )
     if replay and request.container:
         raise click.UsageError("--replay runs nothing, so there is no --image to run it in")
-    if ranks and (replay or request.container):
-        raise click.UsageError("--ranks is for steps on this machine: leave out --replay, --image and --on")
+    if replay and request.placement:
+        raise click.UsageError("--replay has the ranks of its recording: leave out --on, --nodes and --ranks")
     if plan_only:
         return _show_plan(request)
     return run(request)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, assert_never
 
-from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
+from vdbg_env.evidence.system import ranks
+from vdbg_env.evidence.observation import Ended, Match, Observation
 from vdbg_env.runbook.expressions.cel import Names, Value
 from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts, StepRecord, StepResult
@@ -16,9 +17,13 @@ from vdbg_env.runbook.workload.recognise import Workload
 Moment = Literal["before", "attempt", "after"]
 """Before a step is started, after one of its attempts, and when its outcomes are judged."""
 
-_HOST: Names = dict.fromkeys(("on", "tools", "gpus", "driver", "cuda", "vllm", "torch", "interactive", "data_dir"))
+_HOST: Names = dict.fromkeys(
+    ("on", "nodes", "tools", "gpus", "driver", "cuda", "vllm", "torch", "interactive", "data_dir")
+)
 _WORKLOAD: Names = dict.fromkeys(("kind", "python", "vllm", "command", "ranks", "eager", "argv", "url"))
 _ENDED: Names = dict.fromkeys(("by", "code", "signal", "core", "clean"))
+_FIRST_ENDED: Names = {**_ENDED, "rank": None, "host": None}
+_RANKS: Names = dict.fromkeys(("count", "failed", "lost", "hosts"))
 _REQUESTS: Names = dict.fromkeys(("recorded", "ready", "sent", "answered", "refused", "failed"))
 _MATCH: Names = {**dict.fromkeys(("count", "text", "line", "attempts")), "groups": None}
 _ARTIFACT: Names = dict.fromkeys(("count", "size", "paths"))
@@ -35,7 +40,8 @@ def names(runbook: Runbook, step: Step, moment: Moment) -> Names:
     if moment == "before":
         return here
     if isinstance(step, Run):
-        here["ended"] = _ENDED
+        here["ended"] = _FIRST_ENDED
+        here["ranks"] = _RANKS
         here["matched"] = dict.fromkeys(_matchers(runbook, step), _MATCH)
         here["artifacts"] = dict.fromkeys(step.artifacts, _ARTIFACT)
         here["attempts"] = None
@@ -89,9 +95,18 @@ def values_before(runbook: Runbook, inputs: Inputs, facts: Facts, trail: Sequenc
 def values_of_attempts(step: Run, observations: Sequence[Observation]) -> dict[str, Data]:
     """Return what conditions see of the attempts so far; how it ended is that of the last attempt's first failure."""
     requests = _requests(observations)
-    ended = _ended(first_failure(observations), well=not requests["failed"])
+    last = ranks.last_attempt(observations)
+    found = ranks.summary(last)
+    first = found.first or (last[0] if last else None)
+    ended = _ended(first.ended if first else None, well=not requests["failed"])
     return {
-        "ended": ended,
+        "ended": {**ended, "rank": first.rank if first else None, "host": first.host if first else None},
+        "ranks": {
+            "count": found.count,
+            "failed": list(found.failed),
+            "lost": list(found.lost),
+            "hosts": list(found.hosts),
+        },
         "requests": requests,
         "matched": _matched(observations),
         "artifacts": {name: _artifacts(name, observations) for name in step.artifacts},
@@ -106,27 +121,16 @@ def values_of_results(runbook: Runbook, step: Step, result: StepResult) -> dict[
 
 
 def first_failure(observations: Sequence[Observation]) -> Ended | None:
-    """Return how the last attempt ended: over its ranks, the first failure in time that is not a sibling's victim.
-
-    A launcher's highest status is not the cause: ranks torn down by it end with SIGTERM or SIGKILL (srun gives 143
-    where rank 1 died of SIGSEGV), so those count only when no other rank failed.
-    """
-    if not observations:
-        return None
-    last = max(x.attempt for x in observations)
-    ranks = sorted((x for x in observations if x.attempt == last), key=lambda x: (x.duration_s, x.rank))
-    failed = [x.ended for x in ranks if not x.went_well]
-    causes = [ended for ended in failed if not _victim(ended)]
-    return (causes or failed or [ranks[0].ended])[0]
-
-
-def _victim(ended: Ended) -> bool:
-    return ended.by in {EndedBy.EXIT, EndedBy.SIGNAL} and (ended.signal in {9, 15} or ended.code in {137, 143})
+    """Return how the last attempt ended: with its first failure, else as its first rank did."""
+    last = ranks.last_attempt(observations)
+    first = ranks.first_failure(last) or (last[0] if last else None)
+    return first.ended if first else None
 
 
 def _host(facts: Facts) -> Data:
     return {
         "on": facts.on,
+        "nodes": facts.nodes,
         "tools": None if facts.tools is None else sorted(facts.tools),  # type: ignore[dict-item]
         "gpus": facts.gpus,
         "driver": facts.driver,
@@ -231,7 +235,7 @@ def _requests(observations: Sequence[Observation]) -> dict[str, Data]:
     return {**counts, "ready": any(x.ready for x in replays)}
 
 
-def _ended(ended: Ended | None, *, well: bool = True) -> Data:
+def _ended(ended: Ended | None, *, well: bool = True) -> dict[str, Data]:
     """Return how it ended; `clean` needs a `well` server too, none of whose requests failed."""
     if ended is None:
         return {"by": "", "code": None, "signal": None, "core": False, "clean": False}

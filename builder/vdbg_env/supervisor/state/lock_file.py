@@ -18,6 +18,8 @@ from vdbg_env.supervisor.processes.proc import Process, open_files, process
 from vdbg_env.supervisor.state.ownership import give_back
 
 NAME = "supervisor.json"
+BEAT_S = 10
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # NFSv3 without its lock daemon, Lustre without -o flock
 _MOST_SAID = 64 << 10  # bytes; a supervisor writes a few short lines
 _NO_FILE = {errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV}
 
@@ -25,7 +27,11 @@ _NO_FILE = {errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV}
 def take(directory: str) -> int:
     """Take the lock of a step's directory, write who holds it, and return the descriptor; waits for another holder."""
     lock = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
     give_back(directory)
     os.ftruncate(lock, 0)
     me = process(os.getpid())
@@ -41,6 +47,12 @@ def say(lock: int, state: dict[str, Any], *, durably: bool = False) -> None:
     write_whole(lock, json.dumps(state).encode() + b"\n")
     if durably:
         os.fsync(lock)
+
+
+def beat(lock: int, now: float) -> None:
+    """Touch the file now and then: where no lock is seen, on another node, its age says whether its holder lives."""
+    if int(now) % BEAT_S == 0:
+        os.utime(lock)
 
 
 def is_held(directory: str) -> bool:

@@ -1,0 +1,69 @@
+"""The orders of an attempt: one JSON document for all its ranks, sent on standard input and never kept on a disk."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vdbg_env.supervisor.job import Job, from_json, to_json
+
+_RANK = re.compile(r"\$\{\{ rank\.(dir|number|host) \}\}")
+NODE = "node.json"  # in a rank's folder: what it found on its node
+ENDED = "ended"  # the folder of an attempt with one file for each rank that has ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What every rank of an attempt gets: `first` is the job of rank 0, `others` that of each other one.
+
+    `directory` is the attempt's folder on a file system that all nodes share. `rank_from` and `host_from` name the
+    variables in which the launcher puts a rank's number and the name of its node.
+    """
+
+    directory: str
+    step: str
+    attempt: int
+    first: Job
+    others: Job
+    rank_from: str
+    host_from: str = ""
+    artifacts: tuple[Mapping[str, Any], ...] = field(default=())
+
+    def to_json(self) -> bytes:
+        """Return the orders as one line."""
+        document = {
+            **{name: getattr(self, name) for name in ("directory", "step", "attempt", "rank_from", "host_from")},
+            "artifacts": [dict(rule) for rule in self.artifacts],
+            "first": to_json(self.first).decode(),
+            "others": to_json(self.others).decode(),
+        }
+        return json.dumps(document).encode() + b"\n"
+
+
+def read_orders(line: bytes) -> Orders | None:
+    """Return the orders; None when they did not arrive whole, because the engine died while it sent them."""
+    if not line.endswith(b"\n"):
+        return None
+    document = json.loads(line)
+    first, others = (from_json(document.pop(name).encode()) for name in ("first", "others"))
+    assert first and others
+    return Orders(**{**document, "artifacts": tuple(document["artifacts"])}, first=first, others=others)
+
+
+def job_of_rank(orders: Orders, *, rank: int, host: str, directory: str) -> Job:
+    """Return the job of one rank: `${{ rank.* }}` has its values, and the mark its folder's name."""
+    known = {"dir": directory, "number": str(rank), "host": host}
+    job = orders.others if rank else orders.first
+
+    def filled(text: str) -> str:
+        return _RANK.sub(lambda found: known[found[1]], text)
+
+    return job._replace(
+        directory=".",
+        argv=tuple(map(filled, job.argv)),
+        env={name: filled(value) for name, value in job.env.items()},
+        overlay={name: value and filled(value) for name, value in job.overlay.items()},
+    )

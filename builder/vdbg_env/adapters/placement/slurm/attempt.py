@@ -1,0 +1,206 @@
+"""An attempt whose ranks are the tasks of a Slurm step, followed by the files that the ranks write."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from vdbg_env.adapters.placement.ending_rule import EndingRule
+from vdbg_env.adapters.placement.rank.observe import observe
+from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
+from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.evidence.observation import Ended, EndedBy, Observation
+from vdbg_env.record.codec import from_document
+from vdbg_env.supervisor.state import lock_file, result_file
+
+POLL_S = 0.1
+ASK_S = 2.0  # how often the controller is asked whether a step still runs that another program started
+SILENT_S = 3.0 * lock_file.BEAT_S  # a supervisor that did not touch its file for so long is dead
+AFTER_STEP_S = 5.0  # for a file system to show what a rank wrote last
+AFTER_CANCEL_S = 60.0  # a rank of a lost node cannot be asked to end, and is not waited for any longer
+_SAID_LINES = 5
+
+
+class SlurmAttempt:
+    """A StartedAttempt; `process` is the srun that this program started, None where another one did."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        orders: Orders,
+        ranks: int,
+        rule: EndingRule,
+        slurm: SlurmCommands,
+        job: str,
+        name: str,
+        process: subprocess.Popen[bytes] | None,
+    ) -> None:
+        self._directory = directory
+        self._orders = orders
+        self._ranks = ranks
+        self._rule = rule
+        self._slurm = slurm
+        self._job = job
+        self._name = name
+        self._process = process
+        self._seen: dict[int, Observation] = {}
+        self._asked_at: float | None = None
+        self._cancelled = False
+        self._over_at: float | None = None
+        self._next_question = 0.0
+        self._pending_ends = 0
+
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
+        """Wait until every rank has written its end, or is known to be lost.
+
+        Raises HostNotAble, with what srun said, when it started no rank.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._complete():
+            if self._rule.due({rank: seen.went_well for rank, seen in self._seen.items()}, self._ranks):
+                self._pending_ends = max(1, self._pending_ends)
+            self._end_step()
+            left = POLL_S if until is None else min(POLL_S, until - time.monotonic())
+            if left <= 0:
+                return None
+            time.sleep(left)
+        return tuple(self._meant(self._seen[rank]) for rank in range(self._ranks))
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Have every rank ended: a second SIGTERM kills at once."""
+        self._cancelled = True
+        self._pending_ends = 2 if firmly else max(1, self._pending_ends)
+        self._end_step()
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _end_step(self) -> None:
+        """Send what was asked for to the step; one that is still queued is asked again at the next look."""
+        if not self._pending_ends:
+            return
+        with suppress(HostNotAble):  # the controller is away: asked again at the next look
+            step = self._slurm.step(self._job, self._name)
+            if step is None and self._launcher_runs():
+                return
+            for _ in range(self._pending_ends if step else 0):
+                self._slurm.terminate(step or "")
+            self._pending_ends = 0
+            self._asked_at = self._asked_at or time.monotonic()
+
+    def _meant(self, seen: Observation) -> Observation:
+        """Return what a rank's end means: scancel reaches the workload too, which may be faster than its supervisor."""
+        ended = seen.ended
+        ours = self._asked_at is not None and ended.by in {EndedBy.EXIT, EndedBy.SIGNAL}
+        if ours and (ended.signal == signal.SIGTERM or ended.code == 128 + signal.SIGTERM):
+            seen = replace(seen, ended=replace(ended, by=EndedBy.CANCEL))
+        return seen if self._cancelled else self._rule.meant(seen)
+
+    # -- what the ranks wrote -----------------------------------------------------------------------------------------
+
+    def _complete(self) -> bool:
+        self._read_ends()
+        if len(self._seen) == self._ranks:
+            self._reap()
+            return True
+        if self._launcher_runs():
+            self._over_at = None
+            return False
+        now = time.monotonic()
+        self._over_at = self._over_at or now
+        if now < self._over_at + AFTER_STEP_S:
+            return False
+        for rank in range(self._ranks):
+            if rank not in self._seen and (found := self._without_end(rank, now)) is not None:
+                self._seen[rank] = found
+        return len(self._seen) == self._ranks
+
+    def _read_ends(self) -> None:
+        for path in (self._directory / ENDED).iterdir():
+            if path.name.isdigit() and int(path.name) not in self._seen:
+                self._seen[int(path.name)] = from_document(Observation, json.loads(path.read_bytes()))
+
+    def _without_end(self, rank: int, now: float) -> Observation | None:
+        """Return what is known of a rank whose step is over; None while it lives on, on a node that Slurm lost."""
+        folders = sorted(self._directory.glob(f"*-{rank}"))
+        if not folders:
+            if not self._seen and not any(self._directory.glob("*-*")):
+                raise self._never_started()
+            why = "no record of it was found: its node was lost before it started, or does not share the run's folder"
+            return self._lost(rank, "", why)
+        folder = folders[-1]
+        if (folder / result_file.NAME).exists():
+            literals = tuple(os.fsencode(text) for text in self._orders.others.literals)
+            document = observe(self._orders.step, self._orders.attempt, self._orders.artifacts, folder, literals, (), 0)
+            return from_document(Observation, document)
+        given_up = self._asked_at is not None and now > self._asked_at + AFTER_CANCEL_S
+        if self._silent_for(folder) < SILENT_S and not given_up:
+            return None
+        return self._lost(rank, folder.name.rpartition("-")[0], "its node was lost: Slurm ended the step without it")
+
+    def _lost(self, rank: int, host: str, why: str) -> Observation:
+        where = self._directory / f"{host}-{rank}"
+        return Observation(
+            step=self._orders.step,
+            attempt=self._orders.attempt,
+            rank=rank,
+            host=host or "unknown",
+            ended=Ended(by=EndedBy.NODE_LOST, message=why),
+            duration_s=0.0,
+            directory=str(where.relative_to(self._directory.parents[2])) if host else "",
+        )
+
+    def _silent_for(self, folder: Path) -> float:
+        """Return the seconds since a supervisor last touched its file, both by the file server's clock."""
+        now = self._directory / ".now"
+        now.touch()
+        try:
+            return now.stat().st_mtime - (folder / lock_file.NAME).stat().st_mtime
+        except FileNotFoundError:
+            return float("inf")
+        finally:
+            now.unlink()
+
+    # -- the launcher -------------------------------------------------------------------------------------------------
+
+    def _launcher_runs(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        now = time.monotonic()
+        if now < self._next_question:
+            return self._over_at is None
+        self._next_question = now + ASK_S
+        try:
+            return self._slurm.step(self._job, self._name) is not None
+        except HostNotAble:
+            return True  # the controller is away; it comes back with its state
+
+    def _reap(self) -> None:
+        """Take srun's status, which says only whether the supervisors ran; every rank has ended."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(AFTER_STEP_S)
+
+    def _never_started(self) -> HostNotAble:
+        said = [line for line in _tail(self._directory / "srun.txt") if line.strip()]
+        status = self._process.returncode if self._process is not None else None
+        return HostNotAble(
+            "srun started no rank" + (f" and ended with status {status}" if status is not None else ""),
+            cause="it refused an argument, or the nodes do not share the run's folder",
+            details=tuple(said[-_SAID_LINES:]),
+            next_step="--run-dir on a file system that all nodes share; --slurm-arg passes arguments to srun",
+        )
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []

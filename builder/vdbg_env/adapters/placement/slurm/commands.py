@@ -1,0 +1,76 @@
+"""Ask Slurm, and end a step: each answer is read from the text that every release of its programs prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.common.errors import BadInput, HostNotAble
+
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """The job that this process runs in: its nodes in the order in which Slurm numbers them, and its tasks."""
+
+    job: str
+    hosts: tuple[str, ...]
+    tasks: int | None = None
+
+
+class SlurmCommands:
+    """The programs of Slurm that a run needs besides srun."""
+
+    def __init__(self, programs: ProgramRunner) -> None:
+        self._programs = programs
+
+    def allocation(self, environment: Mapping[str, str]) -> Allocation:
+        """Return the allocation around this process; raises BadInput outside of one."""
+        job, nodes = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
+        if not job or not nodes:
+            raise BadInput(
+                "--on slurm starts ranks inside an allocation, and this is not one",
+                cause="SLURM_JOB_ID is not set here",
+                next_step="salloc --nodes 2 first, or add --submit to queue the whole run as a batch job",
+            )
+        hosts = tuple(self._said("scontrol", "show", "hostnames", nodes).split())
+        tasks = environment.get("SLURM_NTASKS")
+        return Allocation(job=job, hosts=hosts, tasks=int(tasks) if tasks else None)
+
+    def kill_wait_s(self) -> float | None:
+        """Return how long Slurm waits between SIGTERM and SIGKILL when it ends a job; None where it does not say."""
+        found = re.search(r"^KillWait\s*=\s*(\d+)", self._said("scontrol", "show", "config"), re.MULTILINE)
+        return float(found[1]) if found else None
+
+    def time_left_s(self, job: str) -> float | None:
+        """Return the seconds until a job's time limit; None where it has no limit."""
+        said = self._said("squeue", "--noheader", "--jobs", job, "--format", "%L").strip()
+        found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", said)
+        if not found:
+            return None
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+    def step(self, job: str, name: str) -> str | None:
+        """Return JOB.STEP of the running step of this name; None where there is none."""
+        said = self._said("squeue", "--noheader", "--steps", "--jobs", job, "--format", "%i %j")
+        pairs = (line.split(maxsplit=1) for line in said.splitlines())
+        return next((pair[0] for pair in pairs if len(pair) == 2 and pair[1].strip() == name), None)
+
+    def terminate(self, step: str) -> None:
+        """Send SIGTERM to every task of a step: their supervisors then end their trees and write their ends."""
+        self._programs.run(["scancel", "--signal=TERM", step], timeout_s=_ANSWER_S)
+
+    def _said(self, *argv: str) -> str:
+        done = self._programs.run(argv, timeout_s=_ANSWER_S)
+        if done.code:
+            raise HostNotAble(
+                f"{' '.join(argv[:3])} failed with status {done.code}",
+                cause="the controller does not respond, or the job is over",
+                details=tuple(done.stderr.strip().splitlines()[-3:]),
+                next_step="continue with --resume once `sinfo` responds",
+            )
+        return done.stdout

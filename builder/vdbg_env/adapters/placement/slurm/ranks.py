@@ -1,0 +1,163 @@
+"""Ranks as the tasks of one Slurm step, inside an allocation.
+
+`srun` is told to let the others run when one rank fails, and it is never signalled: it would have every task killed at
+once, before a rank could write its end. It has a session and files of its own, so that it outlives this program, and
+its exit status is not used: each rank writes its own record, on its own node, into the folder of the attempt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from vdbg_env.adapters.execution.job_builder import PACKAGES, StepSettings, job_for
+from vdbg_env.adapters.placement.ending_rule import EndingRule
+from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
+from vdbg_env.adapters.placement.slurm.attempt import SlurmAttempt
+from vdbg_env.adapters.placement.slurm.commands import Allocation, SlurmCommands
+from vdbg_env.application.ports import Layout
+from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.machine.ranks import ranked
+from vdbg_env.supervisor.writing import write_whole
+
+RANK = PACKAGES / "vdbg_env" / "adapters" / "placement" / "rank" / "__main__.py"
+SRUN_SAID = "srun.txt"  # in the attempt's folder: what srun itself said
+_MARGIN_S = 2.0  # between our SIGKILL and Slurm's
+# The site's own defaults may end all ranks with the first one that fails, wait a moment for the others and then kill
+# them, or export nothing from a job that was submitted without its environment.
+_ALWAYS = (
+    "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--overlap", "--input=all", "--output=none", "--export=ALL",
+)  # fmt: skip
+
+
+class SlurmRanks:
+    """A StepPlacement inside an allocation; `ranks` and `nodes` are None where a step or the allocation says it."""
+
+    def __init__(
+        self,
+        slurm: SlurmCommands,
+        allocation: Allocation,
+        settings: StepSettings,
+        *,
+        environment: Mapping[str, str],
+        ranks: int | None,
+        nodes: int | None,
+        extra: tuple[str, ...] = (),
+    ) -> None:
+        self._slurm = slurm
+        self._allocation = allocation
+        self._settings = settings
+        self._environment = environment
+        self._ranks = ranks
+        self._nodes = nodes
+        self._extra = extra
+        self._kill_wait: float | None = None
+
+    def layout(self, invocation: Invocation) -> Layout:
+        """Return the ranks: as the command line says, else the step, else one on each task of the allocation."""
+        return Layout(ranks=self._shape(invocation)[1])
+
+    def start(self, invocation: Invocation, directory: Path) -> SlurmAttempt:
+        """Start every rank by one srun and send them their orders; see `StepPlacement.start`."""
+        where = directory.resolve()
+        (where / ENDED).mkdir(exist_ok=True)
+        orders = self._orders(invocation, where)
+        nodes, ranks = self._shape(invocation)
+        argv = (
+            "srun", f"--job-name={self._name(where)}", f"--nodes={nodes}", f"--ntasks={ranks}", *_ALWAYS,
+            f"--error={where / SRUN_SAID}", *self._extra, sys.executable, "-I", str(RANK),
+        )  # fmt: skip
+        process = self._launched(argv, where)
+        assert process.stdin
+        # srun may refuse to start: its own words are in its file then, and `wait` reports them.
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            write_whole(pipe.fileno(), orders.to_json())
+        return self._attempt(invocation, where, orders, process)
+
+    def adopt(self, invocation: Invocation, directory: Path) -> SlurmAttempt | None:
+        """Take over the ranks of an engine that is gone; see `StepPlacement.adopt`."""
+        where = directory.resolve()
+        if not (where / ENDED).is_dir():
+            return None
+        begun = any(path.is_dir() and path.name != ENDED for path in where.iterdir())
+        if not begun and self._slurm.step(self._allocation.job, self._name(where)) is None:
+            return None
+        return self._attempt(invocation, where, self._orders(invocation, where), None)
+
+    def _launched(self, argv: tuple[str, ...], where: Path) -> subprocess.Popen[bytes]:
+        try:
+            with (where / SRUN_SAID).open("ab") as said:
+                return subprocess.Popen(
+                    argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    env=dict(self._environment),
+                    cwd=where,
+                    start_new_session=True,
+                    bufsize=0,
+                )
+        except OSError as error:
+            raise HostNotAble(
+                f"srun cannot be started: {error.strerror}", next_step="install slurm-client, or run without --on slurm"
+            ) from error
+
+    def _attempt(
+        self, invocation: Invocation, where: Path, orders: Orders, process: subprocess.Popen[bytes] | None
+    ) -> SlurmAttempt:
+        return SlurmAttempt(
+            directory=where,
+            orders=orders,
+            ranks=self._shape(invocation)[1],
+            rule=EndingRule(invocation, where),
+            slurm=self._slurm,
+            job=self._allocation.job,
+            name=self._name(where),
+            process=process,
+        )
+
+    def _orders(self, invocation: Invocation, where: Path) -> Orders:
+        nodes, ranks = self._shape(invocation)
+        if self._kill_wait is None:
+            self._kill_wait = self._slurm.kill_wait_s() or float("inf")
+        grace = max(1.0, min(invocation.kill.grace_s, self._kill_wait - _MARGIN_S))
+        cut = replace(invocation, kill=invocation.kill.model_copy(update={"grace_s": grace}))
+        both = ranked(cut, ranks=ranks, nodes=nodes, master=self._allocation.hosts[0])
+        rank = where / "${{ rank.host }}-${{ rank.number }}"  # its folder, and the end of its mark
+        return Orders(
+            directory=str(where),
+            step=invocation.step,
+            attempt=invocation.attempt,
+            first=job_for(both.first, rank, self._settings),
+            others=job_for(both.others, rank, self._settings),
+            rank_from="SLURM_PROCID",
+            host_from="SLURMD_NODENAME",
+            artifacts=tuple(rule.model_dump() for rule in invocation.artifacts),
+        )
+
+    def _shape(self, invocation: Invocation) -> tuple[int, int]:
+        """Return nodes and ranks; raises BadInput for more nodes than there are."""
+        asked = invocation.placement
+        hosts = len(self._allocation.hosts)
+        nodes = self._nodes or asked.nodes or (min(hosts, self._ranks) if self._ranks else hosts)
+        ranks = self._ranks or (nodes * asked.per_node if asked.per_node else max(nodes, self._tasks(asked.nodes)))
+        if nodes > hosts:
+            raise BadInput(
+                f"{nodes} nodes are asked for, and the allocation has {hosts}",
+                next_step=f"--nodes {hosts}, or salloc --nodes {nodes}",
+            )
+        return nodes, ranks
+
+    def _tasks(self, nodes: int | None) -> int:
+        return (self._allocation.tasks or 1) if nodes is None and self._nodes is None else 1
+
+    def _name(self, where: Path) -> str:
+        """Return a name of the attempt's step that no other step of the job has."""
+        return f"vdbg-{hashlib.sha256(os.fsencode(where)).hexdigest()[:16]}"

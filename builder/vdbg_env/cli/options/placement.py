@@ -1,0 +1,49 @@
+"""The flags that say on how many ranks and nodes a runbook's steps run, and what the launcher gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict, TypeVar
+
+import click
+
+from vdbg_env.application.run.request import PlacementRequest
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--nodes", type=click.IntRange(1, 10000), help="With --on slurm: so many nodes of the allocation."),
+    click.option("--ranks", type=click.IntRange(1, 10000), help="Start each step on so many ranks."),
+    click.option(
+        "--slurm-arg", "slurm_arguments", multiple=True, metavar="ARG", help="For srun, unread; repeatable."
+    ),
+)  # fmt: skip
+
+
+class PlacementFlags(TypedDict):
+    """What the flags give."""
+
+    nodes: int | None
+    ranks: int | None
+    slurm_arguments: tuple[str, ...]
+
+
+def placement_options(function: Function) -> Function:
+    """Give a command the flags that say how its ranks are started."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def placement_request(on: str | None, flags: PlacementFlags) -> PlacementRequest | None:
+    """Turn the flags into a request; None where a step has one rank here. Raises a usage error for flags of Slurm."""
+    if on == "slurm":
+        return PlacementRequest(
+            on="slurm", ranks=flags["ranks"], nodes=flags["nodes"], arguments=flags["slurm_arguments"]
+        )
+    for name, value in (("--nodes", flags["nodes"]), ("--slurm-arg", flags["slurm_arguments"])):
+        if value:
+            raise click.UsageError(f"{name} is for ranks of a cluster: add --on slurm")
+    if on == "docker" and flags["ranks"]:
+        raise click.UsageError("a step has one container: leave out --ranks, or --on docker")
+    return PlacementRequest(ranks=flags["ranks"]) if flags["ranks"] else None

@@ -1,0 +1,68 @@
+"""What a command needs on several ranks: vLLM's own words, and the lines that tell cause from victim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from vdbg_env.common.errors import BadInput
+from vdbg_env.evidence.system import ranks
+from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import Matcher
+from vdbg_env.runbook.workload.recognise import recognise
+
+NUMBER = "${{ rank.number }}"
+MATCHERS = (
+    Matcher(name=ranks.CAUSE, pattern=ranks.CAUSE_PATTERN),
+    Matcher(name=ranks.VICTIM, pattern=ranks.VICTIM_PATTERN),
+)
+# A command that has one of these spreads itself: its words are left as they are.
+_SPREAD = ("--nnodes", "--node-rank", "--headless", "--data-parallel-start-rank", "--data-parallel-rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedInvocation:
+    """What the first rank runs, and what each of the others does; `${{ rank.* }}` is still in both."""
+
+    first: Invocation
+    others: Invocation
+
+
+def ranked(invocation: Invocation, *, ranks: int, nodes: int, master: str) -> RankedInvocation:
+    """Return an invocation for several ranks: requests are sent at the first, vLLM gets its words for `nodes`.
+
+    `master` is where the first rank runs. Raises BadInput for words that contradict the placement.
+    """
+    marked = replace(invocation, matchers=(*invocation.matchers, *MATCHERS))
+    first, others = marked, replace(marked, driver=None)
+    words = _words(invocation.argv)
+    if recognise(invocation.base_argv).kind != "vllm" or not recognise(invocation.base_argv).serves:
+        return RankedInvocation(first=first, others=others)
+    given = _value(words, "--nnodes")
+    if given is not None and given != str(ranks):
+        raise BadInput(
+            f"the command has --nnodes {given}, and the placement {ranks} ranks on {nodes} nodes",
+            cause="vLLM runs one rank of its --nnodes on each task",
+            next_step=f"leave out --nnodes, or start {given} ranks",
+        )
+    if any(name in words for name in _SPREAD):
+        return RankedInvocation(first=first, others=others)
+    spread = ("--nnodes", str(ranks), "--node-rank", NUMBER, "--master-addr", master)
+    return RankedInvocation(
+        first=replace(first, argv=(*first.argv, *spread)),
+        others=replace(others, argv=(*others.argv, *spread, "--headless")),
+    )
+
+
+def _words(argv: Sequence[str]) -> dict[str, str | None]:
+    """Return the flags of a command line with what follows each of them."""
+    found: dict[str, str | None] = {}
+    for index, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            found[name.replace("_", "-")] = value if equals else next(iter(argv[index + 1 : index + 2]), None)
+    return found
+
+
+def _value(words: dict[str, str | None], flag: str) -> str | None:
+    return words.get(flag)
