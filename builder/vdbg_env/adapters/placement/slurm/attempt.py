@@ -113,6 +113,8 @@ class SlurmAttempt:
         if self._launcher_runs():
             self._over_at = None
             return False
+        if self._process and self._process.returncode and not self._seen and not any(self._directory.glob("*-*")):
+            raise self._never_started()
         now = time.monotonic()
         self._over_at = self._over_at or now
         if now < self._over_at + AFTER_STEP_S:
