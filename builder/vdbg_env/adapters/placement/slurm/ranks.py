@@ -23,9 +23,9 @@ from vdbg_env.adapters.placement.slurm.attempt import SlurmAttempt
 from vdbg_env.adapters.placement.slurm.commands import Allocation, SlurmCommands
 from vdbg_env.application.ports import Layout
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.writing import write_whole
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine.ranks import ranked
-from vdbg_env.supervisor.writing import write_whole
 
 RANK = PACKAGES / "vdbg_env" / "adapters" / "placement" / "rank" / "__main__.py"
 SRUN_SAID = "srun.txt"  # in the attempt's folder: what srun itself said
