@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, assert_never
 
-from vdbg_env.evidence.system import ranks
 from vdbg_env.evidence.observation import Ended, Match, Observation
+from vdbg_env.evidence.system import ranks
 from vdbg_env.runbook.expressions.cel import Names, Value
 from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts, StepRecord, StepResult
