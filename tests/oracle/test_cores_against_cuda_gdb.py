@@ -7,6 +7,7 @@ an SM's own row, and it prints one level of an inline chain.
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.builders.core_builder import (
 )
 from tests.support.toolchain import cuda_gdb
 from vdbg_env.cuda.gpu_core import Fault, find_faults, group_warps, read_core
+from vdbg_env.cuda.gpu_core.decoded import decode_core
 
 
 def asked(data: bytes, folder: Path, *commands: str) -> str:
@@ -118,3 +120,24 @@ def test_exited_warps_are_found_here_alone(tmp_path: Path) -> None:
     data = exited_warps_core(branch="r575")
     assert "No exception was found on any device" in asked(data, tmp_path)
     assert the_fault(data).exception.name == "Warp Illegal Address"
+
+
+@pytest.mark.slow
+def test_parameters_cluster_and_caller_are_those_of_cuda_gdb(tmp_path: Path) -> None:
+    launch = LaunchSpec(cluster=(2, 1, 1), parameters=struct.pack("<Qif", 0x7F5000000000, 1 << 20, 1.5))
+    warp = WarpSpec(error_offset=0x140, exception=14, calls=(0x100,))
+    block = BlockSpec(block=(3, 0, 0), warps=[warp])
+    data = build_core(
+        CoreSpec(devices=[DeviceSpec(modules=[sample_module()], launches=[launch], blocks=[block])], branch="r565")
+    )
+    read = decode_core(data, parameters=True)
+    (found,) = read.launches
+    assert found.parameters
+    pointer, count, factor = (one.value for one in found.parameters.parameters)
+    asks = ("long long*)0x210", "int*)0x218", "float*)0x21c")
+    told = asked(data, tmp_path, *(f"print *(@parameter {ask}" for ask in asks), "print clusterIdx", "bt")
+    assert f"$1 = {int(pointer or '', 16)}\n$2 = {count}\n$3 = {factor}\n" in told
+    (fault,) = read.faults
+    assert fault.first and fault.first.at.cluster
+    assert "$4 = {{x = {}, y = {}, z = {}}}".format(*fault.first.at.cluster) in told
+    assert f"#1  {fault.calls[0].return_pc:#018x} in kern<float>" in told
