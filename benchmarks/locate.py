@@ -1,5 +1,8 @@
 """Finds one PC's inline chain in a cubin of over 10 MB, against `nvdisasm -gi` of the whole: the usual way today.
 
+    python -m benchmarks.locate                        the cubin
+    python -m benchmarks.locate LIBRARY NAME           a function of that name, somewhere in a library
+
 Needs nvcc and nvdisasm. The cubin is compiled once (two minutes) and kept under .cache/bench.
 """
 
@@ -66,8 +69,30 @@ def one_place(data: bytes) -> tuple[float, int]:
     return time.perf_counter() - start, len(chain)
 
 
+_TIMES = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime)
+"""
+
+
+def by_name(library: str, name: str) -> None:
+    """Print the processor seconds of `locate` by name, five times, and of a name that no function has."""
+    for asked in (name, "no_function_has_this_name"):
+        argv = [sys.executable, "-m", "vdbg_env", "locate", "0x10", "--kernel", asked, library]
+        ran = [subprocess.run([sys.executable, "-c", _TIMES, *argv], capture_output=True, text=True) for _ in range(5)]
+        seconds = sorted(float(one.stdout) for one in ran)
+        print(
+            f"{Path(library).name}, {asked}: {seconds[0]:.2f} s of processor time at the least, {seconds[2]:.2f} median"
+        )
+
+
 def main() -> None:
     """Print the figures."""
+    if len(sys.argv) == 3:
+        by_name(sys.argv[1], sys.argv[2])
+        return
     path = large_cubin()
     data = path.read_bytes()
     code = CodeMap(data)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from vdbg_env import cuda
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, SourceText
 from vdbg_env.common.errors import BadInput, UnreadableBinary, nearest
+from vdbg_env.cuda.binary.cubin import CubinNames, read_names
+from vdbg_env.cuda.binary.decompression import Compression
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
-from vdbg_env.cuda.binary.fatbin import EntryKind
+from vdbg_env.cuda.binary.fatbin import Entry, EntryKind
 from vdbg_env.cuda.lines.code_map import CodeMap, Function, Location
 from vdbg_env.cuda.lines.line_table import Place
-from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, matching
+from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, mangled_stem, matching, may_mean
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 
 _MOST_NAMES = 50_000
+_MOST_ALIKE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,10 @@ def locate(
     for file in request.files:
         for cubin in _cubins(file, binaries, cores, search.notes):
             search.look_into(cubin)
+    if search.lacks_names:  # only to say which there are: a second look is cheaper than to keep them on the first
+        for file in request.files:
+            for cubin in _cubins(file, binaries, cores, []):
+                search.remember(cubin)
     found = search.answer()
     sources = find_lines((place.location.chain for place in found), source_text)
     return LocateReport(query=request.query, candidates=found, sources=sources, notes=tuple(search.notes))
@@ -92,12 +100,13 @@ def locate(
 
 @dataclass(frozen=True, kw_only=True)
 class _Cubin:
-    """A cubin in a file, or the relocated image of one in a core."""
+    """A cubin in a file, or the relocated image of one in a core; `names` reads its names alone where that is cheap."""
 
     file: str
     name: str
     target: str
-    data: Buffer
+    data: Callable[[], Buffer]
+    names: Callable[[], CubinNames | None] = lambda: None
 
 
 class _Search:
@@ -109,7 +118,9 @@ class _Search:
         self._arch = request.arch
         self._needle = identifier_in(request.query.name).encode() if request.query.name else b""
         self._found: list[Located] = []
-        self._names: dict[str, None] = {}
+        self._names: dict[str, list[str]] = {}  # by their stems: some of those that differ in template arguments alone
+        self._meant: dict[str, bool] = {}
+        self._skipped = False
         self._outside: list[Function] = []
         self._seen_code = False
         self.notes: list[str] = []
@@ -119,14 +130,19 @@ class _Search:
         if self._arch and cubin.target and cubin.target != self._arch:
             return
         self._seen_code = True
-        code = CodeMap(cubin.data, self._lines)
+        names = cubin.names() if self._needle else None
+        if names and not any(map(self._is_meant, names.holding(self._needle))):
+            self._skipped = True
+            return
+        data = cubin.data()
+        code = CodeMap(data, self._lines)
         if self._query.name is None:
             place = code.place(self._query.value)
             if place:
                 self._add(cubin, code, place)
             return
-        if not re.search(re.escape(self._needle), cubin.data):
-            self._remember(code)
+        if not re.search(re.escape(self._needle), data):
+            self._remember(function.name for function in code.functions)
             return
         functions = matching(code.functions, self._query.name)
         for function in functions:
@@ -136,7 +152,23 @@ class _Search:
             else:
                 self._outside.append(function)
         if not functions:
-            self._remember(code)
+            self._remember(function.name for function in code.functions)
+
+    def _is_meant(self, name: str) -> bool:
+        meant = self._meant.get(name)
+        if meant is None:
+            meant = self._meant[name] = may_mean(name, self._query.name or "")
+        return meant
+
+    @property
+    def lacks_names(self) -> bool:
+        """Whether nothing was found, and cubins were passed over whose names an answer should suggest."""
+        return self._skipped and not self._found and not self._outside
+
+    def remember(self, cubin: _Cubin) -> None:
+        """Keep the names of a cubin to suggest."""
+        names = cubin.names() if not self._arch or cubin.target in ("", self._arch) else None
+        self._remember(names.functions() if names else ())
 
     def answer(self) -> tuple[Located, ...]:
         """Return the places found, each once; raises BadInput with the reason when there is none."""
@@ -170,10 +202,13 @@ class _Search:
         return fitting or self._found
 
     def _unknown_name(self, name: str) -> BadInput:
-        shorts = {short_name(demangle(known)): known for known in self._names}
-        bare = {short.partition("<")[0]: short for short in shorts}
-        near = nearest(short_name(name), shorts) or nearest(short_name(name).partition("<")[0], bare)
-        close = near or nearest(name, self._names)
+        # One name of each stem is demangled, and the others of the nearest: a library has a hundred thousand names.
+        shorts = {short_name(demangle(alike[0])): alike for alike in self._names.values()}
+        bare = {short.partition("<")[0]: alike for short, alike in shorts.items()}
+        closest = nearest(short_name(name).partition("<")[0], bare)
+        instances = [short_name(demangle(one)) for one in bare[closest]] if closest else []
+        close = (nearest(short_name(name), instances) if "<" in name else None) or closest
+        close = close or nearest(name, [alike[0] for alike in self._names.values()])
         some = tuple(sorted(shorts))[:10]
         return BadInput(
             f"no function is called {name!r}" + (f"; did you mean {close!r}?" if close else ""),
@@ -194,9 +229,12 @@ class _Search:
             )
             self.notes += [n for n in (note, *(self._lines.notes if self._lines else ())) if n not in self.notes]
 
-    def _remember(self, code: CodeMap) -> None:
+    def _remember(self, names: Iterable[str]) -> None:
         if len(self._names) < _MOST_NAMES:
-            self._names |= dict.fromkeys(function.name for function in code.functions)
+            for name in names:
+                alike = self._names.setdefault(mangled_stem(name), [])
+                if len(alike) < _MOST_ALIKE and name not in alike:
+                    alike.append(name)
 
 
 def _cubins(file: str, binaries: BinarySource, cores: CoreFiles, notes: list[str]) -> Iterator[_Cubin]:
@@ -237,8 +275,13 @@ def _of_binary(binary: BinaryFile) -> Iterator[_Cubin]:
         return
     for code in find_device_code(binary.data):
         if code.entry.kind == EntryKind.ELF:
-            name = code.entry.identifier or code.member
-            yield _Cubin(file=binary.name, name=name, target=code.entry.target, data=code.entry.payload())
+            entry, name = code.entry, code.entry.identifier or code.member
+            names = partial(_names_of, entry) if entry.compression is Compression.ZSTD else lambda: None
+            yield _Cubin(file=binary.name, name=name, target=entry.target, data=entry.payload, names=names)
+
+
+def _names_of(entry: Entry) -> CubinNames | None:
+    return read_names(entry.payload_in_pieces())
 
 
 def _of_core(file: str, data: Buffer) -> Iterator[_Cubin]:
@@ -246,4 +289,4 @@ def _of_core(file: str, data: Buffer) -> Iterator[_Cubin]:
     modules = [(device.sm_type, module) for device in core.devices for module in device.modules]
     for target, module in [*modules, *(("", module) for module in core.stray_modules)]:
         if module.code:
-            yield _Cubin(file=file, name="", target=target, data=module.code.elf.data)
+            yield _Cubin(file=file, name="", target=target, data=partial(getattr, module.code.elf, "data"))

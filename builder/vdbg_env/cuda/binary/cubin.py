@@ -78,6 +78,48 @@ def read_cubin_start(pieces: Iterable[Buffer]) -> Cubin | None:
     )
 
 
+class CubinNames:
+    """The names of a cubin's sections and symbols, as read from its first bytes."""
+
+    def __init__(self, tables: bytearray) -> None:
+        self._tables: Final = tables
+
+    def holding(self, part: bytes) -> set[str]:
+        """Return every name that may be a function's and has some bytes in it."""
+        found = set()
+        at = self._tables.find(part, HEADER_SIZE)
+        while at >= 0:
+            start, end = self._tables.rfind(b"\0", 0, at) + 1, self._tables.find(b"\0", at)
+            name = bytes(self._tables[start : end if end >= 0 else None]).decode("utf-8", "backslashreplace")
+            if not name.startswith(".") or name.startswith(_CODE):
+                found.add(name.removeprefix(_CODE))
+            at = self._tables.find(part, end) if end >= 0 else -1
+        return found
+
+    def functions(self) -> Iterable[str]:
+        """Yield the mangled names of the functions that have a section for themselves, kernels among them."""
+        return _names_behind(self._tables, b"\0" + _CODE.encode(), 0)
+
+
+def read_names(pieces: Iterable[Buffer]) -> CubinNames | None:
+    """Read the names of a cubin from its first bytes, taken piece by piece; None for a layout that nvcc does not write.
+
+    A cubin has gigabytes of code to a megabyte of names in a large library: this is what makes a search by name quick.
+    """
+    data = bytearray()
+    for piece in pieces:
+        new = max(HEADER_SIZE, len(data) - len(_NULL_SYMBOL))
+        data += piece
+        if not data.startswith(MAGIC) or not data.startswith(_TABLES_START, HEADER_SIZE):
+            return None
+        end = data.find(_NULL_SYMBOL, new)
+        if end >= 0:
+            machine, count = _MACHINE_AND_COUNT.unpack_from(data)
+            del data[end + 1 :]
+            return CubinNames(data) if machine == EM_CUDA and 0 < count <= data.count(b"\0", HEADER_SIZE) else None
+    return None
+
+
 def _string_tables(pieces: Iterable[Buffer]) -> bytearray | None:
     """Return the name table, or None when the layout is another or line info is named."""
     data = bytearray()

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.lines.code_map import Function
-from vdbg_env.cuda.symbols.demangling import short_name
+from vdbg_env.cuda.symbols.demangling import demangle, short_name
 
 _NUMBER = r"(?:0[xX][0-9a-fA-F]+|[0-9]+)"
 _BARE = re.compile(rf"^\+?({_NUMBER})$")
 _BARE_HEX = re.compile(r"^(?=.*[0-9])[0-9a-fA-F]{8,16}$")
 _GDB = re.compile(rf"^({_NUMBER})\s*<(.*)>$")
 _NAMED = re.compile(rf"^(.+?)\s*(?:\+|:)\s*({_NUMBER})>?(?:\s+(?:\[?in|at)\s.*)?$", re.DOTALL)
+_MANGLED = re.compile(r"_ZN?[KVr]*")
+_LENGTH = re.compile(r"[1-9][0-9]{0,4}")
 _FILE = re.compile(r"<([^<>]*\.(?:cu|cuh|h|hh|hpp|c|cc|cpp|cxx|py|ptx))>$", re.IGNORECASE)
 
 
@@ -63,12 +65,17 @@ def matching(functions: Iterable[Function], name: str) -> tuple[Function, ...]:
     template arguments. Blanks do not count: the sanitizer prints `float *` where the demangler prints `float*`.
     """
     wanted = _plain(name)
-    known = [(function, _ways(function)) for function in functions]
+    known = [(function, _ways(function.name)) for function in functions]
     for way in range(_WAYS):
         found = tuple(function for function, ways in known if ways[way] == wanted)
         if found:
             return found
     return ()
+
+
+def may_mean(mangled: str, name: str) -> bool:
+    """Return whether a name means a function in any of the ways of `matching`, by the function's mangled name."""
+    return _plain(name) in _ways(mangled)
 
 
 def identifier_in(name: str) -> str:
@@ -80,17 +87,26 @@ def identifier_in(name: str) -> str:
     return words[-1] if words and "operator" not in bare else ""
 
 
+def mangled_stem(name: str) -> str:
+    """Return a mangled name up to its template arguments and parameters: the same for every instance of a template."""
+    start = _MANGLED.match(name)
+    at = start.end() if start else len(name)
+    while number := _LENGTH.match(name, at):
+        at = min(number.end() + int(number[0]), len(name))
+    return name[:at]
+
+
 _WAYS = 5
 
 
-def _ways(function: Function) -> tuple[str, ...]:
-    demangled = function.demangled
+def _ways(mangled: str) -> tuple[str, ...]:
+    demangled = demangle(mangled)
     short = short_name(demangled)
     start = demangled.find(short.partition("<...>")[0])
     without_return = demangled[start:] if start > 0 else demangled
     without_parameters = re.sub(r"\(.*$", "", without_return) if "(anonymous" not in without_return else short
     bare = re.sub(r"<.*$", "", short)
-    ways = (function.name, demangled, without_return, without_parameters, bare)
+    ways = (mangled, demangled, without_return, without_parameters, bare)
     return tuple(_plain(way) for way in ways)
 
 

@@ -1,15 +1,19 @@
 """`vdbg-env locate` as a user meets it, over cubins, a library, and cores."""
 
 import json
+import random
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from tests.builders.core_builder import illegal_address_core
+from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.command_line import vdbg_env
 from tests.support.cubins import DATA
 from tests.support.golden import assert_golden
+from vdbg_env.cuda.binary.decompression import Compression
+from vdbg_env.cuda.binary.device_code import find_device_code
 
 SCHEMA = json.loads((DATA.parents[2] / "docs" / "schemas" / "locate-v1.schema.json").read_text())
 FLOAT = "_Z4kernIfEvPT_iS0_"
@@ -78,6 +82,24 @@ def test_every_architecture_is_a_candidate_until_one_is_chosen() -> None:
     assert isinstance(found["candidates"], list)
     assert [place["arch"] for place in found["candidates"]] == ["sm_80", "sm_90", "sm_100"]
     assert located(f"{FLOAT}+0x140", "--arch", "sm_90", *files)["ambiguous"] is False
+
+
+def test_cubins_of_other_names_are_not_expanded() -> None:
+    """Names are at the start of a compressed cubin: damage behind them hurts only who asks for that cubin."""
+    other = Path("shared_leaf_sm90.cubin").read_bytes() + random.Random(1).randbytes(400_000)
+    entries = [
+        EntrySpec(payload=other, how=Compression.ZSTD),
+        EntrySpec(payload=Path("inline_chain_sm90.cubin").read_bytes(), how=Compression.ZSTD),
+    ]
+    library = bytearray(host_library(container(*entries)))
+    stored = bytes(next(find_device_code(library)).entry.stored)
+    at = library.find(stored) + len(stored) - 12
+    library[at : at + 8] = bytes(8)
+    Path("lib.so").write_bytes(library)
+    assert lines(located(f"{FLOAT}+0x140", "lib.so")) == [3, 13, 8, 19]
+    assert "does not decompress" in vdbg_env("locate", "pick_both+0x40", "lib.so").stderr
+    missed = vdbg_env("locate", "krn<float>+0x40", "lib.so")
+    assert missed.status == 2 and "did you mean 'kern<float>'?" in missed.stderr
 
 
 def test_copies_of_one_cubin_are_not_ambiguous() -> None:

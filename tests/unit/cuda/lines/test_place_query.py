@@ -9,9 +9,28 @@ from hypothesis import strategies as st
 from tests.support.cubins import cubin
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.lines.code_map import CodeMap
-from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, matching, parse_place
+from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, mangled_stem, matching, may_mean, parse_place
 
 FUNCTIONS = CodeMap(cubin("inline_chain_sm90")).functions
+
+
+@pytest.mark.parametrize("name", ["kern", "kern<float>", "void kern<double>(double*, int, double)", "slow", "kernel"])
+def test_a_name_alone_says_whether_it_may_be_meant(name: str) -> None:
+    assert any(may_mean(function.name, name) for function in FUNCTIONS) == bool(matching(FUNCTIONS, name))
+
+
+@pytest.mark.parametrize(
+    ("mangled", "stem"),
+    [
+        ("_Z4kernIfEvPT_iS0_", "_Z4kern"),
+        ("_ZN5xmma14gemm4kernIfEEvv", "_ZN5xmma14gemm4kern"),
+        ("_ZNK1a1bEv", "_ZNK1a1b"),
+        ("plain", "plain"),
+        ("_Z99999x", "_Z99999x"),
+    ],
+)
+def test_instances_of_a_template_have_one_stem(mangled: str, stem: str) -> None:
+    assert mangled_stem(mangled) == stem
 
 
 @pytest.mark.parametrize(
