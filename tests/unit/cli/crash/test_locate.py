@@ -86,7 +86,7 @@ def test_every_architecture_is_a_candidate_until_one_is_chosen() -> None:
 
 def test_cubins_of_other_names_are_not_expanded() -> None:
     """Names are at the start of a compressed cubin: damage behind them hurts only who asks for that cubin."""
-    other = Path("shared_leaf_sm90.cubin").read_bytes() + random.Random(1).randbytes(400_000)
+    other = Path("shared_leaf_sm90.cubin").read_bytes() + bytes(random.Random(1).choices(b"abcdefgh", k=400_000))
     entries = [
         EntrySpec(payload=other, how=Compression.ZSTD),
         EntrySpec(payload=Path("inline_chain_sm90.cubin").read_bytes(), how=Compression.ZSTD),
@@ -94,7 +94,7 @@ def test_cubins_of_other_names_are_not_expanded() -> None:
     library = bytearray(host_library(container(*entries)))
     stored = bytes(next(find_device_code(library)).entry.stored)
     at = library.find(stored) + len(stored) - 12
-    library[at : at + 8] = bytes(8)
+    library[at : at + 8] = b"\xff" * 8
     Path("lib.so").write_bytes(library)
     assert lines(located(f"{FLOAT}+0x140", "lib.so")) == [3, 13, 8, 19]
     assert "does not decompress" in vdbg_env("locate", "pick_both+0x40", "lib.so").stderr
