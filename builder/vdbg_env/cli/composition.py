@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         SourceTrees,
     )
     from vdbg_env.application.ports.build_events import BuildEvent
-    from vdbg_env.application.ports.files import LineStore
+    from vdbg_env.application.ports.files import LineStore, PackShelf, PackTarget
     from vdbg_env.application.ports.host_facts import HostInspector
     from vdbg_env.application.ports.places import GuardSettings, StepPlaces
     from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
@@ -93,7 +93,26 @@ def packed_lines(named: Sequence[str] = ()) -> PackedLines:
 def line_store(name: str) -> LineStore:
     from vdbg_env.adapters.lines.stores import open_store
 
-    return open_store(name)
+    return open_store(name, os.environ)
+
+
+def line_stores() -> tuple[LineStore, ...]:
+    from vdbg_env.adapters.lines.stores import open_stores
+
+    return open_stores((), os.environ)
+
+
+def pack_target(name: str) -> PackTarget:
+    from vdbg_env.adapters.lines.stores import open_target
+
+    return open_target(name)
+
+
+def pack_folder(folder: Path | None, *, fetched: bool = False) -> PackShelf:
+    from vdbg_env.adapters.lines.shelf import Shelf
+    from vdbg_env.adapters.lines.stores import cache_folder, default_folder
+
+    return Shelf(folder or (cache_folder() if fetched else default_folder()))
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import mmap
-import os
-import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
 from vdbg_env.application.ports.files import PackFile
 from vdbg_env.common.errors import BadInput
+from vdbg_env.record.atomic_write import replacement
 
 SUFFIX: Final = ".lines"
 
@@ -59,19 +58,11 @@ def mapped(path: Path) -> memoryview | bytes:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes | memoryview) -> None:
     """Write a file whole or not at all; raises BadInput when that is not possible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).chmod(0o644)
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        with replacement(path) as file:
+            file.write(data)
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror or error}") from error

@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from platformdirs import user_data_path
+from platformdirs import user_cache_path, user_data_path
 
+from vdbg_env.adapters.lines.cache import PackCache
 from vdbg_env.adapters.lines.folder import PackFolder
-from vdbg_env.application.ports.files import LineStore
+from vdbg_env.application.ports.files import LineStore, PackTarget
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.run_settings import parse_size
 
 VARIABLE: Final = "VDBG_LINES"
+BOUND: Final = "VDBG_LINES_CACHE"
+
+_BOUND: Final = 4 << 30
 
 
 def open_stores(named: Sequence[str], environment: Mapping[str, str]) -> tuple[LineStore, ...]:
@@ -20,16 +26,51 @@ def open_stores(named: Sequence[str], environment: Mapping[str, str]) -> tuple[L
     Raises BadInput for a place of `--lines` that does not exist; of the others that is a note when they are used.
     """
     listed = environment.get(VARIABLE, "").replace(",", " ").split()
-    asked = [open_store(name) for name in named]
+    asked = [open_store(name, environment) for name in named]
     for store in asked:
         if isinstance(store, PackFolder):
             store.paths()
-    return (*asked, *map(open_store, listed), PackFolder(default_folder(), optional=True))
+    return (*asked, *(open_store(name, environment) for name in listed), PackFolder(default_folder(), optional=True))
 
 
-def open_store(name: str) -> LineStore:
-    """Return the store that a name means."""
+def open_store(name: str, environment: Mapping[str, str]) -> LineStore:
+    """Return the store that a name means; raises BadInput for an address of another form."""
+    if name.startswith(("http://", "https://")):
+        from vdbg_env.adapters.lines.http_store import HttpStore  # loads an HTTP client
+
+        return HttpStore(name, cache(environment))
+    if name.startswith("oci://"):
+        from vdbg_env.adapters.lines.registry import RegistryStore, parse_reference
+
+        return RegistryStore(parse_reference(name), cache(environment))
     return PackFolder(Path(name).expanduser())
+
+
+def open_target(name: str) -> PackTarget:
+    """Return the place that a name means to put packs into; raises BadInput for one that only gives them."""
+    if name.startswith(("http://", "https://")):
+        raise BadInput(
+            f"{name} only gives line packs",
+            next_step="vdbg-env lines push PACK FOLDER, where FOLDER is what the web server hands out at that address",
+        )
+    if name.startswith("oci://"):
+        from vdbg_env.adapters.lines.registry import RegistryTarget, parse_reference
+
+        return RegistryTarget(parse_reference(name))
+    from vdbg_env.adapters.lines.published import PublishedFolder
+
+    return PublishedFolder(Path(name).expanduser())
+
+
+def cache(environment: Mapping[str, str]) -> PackCache:
+    """Return the cache of what was fetched; VDBG_LINES_CACHE says how large it may be, such as 8g."""
+    bound = environment.get(BOUND)
+    return PackCache(cache_folder(), parse_size(bound, BOUND) if bound else _BOUND)
+
+
+def cache_folder() -> Path:
+    """Return the folder of packs that were fetched: `vdbg-env/lines` in the user's cache folder."""
+    return user_cache_path("vdbg-env") / "lines"
 
 
 def default_folder() -> Path:

@@ -120,3 +120,45 @@ class LineStore(Protocol):
         Raises BadInput when the place does not exist or has something else, HostNotAble when it cannot be reached.
         """
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarriedPack:
+    """A sound line pack on its way to a store: its sha256, how many functions it has, of which builds."""
+
+    digest: str
+    functions: int
+    builds: str
+    data: Buffer
+
+
+class PackTarget(Protocol):
+    """A place that line packs can be put into."""
+
+    def put(self, packs: Sequence[CarriedPack]) -> tuple[str, ...]:
+        """Put packs there and return how each, or all together, are asked for.
+
+        Raises BadInput when a folder cannot be written, HostNotAble when a server refuses.
+        """
+        ...
+
+
+class PackShelf(Protocol):
+    """A folder of this machine in which line packs are kept by their sha256."""
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        ...
+
+    def keep(self, digest: str, data: Buffer) -> str:
+        """Write a pack, unless it is there, and return its path; raises BadInput when that is not possible."""
+        ...
+
+    def beyond(self, most_bytes: int) -> tuple[tuple[str, int], ...]:
+        """Return path and size of the packs, those unused for longest, without which the others fit into some bytes."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a pack; one that is gone is no error. Raises BadInput when it cannot be removed."""
+        ...

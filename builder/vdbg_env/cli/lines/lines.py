@@ -10,7 +10,13 @@ import click
 SUBCOMMANDS: dict[str, str] = {
     "pack": "Take the line tables out of libraries that were built with -lineinfo.",
     "build": "Make line tables for a released wheel, from the wheel alone.",
+    "list": "List the packs that are looked through.",
     "show": "Show what a pack has.",
+    "verify": "Read packs to their end: are they sound?",
+    "merge": "Make one pack of several.",
+    "push": "Put packs into a folder, for a web server to hand out, or into a registry.",
+    "pull": "Get packs from an address or a registry.",
+    "prune": "Remove the packs that were not used for longest.",
 }
 
 

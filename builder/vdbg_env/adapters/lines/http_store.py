@@ -1,0 +1,84 @@
+"""Line packs behind an HTTP(S) address: what `vdbg-env lines push FOLDER` writes, handed out by any web server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+import requests
+
+from vdbg_env.adapters.lines import fetch, key_shards
+from vdbg_env.adapters.lines.cache import DIGEST, PackCache
+from vdbg_env.adapters.lines.folder import SUFFIX
+from vdbg_env.adapters.lines.published import KEYS, LIST, PACKS, read_list
+from vdbg_env.application.ports.files import PackFile
+from vdbg_env.common.errors import HostNotAble, UnreadableBinary, VdbgError
+
+_LARGEST_INDEX: Final = 64 << 20
+
+
+class HttpStore:
+    """A LineStore over an address. What it could not say once it is not asked again."""
+
+    def __init__(self, address: str, cache: PackCache) -> None:
+        self._address: Final = address.rstrip("/")
+        self._cache: Final = cache
+        self._session: Final = requests.Session()
+        self._shards: Final[dict[str, set[tuple[bytes, bytes]]]] = {}
+        self._failed: VdbgError | None = None
+
+    @property
+    def name(self) -> str:
+        """The address."""
+        return self._address
+
+    def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
+        """Yield the packs that have one of the keys, fetched where they are not in the cache."""
+        if self._failed:
+            raise self._failed
+        try:
+            digests = {digest for key in keys for digest in self._with(key)} if keys else self._listed()
+            for digest in sorted(digests):
+                yield self._cache.get(digest, self._address, lambda digest=digest: self._pack(digest))  # type: ignore[misc]
+        except (HostNotAble, UnreadableBinary) as error:
+            self._failed = error
+            raise
+
+    def _with(self, key: bytes) -> set[str]:
+        name = key_shards.shard_name(key)
+        if name not in self._shards:
+            data = self._get(f"{KEYS}/{name}", _LARGEST_INDEX)
+            self._shards[name] = set() if data is None else key_shards.load(data)
+        return {digest.hex() for found, digest in self._shards[name] if found == key}
+
+    def _listed(self) -> set[str]:
+        data = self._get(LIST, _LARGEST_INDEX)
+        if data is None:
+            raise HostNotAble(
+                f"{self._address} has no {LIST}",
+                cause="the address of another folder, or one that `vdbg-env lines push` did not write",
+                next_step=f"curl -sI {self._address}/{LIST}",
+            )
+        found = set(read_list(data))
+        if not all(DIGEST.fullmatch(digest) for digest in found):
+            raise UnreadableBinary(f"{self._address}/{LIST} names packs by something else than their sha256")
+        return found
+
+    def _pack(self, digest: str) -> bytes:
+        data = self._get(f"{PACKS}/{digest}{SUFFIX}", fetch.LARGEST)
+        if data is None:
+            raise HostNotAble(
+                f"{self._address} lists the line pack {digest[:12]} and does not have it",
+                next_step="push it again: vdbg-env lines push PACK FOLDER",
+            )
+        return data
+
+    def _get(self, path: str, most: int) -> bytes | None:
+        """Return a file; None where there is none."""
+        answer = fetch.send(self._session, "GET", f"{self._address}/{path}")
+        if answer.status_code in (404, 410):
+            answer.close()
+            return None
+        if answer.status_code != requests.codes.ok:
+            raise fetch.refused(answer)
+        return fetch.body(answer, most)
