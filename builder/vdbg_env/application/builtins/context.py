@@ -71,6 +71,16 @@ class BuiltinContext:
             for stream in _STREAMS:
                 yield from (unwrap(text) for text in self.text_lines(self._inside(seen.directory) / stream, needle))
 
+    def lines_after(self, needle: bytes, count: int) -> Iterator[LogLine]:
+        """Yield the lines with `needle` and up to `count` after each; a log of days is mostly neither."""
+        for seen in self.observations:
+            for stream in _STREAMS:
+                left = 0
+                for line in self.files.lines(self._inside(seen.directory) / stream):
+                    left = count if needle in line else left - 1
+                    if left >= 0:
+                        yield unwrap(decode(line).rstrip("\n"))
+
     def text_lines(self, path: Path, needle: bytes = b"") -> Iterator[str]:
         """Yield the lines of a text file that contain `needle`, each cut at the longest length that is read."""
         yield from (decode(line).rstrip("\n") for line in self.files.lines(path, needle))

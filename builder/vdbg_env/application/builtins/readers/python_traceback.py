@@ -8,6 +8,9 @@ from vdbg_env.evidence.logs.python_traceback import read_tracebacks, telling
 from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
+_HEAD, _FATAL = b"Traceback (most recent call last)", b"Fatal Python error: "
+_MOST_LINES = 5000  # of one traceback, with what other processes print between them
+
 CONTRACT = BuiltinContract(
     name="python-traceback",
     version=1,
@@ -29,13 +32,13 @@ CONTRACT = BuiltinContract(
 def work(context: BuiltinContext) -> BuiltinResult:
     """Read the last attempt's output; a fault of an earlier attempt is read by that attempt's own lines."""
     results: dict[str, ResultValue] = {}
-    if found := telling(read_tracebacks(context.lines())):
+    if found := telling(read_tracebacks(context.lines_after(_HEAD, _MOST_LINES))):
         results["error"] = f"{found.error}: {found.message}" if found.message else found.error
         results["stack"] = [str(frame) for frame in found.frames]
         if frame := found.own_frame:
             results |= {"frame": frame.function or "", "source": str(frame)}
     # Of several processes the first that crashed; the others lost their peer.
-    if fatal := next(read_fatal_errors(context.lines()), None):
+    if fatal := next(read_fatal_errors(context.lines_after(_FATAL, _MOST_LINES)), None):
         results["signal"] = fatal.error
         results["crashed_stack"] = [str(frame) for frame in fatal.frames]
         if frame := fatal.own_frame:
