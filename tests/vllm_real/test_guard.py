@@ -74,7 +74,7 @@ class Guard:
     def ended(self, server: Server, status: int | None, since: float) -> Guarded:
         last = (server.text().splitlines() or [""])[-1]
         said = json.loads(last) if last.startswith('{"schema": "vdbg-env/guard') else None
-        (run,) = (self._folder / "runs").iterdir()
+        (run,) = (self._folder / "runs").glob("*-guard-*")
         found = Guarded(status, said, run, time.monotonic() - since)
         if keep := os.environ.get("VLLM_RECORDS"):
             name = os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0]
@@ -137,7 +137,7 @@ def test_the_server_ends_with_a_guard_that_is_killed(guard: Guard) -> None:
         killed = time.monotonic()
         server.process.kill()
         status = server.wait(10)
-        (run,) = (server.log.parent / "runs").iterdir()
+        (run,) = (server.log.parent / "runs").glob("*-guard-*")
         (ended,) = (path.parent / "ended.json" for path in run.glob("steps/guarded/*/*/supervisor.json"))
         while not ended.exists() and time.monotonic() < killed + patience(60):
             time.sleep(0.5)

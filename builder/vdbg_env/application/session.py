@@ -27,7 +27,13 @@ from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.begin import Beginning, ReadyRun, begin
 from vdbg_env.application.run.execute import redacted, run_runbook
 from vdbg_env.application.run.library import RunbookLibrary
-from vdbg_env.application.run.request import PlacementRequest, RunbookRequest, prepare, resumed_placement
+from vdbg_env.application.run.request import (
+    PlacementRequest,
+    RunbookRequest,
+    prepare,
+    resumed_placement,
+    with_recorded_workload,
+)
 from vdbg_env.application.run.result.model import REPORT_FILES, Report
 from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.application.run.run_context import (
@@ -102,6 +108,7 @@ def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
     """Run the request to its end, write the report next to the record, and return both."""
     if request.record:
         ports.recordings.check_target(request.record)
+    request = _with_workload(request, ports)
     library = RunbookLibrary(ports.files, catalogue)
     recording = _sample_recording(request, ports)
     folder = ports.host.folder(runs_home(ports.environment) / "sample") if recording else None
@@ -122,6 +129,7 @@ def planned(request: RunbookRequest, ports: RunPorts, notice: Notice) -> Plan:
     """Return each step's final command line and variables; start nothing."""
     if request.resume:
         raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
+    request = _with_workload(request, ports)
     prepared = prepare(request, RunbookLibrary(ports.files, catalogue), ports.environment, ports.files.project())
     image = None
     if request.container:
@@ -201,6 +209,9 @@ class _Session:
             return self._ports.recordings.player(self._request.replay, ready.redactor)
         names = ready.redactor.pseudonyms
         placement = self._place.placement(ready.order.directory.path, ready.sensitive, names)
+        if self._request.from_run:
+            known = find_run(self._request.from_run, self._ports.environment).path
+            placement = self._ports.recordings.answered(known, placement, ready.redactor)
         return self._ports.places.with_pseudonyms(placement, ready.redactor) if names else placement
 
     def _builtins(self, ready: ReadyRun) -> BuiltinSteps:
@@ -268,6 +279,13 @@ class _Session:
             recorded_at=datetime.fromtimestamp(self._ports.clock.wall(), UTC).isoformat(timespec="seconds"),
             synthetic=head.synthetic,
         )
+
+
+def _with_workload(request: RunbookRequest, ports: RunPorts) -> RunbookRequest:
+    """Return the request with the command of the run that it begins from, where it names none."""
+    if request.from_run is None:
+        return request
+    return with_recorded_workload(request, find_run(request.from_run, ports.environment).read_head())
 
 
 def _place(request: RunbookRequest, library: RunbookLibrary, ports: RunPorts, notice: Notice) -> StepPlace:

@@ -90,10 +90,14 @@ def write_recording(run: Path, target: Path, head: RecordingHead) -> None:
 
 
 class Replay:
-    """A StepRunner that plays a recording; `redactor` has the secrets of this run."""
+    """A StepRunner that plays a recording; `redactor` has the secrets of this run.
 
-    def __init__(self, folder: Path, redactor: Redactor | None = None) -> None:
+    With `step`, that step is played, whichever is asked for.
+    """
+
+    def __init__(self, folder: Path, redactor: Redactor | None = None, *, step: str | None = None) -> None:
         self._folder = folder
+        self._step = step
         self._redactor = redactor or Redactor()
 
     def ranks(self, invocation: Invocation) -> tuple[str, ...]:
@@ -112,7 +116,7 @@ class Replay:
     def _attempt(self, invocation: Invocation, opened: ExitStack) -> int | None:
         """Open the folder of the recorded attempt, or of the last one before it; None where there is none."""
         try:
-            step = opened.enter_context(_folder(self._folder / "steps" / invocation.step))
+            step = opened.enter_context(_folder(self._folder / "steps" / (self._step or invocation.step)))
             recorded = sorted(int(name) for name in _names(step) if name.isdigit())
             fitting = [number for number in recorded if number <= invocation.attempt] or recorded[:1]
             return opened.enter_context(_folder(str(fitting[-1]), step))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vdbg_env.adapters.execution.replay import Replay, check_recording_place, read_recording, write_recording
+from vdbg_env.adapters.placement.answered import AnsweredSteps
 from vdbg_env.adapters.placement.recorded_ranks import RecordedRanks
 from vdbg_env.application.ports import StepPlacement
 from vdbg_env.application.ports.places import RecordingHead
@@ -35,3 +36,7 @@ class RecordingFolders:
     def player(self, folder: Path, redactor: Redactor) -> StepPlacement:
         """Return what plays a recording in place of running steps."""
         return RecordedRanks(Replay(folder.absolute(), redactor))
+
+    def answered(self, run: Path, placement: StepPlacement, redactor: Redactor) -> StepPlacement:
+        """Return what takes from a run what it has seen, and starts the rest."""
+        return AnsweredSteps(run, placement, redactor)

@@ -121,3 +121,7 @@ class Recordings(Protocol):
     def player(self, folder: Path, redactor: Redactor) -> StepPlacement:
         """Return what plays a recording, redacted once more, in place of running steps."""
         ...
+
+    def answered(self, run: Path, placement: StepPlacement, redactor: Redactor) -> StepPlacement:
+        """Return a placement that takes from another run what that has seen already, and starts the rest."""
+        ...

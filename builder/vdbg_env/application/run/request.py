@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -44,7 +44,8 @@ class PlacementRequest:
 class RunbookRequest:
     """The flags of `vdbg-env runbook`, as given; `total_s` in seconds, `container` None where steps run here.
 
-    With `at_once` nothing is looked up before the first step is started.
+    With `at_once` nothing is looked up before the first step is started. What the run `from_run` has seen is not run
+    again.
     """
 
     runbook: str
@@ -63,6 +64,7 @@ class RunbookRequest:
     json: bool = False
     pseudonyms: bool = False
     at_once: bool = False
+    from_run: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,18 @@ class PreparedRun:
     runbook: Runbook
     inputs: Inputs
     argv_from: ArgvFrom
+
+
+def with_recorded_workload(request: RunbookRequest, head: RunHead) -> RunbookRequest:
+    """Return the request with the workload of another run, unless it names one; raises BadInput where one is lost."""
+    if request.argv:
+        return request
+    if not head.workload or any("[redacted" in word for word in head.workload):
+        raise BadInput(
+            f"the record of run {head.run!r} has no whole command line: a secret in it was left out",
+            next_step=f"give it again: vdbg-env runbook {request.runbook} --from {head.run} -- COMMAND ...",
+        )
+    return replace(request, argv=head.workload)
 
 
 class _Workload(BaseModel):

@@ -55,6 +55,7 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
     "--replay", type=click.Path(path_type=Path), help="Run nothing: take what each step gave from a recording."
 )
 @click.option("--resume", metavar="RUN", help="Continue a run that was cut short; it knows NAME and COMMAND.")
+@click.option("--from", "from_run", metavar="RUN", help="Do not run again what this run (of guard) has seen already.")
 @click.option(
     "--total-time",
     "total_s",
@@ -84,6 +85,7 @@ def command(
     record: Path | None,
     replay: Path | None,
     resume: str | None,
+    from_run: str | None,
     total_s: float | None,
     batch: bool,
     bisect: bool,
@@ -113,6 +115,8 @@ def command(
     """
     if record and replay:
         raise click.UsageError("--record and --replay exclude one another")
+    if from_run and (replay or resume):
+        raise click.UsageError("--from begins a run: it excludes --replay and --resume")
     if pseudonyms and replay:
         raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
     if name is None and resume is None:
@@ -127,6 +131,7 @@ def command(
         record=record,
         replay=replay,
         resume=resume,
+        from_run=from_run,
         total_s=total_s,
         batch=batch,
         bisect=bisect,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.command_line import vdbg_env
 from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[4]
@@ -46,7 +47,7 @@ def guarded(folder: Path, code: str, *flags: str, **more: str) -> Guarded:
 
 
 def the_run(folder: Path) -> Path:
-    (run,) = (folder / "runs").iterdir()
+    (run,) = (folder / "runs").glob("*-guard-*")
     return run
 
 
@@ -77,3 +78,56 @@ def test_a_command_that_ends_well_is_all_that_is_heard(tmp_path: Path) -> None:
     done = guarded(tmp_path, "import sys; print(sys.stdin.read(), end=''); print('warned', file=sys.stderr)")
     assert (done.status, done.stdout, done.stderr, done.said) == (0, b"", b"warned\n", None)
     assert json.loads((the_run(tmp_path) / "report.json").read_bytes())["verdict"] == "passed"
+
+
+COUNTED = """\
+import os, sys
+open(sys.argv[1], "a").write("x")
+if os.environ.get("CALM"):
+    sys.exit(0)
+print("boom badly")
+sys.exit(1)
+"""
+LADDER = """\
+apiVersion: vdbg-env/v1
+kind: Runbook
+metadata: {name: ladder, title: A short ladder}
+spec:
+  inputs:
+    argv: {type: array, required: true, description: The workload.}
+  matchers:
+    boom: {regex: 'boom (?P<what>[a-z]+)'}
+  commands:
+    workload: {argv: "${{ inputs.argv }}", timeout: 60s}
+  steps:
+    - id: baseline
+      run: workload
+      repeat: {count: 2, until: has(matched.boom)}
+      outcomes:
+        - reproduced: {when: has(matched.boom), message: "boom ${{ matched.boom.groups.what }}", next: changed}
+        - unresolved: {next: changed}
+    - id: changed
+      run: workload
+      env: {CALM: "1"}
+      outcomes:
+        - not_reproduced: {when: ended.clean, message: calm helps}
+        - unresolved: {}
+"""
+
+
+def test_a_ladder_that_begins_from_a_guarded_crash_runs_only_what_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("program.py", COUNTED), ("ladder.yaml", LADDER)):
+        (tmp_path / name).write_text(text)
+    words = (sys.executable, str(tmp_path / "program.py"), str(tmp_path / "count"))
+    subprocess.run(guard_command(*words), env=environment(tmp_path), cwd=tmp_path, capture_output=True, check=False)
+    known = the_run(tmp_path)
+    monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path / "runs"))
+    ran = vdbg_env("runbook", str(tmp_path / "ladder.yaml"), "--from", known.name, "--batch", "--json")
+    assert ran.status == 3, ran.stderr
+    baseline, changed = json.loads(ran.stdout)["steps"]
+    assert (baseline["outcome"], baseline["message"]) == ("reproduced", "boom badly")
+    assert f"taken from step 'guarded' of run {known.name}, and not run again" in baseline["attempts"][0]["notes"]
+    assert changed["outcome"] == "not_reproduced"
+    assert (tmp_path / "count").read_text() == "xx"  # once under guard, once calm
