@@ -110,8 +110,8 @@ spec:
       run: workload
       env: {CALM: "1"}
       outcomes:
-        - not_reproduced: {when: ended.clean, message: calm helps}
-        - unresolved: {}
+        - not_reproduced: {when: ended.clean, message: calm helps, next: end}
+        - unresolved: {next: end}
 """
 
 
