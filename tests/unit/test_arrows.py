@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
 # Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
 INSIDE: dict[str, tuple[str, ...]] = {
     "common": ("errors", "size", "writing", "resources", "yaml_source", "console"),
-    "cuda": ("symbols", "binary", "lines", "line_pack", "arming", "gpu_core"),
+    "cuda": ("symbols", "binary", "lines", "line_pack", "graft", "arming", "gpu_core"),
     "image": ("text", "context", "container", "profile", "units", "plan", "render"),
     "evidence": (
         "finding", "observation", "logs", "fingerprint", "system", "tools", "gpu_core_findings",

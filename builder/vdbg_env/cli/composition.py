@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.build_events import BuildEvent
     from vdbg_env.application.ports.files import LineStore, PackShelf, PackTarget
     from vdbg_env.application.ports.host_facts import HostInspector
+    from vdbg_env.application.ports.image_swaps import ImageSwaps
     from vdbg_env.application.ports.places import GuardSettings, StepPlaces
     from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
     from vdbg_env.application.ports.unit_builds import UnitBuilds
@@ -179,6 +180,13 @@ def unit_builds(tell: Callable[[BuildEvent], None], work: Path | None) -> UnitBu
     from vdbg_env.adapters.builders.units.unit_builds import LocalUnitBuilds
 
     return LocalUnitBuilds(tell, work)
+
+
+def image_swaps() -> ImageSwaps:
+    from vdbg_env.adapters.builders.swap import DockerSwaps
+    from vdbg_env.adapters.docker.client import connect
+
+    return DockerSwaps(connect())
 
 
 def containers() -> ContainerRunner:

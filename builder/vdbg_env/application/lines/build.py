@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from vdbg_env.application.lines.choose import Choice, Wanted, choose
 from vdbg_env.application.lines.compare import Comparison, compare
 from vdbg_env.application.lines.stock import StockLibrary, one_compiler, read_stock
 from vdbg_env.application.ports import BinarySource
-from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, TreeRequest, UnitBuilds, UnitOrder
+from vdbg_env.application.ports.unit_builds import (
+    CompiledUnit,
+    ConfiguredTree,
+    Release,
+    TreeRequest,
+    UnitBuilds,
+    UnitOrder,
+)
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.units.compile_commands import Unit
 from vdbg_env.image.units.link_order import match_by_order
@@ -57,11 +63,10 @@ class Unplaced:
 
 @dataclass(frozen=True, kw_only=True)
 class LinesBuilt:
-    """All that a `lines build` found: the wheel, its compiler, what was compiled, and what could not be."""
+    """All that was found: where the libraries are from, their compiler, what was compiled, and what could not be."""
 
-    wheel: Path
-    project: str
-    version: str
+    origin: str
+    release: Release
     compiler: str
     tree: ConfiguredTree
     built: tuple[BuiltUnit, ...]
@@ -78,12 +83,19 @@ def build_lines(request: LinesRequest, *, builds: UnitBuilds, binaries: BinarySo
         libraries = tuple(read_stock(files))
     if not libraries:
         raise BadInput(f"{wheel.path.name} has no device code", next_step="name a wheel built for CUDA")
+    return rebuild(request, libraries, wheel.release, origin=wheel.path.name, builds=builds)
+
+
+def rebuild(
+    request: LinesRequest, libraries: Sequence[StockLibrary], release: Release, *, origin: str, builds: UnitBuilds
+) -> LinesBuilt:
+    """Choose of these libraries, configure the release that they are from, compile and compare; raises as above."""
     chosen = choose(libraries, request.wanted)
     used = tuple({choice.library.name: choice.library for choice in chosen}.values())
     compiler = request.compiler or one_compiler(used)
     tree = builds.configure(
         TreeRequest(
-            wheel=wheel,
+            release=release,
             compiler=compiler,
             arch_list=torch_arch_list(t for library in libraries for t in library.targets),
             externals=request.externals,
@@ -91,9 +103,8 @@ def build_lines(request: LinesRequest, *, builds: UnitBuilds, binaries: BinarySo
     )
     placed, unplaced = _place(chosen, used, tree)
     return LinesBuilt(
-        wheel=wheel.path,
-        project=wheel.project,
-        version=wheel.version,
+        origin=origin,
+        release=release,
         compiler=compiler,
         tree=tree,
         built=tuple(_compile(placed, tree, builds, request.jobs)),

@@ -11,23 +11,30 @@ from vdbg_env.image.units.compile_commands import Unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class StockWheel:
-    """A wheel as its index gives it, on this machine; `requires` are the requirements that its metadata names."""
+class Release:
+    """A released package, as its metadata describes it; `requires` are its requirements."""
 
     project: str
     version: str
-    path: Path
     requires: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
+class StockWheel:
+    """A wheel as its index gives it, on this machine."""
+
+    release: Release
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
 class TreeRequest:
-    """What to configure: the wheel's sources, for these architectures, with a compiler of this release.
+    """What to configure: a release's sources, for these architectures, with a compiler of this release.
 
     `externals` are local trees of other projects, by the name of the CMake variable that takes them.
     """
 
-    wheel: StockWheel
+    release: Release
     compiler: str
     arch_list: str
     externals: Mapping[str, str] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from vdbg_env.application.image.planning import default_tag
 from vdbg_env.application.ports import BuilderName, ImageBuilder
 from vdbg_env.cli import composition
 from vdbg_env.cli.display.build_display import build_display
+from vdbg_env.cli.image.onto import print_onto, require_onto
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.build_args import build_args
@@ -39,6 +40,10 @@ _FREE_WITH_BUNDLE = {
     show_default=True,
     help="What builds; auto takes the best there is and says why.",
 )
+@click.option("--onto", metavar="IMAGE", help="Add line tables to the kernels of this image, and change nothing else.")
+@click.option("--kernel", "kernels", multiple=True, metavar="NAME", help="With --onto: this kernel.")
+@click.option("--core", type=click.Path(exists=True), help="With --onto: the kernel and GPU of a GPU core dump.")
+@click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="With --onto: where all of it is kept.")
 @click.option("--dry-run", is_flag=True, help="Print the Dockerfile and stop.")
 @click.option("--tag", "-t", "tags", multiple=True, metavar="NAME", help="Name of the proven image; may be repeated.")
 @click.option("--push", is_flag=True, help="Push every tag once it is proven.")
@@ -62,7 +67,11 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
       vdbg-env build --lineinfo --profile sample
       vdbg-env build --lineinfo --arch 9.0 --tag debug/vllm:0.33.0-lineinfo
       vdbg-env build --lineinfo --source ./vllm --target _moe_C_stable_libtorch
+      vdbg-env build --onto vllm/vllm-openai:v0.33.0 --core core.nvcudmp --tag vllm:0.33.0-lines
     """
+    if flags["onto"]:
+        return print_onto(flags)
+    require_onto(flags)
     if flags["bundle"]:
         _refuse_decided(dry_run=dry_run)
     if dry_run:

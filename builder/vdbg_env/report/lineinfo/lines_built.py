@@ -22,7 +22,7 @@ def lines_text(result: LinesBuilt) -> str:
     total = sum(c.total for c in compared)
     identical = sum(len(c.identical) for c in compared)
     lines = [
-        f"wheel     {result.wheel.name}, compiled by nvcc {result.compiler}",
+        f"wheel     {result.origin}, compiled by nvcc {result.compiler}",
         *(line for unit in result.built for line in _unit_lines(unit)),
         *(f"not built {_where(left)}: {left.reason}" for left in result.unplaced[:_SHOWN]),
     ]
@@ -79,9 +79,9 @@ class LinesDocument(Document, of=LinesBuilt):
     """What `lines build` did. Fields are only ever added."""
 
     schema: Literal["vdbg-env/lines-build/v1"]
-    project: str
-    version: str
-    wheel: str = field(lambda result, _: result.wheel.name)
+    project: str = field("release.project")
+    version: str = field("release.version")
+    wheel: str = field("origin")
     compiler: str
     units: list[UnitJson] = field("built")
     unplaced: list[UnplacedJson]

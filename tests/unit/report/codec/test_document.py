@@ -17,7 +17,7 @@ from vdbg_env.report.core import as_json as core
 from vdbg_env.report.core import location
 from vdbg_env.report.dumps import stored, triggered
 from vdbg_env.report.lineinfo import as_json as verify
-from vdbg_env.report.lineinfo import lines_built
+from vdbg_env.report.lineinfo import lines_built, onto
 from vdbg_env.report.run import as_json as run
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
@@ -28,6 +28,7 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "dump-v1": (triggered.Triggered,),
     "dumps-v1": (stored.ListDocument, stored.PruneDocument, stored.ExportDocument),
     "lines-build-v1": (lines_built.LinesDocument,),
+    "onto-v1": (onto.OntoDocument,),
     "locate-v1": (location.Locations,),
     "run-v1": (run.Run,),
     "triage-v1": (triage.TriageDocument,),

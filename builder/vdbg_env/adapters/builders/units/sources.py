@@ -51,11 +51,11 @@ class Sources:
         compiler = self._toolkit.compiler(request.compiler)
         torch = self._torch(request)
         externals = {CUTLASS_VARIABLE: str(self._cutlass()), **request.externals} if torch else dict(request.externals)
-        wheel = request.wheel
+        release = request.release
         told = json.dumps([request.compiler, request.arch_list, sorted(externals.items())])
-        name = f"{wheel.project}-{wheel.version}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+        name = f"{release.project}-{release.version}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
         archive = self._archive(request, torch)
-        title = f"Sources of {wheel.project} {wheel.version}, configured for {request.arch_list}"
+        title = f"Sources of {release.project} {release.version}, configured for {request.arch_list}"
         folder = self._kept.folder(
             name, title, lambda made: self._make_tree(made, archive, request, compiler, torch, externals)
         )
@@ -65,7 +65,7 @@ class Sources:
 
     def _torch(self, request: TreeRequest) -> Path | None:
         pinned = next(
-            (f for text in request.wheel.requires if (f := _TORCH.match(text.partition(";")[0].strip()))), None
+            (f for text in request.release.requires if (f := _TORCH.match(text.partition(";")[0].strip()))), None
         )
         if pinned is None:
             return None
@@ -98,13 +98,13 @@ class Sources:
         shutil.rmtree(folder / "download")
 
     def _archive(self, request: TreeRequest, torch: Path | None) -> Path:
-        wheel = request.wheel
-        requirement = f"{wheel.project}=={wheel.version}"
+        release = request.release
+        requirement = f"{release.project}=={release.version}"
 
         def make(folder: Path) -> None:
             # With these, pip takes vLLM's metadata on a machine without CUDA; other projects ignore them.
-            env = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": wheel.version}
-            options = ("--no-build-isolation", "--no-binary", wheel.project)
+            env = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": release.version}
+            options = ("--no-build-isolation", "--no-binary", release.project)
             downloads = folder / "download"
             found = self._toolkit.download(
                 requirement, downloads, key=folder.name, env=env | _python_path(torch), options=options
@@ -114,7 +114,7 @@ class Sources:
             found.rename(folder / "source.tar.gz")
             downloads.rmdir()
 
-        name = f"source-{wheel.project}-{wheel.version}"
+        name = f"source-{release.project}-{release.version}"
         return self._kept.folder(name, f"Source distribution of {requirement}", make) / "source.tar.gz"
 
     def _make_tree(
@@ -128,7 +128,7 @@ class Sources:
         source = folder / "src"
         lists = source / "CMakeLists.txt"
         if not lists.exists():
-            raise BadInput(f"the sources of {request.wheel.project} are not built with CMake")
+            raise BadInput(f"the sources of {request.release.project} are not built with CMake")
         lists.write_text(_without_other_projects(lists.read_text(), source, externals))
         python = self._kept.home / "tools" / "bin" / "python"
         env = self._toolkit.environment(compiler) | {

@@ -16,7 +16,14 @@ from vdbg_env.adapters.builders.units.kept import Kept, Tell
 from vdbg_env.adapters.builders.units.running import Programs
 from vdbg_env.adapters.builders.units.sources import Sources
 from vdbg_env.adapters.builders.units.toolkit import Toolkit
-from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, StockWheel, TreeRequest, UnitOrder
+from vdbg_env.application.ports.unit_builds import (
+    CompiledUnit,
+    ConfiguredTree,
+    Release,
+    StockWheel,
+    TreeRequest,
+    UnitOrder,
+)
 from vdbg_env.common.errors import BadInput
 
 _PINNED: Final = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.+!]+)$")
@@ -72,9 +79,9 @@ def _read(path: Path) -> StockWheel:
             metadata = HeaderParser().parsestr(wheel.read(name).decode("utf-8", "replace"))
     except (OSError, zipfile.BadZipFile, StopIteration) as error:
         raise BadInput(f"{path} cannot be read as a wheel: {error or 'it has no METADATA'}") from error
-    return StockWheel(
+    release = Release(
         project=str(metadata["Name"]),
         version=str(metadata["Version"]),
-        path=path.absolute(),
         requires=tuple(str(text) for text in metadata.get_all("Requires-Dist") or ()),
     )
+    return StockWheel(release=release, path=path.absolute())

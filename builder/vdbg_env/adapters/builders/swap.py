@@ -1,0 +1,110 @@
+"""Replace libraries in an image by a build of nothing but COPY over it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from docker import errors
+
+from vdbg_env.adapters.docker.archive import container_archive
+from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, label_parameters, post_build
+from vdbg_env.adapters.docker.client import Engine, engine_errors
+from vdbg_env.adapters.docker.create import created, tool_container
+from vdbg_env.adapters.docker.images import DockerImages, image_id_of
+from vdbg_env.adapters.files.context_tar import upload
+from vdbg_env.application.ports.image_swaps import Installed, Swap
+from vdbg_env.application.ports.unit_builds import Release
+from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.image.context import BuildContext, FileBytes
+
+_CANDIDATE: Final = "vdbg-env-candidate"
+_PYTHONS: Final = ("python3", "/opt/venv/bin/python3", "/usr/local/bin/python3", "python")
+# The package is asked for its metadata and not imported: that would need its dependencies, and a GPU's driver.
+_ASK: Final = """\
+import importlib.metadata as m, json, sys
+d = m.distribution(sys.argv[1])
+print(json.dumps({"name": d.metadata["Name"], "version": d.version, "requires": d.requires or [],
+                  "folder": str(d.locate_file(""))}))
+"""
+
+
+class DockerSwaps(DockerImages):
+    """`ImageSwaps` with Docker."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+
+    def installed(self, image: str, project: str) -> Installed:
+        """See `ImageSwaps.installed`."""
+        image_id = self._id(image)
+        told = ""
+        for python in _PYTHONS:
+            try:
+                ran = self.execute(image_id, [python, "-c", _ASK, project])
+            except EngineFailed as error:  # no such program in the image, mostly
+                told = error.what
+                continue
+            if ran.code == 0:
+                found = json.loads(ran.stdout)
+                release = Release(project=found["name"], version=found["version"], requires=tuple(found["requires"]))
+                return Installed(release=release, folder=found["folder"], image_id=image_id)
+            told = ran.stderr.strip().rpartition("\n")[2] or told
+        raise BadInput(
+            f"{image} has no installed {project}: {told}",
+            cause="it is in a Python environment that is not on PATH, or the image is another one",
+            next_step=f"docker run --rm --entrypoint python3 {image} -m pip show {project}",
+        )
+
+    def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
+        """See `ImageSwaps.swap`."""
+        candidate = f"{_CANDIDATE}:{uuid.uuid4().hex}"
+        items: list[FileBytes] = []
+        lines = [f"FROM {candidate}"]
+        for number, swap in enumerate(swaps):
+            owner, mode = self._owner(image_id, swap.path)
+            for name, data, target in (
+                (f"new-{number}", swap.new, swap.path),
+                (f"stock-{number}", swap.stock, swap.kept),
+            ):
+                items.append(FileBytes(name=name, data=data, mode=mode))
+                lines.append(f"COPY --chown={owner} {json.dumps([name, target])}")
+        items.append(FileBytes(name="Dockerfile", data="\n".join([*lines, ""]).encode()))
+        with engine_errors(self.engine.endpoint):
+            self.engine.client.tag(image_id, candidate)
+            try:
+                return self._build(BuildContext(items=tuple(items)))
+            finally:
+                self.engine.client.remove_image(candidate, noprune=True)
+
+    def _build(self, context: BuildContext) -> str:
+        version = BUILDKIT if self.engine.has_buildkit() else CLASSIC
+        built = ""
+        messages = post_build(self.engine.client, upload(context), version=version, parameters=label_parameters({}))
+        for message in messages:
+            built = image_id_of(message) or built
+            if "error" in message:
+                raise EngineFailed(f"the engine could not replace the libraries: {message['error']}")
+        if not built:
+            raise EngineFailed("the engine ended without an image", next_step="vdbg-env doctor")
+        return built
+
+    def _owner(self, image_id: str, path: str) -> tuple[str, int]:
+        """Return owner and permissions of a file of the image."""
+        with (
+            created(self.engine, tool_container(image_id, ["true"], "look-inside")) as container,
+            engine_errors(self.engine.endpoint),
+            container_archive(self.engine.client, container, path) as (archive, _),
+        ):
+            member = next(iter(archive))
+            return f"{member.uid}:{member.gid}", member.mode & 0o777
+
+    def _id(self, image: str) -> str:
+        with engine_errors(self.engine.endpoint):
+            try:
+                found = self.engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
+            except errors.ImageNotFound:
+                raise BadInput(f"the engine has no image {image}", next_step=f"docker pull {image}") from None
+        return str(found["Id"])

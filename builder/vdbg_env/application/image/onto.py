@@ -1,0 +1,139 @@
+"""`vdbg-env build --onto`: the production image, with line tables in the kernels that were asked for.
+
+Nothing of the image is rebuilt. The units that hold the kernels are compiled again by the compiler that their cubins
+name; where every function has the stock instructions, the new line tables are added to the stock cubin. Host code,
+constants and all other kernels stay as they are, and the proof is read back from the finished image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vdbg_env.application.image.onto_proof import OntoProof, prove_swap
+from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, LinesRequest, rebuild
+from vdbg_env.application.lines.stock import StockLibrary, read_stock
+from vdbg_env.application.ports.image_swaps import ImageSwaps, Installed, Swap
+from vdbg_env.application.ports.unit_builds import UnitBuilds
+from vdbg_env.common.errors import BadInput, NotProven
+from vdbg_env.cuda.graft.cubin import add_line_tables
+from vdbg_env.cuda.graft.library import rewrite_library
+from vdbg_env.image.plan.plan import LABEL_PROOF
+
+LABEL_BASE = "dev.vdbg-env.onto"
+"""The image that a swapped one was made from, by its id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OntoRequest:
+    """Which image, what of it (`lines`, whose requirement is not used), and the names of the result."""
+
+    image: str
+    project: str
+    lines: LinesRequest
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OntoResult:
+    """A proven image: what it was made from, what was compiled, and the proof that was read back from it."""
+
+    base: Installed
+    image_id: str
+    tags: tuple[str, ...]
+    lines: LinesBuilt
+    proof: OntoProof
+    duration_s: float
+
+
+def build_onto(
+    request: OntoRequest, *, images: ImageSwaps, builds: UnitBuilds, clock: Callable[[], float]
+) -> OntoResult:
+    """Compile, swap, prove, and only then tag.
+
+    Raises BadInput when the image has no such kernel, or none for the architecture, or names another compiler;
+    NotProven when nothing compiled is the image's own code, or the finished image is not what it should be.
+    """
+    started = clock()
+    base = images.installed(request.image, request.project)
+    with images.files(base.image_id, [f"{base.folder}/{request.project}"]) as files:
+        libraries = tuple(read_stock(files))
+    if not libraries:
+        raise BadInput(
+            f"{request.project} {base.release.version} of {request.image} has no device code",
+            cause="it is a build without CUDA",
+            next_step="name an image with the CUDA wheel",
+        )
+    _require_same_compiler(request, libraries)
+    lines = rebuild(request.lines, libraries, base.release, origin=request.image, builds=builds)
+    swaps = _swaps(lines, images, base)
+    built = images.swap(base.image_id, tuple(swaps.values()))
+    proof = prove_swap(images, built, swaps, _replaced(lines))
+    label = proof.label()
+    image_id = images.tag(built, request.tags, {LABEL_PROOF: label, LABEL_BASE: base.image_id})
+    return OntoResult(
+        base=base, image_id=image_id, tags=request.tags, lines=lines, proof=proof, duration_s=clock() - started
+    )
+
+
+def _require_same_compiler(request: OntoRequest, libraries: Sequence[StockLibrary]) -> None:
+    asked = request.lines.compiler
+    named = {release for library in libraries for release in library.compilers}
+    if asked and named and asked not in named:
+        raise BadInput(
+            f"{request.image} was compiled by nvcc {', '.join(sorted(named))}, not {asked}",
+            cause="another compiler makes other instructions, and its lines would be another build's",
+            next_step="leave out --compiler-release",
+        )
+
+
+def _replaced(lines: LinesBuilt) -> Mapping[str, Mapping[int, frozenset[str]]]:
+    """Return what gets line tables: library -> number of the unit -> targets."""
+    found: dict[str, dict[int, frozenset[str]]] = {}
+    for unit in _identical(lines):
+        targets = found.setdefault(unit.choice.library.name, {})
+        number = unit.choice.unit.number
+        targets[number] = targets.get(number, frozenset()) | {unit.choice.target}
+    return found
+
+
+def _identical(lines: LinesBuilt) -> tuple[BuiltUnit, ...]:
+    return tuple(unit for unit in lines.built if unit.comparison and unit.comparison.complete)
+
+
+def _swaps(lines: LinesBuilt, images: ImageSwaps, base: Installed) -> dict[str, Swap]:
+    cubins: dict[str, dict[int, dict[str, bytes]]] = {}
+    for unit in _identical(lines):
+        stock, comparison = unit.choice.unit.cubin(unit.choice.target), unit.comparison
+        if stock is None or comparison is None or unit.compiled.cubin is None:
+            continue
+        names = {built: name for name, built in comparison.renamed}
+        new = add_line_tables(stock.entry.payload(), unit.compiled.cubin, names)
+        cubins.setdefault(unit.choice.library.name, {}).setdefault(unit.choice.unit.number, {})[unit.choice.target] = (
+            new
+        )
+    if not cubins:
+        raise _nothing_identical(lines)
+    swaps: dict[str, Swap] = {}
+    for path, replaced in cubins.items():
+        with images.files(base.image_id, [path]) as files:
+            stock_library = bytes(next(files).data)
+        swaps[path] = Swap(path=path, stock=stock_library, new=rewrite_library(stock_library, replaced))
+    return swaps
+
+
+def _nothing_identical(lines: LinesBuilt) -> NotProven:
+    failed = [unit for unit in lines.built if unit.comparison is None]
+    reasons = [left.reason for left in lines.unplaced]
+    reasons += [f"{unit.source} did not compile: {unit.compiled.output[-200:]}" for unit in failed]
+    reasons += [
+        f"{unit.source} for {unit.choice.target}: {len(unit.comparison.identical)} of {unit.comparison.total} identical"
+        for unit in lines.built
+        if unit.comparison
+    ]
+    return NotProven(
+        "nothing that was compiled is the image's own code, so the image stays as it is",
+        details=tuple(dict.fromkeys(reasons))[:10],
+        cause="the image's vLLM was changed locally, or is built from other external sources",
+        next_step="--dep VARIABLE=DIR names a local tree, as in VLLM_CUTLASS_SRC_DIR=~/cutlass",
+    )

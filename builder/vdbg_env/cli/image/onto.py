@@ -1,0 +1,123 @@
+"""`vdbg-env build --onto`: line tables for the kernels of an image that exists."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vdbg_env.application.host.gpu import first_gpu
+from vdbg_env.application.image.onto import OntoRequest, OntoResult, build_onto
+from vdbg_env.application.lines.build import LinesRequest
+from vdbg_env.application.lines.choose import Wanted, wanted_by_core
+from vdbg_env.cli import composition
+from vdbg_env.cli.display.build_display import build_display
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.profile.reference import parse_reference
+
+_TAKEN = {
+    "onto", "kernels", "core", "work", "target", "archs", "deps", "jobs", "tags", "metadata_file", "as_json", "verbose",
+    "quiet", "debug",
+}  # fmt: skip
+_VARIABLES = {"cutlass": "VLLM_CUTLASS_SRC_DIR", "flash-attn": "VLLM_FLASH_ATTN_SRC_DIR"}
+
+
+def print_onto(flags: dict[str, Any]) -> int:
+    """Run `build --onto`, print its result and return the exit status."""
+    from vdbg_env.report.lineinfo.onto import onto_json, onto_text
+
+    metadata: Path | None = flags["metadata_file"]
+    if metadata and not os.access(metadata.absolute().parent, os.W_OK | os.X_OK):
+        raise BadInput(f"{metadata} cannot be written", next_step="name a folder that exists and is yours")
+    result = onto(flags)
+    if metadata:
+        metadata.write_text(onto_json(result))
+    click.echo(onto_json(result) if flags["as_json"] else onto_text(result), nl=False)
+    return 0
+
+
+def require_onto(flags: dict[str, Any]) -> None:
+    """Refuse, without --onto, the flags that belong to it."""
+    given = [f"--{name}" for name, key in (("kernel", "kernels"), ("core", "core"), ("work", "work")) if flags[key]]
+    if given:
+        raise BadInput(
+            f"{', '.join(given)} has no meaning without --onto",
+            next_step="--onto IMAGE adds line tables to an image; --target EXT builds one extension from source",
+        )
+
+
+def onto(flags: dict[str, Any]) -> OntoResult:
+    """Build what the flags of `build --onto` ask for; raises BadInput for a flag that has no meaning with it."""
+    _require_only_ours(click.get_current_context())
+    request = OntoRequest(
+        image=flags["onto"],
+        project="vllm",
+        lines=LinesRequest(
+            requirement=flags["onto"],
+            wanted=_wanted(flags),
+            externals=dict(_external(text) for text in flags["deps"]),
+            jobs=flags["jobs"] or os.cpu_count() or 1,
+        ),
+        tags=tuple(str(parse_reference(tag, "--tag")) for tag in flags["tags"]) or ("vdbg/onto:lineinfo",),
+    )
+    with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
+        builds = composition.unit_builds(display.tell, flags["work"])
+        return build_onto(request, images=composition.image_swaps(), builds=builds, clock=time.monotonic)
+
+
+def _require_only_ours(context: click.Context) -> None:
+    given = click.core.ParameterSource.COMMANDLINE
+    wrong = [
+        max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if parameter.name not in _TAKEN and parameter.name and context.get_parameter_source(parameter.name) is given
+    ]
+    if wrong:
+        raise BadInput(
+            f"{', '.join(wrong)} has no meaning with --onto",
+            cause="the image, its vLLM and its compiler are those of the image named; only kernels are compiled",
+            next_step="vdbg-env build --onto IMAGE --core FILE --tag NAME",
+        )
+
+
+def _wanted(flags: dict[str, Any]) -> Wanted:
+    if flags["debug"] != "lineinfo":
+        raise BadInput(
+            "--device-debug changes the code, and --onto keeps it", next_step="leave out --device-debug, or --onto"
+        )
+    if not (flags["kernels"] or flags["core"] or flags["target"]):
+        raise BadInput(
+            "nothing says which kernels of the image get line tables",
+            next_step="--core FILE, --kernel NAME, or --target EXTENSION for all of a library",
+        )
+    by_core = wanted_by_core(flags["core"], composition.core_files()) if flags["core"] else Wanted()
+    archs = flags["archs"] or by_core.archs or _own_gpu()
+    if not archs:
+        raise BadInput(
+            "this machine has no GPU, so the architecture is not known", next_step="--arch 9.0; or --core FILE"
+        )
+    return Wanted(
+        kernels=(*flags["kernels"], *by_core.kernels),
+        extensions=(flags["target"],) if flags["target"] else (),
+        archs=tuple(part.strip() for text in archs for part in text.replace(";", ",").split(",")),
+    )
+
+
+def _own_gpu() -> tuple[str, ...]:
+    gpu = first_gpu(composition.programs())
+    return (gpu.arch,) if gpu else ()
+
+
+def _external(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    variable = _VARIABLES.get(name, name)
+    path = Path(folder).expanduser()
+    if not equals or not variable.endswith("_SRC_DIR") or not path.is_dir():
+        raise BadInput(
+            f"--dep {text}: not VARIABLE=DIR of a folder that exists",
+            next_step="--dep VLLM_CUTLASS_SRC_DIR=~/cutlass, the variable that vLLM's CMake reads",
+        )
+    return variable, str(path.resolve())
