@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.build_events import BuildEvent
     from vdbg_env.application.ports.files import LineStore, PackShelf, PackTarget
     from vdbg_env.application.ports.host_facts import HostInspector
-    from vdbg_env.application.ports.image_swaps import ImageSwaps
+    from vdbg_env.application.ports.images import ImageSwaps
     from vdbg_env.application.ports.places import GuardSettings, StepPlaces
     from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
     from vdbg_env.application.ports.unit_builds import UnitBuilds

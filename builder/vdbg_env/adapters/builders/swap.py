@@ -15,7 +15,7 @@ from vdbg_env.adapters.docker.client import Engine, engine_errors
 from vdbg_env.adapters.docker.create import created, tool_container
 from vdbg_env.adapters.docker.images import DockerImages, image_id_of
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports.image_swaps import Installed, Swap
+from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import Release
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.context import BuildContext, FileBytes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from vdbg_env.application.image.onto_proof import OntoProof, prove_swap
 from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, LinesRequest, rebuild
 from vdbg_env.application.lines.stock import StockLibrary, read_stock
-from vdbg_env.application.ports.image_swaps import ImageSwaps, Installed, Swap
+from vdbg_env.application.ports.images import ImageSwaps, Installed, Swap
 from vdbg_env.application.ports.unit_builds import UnitBuilds
 from vdbg_env.common.errors import BadInput, NotProven
 from vdbg_env.cuda.graft.cubin import add_line_tables

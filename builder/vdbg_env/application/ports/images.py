@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.programs import Completed
+from vdbg_env.application.ports.unit_builds import Release
 
 if TYPE_CHECKING:
     from vdbg_env.application.ports.build_events import BuildEvent
@@ -160,4 +161,50 @@ class SourceTrees(Protocol):
 
     def version(self, folder: str) -> str | None:
         """Return the version of a checkout by its last tag, as in 0.33.0 or 0.33.0+12.gabc1234; None without one."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A package in an image: its metadata, and the folder of its modules; `image_id` is what the name stood for."""
+
+    release: Release
+    folder: str
+    image_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """A library to replace: its path in the image, what is there now, and what comes in its place."""
+
+    path: str
+    stock: bytes
+    new: bytes
+
+    @property
+    def kept(self) -> str:
+        """The path where the original stays; no loader looks for such a name."""
+        return f"{self.path}.stock"
+
+
+class ImageSwaps(Protocol):
+    """Reads an image, and makes another over its layers; nothing in it is started but Python, without network."""
+
+    def installed(self, image: str, project: str) -> Installed:
+        """Return what an image has of a project; raises BadInput when it has none."""
+        ...
+
+    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
+        """Yield every file with device code below `folders`, as `ImageBuilder.files` does."""
+        ...
+
+    def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
+        """Return the id of an untagged image with the files replaced, and the originals next to them.
+
+        Owners, user, entry point, environment and everything else are the image's own. Raises EngineFailed.
+        """
+        ...
+
+    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
+        """See `ImageBuilder.tag`."""
         ...
