@@ -9,6 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+from vllm_image import read_image
+
 # The names by which --dep knows the folders of cmake/external_projects, by the variable that names a local tree.
 DEPENDENCIES = {
     "VLLM_CUTLASS_SRC_DIR": "cutlass",
@@ -38,13 +40,14 @@ def row(folder: Path) -> str:
         lines.append(f'    gcc: {{least: "{gcc}"}}')
     lines += [f'    python: {{least: "{pythons[0]}", most: "{pythons[-1]}"}}', "    arch:"]
     lines += [f'      "{toolkit}": [{", ".join(_quoted(_architectures(cmake, toolkit)))}]' for toolkit in TOOLKITS]
-    lines.append(f"    source: vLLM {version}, CMakeLists.txt, cmake/external_projects, requirements/cuda.txt")
+    lines.append(f"    source: vLLM {version}, CMakeLists.txt, cmake, requirements, docker/Dockerfile")
     variables = set(re.findall(r"ENV\{(\w+_SRC_DIR)\}", "\n".join([cmake, *external.values()])))
     if unknown := variables - set(DEPENDENCIES):
         raise SystemExit(f"{folder}: give {', '.join(sorted(unknown))} a name in DEPENDENCIES")
     known = sorted((name, variable) for variable, name in DEPENDENCIES.items() if variable in variables)
     lines += ["    dependencies:", *(f"      {name}: {variable}" for name, variable in known), "    targets:"]
     lines += [f"      {target}: {stem or 'null'}" for target, stem in _targets(cmake, external)]
+    lines += read_image(folder / "docker/Dockerfile").rows()
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ RUN set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     apt-get update; \
     apt-get install -y --no-install-recommends ca-certificates curl g++ gdb git libibverbs-dev libnuma-dev numactl \
-      python3 python3-dev python3-venv; \
+      python3 python3-dev python3-venv ffmpeg libgl1 libsm6 libxext6 sudo; \
     rm -rf /var/lib/apt/lists/*
 
 # CUDA 13.0 from the package index
@@ -60,6 +60,9 @@ RUN set -eu; \
     list=requirements/cuda.txt; \
     if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
     pip install -r "$list"; \
+    pip install accelerate 'modelscope<1.38' 'timm>=1.0.17' 'runai-model-streamer[s3,gcs,azure]>=0.15.7' \
+      'gguf>=0.19.0'; \
+    pip install --no-deps nvidia-nccl-cu13==2.31.2; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
     mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
     gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so -x c /dev/null
@@ -135,4 +138,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:ac896b100b735e52225c43b90b603f92f4c22dec19785db03e68c0e6f43f2d90"
+    dev.vdbg-env.plan.digest="sha256:d16273f358cd3f24ce5664602e69c52a2ebb239f0b252e3bf90840bdd16c8c26"

@@ -19,7 +19,7 @@ RUN set -eu; \
     apt-get update; \
     apt-get install -y --no-install-recommends ca-certificates cuda-cuobjdump-12-9 cuda-gdb-12-9 \
       cuda-nvdisasm-12-9 cuda-sanitizer-12-9 curl g++ gdb git libibverbs-dev libnuma-dev numactl python3 python3-dev \
-      python3-venv; \
+      python3-venv ffmpeg libgl1 libsm6 libxext6 sudo; \
     rm -rf /var/lib/apt/lists/*
 
 # Python next to the CUDA 12.9 of the base
@@ -55,9 +55,12 @@ RUN set -eu; \
     pip install -r "$list"; \
     list=requirements/cuda.txt; \
     if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
-    sed -i -e 's/^nvidia-cutlass-dsl\[cu13\]/nvidia-cutlass-dsl/' -e \
-      's/^humming-kernels\[cu13\]/humming-kernels[cu12]/' "$list"; \
-    pip install -r "$list"
+    sed -i -e 's/^nvidia-cutlass-dsl\[cu13\]/nvidia-cutlass-dsl/' "$list"; \
+    sed -i -e 's/^humming-kernels\[cu13\]/humming-kernels[cu12]/' "$list"; \
+    pip install -r "$list"; \
+    pip install accelerate 'modelscope<1.38' 'timm>=1.0.17' 'runai-model-streamer[s3,gcs,azure]>=0.15.7' \
+      'gguf>=0.19.0'; \
+    pip install --no-deps nvidia-nccl-cu12==2.31.2
 
 # From here on everything depends on the architecture and the kind of debug information.
 ENV NVCC_PREPEND_FLAGS="-lineinfo" \
@@ -133,4 +136,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:79873a3b9bf3b3561d7467e8d9d63422fd28b287f5b8317f321ab45fe65c4546"
+    dev.vdbg-env.plan.digest="sha256:cd2ef60cbdecd6159cc5bc80536d4b1d14c7ab9f67f5a320398af1b4ec63235c"

@@ -22,7 +22,7 @@ RUN set -eu; \
     apt-get -o Dir::Etc::sourcelist=/etc/apt/vdbg-env.list update; \
     apt-get -o Dir::Etc::sourcelist=/etc/apt/vdbg-env.list install -y --no-install-recommends ca-certificates \
       cuda-cuobjdump-13-0 cuda-gdb-13-0 cuda-nvdisasm-13-0 cuda-sanitizer-13-0 curl g++ gdb git libibverbs-dev \
-      libnuma-dev numactl python3 python3-dev python3-venv; \
+      libnuma-dev numactl python3 python3-dev python3-venv ffmpeg libgl1 libsm6 libxext6 sudo; \
     if [ -e /etc/apt/vdbg-env.aside ]; then mv /etc/apt/vdbg-env.aside /etc/apt/sources.list.d/ubuntu.sources; fi; \
     rm /etc/apt/vdbg-env.list; \
     rm -rf /var/lib/apt/lists/*
@@ -57,7 +57,10 @@ RUN set -eu; \
     pip install -r "$list"; \
     list=requirements/cuda.txt; \
     if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
-    pip install -r "$list"
+    pip install -r "$list"; \
+    pip install accelerate 'modelscope<1.38' 'timm>=1.0.17' 'runai-model-streamer[s3,gcs,azure]>=0.15.7' \
+      'gguf>=0.19.0'; \
+    pip install --no-deps nvidia-nccl-cu13==2.31.2
 
 # From here on everything depends on the architecture and the kind of debug information.
 ENV NVCC_PREPEND_FLAGS="-lineinfo" \
@@ -132,4 +135,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:d744de593e57ac55db549c2322899ce6bf227d249fe01ef5eb949b4d9b0ebd10"
+    dev.vdbg-env.plan.digest="sha256:e63b9a614529af34fa4834b1424b3b6b5fecffd089bc479dc5c05bdb7d044b19"

@@ -17,7 +17,7 @@ RUN set -eu; \
     apt-get update; \
     apt-get install -y --no-install-recommends ca-certificates cuda-cuobjdump-13-0 cuda-gdb-13-0 \
       cuda-nvdisasm-13-0 cuda-sanitizer-13-0 curl g++ gdb git libibverbs-dev libnuma-dev numactl python3 python3-dev \
-      python3-venv; \
+      python3-venv ffmpeg libgl1 libsm6 libxext6 sudo; \
     rm -rf /var/lib/apt/lists/*
 
 # Python next to the CUDA 13.0 of the base
@@ -52,7 +52,10 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install -r "$list"; \
     list=requirements/cuda.txt; \
     if [ ! -e "$list" ]; then list=requirements-cuda.txt; fi; \
-    pip install -r "$list"
+    pip install -r "$list"; \
+    pip install accelerate 'modelscope<1.38' 'timm>=1.0.17' 'runai-model-streamer[s3,gcs,azure]>=0.15.7' \
+      'gguf>=0.19.0'; \
+    pip install --no-deps nvidia-nccl-cu13==2.31.2
 
 # From here on everything depends on the architecture and the kind of debug information.
 ENV NVCC_PREPEND_FLAGS="-lineinfo" \
@@ -128,4 +131,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:ac272937fe9f7dad95c4cabcda8e06d4a55fd6a707c9612ed86d5a0373c5a54c"
+    dev.vdbg-env.plan.digest="sha256:581b88a373c10ae0f391cbc642072e881f96f565d5b315995fbd3616beb43d9e"

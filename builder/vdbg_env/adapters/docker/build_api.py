@@ -7,11 +7,12 @@ as the body and runs its own BuildKit: without a session, so without secrets and
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, Literal
 
 from docker import APIClient, auth
 from docker.utils.json_stream import json_stream
+from requests import Response
 
 from vdbg_env.adapters.docker.client import raise_for_status
 from vdbg_env.application.ports import BuildOrder
@@ -39,9 +40,30 @@ def post_build(
         timeout=None,  # a compiler may print nothing for hours
     ) as response:
         raise_for_status(response)
-        for message in json_stream(response.iter_content(chunk_size=None)):
-            if isinstance(message, dict):
-                yield message
+        yield from _messages(response)
+
+
+def _messages(response: Response) -> Iterator[dict[str, Any]]:
+    for message in json_stream(response.iter_content(chunk_size=None)):
+        if isinstance(message, dict):
+            yield message
+
+
+def get_image(client: APIClient, image: str) -> Generator[bytes, None, None]:
+    """Yield the tar of an image; the engine first writes all of it to its disk, in silence."""
+    url = f"{client.base_url}/v{client.api_version}/images/get"
+    with client.get(url, params={"names": image}, stream=True, timeout=None) as response:
+        raise_for_status(response)
+        yield from response.iter_content(chunk_size=1 << 20)
+
+
+def post_image(client: APIClient, tar: BinaryIO) -> Generator[dict[str, Any], None, None]:
+    """Send the tar of an image and yield the engine's messages; an error of the engine's is one of them."""
+    url = f"{client.base_url}/v{client.api_version}/images/load"
+    headers = {"Content-Type": "application/x-tar"}
+    with client.post(url, data=tar, headers=headers, stream=True, timeout=None) as response:
+        raise_for_status(response)
+        yield from _messages(response)
 
 
 def registry_header() -> dict[str, str]:

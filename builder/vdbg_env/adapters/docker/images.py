@@ -17,7 +17,7 @@ import requests
 from docker import errors
 
 from vdbg_env.adapters.docker.archive import container_archive
-from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, label_parameters, post_build
+from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, get_image, label_parameters, post_build, post_image
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
 from vdbg_env.adapters.docker.create import created, tool_container
 from vdbg_env.adapters.files.candidates import spilled
@@ -132,7 +132,7 @@ class DockerImages:
         self._require(image)
         partial = path.with_name(path.name + ".partial")
         try:
-            chunks = iter(self.engine.client.get_image(image))
+            chunks = get_image(self.engine.client, image)
             with partial.open("wb") as out:
                 while (chunk := self._next(chunks)) is not None:
                     out.write(chunk)
@@ -151,7 +151,7 @@ class DockerImages:
         """See `ImageBuilder.load`."""
         try:
             with engine_errors(self.engine.endpoint), path.open("rb") as tar:
-                for message in self.engine.client.load_image(tar) or ():  # type: ignore[no-untyped-call]
+                for message in post_image(self.engine.client, tar):
                     if "error" in message:
                         raise BadInput(
                             f"{path} holds no image: {message['error']}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from vdbg_env.common.errors import BadInput
@@ -41,7 +42,18 @@ class Blocks:
 
     def packages(self) -> RunStep:
         """Install the distribution's packages."""
-        return self._apt("packages", "Packages of", self.spec.packages.apt, self.spec.packages.needs)
+        return self._apt("packages", "Packages of", self._apt_packages(), self.spec.packages.needs)
+
+    def _apt_packages(self) -> tuple[str, ...]:
+        """Return the profile's packages and, for a whole vLLM, those of the release's own image."""
+        own = self.spec.packages.apt
+        image = self.vllm.image if self.vllm and not self.request.target else None
+        if image is None:
+            return own
+        # NVIDIA's repository, which has NCCL, is in the images with its toolkit only.
+        without = ("libnccl",) if self.spec.toolchain.provided_by == "wheels" else ()
+        names = {package.partition("=")[0] for package in own}
+        return (*own, *(p for p in image.apt if p not in names and not p.startswith(without)))
 
     def object_cache(self) -> tuple[Step, ...]:
         """Install the compiler cache and its launcher, for a build that keeps objects."""
@@ -139,9 +151,20 @@ class Blocks:
         step = self._fetching(
             "requirements", "What this source requires of Python", "vllm-requirements",
             cwd="requirements" if local else "src", target=self.request.target,
-            wheels=self.spec.toolchain.provided_by == "wheels", cuda12=self.spec.toolchain.cuda.startswith("12."),
+            wheels=self.spec.toolchain.provided_by == "wheels", **self._release_packages(),
         )  # fmt: skip
         return (REQUIREMENTS, step) if local else (step,)
+
+    def _release_packages(self) -> dict[str, tuple[str, ...]]:
+        """Return what the release's own image installs next to the requirements, and changes in them for CUDA 12."""
+        image = self.vllm.image if self.vllm else None
+        if image is None:
+            return {"packages": (), "nccl": (), "edits": ()}
+        major = self.spec.toolchain.cuda.partition(".")[0]
+        rewritten = image.cuda12.items() if major == "12" else ()
+        edits = tuple(_edit(old, new) for old, new in rewritten)
+        nccl = (f"nvidia-nccl-cu{major}=={image.nccl}",) if image.nccl else ()
+        return {"packages": image.packages, "nccl": nccl, "edits": edits}
 
     def prepare(self) -> tuple[RunStep, ...]:
         """Run the profile's own commands in the source folder."""
@@ -295,6 +318,12 @@ class Blocks:
                 case other:
                     uses.append(SecretUse(id=other, target=f"/run/secrets/{other}"))
         return tuple(uses)
+
+
+def _edit(old: str, new: str) -> str:
+    """Return the sed script that replaces a requirement at the beginning of its line."""
+    literal = re.sub(r"([][.*\\])", r"\\\1", old)
+    return f"s/^{literal}/{new}/"
 
 
 def _mirror_lines(mirror: str, base: Base) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: 
         arch=arch,
         memory_per_job_gib=spec.build.memory_per_job_gib,
         context=_context(spec.build.system, request, source, library),
-        notes=(*why_arch, *_notes(request)),
+        notes=(*why_arch, *_notes(request), *_other_stack(spec, request, vllm)),
         warnings=(*_debug_warnings(request), *overridden(spec), *warnings),
     )
 
@@ -296,6 +296,20 @@ def _notes(request: BuildRequest) -> tuple[str, ...]:
     if request.site.ca_bundle is None or request.site.keep_ca:
         return ()
     return ("the site's certificate authority is used by the build and is removed at its end",)
+
+
+def _other_stack(spec: ImageSpec, request: BuildRequest, vllm: VllmRow | None) -> tuple[str, ...]:
+    """Say where a whole vLLM here differs from the release's own image, since a triage would see another stack."""
+    if vllm is None or vllm.image is None or request.target:
+        return ()
+    own, here = vllm.image, (spec.base.python if request.base is None else None, spec.toolchain.cuda)
+    there = (own.python, ".".join(own.cuda.split(".")[:2]))
+    if here == there or (here[0] is None and here[1] == there[1]):
+        return ()
+    python = f"Python {here[0]} and " if here[0] else ""
+    return (
+        f"vLLM {vllm.version}'s own image has Python {own.python} and CUDA {own.cuda}, this one {python}CUDA {here[1]}",
+    )
 
 
 def _debug_warnings(request: BuildRequest) -> tuple[str, ...]:

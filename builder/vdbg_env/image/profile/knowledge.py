@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from vdbg_env.common import yaml_source
-from vdbg_env.image.profile.spec import Arch, Form, Name, Part, Text, VariableName, Version
+from vdbg_env.image.profile.spec import AptPackage, Arch, Form, Name, Part, Requirement, Text, VariableName, Version
 
 SCHEMA_FILE = "knowledge-v1.schema.json"
 
@@ -40,6 +40,20 @@ class CudaRow(Part):
     source: Text = Field(description="where this row was read")
 
 
+class ReleaseImage(Part):
+    """What the image of a release has: versions, apt and Python packages in addition to the requirements.
+
+    `cuda12` rewrites requirements for CUDA 12, as the release's own Dockerfile does.
+    """
+
+    cuda: Version
+    python: Version
+    nccl: Version | None = None
+    apt: tuple[AptPackage, ...] = ()
+    packages: tuple[Requirement, ...] = ()
+    cuda12: dict[Text, Text] = Field(default={})
+
+
 class VllmRow(Part):
     """One vLLM release; `arch` by CUDA version, `dependencies` the variable that names a local tree."""
 
@@ -50,6 +64,7 @@ class VllmRow(Part):
     arch: dict[Version, tuple[Arch, ...]] = Field(default={})
     dependencies: dict[Name, VariableName] = Field(default={})
     targets: dict[Text, Stem | None] = Field(default={})
+    image: ReleaseImage | None = None
     source: Text = Field(description="where this row was read")
 
 
