@@ -151,7 +151,7 @@ class Blocks:
         step = self._fetching(
             "requirements", "What this source requires of Python", "vllm-requirements",
             cwd="requirements" if local else "src", target=self.request.target,
-            wheels=self.spec.toolchain.provided_by == "wheels", **self._release_packages(),
+            wheels=self.spec.toolchain.provided_by == "wheels", release=self._release_packages(),
         )  # fmt: skip
         return (REQUIREMENTS, step) if local else (step,)
 
