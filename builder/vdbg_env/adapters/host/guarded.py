@@ -91,7 +91,7 @@ class Guarded:
             update={"output_idle_s": self.settings.hang_after_s, "gpu_pinned_s": self.settings.hang_after_s}
         )
         output = invocation.output.model_copy(update={"limit": self.settings.log_limit})
-        return replace(invocation, env=env, watch=watch, output=output)
+        return replace(invocation, env=env, hooks={}, watch=watch, output=output)
 
     def pending(self) -> tuple[int, ...]:
         """Return no signal: each is the workload's."""

@@ -25,6 +25,8 @@ from vdbg_env.evidence.knowledge.vllm_surface import Surface, is_wanted, read_su
         ("VLLM_ATTENTION_BACKEND", "0.14.1", "current"),
         ("VLLM_ATTENTION_BACKEND", "0.18.0", "gone"),
         ("--watchdog-config", "0.24.0", "not-yet"),
+        ("--watchdog-config", "0.32.0", "not-yet"),
+        ("--watchdog-config", "0.33.0", "current"),
         ("--swap-space", "0.14.1", "current"),
         ("VLLM_RAISE_ON_LOGIT_NANS", "0.33.0", "current"),
         ("VLLM_RAISE_ON_LOGIT_NANS", "0.24.0", "not-yet"),
@@ -135,3 +137,18 @@ def test_a_name_in_no_table_is_bad_input_and_the_nearest_is_named() -> None:
     ran = vdbg_env("runbooks", "explain", "VLLM_TRACE_FUNCTON")
     assert ran.status == 2
     assert "did you mean VLLM_TRACE_FUNCTION?" in ran.stderr
+
+
+def test_what_we_say_of_a_name_is_what_the_releases_show() -> None:
+    """`since` and `until` of our own entries against the names that were read from each release."""
+    knowledge = shipped_knowledge()
+    table = knowledge.surface
+    rows = {name: row for name, row in knowledge.rows.items() if name in table.names and row.owner == "vLLM"}
+    assert "--watchdog-config" in rows
+    for name, row in rows.items():
+        for release in table.releases:
+            key, has = version_key(release), release in table.names[name]
+            if (row.since and key < version_key(row.since)) or (row.until and key >= version_key(row.until)):
+                assert not has, f"{name} is in {release}"
+            elif row.since:
+                assert has, f"{name} is not in {release}"
