@@ -243,14 +243,18 @@ def announcer() -> Announcer:
     return LocalAnnouncer()
 
 
-def guard_ports(settings: GuardSettings, runs: Path | None) -> tuple[GuardedCommand, RunPorts]:
-    """Return the ports of a run that guards one command in this process's place; its record goes below `runs`."""
-    from vdbg_env.adapters.host.guarded import Guarded
+def guard_ports(settings: GuardSettings, runs: Path | None, keep: int) -> tuple[GuardedCommand, RunPorts]:
+    """Return the ports of a run that guards one command in this process's place.
+
+    Its record goes below `runs`, where the newest `keep` of earlier ones stay.
+    """
+    from vdbg_env.adapters.host.guarded import Guarded, forget_old_runs
     from vdbg_env.adapters.places import Places
-    from vdbg_env.record.runs import RUNS_VARIABLE
+    from vdbg_env.record.runs import RUNS_VARIABLE, runs_home
 
     command = Guarded(settings)
     environment = {**os.environ, **({RUNS_VARIABLE: str(runs)} if runs else {})}
+    forget_old_runs(runs_home(environment), keep)
     places = Places(os.environ, binary_source(), command)
     ports = replace(run_ports(()), environment=environment, places=places, interrupts=lambda: command)
     return command, ports

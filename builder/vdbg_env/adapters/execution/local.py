@@ -17,6 +17,7 @@ from pathlib import Path
 from vdbg_env.adapters.execution.job_builder import StepSettings, job_for
 from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
 from vdbg_env.adapters.execution.supervisor_pool import Supervisors
+from vdbg_env.adapters.host.guarded import Guarded
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor.job import Job, to_json
@@ -43,7 +44,7 @@ class LocalProcesses:
         process = self._supervisors.start(where, to_json(job), guarded.streams if guarded else ())
         if guarded:
             guarded.attached(process, where)
-        return LocalStep(invocation, where, job, process)
+        return LocalStep(invocation, where, job, process, guarded)
 
     def adopt(self, invocation: Invocation, directory: Path) -> LocalStep | None:
         """Take over an attempt: it runs, it has ended, or it is lost; see `StepRunner.adopt`."""
@@ -60,12 +61,18 @@ class LocalStep(SupervisedStep):
     """A StartedStep under a supervisor of this machine; `process` is None when another engine started it."""
 
     def __init__(
-        self, invocation: Invocation, directory: Path, job: Job, process: subprocess.Popen[bytes] | None
+        self,
+        invocation: Invocation,
+        directory: Path,
+        job: Job,
+        process: subprocess.Popen[bytes] | None,
+        guarded: Guarded | None = None,
     ) -> None:
         super().__init__(invocation, directory, job)
         self._mark = job.env[helpers.MARK]
         self._survivors: list[Process] = []
         self._process = process
+        self._guarded = guarded
         self._given_up = False
 
     def _ask_to_end(self, *, firmly: bool) -> None:
@@ -107,7 +114,8 @@ class LocalStep(SupervisedStep):
 
     def _completed(self, seen: Observation) -> Observation:
         left = (f"process {one.pid} ({one.name}, state {one.state}) could not be killed" for one in self._survivors)
-        return replace(seen, notes=(*seen.notes, *left))
+        seen = replace(seen, notes=(*seen.notes, *left))
+        return self._guarded.seen(seen) if self._guarded else seen
 
     def _over(self) -> None:
         """Take the supervisor's status; of one that was killed no end is believed, as the workload can write one."""

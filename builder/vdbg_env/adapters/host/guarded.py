@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,14 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from vdbg_env.application.ports.places import GuardSettings
-from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.evidence.observation import Ended, EndedBy, Observation
+from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor.state import result_file
 from vdbg_env.supervisor.watch.guard import FORWARDED
 
+RUNBOOK = "guard"
 _ABOVE = 10  # descriptors below are often given a meaning by their number
 
 
@@ -64,6 +67,13 @@ class Guarded:
             return Ended(by=EndedBy(document["by"]), code=document["code"], signal=document["signal"])
         except (OSError, ValueError, KeyError, TypeError):
             return Ended(by=EndedBy.ENGINE_LOST if lost else EndedBy.NOT_STARTED)
+
+    def seen(self, observation: Observation) -> Observation:
+        """Return how it ended for a run that must not repeat it: what loses its supervisor the kernel kills."""
+        if observation.ended.by is not EndedBy.ENGINE_LOST:
+            return observation
+        ended = Ended(by=EndedBy.SIGNAL, signal=signal.SIGKILL, message=observation.ended.message)
+        return replace(observation, ended=ended)
 
     def become(self, argv: Sequence[str]) -> NoReturn:
         """Run the command in place of this process; raises HostNotAble where it cannot be started."""
@@ -126,3 +136,25 @@ class Guarded:
             if ended is None or ended.si_pid == own.pid:
                 return
             os.waitpid(ended.si_pid, 0)
+
+
+def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
+    """Remove all but the newest `keep` runs of guards in a folder, and return their names; one that runs stays.
+
+    A command that is restarted for ever would fill the disk with its crashes.
+    """
+    if not home.is_dir():
+        return ()
+    old = sorted(path for path in home.glob(f"*-{RUNBOOK}-????") if path.is_dir() and not path.is_symlink())
+    removed = []
+    for path in old[: max(0, len(old) - keep)]:
+        run = RunDirectory(path)
+        try:
+            if run.read_head().runbook != RUNBOOK:
+                continue
+            with run.locked():
+                shutil.rmtree(path)
+        except (BadInput, OSError):
+            continue
+        removed.append(path.name)
+    return tuple(removed)

@@ -30,6 +30,9 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float |
 @click.command("guard", context_settings={"auto_envvar_prefix": "VDBG_GUARD"})
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @click.option("--runs", type=click.Path(path_type=Path), help="The folder of runs that gets this one's record.")
+@click.option(
+    "--keep", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="Runs of guards kept there."
+)
 @click.option("--log-limit", default="64m", show_default=True, metavar="SIZE", help="What is kept of each stream.")
 @click.option(
     "--disk-floor", default="1g", show_default=True, metavar="SIZE", help="Record nothing below this much free space."
@@ -54,6 +57,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float |
 def command(
     argv: tuple[str, ...],
     runs: Path | None,
+    keep: int,
     log_limit: str,
     disk_floor: str,
     hang_after: float | None,
@@ -88,7 +92,7 @@ def command(
         hook=tuple(shlex.split(hook)) if hook else (),
         webhook=webhook,
     )
-    command, ports = composition.guard_ports(settings, runs)
+    command, ports = composition.guard_ports(settings, runs, keep - 1)
     view = RunView(
         interactive=False, notice=lambda _: None, listener=lambda _: lambda *_: None, person=lambda _: Nobody()
     )
