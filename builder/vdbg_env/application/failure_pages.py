@@ -18,6 +18,7 @@ from vdbg_env.runbook.state import Facts
 _WORKLOAD = ("vllm", "serve", "MODEL")
 _NAME = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|(?<![\w-])--[a-z][a-z-]+[a-z]")
 _TELLING = ("root", "stall")
+_PRODUCTION = "production"  # the label of a runbook that looks into no failure, and waits for one
 _SAYS_ENOUGH = 20  # characters of a rule's words that are telling even where a pattern narrows them down
 
 
@@ -43,8 +44,9 @@ class FailurePage:
 
 
 def failure_pages(library: RunbookLibrary) -> tuple[FailurePage, ...]:
-    """Return a page for each runbook; raises BadDocument where a runbook is wrong."""
-    return tuple(_page(library.load_entry(entry)) for entry in library.entries)
+    """Return a page for each runbook of a failure; raises BadDocument where a runbook is wrong."""
+    runbooks = (library.load_entry(entry) for entry in library.entries)
+    return tuple(_page(runbook) for runbook in runbooks if _PRODUCTION not in runbook.labels)
 
 
 def _page(runbook: Runbook) -> FailurePage:

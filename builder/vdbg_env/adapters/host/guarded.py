@@ -85,7 +85,7 @@ class Guarded:
             raise HostNotAble(f"{argv[0]} cannot be started: {error.strerror}") from error
 
     def attached(self, supervisor: subprocess.Popen[bytes], directory: Path) -> None:
-        """Pass signals to this supervisor from now on, those that have come before included."""
+        """Pass signals to this supervisor from now on, also those that it has received already."""
         self._directory = directory
         for number in self.streams:
             os.close(number)  # the supervisor has them: its reader must see the end of the workload's output

@@ -43,7 +43,7 @@ def went_well(report: Report) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Announcement:
-    """What is said of a failure, in one line of JSON; `directory` is the run's folder.
+    """What is announced after a failure, in one line of JSON; `directory` is the run's folder.
 
     `seen` says which crash of this cause it is: 1 for the first, None where the cause has no name.
     """
@@ -74,7 +74,7 @@ class Announcement:
         }
 
     def line(self, *, most: int | None = None) -> str:
-        """Return one line; with `most`, its longest texts are left out until it has no more bytes than that."""
+        """Return one line; with `most`, its longest texts are left out until it has fewer bytes than that."""
         document = self.document()
         for name in ("next", "kernel", "location", "found", "ended"):
             line = json.dumps(document)  # ASCII: a byte is a character

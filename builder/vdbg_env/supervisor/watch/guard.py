@@ -10,8 +10,8 @@ from vdbg_env.supervisor.output.streams import CANCELS
 from vdbg_env.supervisor.phase import EndReason
 from vdbg_env.supervisor.processes.signals import send_to
 
-# All that a program may be sent on purpose. SIGCHLD and SIGALRM are ours, faults are nobody's to pass on, and SIGPIPE
-# is what a write gives.
+# All that a program may be sent on purpose. SIGCHLD and SIGALRM are ours, a fault is of the process that has it, and
+# SIGPIPE is what a write gives.
 FORWARDED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
     signal.SIGCONT,
