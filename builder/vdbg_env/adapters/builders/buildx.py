@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +22,7 @@ from vdbg_env.adapters.builders.progress.rawjson import RawJsonReader
 from vdbg_env.adapters.docker.client import Endpoint, Engine
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import BuilderDescription, BuildOrder
+from vdbg_env.application.ports import BuilderDescription, BuildOrder, BuildxOptions
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.supervisor.processes.signals import send_to_group
@@ -59,6 +59,7 @@ class BuildxBuilder(DockerImages):
         super().__init__(engine)
         self._buildx = buildx
         self._why = why
+        self._options = BuildxOptions()
 
     def describe(self) -> BuilderDescription:
         return BuilderDescription(
@@ -70,12 +71,31 @@ class BuildxBuilder(DockerImages):
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
         """See `ImageBuilder.build`; buildx is interrupted as Ctrl-C would, then killed."""
+        self._options = order.buildx
         with tempfile.TemporaryDirectory(prefix="vdbg-buildx-") as folder, removing_leftovers(self, order.plan) as done:
             files = _ResultFiles(Path(folder))
             argv = [*self._buildx.argv, "build", *_arguments(order, self.engine.endpoint, files), "-"]
             with _started(argv, _environment(self.engine.endpoint)) as process:
                 yield from _follow(process, order, files)
             done()
+
+    def _label(self, image: str, labels: Mapping[str, str]) -> str:
+        """Label by buildx where attestations were asked for: those of the image without labels would be lost."""
+        attested = replace(self._options, cache_from=(), cache_to=())
+        if not tuple(attested.words()):
+            return super()._label(image, labels)
+        with tempfile.TemporaryDirectory(prefix="vdbg-buildx-") as folder:
+            files = _ResultFiles(Path(folder))
+            words = [f"--label={name}={value}" for name, value in labels.items()]
+            where = ["--builder", self.engine.endpoint.context or "default", "--iidfile", str(files.image_id), "--load"]
+            argv = [*self._buildx.argv, "build", *where, *attested.words(), *words, "-"]
+            ran = subprocess.run(
+                argv, input=f"FROM {image}\n", capture_output=True, text=True, check=False,
+                env=_environment(self.engine.endpoint),
+            )  # fmt: skip
+            if ran.returncode != 0:
+                raise EngineFailed(f"buildx could not label the image: {ran.stderr.strip().splitlines()[-1:]}")
+            return files.image_id.read_text().strip()
 
 
 @dataclass(frozen=True)
@@ -107,6 +127,7 @@ def _arguments(order: BuildOrder, endpoint: Endpoint, files: _ResultFiles) -> It
         yield from ("--secret", f"id={name},src={path}")
     if order.no_cache:
         yield "--no-cache"
+    yield from order.buildx.words()
 
 
 def _environment(endpoint: Endpoint) -> dict[str, str]:

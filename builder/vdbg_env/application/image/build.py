@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vdbg_env.application.image.prove import prove_image, require_proven
-from vdbg_env.application.ports import BuilderDescription, BuildOrder, ImageBuilder
+from vdbg_env.application.ports import BuilderDescription, BuildOrder, BuildxOptions, ImageBuilder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepStarted
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.cuda.lines.lineinfo import LineinfoReport
@@ -35,6 +35,7 @@ class BuildSettings:
     push: bool = False
     output: Path | None = None
     threads: int = 1
+    buildx: BuildxOptions = field(default_factory=BuildxOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,8 @@ def dialect_of(builder: BuilderDescription) -> Dialect:
 def _build(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder, tell: Tell) -> Built:
     if not settings.offline_compile:
         return _run(plan, settings, builder, tell)
-    return _run(fetch_first(plan, settings, builder, tell), settings, builder, tell)
+    rest = fetch_first(plan, settings, builder, tell)
+    return _run(rest, replace(settings, buildx=replace(settings.buildx, cache_from=(), cache_to=())), builder, tell)
 
 
 def fetch_first(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder, tell: Tell) -> BuildPlan:
@@ -117,7 +119,9 @@ def fetch_first(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder,
     # frontend), so what fetches is built first and what compiles is built on that image, without network.
     name = f"{PREPARED}:{plan.digest.removeprefix('sha256:')[:12]}"
     fetch, compile_only = plan.split_before_compile(name)
-    builder.tag(_run(fetch, settings, builder, tell).image_id, [name], {})
+    # What a registry may keep is what was fetched; attestations are of the image that gets the name.
+    fetching = replace(settings, buildx=replace(settings.buildx, sbom=None, provenance=None))
+    builder.tag(_run(fetch, fetching, builder, tell).image_id, [name], {})
     return compile_only
 
 
@@ -130,6 +134,7 @@ def _run(plan: BuildPlan, settings: BuildSettings, builder: ImageBuilder, tell: 
         secrets=settings.secrets,
         jobs=settings.jobs,
         no_cache=settings.no_cache,
+        buildx=settings.buildx,
     )
     built: Built | None = None
     with closing(builder.build(order)) as events:  # to close it early is to cancel, so it is read to its end

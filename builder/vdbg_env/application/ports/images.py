@@ -41,12 +41,30 @@ class BuilderDescription:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BuildxOptions:
+    """Options of buildx, handed through as they are: caches in a registry, and attestations of the image."""
+
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+    sbom: str | None = None
+    provenance: str | None = None
+
+    def words(self) -> Iterator[str]:
+        """Yield them as buildx takes them."""
+        yield from (f"--cache-from={place}" for place in self.cache_from)
+        yield from (f"--cache-to={place}" for place in self.cache_to)
+        yield from (f"--sbom={self.sbom}",) if self.sbom else ()
+        yield from (f"--provenance={self.provenance}",) if self.provenance else ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuildOrder:
     """One build: the plan, and the same plan rendered as a context that holds its Dockerfile.
 
     Containers are built from the context, a bare machine from the plan. `build_args` are values of this machine for
     the plan's arguments (proxies, mirrors), `secrets` id -> file, which only a builder with that capability takes.
-    `jobs` is how many compilers run at once: it makes the advice after an out-of-memory kill exact.
+    `jobs` is how many compilers run at once: it makes the advice after an out-of-memory kill exact. `buildx` is for
+    that builder alone.
     """
 
     plan: BuildPlan
@@ -56,6 +74,7 @@ class BuildOrder:
     secrets: Mapping[str, Path] = field(default_factory=dict)
     jobs: int | None = None
     no_cache: bool = False
+    buildx: BuildxOptions = field(default_factory=BuildxOptions)
 
 
 class ImageBuilder(Protocol):

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from vdbg_env.application.image.build import BuildResult, BuildSettings, build_image, dialect_of
 from vdbg_env.application.image.bundle import build_from_bundle
 from vdbg_env.application.image.planning import default_tag
-from vdbg_env.application.ports import BuilderName, ImageBuilder
+from vdbg_env.application.ports import BuilderDescription, BuilderName, BuildxOptions, ImageBuilder
 from vdbg_env.cli import composition
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.image.onto import print_onto, require_onto
@@ -52,6 +52,10 @@ _FREE_WITH_BUNDLE = {
     "--metadata-file", type=click.Path(dir_okay=False, path_type=Path), help="Write digest and proof as JSON."
 )
 @click.option("--bundle", type=click.Path(path_type=Path), help="Build what `vdbg-env bundle` put into this file.")
+@click.option("--cache-from", multiple=True, metavar="WHERE", help="buildx: take layers from there; may be repeated.")
+@click.option("--cache-to", multiple=True, metavar="WHERE", help="buildx: keep layers there, as in type=inline.")
+@click.option("--sbom", metavar="VALUE", help="buildx: attach a list of what is in the image, as in true.")
+@click.option("--provenance", metavar="VALUE", help="buildx: attach how it was built, as in true or mode=max.")
 @click.option("--no-cache", is_flag=True, help="Take no step from an earlier build.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line the steps print.")
@@ -98,6 +102,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         require_writable(path)
     builder = composition.image_builder(cast(BuilderName, engine_name))
     described = builder.describe()
+    buildx = _buildx_options(flags, described)
     if flags["bundle"]:
         return _build_bundle(flags, tags, builder)
     request, library = read_request(flags, dialect=dialect_of(described))
@@ -123,9 +128,24 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         push=flags["push"],
         output=flags["output"],
         threads=os.cpu_count() or 1,
+        buildx=buildx,
     )
     with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
         return build_image(plan, settings, builder=builder, tell=display.tell, clock=time.monotonic)
+
+
+def _buildx_options(flags: dict[str, Any], builder: BuilderDescription) -> BuildxOptions:
+    options = BuildxOptions(
+        cache_from=flags["cache_from"], cache_to=flags["cache_to"], sbom=flags["sbom"], provenance=flags["provenance"]
+    )
+    words = tuple(options.words())
+    if words and builder.name != "buildx":
+        raise BadInput(
+            f"{words[0].partition('=')[0]} is an option of buildx, and {builder.name} builds here",
+            cause=builder.why,
+            next_step="install docker-buildx (vdbg-env doctor says how), or leave it out",
+        )
+    return options
 
 
 def _build_bundle(flags: dict[str, Any], tags: tuple[str, ...], builder: ImageBuilder) -> BuildResult:
