@@ -1,11 +1,15 @@
-"""Write the result of a build: for people in a few lines, for programs as JSON."""
+"""Write profiles, renderings and the result of a build: for people in a few lines, for programs as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from vdbg_env.application.image.build import BuildResult
+from vdbg_env.application.image.render import Rendering
+from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.lines.lineinfo import FileReport
+from vdbg_env.image.profile.spec import ImageSpec
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.lineinfo import text as lineinfo
@@ -69,3 +73,36 @@ def _file_line(file: FileReport) -> str:
     archs = ", ".join(f"{arch} {c.with_code}" for arch, c in file.archs if c.with_code)
     seen = f"; {file.witness.tool} agrees" if file.witness and file.witness.agrees else ""
     return f"{file.path}: {file.counts.with_debug_line} of {file.counts.with_code} ({archs}){seen}"
+
+
+class ProfileEntry(Document):
+    """A build profile; `error` says why one cannot be used, and then nothing more is known of it."""
+
+    name: str = field(lambda row, _: row[0])
+    file: str = field(lambda row, _: row[2].file)
+    shipped: bool = field(lambda row, _: row[2].shipped)
+    summary: str = field(lambda row, _: _of_spec(row[1], lambda spec: spec.summary), may_be_absent=True)
+    base: str = field(lambda row, _: _of_spec(row[1], lambda spec: spec.base.image), may_be_absent=True)
+    cuda: str | None = field(lambda row, _: _of_spec(row[1], lambda spec: spec.toolchain.cuda), may_be_absent=True)
+    error: str | None = field(lambda row, _: row[1].what if isinstance(row[1], BadInput) else None)
+
+
+class Profiles(Document):
+    """The build profiles that ship, and those of the user. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/images/v1"]
+    profiles: list[ProfileEntry] = field(lambda rows, _: rows)
+
+
+def _of_spec(found: ImageSpec | BadInput, value: Callable[[ImageSpec], object]) -> object:
+    return value(found) if isinstance(found, ImageSpec) else doc.ABSENT
+
+
+class Rendered(Document, of=Rendering):
+    """A folder that other tools build and run from. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/render/v1"]
+    folder: str = field(lambda rendering, _: str(rendering.folder))
+    files: list[str]
+    plan_digest: str = field("digest")
+    next_step: str

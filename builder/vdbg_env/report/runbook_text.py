@@ -1,13 +1,15 @@
-"""Say in words what a runbook, one of its steps, or a shared step does."""
+"""Say what a runbook, one of its steps, or a shared step does: in words and as JSON."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import assert_never
+from typing import Any, Literal, assert_never
 
+from vdbg_env.common.errors import Complaint
+from vdbg_env.report.codec.document import Document, field
 from vdbg_env.runbook.machine.plan import next_text
-from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Runbook, Step, Uses
+from vdbg_env.runbook.model import Input, Manual, Outcome, Run, Runbook, Status, Step, Uses
 from vdbg_env.runbook.model.quantities import duration_text, size_text
 from vdbg_env.runbook.parsing.library import Library
 
@@ -58,35 +60,83 @@ def shared_step_text(library: Library, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def runbook_json(runbook: Runbook) -> dict[str, Data]:
-    """Return a runbook as the document `runbooks show --json` prints."""
-    return {
-        "schema": "vdbg-env/runbooks-show/v1",
-        "name": runbook.name,
-        "title": runbook.title,
-        "description": runbook.description,
-        "labels": list(runbook.labels),
-        "file": runbook.file,
-        "digest": runbook.digest,
-        "inputs": [
-            {"name": x.name, "type": x.type, "required": x.required, "default": x.default, "description": x.description}
-            for x in runbook.inputs.values()
-        ],
-        "matchers": {x.name: x.pattern for x in runbook.matchers.values()},
-        "steps": [
-            {
-                "id": step.id,
-                "title": step.title,
-                "explanation": step.explanation,
-                "if": step.condition,
-                "outcomes": [
-                    {"outcome": x.status.value, "when": x.when, "rule": x.rule, "next": next_text(x.next)}
-                    for x in step.outcomes
-                ],
-            }
-            for step in runbook.steps
-        ],
-    }
+class ListEntry(Document):
+    """A runbook that was found, and where it is from."""
+
+    name: str = field(lambda found, _: found[1].name)
+    title: str = field(lambda found, _: found[1].title)
+    labels: list[str] = field(lambda found, _: found[1].labels)
+    origin: str = field(lambda found, _: found[0].origin)
+    file: str = field(lambda found, _: str(found[0].path))
+
+
+class RunbookList(Document):
+    """The runbooks that are found. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/runbooks-list/v1"]
+    runbooks: list[ListEntry] = field(lambda found, _: found)
+
+
+class ComplaintEntry(Document, of=Complaint):
+    """One thing wrong at one place of a file; line and column are 1-based."""
+
+    file: str
+    line: int
+    column: int
+    what: str
+    suggestion: str | None
+
+
+class Lint(Document):
+    """What is wrong with runbooks, and how many were checked. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/runbooks-lint/v1"]
+    checked: int = field(lambda _, checked: checked)
+    complaints: list[ComplaintEntry] = field(lambda found, _: found)
+
+
+class InputEntry(Document, of=Input):
+    """An input of a runbook."""
+
+    name: str
+    type: str
+    required: bool
+    default: Any
+    description: str
+
+
+class OutcomeEntry(Document, of=Outcome):
+    """An outcome of a step, when it is the one, and where it leads."""
+
+    outcome: Status = field("status")
+    when: str | None
+    rule: str | None
+    next: str = field(lambda outcome, _: next_text(outcome.next))
+
+
+class StepEntry(Document):
+    """A step of a runbook."""
+
+    id: str
+    title: str
+    explanation: str
+    if_: str | None = field("condition")
+    outcomes: list[OutcomeEntry]
+
+
+class Shown(Document, of=Runbook):
+    """A runbook: its inputs, what it looks for, and its steps. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/runbooks-show/v1"]
+    name: str
+    title: str
+    description: str
+    labels: list[str]
+    file: str
+    digest: str
+    inputs: list[InputEntry] = field(lambda runbook, _: runbook.inputs.values())
+    matchers: dict[str, str] = field(lambda runbook, _: {x.name: x.pattern for x in runbook.matchers.values()})
+    steps: list[StepEntry]
 
 
 def _leads(step: Step) -> Iterator[str]:

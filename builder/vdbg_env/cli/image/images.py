@@ -17,7 +17,9 @@ from vdbg_env.image.profile import knowledge, spec
 from vdbg_env.image.profile.library import ImageLibrary
 from vdbg_env.image.profile.new import copied_profile, extending_profile
 from vdbg_env.image.profile.request import BuildRequest
-from vdbg_env.image.profile.spec import SCHEMA_FILE, ImageSpec, ProfileFile
+from vdbg_env.image.profile.spec import SCHEMA_FILE, ImageSpec
+from vdbg_env.report.build_result import Profiles
+from vdbg_env.report.codec import document as doc
 
 
 @click.group("images")
@@ -45,8 +47,7 @@ def list_profiles(as_json: bool) -> int:
     library = read_image_library(user_profiles())
     rows = [(name, _checked(library, name), library.profiles[name]) for name in sorted(library.profiles)]
     if as_json:
-        profiles = [_entry(name, found, file) for name, found, file in rows]
-        print(json.dumps({"schema": "vdbg-env/images/v1", "profiles": profiles}, indent=2))
+        print(doc.render(rows, Profiles), end="")
     else:
         width = max(len(name) for name, _, _ in rows)
         for name, found, file in rows:
@@ -149,13 +150,6 @@ def _checked(library: ImageLibrary, name: str) -> ImageSpec | BadInput:
         return library.spec(name)
     except BadInput as error:
         return error
-
-
-def _entry(name: str, found: ImageSpec | BadInput, file: ProfileFile) -> dict[str, object]:
-    entry: dict[str, object] = {"name": name, "file": file.file, "shipped": file.shipped}
-    if isinstance(found, ImageSpec):
-        return entry | {"summary": found.summary, "base": found.base.image, "cuda": found.toolchain.cuda, "error": None}
-    return entry | {"error": found.what}
 
 
 def _all_together(wrong: list[BadInput]) -> BadInput:

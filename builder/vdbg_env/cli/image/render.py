@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +15,8 @@ from vdbg_env.common import console
 from vdbg_env.image.container.run_settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
 from vdbg_env.image.profile.reference import parse_reference
 from vdbg_env.image.profile.request import Dialect
+from vdbg_env.report.build_result import Rendered
+from vdbg_env.report.codec import document as doc
 
 
 @click.command("render")
@@ -83,14 +84,7 @@ def command(
 
 def _show(rendering: Rendering, *, as_json: bool) -> None:
     if as_json:
-        document = {
-            "schema": "vdbg-env/render/v1",
-            "folder": str(rendering.folder),
-            "files": list(rendering.files),
-            "plan_digest": rendering.digest,
-            "next_step": rendering.next_step,
-        }
-        print(json.dumps(document, indent=2))
+        print(doc.render(rendering, Rendered), end="")
         return
     print(f"{rendering.folder}: {len(rendering.files)} files, plan {rendering.digest}")
     console.note(f"next: {rendering.next_step}")

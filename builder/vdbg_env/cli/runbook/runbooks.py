@@ -17,6 +17,7 @@ from vdbg_env.cli.composition import programs
 from vdbg_env.cli.runbook.runbook_files import fmt_command, new_command
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report import runbook_text as explain
+from vdbg_env.report.codec import document as doc
 from vdbg_env.report.failure_page import render_all
 from vdbg_env.runbook.model.runbook import json_schema
 
@@ -54,17 +55,7 @@ def list_command(files: tuple[Path, ...], as_document: bool) -> int:
     library = composition.runbook_library(files)
     runbooks = [(entry, library.load_entry(entry)) for entry in library.entries]
     if as_document:
-        rows = [
-            {
-                "name": x.name,
-                "title": x.title,
-                "labels": list(x.labels),
-                "origin": entry.origin,
-                "file": str(entry.path),
-            }
-            for entry, x in runbooks
-        ]
-        _print_json({"schema": "vdbg-env/runbooks-list/v1", "runbooks": rows})
+        click.echo(doc.render(runbooks, explain.RunbookList), nl=False)
         return 0
     width = max((len(x.name) for _, x in runbooks), default=0)
     for entry, x in runbooks:
@@ -85,7 +76,7 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
     """
     runbook = composition.runbook_library(files).load(name)
     if as_document:
-        _print_json(explain.runbook_json(runbook))
+        click.echo(doc.render(runbook, explain.Shown), nl=False)
     else:
         click.echo(explain.runbook_text(runbook), nl=False)
     return 0
@@ -113,11 +104,7 @@ def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document:
     release = vllm or installed_vllm(programs())
     complaints += name_complaints((entry.path for entry, found in results if not found), release)
     if as_document:
-        rows = [
-            {"file": x.file, "line": x.line, "column": x.column, "what": x.what, "suggestion": x.suggestion}
-            for x in complaints
-        ]
-        _print_json({"schema": "vdbg-env/runbooks-lint/v1", "checked": len(results), "complaints": rows})
+        click.echo(doc.render(complaints, explain.Lint, len(results)), nl=False)
     else:
         for complaint in complaints:
             click.echo("\n".join(complaint.lines()))
@@ -133,7 +120,7 @@ def schema_command() -> int:
     Example:
       vdbg-env runbooks schema > runbook-v1.schema.json
     """
-    _print_json(json_schema())
+    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
     return 0
 
 
@@ -203,7 +190,3 @@ command.add_command(fmt_command)
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _print_json(document: object) -> None:
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))

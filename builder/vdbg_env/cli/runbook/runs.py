@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any
 
 import click
 
 from vdbg_env.application.guard.groups import crash_groups
-from vdbg_env.application.run.history import (
-    RecordedRun,
-    RecordedStep,
-    recorded,
-    redact_again,
-    report_anew,
-)
+from vdbg_env.application.run.history import recorded, redact_again, report_anew
 from vdbg_env.application.run.result.next_steps import typed_outside
-from vdbg_env.application.run.run_list import RunLine, list_lines, list_runs
+from vdbg_env.application.run.run_list import RunList, list_lines, list_runs
 from vdbg_env.cli import composition
 from vdbg_env.common.console import note
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.diff import diff
 from vdbg_env.record.runs import find_run, runs_home
-from vdbg_env.report.plain_text import duration, printable
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.plain_text import printable
 from vdbg_env.report.run import as_json as run_json
 from vdbg_env.report.run import as_markdown as run_markdown
 from vdbg_env.report.run import as_terminal as run_terminal
 from vdbg_env.report.run import crash_groups as crash_groups_report
+from vdbg_env.report.run import history
 from vdbg_env.report.run.files import write_report
-
-SCHEMA = "vdbg-env/runs/v1"
 
 
 @click.group("runs")
@@ -64,12 +55,11 @@ def list_command(group: bool, as_json: bool) -> int:
     if as_json:
         found = list_runs(os.environ)
         _note_unreadable(found.unreadable)
-        document = {"runs": [_document(run) for run in found.runs], "unreadable": [str(e) for e in found.unreadable]}
-        click.echo(_json(document))
+        click.echo(doc.render(found, history.RunsDocument), nl=False)
         return 0
     lines, unreadable = list_lines(os.environ)
     _note_unreadable(unreadable)
-    click.echo("".join(f"{printable(_line(run))}\n" for run in lines), nl=False)
+    click.echo("".join(f"{history.line(run)}\n" for run in lines), nl=False)
     if not lines:
         note(f"no runs in {runs_home(os.environ)}")
     return 0
@@ -79,8 +69,7 @@ def _list_groups(as_json: bool) -> int:
     groups, unreadable = crash_groups(os.environ)
     _note_unreadable(unreadable)
     if as_json:
-        documents = crash_groups_report.as_documents(groups)
-        click.echo(_json({"groups": documents, "unreadable": [str(error) for error in unreadable]}))
+        click.echo(doc.render(groups, crash_groups_report.GroupsDocument, unreadable), nl=False)
         return 0
     click.echo(crash_groups_report.as_text(groups), nl=False)
     if not groups:
@@ -105,9 +94,9 @@ def show_command(run: str, as_json: bool) -> int:
     """
     found = recorded(find_run(run, os.environ))
     if as_json:
-        click.echo(_json({"runs": [_document(found)]}))
+        click.echo(doc.render(RunList(runs=(found,), unreadable=()), history.RunsDocument), nl=False)
         return 0
-    click.echo(_text(found))
+    click.echo(history.text(found))
     return 0
 
 
@@ -127,7 +116,7 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
     documents = [find_run(name, os.environ).read_report() for name in (before, after)]
     found = diff(*documents)
     if as_json:
-        click.echo(json.dumps({"schema": "vdbg-env/runs-diff/v1", "differences": [asdict(d) for d in found]}, indent=2))
+        click.echo(doc.render(found, history.DiffDocument), nl=False)
     else:
         click.echo(
             "".join(f"{printable(str(d))}\n" for d in found) or "nothing differs but times and paths\n", nl=False
@@ -187,66 +176,3 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
         note(printable(text))
     note(f"{len(redacted.changed)} files changed")
     return 0
-
-
-def _line(run: RunLine) -> str:
-    verdict = run.verdict or run.condition
-    took = f"{run.steps:>3} steps  {duration(run.elapsed_s):>11}"
-    return f"{run.run:<52} {verdict:<15} {took}  {run.found or ''}".rstrip()
-
-
-def _text(run: RecordedRun) -> str:
-    head = run.head
-    lines = [
-        f"{head.run}: {run.verdict or run.condition}" + (f", {run.why}" if run.why else ""),
-        f"  runbook  {head.runbook}",
-        f"  workload {' '.join(head.workload)}",
-        f"  started  {head.started} on {head.host}, {duration(run.elapsed_s)}",
-    ]
-    if image := head.image.get("name"):
-        lines.append(f"  steps in containers of {image} ({head.image.get('digest') or head.image.get('id')})")
-    if head.recorded_on:
-        lines.append(f"  replayed from a recording of {head.recorded_on}")
-    if run.found:
-        lines.append(f"  found    {run.found}")
-    width = max((len(step.id) for step in run.steps), default=0)
-    lines += [_step(step, width) for step in run.steps]
-    if run.condition in {"interrupted", "cut off"}:
-        lines.append(f"  continue with: vdbg-env runbook {head.runbook} --resume {run.directory}")
-    elif run.condition == "finished":
-        lines.append(f"  all of it: vdbg-env runs report {run.directory}")
-    return "\n".join(printable(line) for line in lines)
-
-
-def _step(step: RecordedStep, width: int) -> str:
-    """Return a step as a line: outcome, attempts, time and reason; a built-in step has no end."""
-    ended = step.ended or {}
-    number = next((ended[k] for k in ("signal", "code") if ended.get(k) is not None), "")
-    outcome = step.outcome or (f"answered {step.choice}" if step.choice else "")
-    reasons = (f"{ended.get('by', '')} {number}".strip(), step.error or step.message)
-    why = ", ".join(reason for reason in reasons if reason)
-    took = duration(step.duration_s)
-    return f"    {step.id:<{width}}  {outcome:<14} {step.attempts or '':>3} {took:>11}  {why}".rstrip()
-
-
-def _document(run: RecordedRun) -> dict[str, Any]:
-    return {
-        "run": run.head.run,
-        "directory": str(run.directory),
-        "runbook": run.head.runbook,
-        "workload": list(run.head.workload),
-        "started": run.head.started,
-        "host": run.head.host,
-        "recorded_on": run.head.recorded_on or None,
-        "image": dict(run.head.image) or None,
-        "condition": run.condition,
-        "verdict": run.verdict,
-        "why": run.why,
-        "found": run.found,
-        "elapsed_s": run.elapsed_s,
-        "steps": [asdict(step) for step in run.steps],
-    }
-
-
-def _json(document: dict[str, Any]) -> str:
-    return json.dumps({"schema": SCHEMA, **document}, indent=2)

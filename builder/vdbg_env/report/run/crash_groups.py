@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Literal
 
 from vdbg_env.application.guard.groups import CrashGroup
 from vdbg_env.cuda.symbols.demangling import short_name
+from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.plain_text import printable
 
 _RUNS_SHOWN = 5
@@ -17,25 +18,31 @@ def as_text(groups: Sequence[CrashGroup]) -> str:
     return "\n".join("".join(f"{printable(line)}\n" for line in _lines(group)) for group in groups)
 
 
-def as_documents(groups: Sequence[CrashGroup]) -> list[dict[str, Any]]:
-    """Return the groups as JSON values."""
-    return [
-        {
-            "cause": group.telling.cause,
-            "base": group.telling.base,
-            "exception": group.telling.exception,
-            "kernel": group.telling.kernel,
-            "place": group.telling.place,
-            "found": group.telling.found,
-            "crashes": len(group.crashes),
-            "first": group.crashes[0].started,
-            "last": group.crashes[-1].started,
-            "hosts": list(group.hosts),
-            "ranks": list(group.ranks),
-            "runs": [crash.run for crash in group.crashes],
-        }
-        for group in groups
-    ]
+class GroupEntry(Document, of=CrashGroup):
+    """The crashes of one cause; the one with the most detail describes it."""
+
+    cause: str = field("telling.cause")
+    base: str = field("telling.base")
+    exception: str | None = field("telling.exception")
+    kernel: str | None = field("telling.kernel")
+    place: str | None = field("telling.place")
+    found: str | None = field("telling.found")
+    crashes: int = field(lambda group, _: len(group.crashes))
+    first: str = field(lambda group, _: group.crashes[0].started)
+    last: str = field(lambda group, _: group.crashes[-1].started)
+    hosts: list[str]
+    ranks: list[int]
+    runs: list[str] = field(lambda group, _: [crash.run for crash in group.crashes])
+
+
+class GroupsDocument(Document):
+    """Recorded crashes by cause, the most frequent first. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/runs/v1"]
+    groups: list[GroupEntry] = field(lambda groups, _: groups)
+    unreadable: list[str] = field(
+        lambda _, unreadable: map(str, unreadable), doc="Why the records of other runs cannot be read."
+    )
 
 
 def _lines(group: CrashGroup) -> Iterator[str]:

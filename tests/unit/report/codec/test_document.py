@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from tests.support.golden import assert_golden
-from vdbg_env.report import build_result, capture, doctor, triage
+from vdbg_env.report import build_result, capture, doctor, runbook_text, triage
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.codec.json_schema import json_schema
@@ -19,6 +19,7 @@ from vdbg_env.report.dumps import stored, triggered
 from vdbg_env.report.lineinfo import as_json as verify
 from vdbg_env.report.lineinfo import lines_built, onto
 from vdbg_env.report.run import as_json as run
+from vdbg_env.report.run import crash_groups, history
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "build-v1": (build_result.Built,),
@@ -30,7 +31,15 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "lines-build-v1": (lines_built.LinesDocument,),
     "onto-v1": (onto.OntoDocument,),
     "locate-v1": (location.Locations,),
+    "images-v1": (build_result.Profiles,),
+    "render-v1": (build_result.Rendered,),
+    "run-head-v1": (history.RunHeadDocument,),
     "run-v1": (run.Run,),
+    "runbooks-lint-v1": (runbook_text.Lint,),
+    "runbooks-list-v1": (runbook_text.RunbookList,),
+    "runbooks-show-v1": (runbook_text.Shown,),
+    "runs-diff-v1": (history.DiffDocument,),
+    "runs-v1": (history.RunsDocument, crash_groups.GroupsDocument),
     "triage-v1": (triage.TriageDocument,),
     "verify-v1": (verify.Verified,),
 }
@@ -61,11 +70,11 @@ ALL = sorted({d for roots in PUBLISHED.values() for root in roots for d in docum
 @pytest.mark.parametrize("document", ALL, ids=lambda d: f"{d.__module__}.{d.__name__}")
 def test_every_field_without_a_source_is_an_attribute_of_the_value(document: type[Document]) -> None:
     of = document.of
+    annotated = {name for base in (of.__mro__ if of else ()) for name in getattr(base, "__annotations__", {})}
     for name, (hint, spec) in doc.fields(document).items() if of else ():
         if spec.source is None and name != "schema":
             attribute = (spec.path or name).partition(".")[0]
-            known = {*dir(of), *getattr(of, "__annotations__", {})}
-            assert attribute in known, f"{of} has no {attribute}"
+            assert attribute in {*dir(of), *annotated}, f"{of} has no {attribute}"
         assert hint is not None
 
 
