@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-slow coverage docs accept-vllm refresh-knowledge golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo test lint test-slow coverage docs accept-vllm accept-vllm-whole refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 help:            ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	PYTHON=$(PYTHON) scripts/prepare-venv $(VENV)
@@ -46,6 +46,9 @@ accept-vllm: $(READY) ## One extension of the newest vLLM, compiled without netw
 
 refresh-knowledge: $(READY) ## The flags and variables of the newest vLLM into our tables; shows what the release changed
 	$(BIN)/python scripts/refresh_vllm_flags.py newest
+
+accept-vllm-whole: $(READY) ## The whole of the newest vLLM for one architecture, built, proven and used (45 minutes, 35 GB; resumable)
+	scripts/accept-vllm-whole
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
 	GOLDEN=rewrite $(BIN)/pytest -q tests/unit
