@@ -116,6 +116,12 @@ def pack_folder(folder: Path | None, *, fetched: bool = False) -> PackShelf:
     return Shelf(folder or (cache_folder() if fetched else default_folder()))
 
 
+def default_pack(name: str) -> Path:
+    from vdbg_env.adapters.lines.stores import default_folder
+
+    return default_folder() / name
+
+
 def write_file(path: Path, data: bytes) -> None:
     from vdbg_env.adapters.lines.folder import write_whole
 

@@ -9,6 +9,7 @@ import click
 
 from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
+from vdbg_env.application.lines.pack import pack_built
 from vdbg_env.cli import composition
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.common.errors import BadInput
@@ -27,7 +28,9 @@ from vdbg_env.report.lineinfo.lines_built import lines_json, lines_text
 @click.option("--compiler-release", metavar="13.0.88", help="Where the wheel's cubins do not name theirs.")
 @click.option("--jobs", "-j", type=click.IntRange(min=1), default=None, help="Compilers at a time; default: the cores.")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Where all of it is kept.")
-@click.option("--output", "-o", type=click.Path(file_okay=False, path_type=Path), help="Also write the cubins there.")
+@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
+              help="The pack to write; default: one in the folder that `core` looks through.")  # fmt: skip
+@click.option("--cubins", type=click.Path(file_okay=False, path_type=Path), help="Also write the cubins there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines-build/v1).")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line the steps print.")
 @click.option("--quiet", "-q", is_flag=True, help="Show warnings and the result only.")
@@ -43,6 +46,7 @@ def command(
     jobs: int | None,
     work: Path | None,
     output: Path | None,
+    cubins: Path | None,
     as_json: bool,
     verbose: bool,
     quiet: bool,
@@ -72,9 +76,10 @@ def command(
     with build_display(quiet=quiet, verbose=verbose) as display:
         builds = composition.unit_builds(display.tell, work)
         result = build_lines(request, builds=builds, binaries=composition.binary_source())
-    if output:
-        _write_cubins(result, output)
-    click.echo(lines_json(result) if as_json else lines_text(result), nl=False)
+    if cubins:
+        _write_cubins(result, cubins)
+    pack = _write_pack(result, output)
+    click.echo(lines_json(result, pack) if as_json else lines_text(result, pack), nl=False)
     return exit_status(result)
 
 
@@ -111,6 +116,17 @@ def _external(text: str) -> tuple[str, str]:
     if not equals or not path.is_dir():
         raise BadInput(f"--external {text}: not VARIABLE=DIR of a folder that exists")
     return variable, str(path.resolve())
+
+
+def _write_pack(result: LinesBuilt, output: Path | None) -> Path | None:
+    packed = pack_built(result)
+    if packed is None:
+        return None
+    name = f"{result.release.project}-{result.release.version}-{packed.digest[:12]}.lines"
+    path = output or composition.default_pack(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    composition.write_file(path, packed.data)
+    return path
 
 
 def _write_cubins(result: LinesBuilt, folder: Path) -> None:

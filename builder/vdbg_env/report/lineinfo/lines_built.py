@@ -16,7 +16,7 @@ from vdbg_env.report.plain_text import duration, printable
 _SHOWN = 5
 
 
-def lines_text(result: LinesBuilt) -> str:
+def lines_text(result: LinesBuilt, pack: Path | None = None) -> str:
     """Return what `lines build` prints at its end: each unit, how much of it is the stock code, and what is not."""
     compared = [unit.comparison for unit in result.built if unit.comparison]
     total = sum(c.total for c in compared)
@@ -31,6 +31,8 @@ def lines_text(result: LinesBuilt) -> str:
     if compared:
         lines.append(f"identical {identical:,} of {total:,} functions have the stock wheel's very instructions")
     lines += [f"note      {note}" for note in result.tree.notes if identical < total]
+    if pack:
+        lines.append(f"pack      {pack}")
     return "\n".join([*lines, ""])
 
 
@@ -86,11 +88,12 @@ class LinesDocument(Document, of=LinesBuilt):
     units: list[UnitJson] = field("built")
     unplaced: list[UnplacedJson]
     notes: list[str] = field("tree.notes")
+    pack: str | None = field(lambda _, pack: str(pack) if pack else None)
 
 
-def lines_json(result: LinesBuilt) -> str:
+def lines_json(result: LinesBuilt, pack: Path | None = None) -> str:
     """Return the result as JSON."""
-    return doc.render(result, LinesDocument)
+    return doc.render(result, LinesDocument, pack)
 
 
 def _unit_lines(unit: BuiltUnit) -> Iterator[str]:
