@@ -116,13 +116,14 @@ def _matching(names: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
         near = [known for known in names if part in known]
         functions = [Function(name=known, section=0, start=0, size=0, kernel=True) for known in near]
         meant = [function.name for function in matching(functions, name)]
-        found |= dict.fromkeys(meant or [known for known in near if _last_part(known) == name])
+        found |= dict.fromkeys(meant or [known for known in near if _ends_in(known, name)])
     return tuple(found)
 
 
-def _last_part(mangled: str) -> str:
-    """Return a kernel's name without its namespaces and template arguments, as people type it."""
-    return short_name(demangle(mangled)).partition("<")[0].rpartition("::")[2]
+def _ends_in(mangled: str, name: str) -> bool:
+    """Return whether a kernel is called so by people, who leave out its namespaces and often its template arguments."""
+    whole = short_name(demangle(mangled))
+    return any(known == name or known.endswith(f"::{name}") for known in (whole, whole.partition("<")[0]))
 
 
 def _not_found(libraries: Sequence[StockLibrary], wanted: Wanted) -> BadInput:
@@ -135,7 +136,10 @@ def _not_found(libraries: Sequence[StockLibrary], wanted: Wanted) -> BadInput:
             cause="the driver compiles its PTX there, and line info of such code is not in any cubin",
             next_step="leave out --arch to see the architectures that it was compiled for",
         )
-    close = nearest(name, {short_name(demangle(known)).partition("<")[0] for known in names})
+    whole = {short_name(demangle(known)).partition("<")[0] for known in names}
+    by_last_part = {text.rpartition("::")[2]: text for text in sorted(whole)}
+    bare = name.partition("<")[0]
+    close = nearest(bare, whole) or by_last_part.get(nearest(bare.rpartition("::")[2], by_last_part) or "")
     return BadInput(
         f"no library of the wheel has a kernel {name!r}{f'; did you mean {close}?' if close else ''}",
         cause="it is compiled at run time (Triton, FlashInfer, DeepGEMM), or is of another package (torch, NCCL)",

@@ -1,0 +1,302 @@
+"""A made-up stock wheel, really compiled without line info: its lines are made from the wheel and its sources alone.
+
+nvdisasm, cuobjdump and the dynamic loader judge what is made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.toolchain import cuda_tool
+from vdbg_env.adapters.builders.units.unit_builds import LocalUnitBuilds
+from vdbg_env.adapters.files.binaries import BinaryFiles
+from vdbg_env.application.image.onto import OntoRequest, build_onto
+from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
+from vdbg_env.application.lines.choose import Wanted
+from vdbg_env.application.lines.pack import pack_built
+from vdbg_env.application.lines.stock import read_stock
+from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.images import Installed, Swap
+from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
+from vdbg_env.common.errors import BadInput, NotProven
+from vdbg_env.cuda.binary.cubin import read_cubin
+from vdbg_env.cuda.line_pack.reader import LinePack
+from vdbg_env.image.units.compile_commands import read_compile_commands
+
+pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
+
+SCALE = """
+namespace {
+template <int N> __device__ float scale(float x) {
+  return x * N;
+}
+__device__ int counter;
+__global__ void hidden(float* o) {
+  counter = 1;
+  o[threadIdx.x] = scale<3>(o[threadIdx.x]);
+}
+}
+namespace toy {
+template <int N> __global__ void blur(float* o) {
+  o[threadIdx.x] = scale<N>(o[threadIdx.x + 1]);
+}
+template __global__ void blur<4>(float*);
+}
+void launch(float* o) { hidden<<<1, 32>>>(o); }
+"""
+COPY = "__global__ void copy(float* o) { o[threadIdx.x] = o[threadIdx.x + 32]; }\n"
+ARCHS = ("-gencode", "arch=compute_80,code=sm_80", "-gencode", "arch=compute_90a,code=sm_90a")
+FLAGS = ("-O3", "-std=c++17", "-Xcompiler", "-fPIC", "--compress-mode=size", *ARCHS)
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A wheel of one library, the folder that its sources are in, and what stands for CMake's commands."""
+
+    wheel: Path
+    sources: Path
+    library: bytes
+
+    def commands(self) -> str:
+        rows = [
+            {
+                "directory": str(self.sources),
+                "file": str(self.sources / f"{name}.cu"),
+                "arguments": [cuda_tool("nvcc"), *FLAGS, "-x", "cu", "-c", str(self.sources / f"{name}.cu"),
+                              "-o", f"CMakeFiles/_toy_C.dir/{name}.cu.o"],
+            }
+            for name in ("copy", "scale")
+        ]  # fmt: skip
+        return json.dumps(rows)
+
+
+def toolkit() -> Path:
+    """Return the root that nvcc is in, as it prints it itself: what is on PATH may be a script that calls it."""
+    printed = subprocess.run(
+        [cuda_tool("nvcc"), "--dryrun", "x.cu"], capture_output=True, text=True, check=False
+    ).stderr
+    top = re.search(r"TOP=(.*)", printed)
+    assert top, printed
+    return Path(top[1].strip()).resolve()
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    nvcc = cuda_tool("nvcc")
+    release, sources = tmp_path_factory.mktemp("release"), tmp_path_factory.mktemp("again")
+    for folder in (release, sources):
+        (folder / "scale.cu").write_text(SCALE)
+        (folder / "copy.cu").write_text(COPY)
+    for name in ("copy", "scale"):
+        run([nvcc, *FLAGS, "-c", f"{name}.cu", "-o", f"{name}.o"], release)
+    lib = toolkit() / "lib64"
+    run(["g++", "-shared", "-o", "_toy_C.abi3.so", "copy.o", "scale.o", f"-L{lib}", "-lcudart"], release)
+    wheel = release / "toy-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(release / "_toy_C.abi3.so", "toy/_toy_C.abi3.so")
+        archive.writestr("toy-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    return Toy(wheel, sources, (release / "_toy_C.abi3.so").read_bytes())
+
+
+class Prepared(LocalUnitBuilds):
+    """The port with sources that are configured already; everything else is the real one."""
+
+    def __init__(self, toy: Toy, work: Path) -> None:
+        super().__init__(lambda _: None, work)
+        self.toy = toy
+        self.requests: list[TreeRequest] = []
+
+    def configure(self, request: TreeRequest) -> ConfiguredTree:
+        self.requests.append(request)
+        units = read_compile_commands(self.toy.commands())
+        compiler = str(toolkit())
+        return ConfiguredTree(folder=str(self.toy.sources), compiler=compiler, units=units)
+
+
+@pytest.fixture(scope="module")
+def builds(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return Prepared(toy, tmp_path_factory.mktemp("work"))
+
+
+def lines(toy: Toy, builds: Prepared, wanted: Wanted) -> LinesBuilt:
+    request = LinesRequest(requirement=str(toy.wheel), wanted=wanted, jobs=2)
+    return build_lines(request, builds=builds, binaries=BinaryFiles())
+
+
+def test_a_kernel_s_unit_is_found_compiled_and_identical(toy: Toy, builds: Prepared) -> None:
+    result = lines(toy, builds, Wanted(kernels=("blur<4>",), archs=("9.0",)))
+    (unit,) = result.built
+    assert (Path(unit.source).name, unit.choice.target, unit.choice.unit.number) == ("scale.cu", "sm_90a", 1)
+    assert unit.comparison and unit.comparison.complete and unit.comparison.total == 2
+    assert unit.compiled.cubin and read_cubin(unit.compiled.cubin).has_debug_line
+    # The compiler and the architectures are those that the wheel's cubins name.
+    (request, *_) = builds.requests
+    assert request.compiler == re.search(r"V([\d.]+)", run([cuda_tool("nvcc"), "--version"]))[1]  # type: ignore[index]
+    assert request.arch_list == "8.0 9.0"
+
+
+def test_names_that_hash_a_path_are_matched_and_reported(toy: Toy, builds: Prepared) -> None:
+    (unit,) = lines(toy, builds, Wanted(kernels=("hidden",), archs=("9.0",))).built
+    assert unit.comparison
+    ((stock, built),) = unit.comparison.renamed
+    assert stock != built
+    assert re.sub("[0-9a-f]{8}", "", stock) == re.sub("[0-9a-f]{8}", "", built)
+
+
+def test_a_second_call_takes_the_cubin_of_the_first(toy: Toy, builds: Prepared) -> None:
+    lines(toy, builds, Wanted(kernels=("copy",), archs=("8.0",)))
+    (unit,) = lines(toy, builds, Wanted(kernels=("copy",), archs=("8.0",))).built
+    assert unit.compiled.cached and unit.compiled.duration_s == 0.0
+
+
+def test_the_pack_has_the_lines_of_the_stock_code(toy: Toy, builds: Prepared) -> None:
+    packed = pack_built(lines(toy, builds, Wanted(extensions=("_toy_C",), archs=("9.0",))))
+    assert packed
+    hashes = {record.hash for record in LinePack(packed.data).records()}
+    with BinaryFiles().open(str(toy.wheel)) as files:
+        (library,) = read_stock(files)
+    stock = {f.hash for unit in library.units for f in (unit.cubin("sm_90a") or unit.cubins[0]).functions}
+    assert stock <= hashes
+
+
+def test_changed_sources_are_not_taken_for_the_stock_code(toy: Toy, tmp_path: Path) -> None:
+    (tmp_path / "scale.cu").write_text(SCALE.replace("x * N", "x * N + 1"))
+    (tmp_path / "copy.cu").write_text(COPY)
+    changed = replace(toy, sources=tmp_path)
+    (unit,) = lines(changed, Prepared(changed, tmp_path / "work"), Wanted(kernels=("blur",), archs=("9.0",))).built
+    assert unit.comparison and unit.comparison.identical == () and len(unit.comparison.differing) == 2
+
+
+def test_a_source_that_does_not_compile_says_why(toy: Toy, tmp_path: Path) -> None:
+    (tmp_path / "scale.cu").write_text("#error of this test\n")
+    broken = replace(toy, sources=tmp_path)
+    (unit,) = lines(broken, Prepared(broken, tmp_path / "work"), Wanted(kernels=("blur",), archs=("9.0",))).built
+    assert unit.comparison is None and unit.compiled.cubin is None
+    assert "#error of this test" in unit.compiled.output
+
+
+def test_a_kernel_that_is_not_there_is_refused_with_the_nearest(toy: Toy, builds: Prepared) -> None:
+    with pytest.raises(BadInput, match=r"no library of the wheel has a kernel 'blurr'; did you mean toy::blur\?"):
+        lines(toy, builds, Wanted(kernels=("blurr",)))
+
+
+def test_an_architecture_that_only_has_ptx_is_refused(toy: Toy, builds: Prepared) -> None:
+    with pytest.raises(BadInput, match=r"blur is in the wheel, but no cubin of it runs on 10\.0") as refused:
+        lines(toy, builds, Wanted(kernels=("blur",), archs=("10.0",)))
+    assert "compiles its PTX" in (refused.value.cause or "")
+
+
+class Memory:
+    """An image as a mapping of paths: the port of swaps without an engine; `spoil` changes what is written."""
+
+    def __init__(self, toy: Toy, spoil: bytes = b"") -> None:
+        self.path = "/venv/site/toy/_toy_C.abi3.so"
+        self.images = {"sha256:base": {self.path: toy.library}}
+        self.tags: dict[str, dict[str, str]] = {}
+        self.spoil = spoil
+
+    def installed(self, image: str, project: str) -> Installed:
+        release = Release(project=project, version="1.0", requires=())
+        return Installed(release=release, folder="/venv/site", image_id="sha256:base")
+
+    @contextmanager
+    def files(self, image_id: str, folders: Sequence[str]) -> Iterator[Iterator[BinaryFile]]:
+        found = self.images[image_id]
+        yield iter(
+            BinaryFile(name=name, data=data)
+            for folder in folders
+            for name, data in found.items()
+            if name == folder or name.startswith(folder + "/")
+        )
+
+    def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
+        new = dict(self.images[image_id])
+        for swap in swaps:
+            written = swap.new.replace(self.spoil, self.spoil[::-1], 1) if self.spoil else swap.new
+            new |= {swap.path: written, swap.kept: swap.stock}
+        self.images["sha256:new"] = new
+        return "sha256:new"
+
+    def tag(self, image_id: str, names: Sequence[str], labels: dict[str, str]) -> str:  # type: ignore[override,unused-ignore]
+        self.tags |= {name: dict(labels) for name in names}
+        return image_id
+
+
+def swapped(toy: Toy, builds: Prepared, image: Memory) -> bytes:
+    wanted = LinesRequest(requirement="", wanted=Wanted(kernels=("blur",), archs=("9.0",)), jobs=2)
+    request = OntoRequest(image="toy:1", project="toy", lines=wanted, tags=("toy:lines",))
+    result = build_onto(request, images=image, builds=builds, clock=lambda: 0.0)  # type: ignore[arg-type]
+    (library,) = result.proof.libraries
+    assert (library.cubins, library.with_lines, library.functions, library.identical) == (4, 1, 2, 2)
+    return image.images[result.image_id][image.path]
+
+
+def test_a_swapped_library_is_the_original_with_lines(toy: Toy, builds: Prepared, tmp_path: Path) -> None:
+    image = Memory(toy)
+    library = swapped(toy, builds, image)
+    assert image.images["sha256:new"][f"{image.path}.stock"] == toy.library
+    assert image.tags["toy:lines"]["dev.vdbg-env.onto"] == "sha256:base"
+    path = tmp_path / "_toy_C.abi3.so"
+    path.write_bytes(library)
+
+    # cuobjdump finds the same cubins, and extracts three of them byte for byte as they were.
+    def extracted(of: bytes, folder: str) -> list[bytes]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.so").write_bytes(of)
+        run([cuda_tool("cuobjdump"), "-xelf", "all", "x.so"], tmp_path / folder)
+        return [file.read_bytes() for file in sorted((tmp_path / folder).glob("*.cubin"))]
+
+    before, after = extracted(toy.library, "before"), extracted(library, "after")
+    assert len(before) == len(after) == 4
+    (changed,) = [now for old, now in zip(before, after, strict=True) if old != now]
+
+    # nvdisasm reads the same lines from it as from the cubin that was built with -lineinfo.
+    (unit,) = lines(toy, builds, Wanted(kernels=("blur",), archs=("9.0",))).built
+    assert unit.compiled.cubin is not None
+    assert listed(changed, tmp_path) == listed(unit.compiled.cubin, tmp_path)
+    assert "scale.cu" in "".join(listed(changed, tmp_path))
+
+    # The dynamic loader maps it, runs the constructor that registers the fat binary, and finds the host function.
+    lib = toolkit() / "lib64"
+    load = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1])._Z6launchPf is not None)"
+    env = {**os.environ, "LD_LIBRARY_PATH": str(lib)}
+    assert run([sys.executable, "-c", load, str(path)], env=env) == "True\n"
+
+
+def test_a_host_part_that_changed_is_not_proven(toy: Toy, builds: Prepared) -> None:
+    with pytest.raises(NotProven, match="is not the original with line tables added") as refused:
+        swapped(toy, builds, Memory(toy, spoil=b"_Z6launchPf"))
+    assert any(".dynstr" in detail or ".strtab" in detail for detail in refused.value.details)
+
+
+def test_an_image_of_another_compiler_is_refused(toy: Toy, builds: Prepared) -> None:
+    wanted = LinesRequest(requirement="", wanted=Wanted(kernels=("blur",)), compiler="12.9.86")
+    request = OntoRequest(image="toy:1", project="toy", lines=wanted, tags=())
+    with pytest.raises(BadInput, match=r"toy:1 was compiled by nvcc [\d.]+, not 12\.9\.86"):
+        build_onto(request, images=Memory(toy), builds=builds, clock=lambda: 0.0)  # type: ignore[arg-type]
+
+
+def listed(cubin: bytes, folder: Path) -> list[str]:
+    """Return the lines and inline chains that nvdisasm prints, and its offsets."""
+    (folder / "one.cubin").write_bytes(cubin)
+    text = run([cuda_tool("nvdisasm"), "-gi", "-c", "one.cubin"], folder)
+    return [
+        line.strip() for line in text.splitlines() if "//## File" in line or re.match(r"\s+/\*[0-9a-f]{4}\*/", line)
+    ]
+
+
+def run(argv: Sequence[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    ran = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
