@@ -46,6 +46,7 @@ from vdbg_env.application.run.run_context import (
 from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
 from vdbg_env.application.run.target import resumed_container, step_container
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.image.container.step_container import DATA
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.runs import find_run, runs_home
@@ -81,6 +82,7 @@ class RunPorts:
     interrupts: Callable[[], AbstractContextManager[Interrupts]]
     host: ThisHost
     write_report: Callable[[Report, Path, Iterable[str]], tuple[str, ...]]
+    lines: LineSource | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +227,7 @@ class _Session:
             programs=self._place.reading(path),
             cores=self._ports.cores,
             binaries=self._place.binaries,
+            lines=self._ports.lines,
             environment=self._place.environment,
             host=self._ports.host,
             write_report=write_report,

@@ -287,4 +287,5 @@ def run_ports(files: Sequence[Path]) -> RunPorts:
         interrupts=SignalInterrupts,
         host=this_host(),
         write_report=write_report,
+        lines=packed_lines(),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vdbg_env.cuda.gpu_core import Fault, WarpGroup
+from vdbg_env.cuda.lines.code_map import Location
 from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
@@ -32,7 +33,7 @@ def _fault(fault: Fault, artifact: str | None) -> Finding:
     return Finding(
         rule="gpu-core-" + fault.exception.name.lower().replace(" ", "-"),
         level=Level.ERROR,
-        message=f"{fault.exception.name} {_where(fault, chain, kernel)}{_who(fault)}",
+        message=f"{fault.exception.name} {_where(fault, chain, kernel)}{_who(fault)}{_borrowed(fault.location)}",
         how_known=HowKnown.GPU_CORE,
         confidence=_confidence(fault, chain),
         location=chain[0] if chain else None,
@@ -67,6 +68,12 @@ def _who(fault: Fault) -> str:
     return f"; {threads}{blocks}, the first is thread {_axes(first.thread)} of block {_axes(first.block)}"
 
 
+def _borrowed(location: Location | None) -> str:
+    """Say how lines are known that are not those of the code itself."""
+    borrowed = location.borrowed if location else None
+    return f"; by the {borrowed.how_known} ({borrowed.build})" if borrowed else ""
+
+
 def _confidence(fault: Fault, chain: Chain) -> float:
     if fault.doubts:
         return 0.5
@@ -99,6 +106,7 @@ def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
     words = next((s.barrier_words for s in waiting if s.barrier_words), None)
     if words:
         message += f" (the driver: {words})"
+    message += _borrowed(suspect.location)
     return Finding(
         rule="gpu-core-hang",
         level=Level.ERROR,

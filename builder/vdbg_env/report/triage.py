@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
+from vdbg_env.cuda.lines.source_frame import LinesByName
 from vdbg_env.evidence.triage import verdict
 from vdbg_env.evidence.triage.sighting import LogEvidence
 from vdbg_env.evidence.triage.verdict import Triage
 from vdbg_env.report.codec import document as doc
-from vdbg_env.report.codec.document import Document, field
+from vdbg_env.report.codec.document import Document, Hex, field
+from vdbg_env.report.core.json_parts import Frame, Shown
+from vdbg_env.report.core.source_chain import chain_lines
+from vdbg_env.report.plain_text import printable
 
 _SHOWN = 200
 
@@ -42,6 +47,18 @@ class Log(Document, of=LogEvidence):
     lines: int
 
 
+class NamedLines(Document, of=LinesByName):
+    """Lines of a place that the log names by function and offset."""
+
+    how_known: str
+    function: str
+    offset: Hex
+    archs: list[str]
+    build: str
+    pack: str
+    chain: list[Frame]
+
+
 class TriageDocument(Document, of=Triage):
     """Which failure the logs of a run show; `confidence` is from 0 to 1. Fields are only ever added."""
 
@@ -53,6 +70,9 @@ class TriageDocument(Document, of=Triage):
     rank: int | None
     process: str | None
     kernel: str | None
+    lines: list[NamedLines] = field(
+        doc="Lines of the kernel and offset that the log names, by line packs: one for each build that differs."
+    )
     alternatives: list[Alternative]
     notes: list[str]
     logs: list[Log]
@@ -60,7 +80,7 @@ class TriageDocument(Document, of=Triage):
 
 def triage_json(triage: Triage) -> str:
     """Return the verdict as the JSON document that `vdbg-env triage --json` prints."""
-    return doc.render(triage, TriageDocument)
+    return doc.render(triage, TriageDocument, Shown(sources={}))
 
 
 def triage_text(triage: Triage, runbook: str | None) -> str:
@@ -73,6 +93,7 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     for name, value in (("rank", triage.rank), ("process", triage.process), ("kernel", triage.kernel)):
         if value is not None:
             lines.append(f"  {name}: {value}")
+    lines += _by_packs(triage)
     if triage.alternatives:
         lines += ["", "also seen or possible:", *(f"  {_alternative(other)}" for other in triage.alternatives)]
     if triage.notes:
@@ -82,6 +103,14 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     elif failure.runbook:
         lines += ["", f"next: do what would settle it; no runbook is called {failure.runbook} here"]
     return "\n".join(lines) + "\n"
+
+
+def _by_packs(triage: Triage) -> Iterator[str]:
+    for found in triage.lines:
+        yield ""
+        yield printable(f"  +{found.offset:#x} on {', '.join(found.archs)}, by the line table of {found.build}:")
+        yield from chain_lines(found.chain, {}, indent="    ")
+        yield "    by name and offset alone: the code that ran was not compared; a core dump would be"
 
 
 def _alternative(other: verdict.Alternative) -> str:

@@ -9,7 +9,6 @@ from typing import Final
 
 from vdbg_env.application.ports.files import PackFile
 from vdbg_env.common.errors import BadInput
-from vdbg_env.record.atomic_write import replacement
 
 SUFFIX: Final = ".lines"
 
@@ -25,6 +24,11 @@ class PackFolder:
     def name(self) -> str:
         """The path."""
         return str(self._path)
+
+    @property
+    def local(self) -> bool:
+        """Whether reading all of its packs fetches nothing."""
+        return True
 
     def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
         """Yield every pack, whatever the keys: looking into a file here costs less than an index of them."""
@@ -60,6 +64,8 @@ def mapped(path: Path) -> memoryview | bytes:
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
     """Write a file whole or not at all; raises BadInput when that is not possible."""
+    from vdbg_env.record.atomic_write import replacement  # only what writes needs the record
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacement(path) as file:

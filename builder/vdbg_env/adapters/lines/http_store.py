@@ -32,6 +32,11 @@ class HttpStore:
         """The address."""
         return self._address
 
+    @property
+    def local(self) -> bool:
+        """Whether reading all of its packs fetches nothing."""
+        return False
+
     def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
         """Yield the packs that have one of the keys, fetched where they are not in the cache."""
         if self._failed:

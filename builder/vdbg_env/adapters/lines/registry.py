@@ -83,6 +83,11 @@ class RegistryStore:
         """The reference."""
         return str(self._reference)
 
+    @property
+    def local(self) -> bool:
+        """Whether reading all of its packs fetches nothing."""
+        return False
+
     def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
         """Yield every pack of the artifact, whatever the keys, fetched where it is not in the cache."""
         del keys

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_cache_path, user_data_path
 
-from vdbg_env.adapters.lines.cache import PackCache
 from vdbg_env.adapters.lines.folder import PackFolder
 from vdbg_env.application.ports.files import LineStore, PackTarget
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.run_settings import parse_size
+
+if TYPE_CHECKING:
+    from vdbg_env.adapters.lines.cache import PackCache
 
 VARIABLE: Final = "VDBG_LINES"
 BOUND: Final = "VDBG_LINES_CACHE"
@@ -64,6 +65,9 @@ def open_target(name: str) -> PackTarget:
 
 def cache(environment: Mapping[str, str]) -> PackCache:
     """Return the cache of what was fetched; VDBG_LINES_CACHE says how large it may be, such as 8g."""
+    from vdbg_env.adapters.lines.cache import PackCache  # what fetches loads more than what reads a folder
+    from vdbg_env.image.container.run_settings import parse_size
+
     bound = environment.get(BOUND)
     return PackCache(cache_folder(), parse_size(bound, BOUND) if bound else _BOUND)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vdbg_env.application.knowledge.load import shipped_knowledge
+from vdbg_env.application.line_packs.by_name import lines_by_name, named_place
+from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.ports import LogFile, LogSource
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir, read_tables
@@ -31,14 +33,19 @@ class TriageRequest:
     rules: Path | None = None
 
 
-def triage_logs(request: TriageRequest, source: LogSource) -> Triage:
-    """Name the failure of one run from its logs; raises BadInput when none of them can be read."""
+def triage_logs(request: TriageRequest, source: LogSource, lines: PackedLines | None = None) -> Triage:
+    """Name the failure of one run from its logs; raises BadInput when none of them can be read.
+
+    Where they name a kernel with an offset, `lines` are asked for its lines.
+    """
     book = rule_book(request.rules)
     evidence = [_read(log, book) for log in source.open(request.targets)]
     _refuse_if_nothing_was_read(evidence)
     verdict = judge(evidence, book.classes)
     problems = tuple(note for log in evidence for note in log.notes or _empty(log))
-    return replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
+    verdict = replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
+    place = named_place(verdict.kernel_text) if verdict.kernel_text else None
+    return replace(verdict, lines=lines_by_name(lines.local_packs(), place)) if place and lines else verdict
 
 
 def _stale(evidence: Sequence[LogEvidence]) -> Iterator[str]:

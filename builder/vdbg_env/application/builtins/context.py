@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
+from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.logs.log_line import LogLine, decode, unwrap
 from vdbg_env.evidence.observation import Observation
@@ -47,6 +48,7 @@ class BuiltinContext:
     binaries: BinarySource
     write_report: Callable[[Iterable[str]], tuple[str, ...]]
     redact: Callable[[str], str]
+    packed_lines: LineSource | None = None
 
     def paths(self, parameter: str) -> tuple[Path, ...]:
         """Return the files a list parameter names, relative to the run directory, those that exist.

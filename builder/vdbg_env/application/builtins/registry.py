@@ -17,6 +17,7 @@ from vdbg_env.application.run.run_context import (
     StepContext,
 )
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.run_files import RunFiles
@@ -56,6 +57,7 @@ def catalogue() -> Catalogue:
 class BuiltinSteps:
     """The tool's own steps and readers, given what they need of the outside; see `run_runbook.Builtins`.
 
+    `lines` has those of code that was built without.
     `write_report` writes the report of all steps so far in the formats named and returns the names of the files;
     `redact` takes secrets out of what they keep.
     """
@@ -67,6 +69,7 @@ class BuiltinSteps:
     host: ThisHost
     write_report: Callable[[StepContext, Iterable[str]], tuple[str, ...]]
     redact: Callable[[str], str]
+    lines: LineSource | None = None
 
     def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
         """Do a built-in step; raises VdbgError when it cannot do its work."""
@@ -102,6 +105,7 @@ class BuiltinSteps:
             programs=self.programs,
             cores=self.cores,
             binaries=self.binaries,
+            packed_lines=self.lines,
             write_report=lambda formats: self.write_report(context, formats),
             redact=self.redact,
         )

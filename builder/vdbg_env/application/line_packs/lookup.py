@@ -30,8 +30,8 @@ class Held:
     @property
     def build(self) -> str:
         """The builds that the record is from, in words."""
-        builds = [self.pack.by_digest[digest].build for digest in self.record.sources if digest in self.pack.by_digest]
-        return " and ".join(dict.fromkeys(builds)) or self.name
+        known = self.pack.by_digest
+        return " and ".join(dict.fromkeys(known[d].build for d in self.record.sources if d in known)) or self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +80,9 @@ class PackedLines:
             self._found[key] = self._search(code, identity)
         return self._found[key]
 
-    def named(self, mangled: str) -> Iterator[Held]:
-        """Yield what the packs have under a mangled name, whatever its code."""
-        for file in self._files(pack_keys(None, mangled)):
-            pack = self._pack(file)
-            if pack:
-                yield from (Held(record=r, pack=pack, name=file.name) for r in self._asked(file, pack, mangled))
-
-    def packs(self) -> Iterator[tuple[str, LinePack]]:
-        """Yield every pack of every store, with its name."""
-        for file in self._files(()):
+    def local_packs(self) -> Iterator[tuple[str, LinePack]]:
+        """Yield every pack of the stores on this machine, with its name: nothing is fetched."""
+        for file in self._files((), local=True):
             pack = self._pack(file)
             if pack:
                 yield file.name, pack
@@ -130,15 +123,8 @@ class PackedLines:
             other += (Held(record=record, pack=pack, name=file.name) for record in found.other)
         return Found(same=tuple(same), other=() if same else tuple(other))
 
-    def _asked(self, file: PackFile, pack: LinePack, mangled: str) -> tuple[LineRecord, ...]:
-        try:
-            return pack.named(mangled)
-        except UnreadableBinary as error:
-            self._lost(file, error)
-            return ()
-
-    def _files(self, keys: tuple[bytes, ...]) -> Iterator[PackFile]:
-        for store in self._stores:
+    def _files(self, keys: tuple[bytes, ...], *, local: bool = False) -> Iterator[PackFile]:
+        for store in (store for store in self._stores if store.local or not local):
             try:
                 yield from store.packs(keys)
             except VdbgError as error:

@@ -114,6 +114,11 @@ class LineStore(Protocol):
         """The place as a user would name it."""
         ...
 
+    @property
+    def local(self) -> bool:
+        """Whether reading all of its packs fetches nothing."""
+        ...
+
     def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
         """Yield the packs that may have a function of one of these keys (`pack_keys`), all of them where none is given.
 

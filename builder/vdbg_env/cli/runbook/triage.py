@@ -18,6 +18,7 @@ from vdbg_env.cli.options.container import (
     container_request,
     given_option,
 )
+from vdbg_env.cli.options.lines import lines_option
 from vdbg_env.cli.runbook.runbook_run import run as run_request
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
@@ -31,6 +32,7 @@ FOUND = 3
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as a JSON document.")
 @click.option("--run", is_flag=True, help="Start the runbook that the verdict names, on the command after `--`.")
 @click.option("--rules", type=click.Path(path_type=Path), help="A folder of triage rules instead of the shipped ones.")
+@lines_option
 @container_options(*FEW)
 @click.pass_context
 def command(
@@ -40,6 +42,7 @@ def command(
     as_json: bool,
     run: bool,
     rules: Path | None,
+    line_packs: tuple[str, ...],
     **place: Any,
 ) -> int:
     """Name the failure, the line that says so and the runbook to start.
@@ -60,7 +63,9 @@ def command(
     if given and not run:
         raise click.UsageError(f"{given} is for the runbook that --run starts", context)
     targets, argv = _split(logs, run)
-    verdict = triage_logs(TriageRequest(targets=targets, rules=rules), composition.log_source())
+    verdict = triage_logs(
+        TriageRequest(targets=targets, rules=rules), composition.log_source(), composition.packed_lines(line_packs)
+    )
     runbook = verdict.failure.runbook
     start = runbook_to_start(runbook, {entry.name for entry in composition.runbook_library().entries})
     if run and start:

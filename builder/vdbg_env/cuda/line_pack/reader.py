@@ -16,7 +16,7 @@ from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.elf import Buffer
 from vdbg_env.cuda.line_pack import layout, provenance
 from vdbg_env.cuda.line_pack.columns import ColumnReader
-from vdbg_env.cuda.line_pack.identity import stable_name
+from vdbg_env.cuda.line_pack.identity import HASH_SIZE, stable_name
 from vdbg_env.cuda.line_pack.layout import CODE_ROW, FRAME_ROW, NAME_ROW, Kind, Sections
 from vdbg_env.cuda.line_pack.provenance import Provenance
 from vdbg_env.cuda.line_pack.record import LineRecord
@@ -84,6 +84,18 @@ class LinePack:
         """Yield every function, in the order of the blocks: by name, then by code."""
         yield from map(self._record, self._by_block())
 
+    def names(self) -> Iterator[tuple[int, str]]:
+        """Yield number and mangled name of every function; no lines are read."""
+        for number in self._by_block():
+            read = ColumnReader(self._bytes(number))
+            read.number()
+            read.raw(HASH_SIZE)
+            yield number, self._string(read.number())
+
+    def record(self, number: int) -> LineRecord:
+        """Return a function by its number."""
+        return self._record(number)
+
     def check(self) -> None:
         """Read all of it; raises UnreadableBinary where a part is damaged, or its indexes lead elsewhere."""
         known = self.by_digest
@@ -119,16 +131,16 @@ class LinePack:
     def _record(self, number: int) -> LineRecord:
         if not 0 <= number < len(self):
             raise UnreadableBinary("the names of a line pack lead outside its index")
-        row = CODE_ROW.unpack_from(self._sections[Kind.CODE], number * CODE_ROW.size)
-        return self._record_at(row[2], row[3])
+        return decode(self._bytes(number), self._string, self._source)
 
-    def _record_at(self, block: int, offset: int) -> LineRecord:
+    def _bytes(self, number: int) -> memoryview:
+        _, _, block, offset = CODE_ROW.unpack_from(self._sections[Kind.CODE], number * CODE_ROW.size)
         data = self._blocks[block]
         start = offset + 4
         end = start + int.from_bytes(data[offset:start], "little")
         if start > len(data) or end > len(data):
             raise UnreadableBinary("a record of a line pack is not within its block")
-        return decode(data[start:end], self._string, self._source)
+        return data[start:end]
 
     def _source(self, number: int) -> str:
         if number >= len(self.binaries):

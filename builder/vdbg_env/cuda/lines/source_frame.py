@@ -34,3 +34,20 @@ class BorrowedLines:
     others: tuple[tuple[str, Chain], ...] = ()
 
     how_known = "line table of a build with identical code"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinesByName:
+    """Lines of a place that a log names by function and offset: those of a build whose code was not compared.
+
+    `function` is mangled, `archs` are the architectures that the build has this code for.
+    """
+
+    function: str
+    offset: int
+    archs: tuple[str, ...]
+    build: str
+    pack: str
+    chain: Chain
+
+    how_known = "line table of a build, by name and offset alone: the code that ran was not compared"

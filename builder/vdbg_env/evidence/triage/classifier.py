@@ -100,6 +100,7 @@ class LogClassifier:
 
     def _note(self, rule: Rule, groups: dict[str, str], candidate: Candidate, line: LogLine) -> None:
         self._release = groups.get("release", self._release)
+        kernel = groups.get("kernel") or groups.get("new")
         sighting = Sighting(
             rule=rule,
             file=self.file,
@@ -108,7 +109,8 @@ class LogClassifier:
             process=line.process,
             rank=line.rank,
             stamp=line.container or line.stamp,
-            kernel=groups.get("kernel") or groups.get("new"),
+            kernel=kernel,
+            kernel_text=line.text[:MAX_TEXT] if kernel else None,
             weak=line.level == "WARNING" and not rule.any_level,
             exiting=self._exiting,
         )
@@ -188,7 +190,7 @@ class LogClassifier:
                 return
             if root.process == sighting.process and root.rule.how_known is not HowKnown.LOG:
                 if root.kernel is None and sighting.kernel:
-                    self._kept[index] = replace(root, kernel=sighting.kernel)
+                    self._kept[index] = replace(root, kernel=sighting.kernel, kernel_text=sighting.text)
                 return
 
 

@@ -11,7 +11,10 @@ MAX_TEXT = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """A line that meets a rule. `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it."""
+    """A line that meets a rule. `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it.
+
+    `kernel_text` is the line that names `kernel`, which may be a later one.
+    """
 
     rule: Rule
     file: str
@@ -21,6 +24,7 @@ class Sighting:
     rank: int | None = None
     stamp: str | None = None
     kernel: str | None = None
+    kernel_text: str | None = None
     weak: bool = False
     exiting: bool = False
     count: int = 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vdbg_env.cuda.lines.source_frame import LinesByName
 from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass
 from vdbg_env.evidence.triage.sighting import LogEvidence, Sighting
 
@@ -51,7 +52,10 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class Triage:
-    """The verdict on one run's logs; `confidence` is from 0 to 1, `rank` and `kernel` are None if no line has them."""
+    """The verdict on one run's logs; `confidence` is from 0 to 1, `rank` and `kernel` are None if no line has them.
+
+    `kernel_text` is the line that names the kernel; `lines` are those of the place that it gives, by line packs.
+    """
 
     failure: FailureClass
     confidence: float
@@ -59,6 +63,8 @@ class Triage:
     rank: int | None = None
     process: str | None = None
     kernel: str | None = None
+    kernel_text: str | None = None
+    lines: tuple[LinesByName, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: tuple[Sighting, ...] = ()
@@ -82,13 +88,15 @@ def judge(logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]) -> T
     root = max(same, key=lambda s: s.rule.precision)  # of equals, the first in order
     failure = classes[root.failure]
     others = _others(suspects, failure, classes)
+    named = next((s for s in (root, *same) if s.kernel), None)
     return Triage(
         failure=failure,
         confidence=_confidence(root, same, others, logs),
         root_cause=_root_cause(root),
         rank=next((s.rank for s in (root, *same) if s.rank is not None), None),
         process=root.process,
-        kernel=root.kernel or next((s.kernel for s in same if s.kernel), None),
+        kernel=named.kernel if named else None,
+        kernel_text=named.kernel_text if named else None,
         alternatives=others + _asked(same, others, failure),
         notes=_notes(root, failure, logs, suspects),
         evidence=tuple(seen[:50]),

@@ -5,13 +5,15 @@ Each type is a JSON object; the published schema is made from them. Fields are o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+from vdbg_env.application.line_packs.coverage import PackCoverage
 from vdbg_env.cuda.lines import lineinfo
 from vdbg_env.cuda.lines.coverage import BOUND, Cause, FunctionCoverage
 from vdbg_env.cuda.lines.lineinfo import LineinfoReport, Verdict
 from vdbg_env.report.codec import document as doc
-from vdbg_env.report.codec.document import Document, field
+from vdbg_env.report.codec.document import ABSENT, Document, field
 
 
 class Counts(Document, of=lineinfo.Counts):
@@ -114,6 +116,18 @@ class File(Document, of=lineinfo.FileReport):
     problem: str | None
 
 
+class PackedFunctions(Document, of=PackCoverage):
+    """The functions of one file and architecture: of how many the line packs have the lines, by identical code."""
+
+    file: str
+    arch: str
+    functions: int
+    identical: int
+    other: int = field(doc="Functions that the packs have with other code only.")
+    other_named: list[str] = field(doc="The first of those, mangled.")
+    unknown: int = field(doc="Functions that no pack has.")
+
+
 class Verified(Document, of=LineinfoReport):
     """The whole proof; the numbers are those of all files together."""
 
@@ -124,8 +138,11 @@ class Verified(Document, of=LineinfoReport):
     coverage: Coverage = field("covered")
     files: list[File]
     without_device_code: int
+    line_packs: list[PackedFunctions] = field(
+        lambda _, packed: packed or ABSENT, may_be_absent=True, doc="With --lines."
+    )
 
 
-def render(report: LineinfoReport) -> str:
-    """Return the report as indented JSON that ends with a newline."""
-    return doc.render(report, Verified)
+def render(report: LineinfoReport, packed: Sequence[PackCoverage] = ()) -> str:
+    """Return the report as indented JSON that ends with a newline; `packed` is what line packs have of it."""
+    return doc.render(report, Verified, packed)

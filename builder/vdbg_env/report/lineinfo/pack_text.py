@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from vdbg_env.application.line_packs.coverage import PackCoverage
 from vdbg_env.application.line_packs.inspect import PackSummary
 from vdbg_env.application.line_packs.pack import Packed
 from vdbg_env.common.size import size_text
@@ -46,6 +47,20 @@ def table(found: Iterable[PackSummary]) -> str:
         for one in found
     ]
     return "".join([f"{'SHA256':12}  {'SIZE':>9}  {'FUNCTIONS':>8} BUILD, FILE\n", *rows]) if rows else ""
+
+
+def coverage(found: Sequence[PackCoverage]) -> str:
+    """Return of how many functions the line packs have the lines, by file and architecture."""
+    if not found:
+        return ""
+    lines = ["", "lines by line packs, of identical code:"]
+    for one in found:
+        parts = [f"{one.other:,} with other code"] if one.other else []
+        parts += [f"{one.unknown:,} in no pack"] if one.unknown else []
+        rest = f" ({', '.join(parts)})" if parts else ""
+        lines.append(printable(f"  {one.file}  {one.arch}: {one.identical:,} of {one.functions:,} functions{rest}"))
+        lines += [printable(f"    other code: {demangle(name)}") for name in one.other_named]
+    return "\n".join(lines) + "\n"
 
 
 def _binaries(binaries: Iterable[Provenance]) -> Iterator[str]:

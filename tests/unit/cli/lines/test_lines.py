@@ -130,3 +130,63 @@ def test_a_pack_that_is_named_must_be_there() -> None:
     ran = vdbg_env("core", "--lines", "none.lines", "stock.nvcudmp")
     assert ran.status == 2
     assert "no line pack none.lines" in ran.stderr
+
+
+def test_which_functions_of_a_stock_library_would_have_lines() -> None:
+    ran = vdbg_env("verify", "--witness", "none", "--lines", "sample.lines", STOCK)
+    assert ran.status == 3
+    assert "sm_90: 2 of 2 functions\n" in ran.stdout
+    other = str(CUBINS / "inline_chain_sm80.cubin")
+    document = json.loads(vdbg_env("verify", "--json", "--witness", "none", "--lines", "sample.lines", other).stdout)
+    schema("verify-v1.schema.json").validate(document)
+    (packed,) = document["line_packs"]
+    assert packed == packed | {"arch": "sm_80", "functions": 2, "identical": 0, "other": 2, "unknown": 0}
+    plain = json.loads(vdbg_env("verify", "--json", "--witness", "none", other).stdout)
+    assert "line_packs" not in plain
+
+
+SANITIZER = """========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at {place}
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f6510c00001 is out of bounds
+========= ERROR SUMMARY: 1 error
+"""
+DEBUGGER = """CUDA Exception: Warp Illegal Address
+The exception was triggered at PC 0x7fffd9001140 <void kern<float>(float*, int, float)+320>
+"""
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        SANITIZER.format(place="void kern<float>(float *, int, float)+0x140"),
+        SANITIZER.format(place="void kern<float>(float *, int, float):0x140 in /src/kernels/inline_chain.cu:3"),
+        SANITIZER.format(place="0x140 in void kern<float>(float *, int, float)"),
+        DEBUGGER,
+    ],
+)
+def test_a_place_that_a_log_names_gets_its_lines(log: str) -> None:
+    Path("run.log").write_text(log)
+    ran = vdbg_env("triage", "--json", "--lines", "sample.lines", "run.log")
+    document = json.loads(ran.stdout)
+    schema("triage-v1.schema.json").validate(document)
+    assert document["lines"], document
+    for found in document["lines"]:
+        assert [frame["line"] for frame in found["chain"]] == [3, 13, 8, 19]
+        assert (found["offset"], found["archs"]) == ("0x140", ["sm_90"])
+        assert "code that ran was not compared" in found["how_known"]
+    assert "by name and offset alone" in vdbg_env("triage", "--lines", "sample.lines", "run.log").stdout
+    assert json.loads(vdbg_env("triage", "--json", "run.log").stdout)["lines"] == []
+
+
+def test_the_drivers_lines_have_no_offset() -> None:
+    Path("run.log").write_text(
+        "[06:43:15.209195] coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)\n"
+        "[06:43:15.209210] coredump:   - PC 0x7462c3bac310\n"
+        "[06:43:15.209477] coredump: Stack trace (lane masks: active 0xFFFFFFFF, valid 0xFFFFFFFF):\n"
+        "[06:43:15.209486] coredump:   #0\t0x7462c3bac620\t_Z4kernIfEvPT_iS0_\n"
+    )
+    document = json.loads(vdbg_env("triage", "--json", "--lines", "sample.lines", "run.log").stdout)
+    assert document["kernel"] == "_Z4kernIfEvPT_iS0_"
+    assert document["lines"] == []

@@ -53,7 +53,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
     notes: list[str] = []
     try:
         with context.cores.open(path) as core:
-            read = decoded.decode_core(core.data)
+            read = decoded.decode_core(core.data, lines=context.packed_lines)
             places: tuple[Fault | WarpGroup, ...] = (*read.faults, *read.warp_groups)
             fault = next((place for place in places if place.location), None)
             wanted = faulting_code(fault) if fault else None

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.builtins.disassembly import code_of, instruction_at, opinion
-from vdbg_env.application.ports import CoreFiles
 from vdbg_env.common.errors import BadInput, VdbgError
 from vdbg_env.cuda.gpu_core import decoded
 from vdbg_env.cuda.gpu_core.decoded import DecodedCore
@@ -60,7 +59,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
     for path in context.paths("cores"):
         name = context.relative(path)
         try:
-            readings[name] = _read(context.cores, str(path), name)
+            readings[name] = _read(context, str(path), name)
         except BadInput as error:
             notes.append(f"{name}: {error.what}")
     if not readings:
@@ -76,9 +75,9 @@ def work(context: BuiltinContext) -> BuiltinResult:
     return BuiltinResult(results={"cores": len(readings), **results}, findings=findings, notes=tuple(notes))
 
 
-def _read(cores: CoreFiles, path: str, name: str) -> DecodedCore:
-    with cores.open(path) as core:
-        return decoded.decode_core(core.data, file=name, modified=core.modified)
+def _read(context: BuiltinContext, path: str, name: str) -> DecodedCore:
+    with context.cores.open(path) as core:
+        return decoded.decode_core(core.data, file=name, modified=core.modified, lines=context.packed_lines)
 
 
 def _results(read: DecodedCore, finding: Finding) -> dict[str, ResultValue]:

@@ -38,7 +38,10 @@ CONTRACT = BuiltinContract(
 
 
 def work(context: BuiltinContext) -> BuiltinResult:
-    """Look through the binaries given, else through the workload's own, until one has the same code with lines."""
+    """Ask the line packs, then the binaries given, else the workload's own, for the same code with lines."""
+    packed = _by_packs(context)
+    if packed:
+        return packed
     wanted = _wanted(context)
     if wanted is None:
         return BuiltinResult(notes=("no core with a fault inside a known kernel, or inside the one named, was given",))
@@ -71,6 +74,40 @@ def work(context: BuiltinContext) -> BuiltinResult:
         kernel=found.location.kernel.demangled if found.location.kernel else None,
     )
     return BuiltinResult(results=results, findings=(finding,), notes=tuple(notes))
+
+
+def _by_packs(context: BuiltinContext) -> BuiltinResult | None:
+    """Return the lines of the first fault whose code has them in a line pack, of the kernel that was named."""
+    named = context.parameters.get("kernel")
+    for path in context.paths("cores") if context.packed_lines else ():
+        try:
+            with context.cores.open(str(path)) as core:
+                faults = decoded.decode_core(core.data, lines=context.packed_lines).faults
+        except BadInput:
+            continue  # the look through the binaries notes it
+        for fault in faults:
+            location = fault.location
+            if location is None or location.borrowed is None:
+                continue
+            if named and named not in {fault.kernel, demangle(fault.kernel or "")}:
+                continue
+            chain, borrowed = location.chain, location.borrowed
+            finding = Finding(
+                rule="gpu-core-located-in-pack",
+                level=Level.ERROR,
+                message=f"the faulting instruction is {place_of(chain[0])} by the {borrowed.how_known} "
+                f"({borrowed.build})",
+                how_known=HowKnown.GPU_CORE,
+                confidence=0.9,
+                location=chain[0],
+                chain=chain,
+                kernel=demangle(fault.kernel) if fault.kernel else None,
+            )
+            results: dict[str, ResultValue] = {
+                "source": str(chain[0]), "chain": [str(frame) for frame in chain], "file": borrowed.pack,
+            }  # fmt: skip
+            return BuiltinResult(results=results, findings=(finding,))
+    return None
 
 
 def _answers(holder: Holder, notes: list[str]) -> bool:

@@ -1,0 +1,62 @@
+"""Find the lines of a place that a log names by function and offset; there is no code to compare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from vdbg_env.application.line_packs.lookup import Held
+from vdbg_env.common.errors import BadInput
+from vdbg_env.cuda.line_pack.reader import LinePack
+from vdbg_env.cuda.lines.code_map import Function
+from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, matching, parse_place
+from vdbg_env.cuda.lines.source_frame import Chain, LinesByName
+
+MOST: Final = 4
+"""How many answers are shown: the architectures of a wheel differ, and a log does not name the GPU's."""
+
+_SANITIZER: Final = re.compile(r"={5,}\s+(?:at|and)\s+(?:\w+ access at )?(?P<place>\S.*)$")
+_OFFSET_FIRST: Final = re.compile(r"(?P<offset>0x[0-9a-fA-F]+) in (?:[^\s:]+:\d+:)?(?P<name>\S.*)$")
+_DEBUGGER: Final = re.compile(r"(?P<place>0x[0-9a-fA-F]+ <.+\+\d+>)")
+
+
+def named_place(text: str) -> PlaceQuery | None:
+    """Return the function and offset that a line of compute-sanitizer or cuda-gdb names; None without an offset.
+
+    The driver's own lines have an address and no offset: only the core dump says where the function began.
+    """
+    found = _DEBUGGER.search(text) or _SANITIZER.search(text)
+    if found is None:
+        return None
+    place = found["place"]
+    first = _OFFSET_FIRST.match(place)
+    try:
+        query = parse_place(f"{first['name']}+{first['offset']}" if first else place)
+    except BadInput:
+        return None
+    return query if query.name else None
+
+
+def lines_by_name(packs: Iterable[tuple[str, LinePack]], query: PlaceQuery) -> tuple[LinesByName, ...]:
+    """Return what packs say of a function and offset, once for each chain that differs, at most MOST of them."""
+    found: dict[tuple[str, Chain], LinesByName] = {}
+    needle = identifier_in(query.name or "")
+    for name, pack in packs:
+        numbers = {
+            Function(name=mangled, section=number, start=0, size=0, kernel=True): number
+            for number, mangled in pack.names()
+            if needle in mangled
+        }
+        for function in matching(numbers, query.name or ""):
+            record = pack.record(numbers[function])
+            chain = record.chain(query.value)
+            if chain and len(found) < MOST:
+                key = (record.name, chain)
+                known = found.get(key)
+                archs = tuple(sorted({*record.archs, *(known.archs if known else ())}))
+                build = Held(record=record, pack=pack, name=name).build
+                found[key] = LinesByName(
+                    function=record.name, offset=query.value, archs=archs, build=build, pack=name, chain=chain
+                )
+    return tuple(found.values())
