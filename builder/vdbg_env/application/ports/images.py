@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.programs import Completed
-from vdbg_env.application.ports.unit_builds import Release
 
 if TYPE_CHECKING:
     from vdbg_env.application.ports.build_events import BuildEvent
+    from vdbg_env.application.ports.unit_builds import Release
     from vdbg_env.image.context import BuildContext, TreeOnDisk
     from vdbg_env.image.plan.bundle import Bundle
     from vdbg_env.image.plan.plan import BuildPlan
