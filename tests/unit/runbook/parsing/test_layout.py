@@ -73,6 +73,12 @@ def layout(text: str) -> str:
     return formatted(yaml_source.read(text.encode(), "x.yaml"))
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_shipped_file_is_in_order(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert formatted(yaml_source.read(text.encode(), str(file))) == text
+
+
 def test_keys_are_put_in_order_and_comments_move_with_them() -> None:
     assert layout(MIXED) == SORTED
 
