@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import patience
+from tests.vllm_real.conftest import Serving
 from tests.vllm_real.server import RealVllm, Server, free_port
 from vdbg_env.supervisor.processes.proc import process
 
@@ -61,7 +63,7 @@ class Guard:
         given = {"VDBG_TEST_FAULT": json.dumps({"request": 2, "when": [], **fault})} if fault else {}
         environment = self._vllm.environment(**given)
         environment["PYTHONPATH"] = f"{ROOT / 'builder'}{os.pathsep}{environment['PYTHONPATH']}"
-        return Server(argv, environment, port, self._folder / "server.log")
+        return Server(argv, environment, port, self._folder / "guarded.log")
 
     def until_it_ends(self, fault: Mapping[str, object], *, asked: int = 4, limit_s: float = 300.0) -> Guarded:
         """Serve until the fault has ended the server."""
@@ -152,3 +154,38 @@ def test_the_server_ends_with_a_guard_that_is_killed(guard: Guard) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT / "builder"), "VDBG_ENV_RUNS": str(run.parent)},
     )  # fmt: skip
     assert "cut off" in listed.stdout
+
+
+ROUNDS, REQUESTS = 12, 24
+
+
+def test_throughput_is_that_of_the_bare_server(guard: Guard, serving: Serving) -> None:
+    """Two servers, one of them guarded, are asked in turns: the machine's other work meets both alike."""
+    body = {"model": "tiny-llama", "prompt": "one two three", "max_tokens": 24, "temperature": 0}
+    ratios = []
+    with serving("--enforce-eager") as bare, guard.server("--enforce-eager") as guarded:
+        for server in (bare, guarded):
+            server.wait_until_ready()
+            body["model"] = json.loads(server.ask("GET", "/v1/models", None).text)["data"][0]["id"]
+            _seconds(server, body, REQUESTS)  # warm
+        for number in range(ROUNDS):
+            first, second = (bare, guarded) if number % 2 == 0 else (guarded, bare)
+            taken = {id(first): _seconds(first, body, REQUESTS)}
+            taken[id(second)] = _seconds(second, body, REQUESTS)
+            ratios.append(taken[id(guarded)] / taken[id(bare)])
+        guarded.process.send_signal(signal.SIGTERM)
+        guarded.wait(patience(60))
+    median = statistics.median(ratios)
+    if keep := os.environ.get("VLLM_RECORDS"):
+        record = {"ratios": ratios, "median": median, "load": os.getloadavg()}
+        (Path(keep) / "throughput.json").write_text(json.dumps(record, indent=1))
+    assert median < 1.05, ratios
+
+
+def _seconds(server: Server, body: Mapping[str, object], count: int) -> float:
+    """Return how long a number of requests takes, one after the other."""
+    began = time.monotonic()
+    for _ in range(count):
+        answer = server.ask("POST", "/v1/completions", body)
+        assert answer.status == 200, answer
+    return time.monotonic() - began

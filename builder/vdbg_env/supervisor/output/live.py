@@ -20,7 +20,7 @@ class Live:
 
     def __init__(self, descriptor: int) -> None:
         self._socket: socket.socket | None = None
-        self._descriptor = descriptor
+        self._descriptor = self._given = descriptor
         self._left = memoryview(b"")
         self.broken = False
         kind = os.fstat(descriptor).st_mode
@@ -66,3 +66,11 @@ class Live:
     def drop(self) -> None:
         """Give up what is left over."""
         self._left = memoryview(b"")
+
+    def close(self) -> None:
+        """Close what was opened here; the descriptor that was given stays open."""
+        if self._socket is not None:
+            self._socket.close()
+        elif self._descriptor != self._given:
+            os.close(self._descriptor)
+            self._descriptor = self._given

@@ -105,6 +105,8 @@ class Streams:
         """Write what was held back, and close the files."""
         for stream in self._streams.values():
             stream.finish()
+        for live in self._live.values():
+            live.close()
 
     def summary(self) -> dict[str, Any]:
         """Return how much was printed, and what matched."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.support.patience import patience
-from vdbg_env.supervisor.processes.proc import process
+from vdbg_env.supervisor.processes.proc import process, processes
 
 ROOT = Path(__file__).parents[4]
 
@@ -203,3 +204,22 @@ def test_a_command_whose_supervisor_is_killed_ends_and_is_not_started_again(tmp_
     assert (guard.returncode, stdout) == (137, b"")
     assert json.loads(stderr.splitlines()[-1])["ended"] == {"by": "signal", "code": None, "signal": signal.SIGKILL}
     assert left_of(the_run(tmp_path)) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nsenter"), reason="needs root, to make a PID namespace")
+def test_process_one_of_a_container_reaps_what_it_adopts(tmp_path: Path) -> None:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", *guard_command(sys.executable, "-c", SERVES)]
+    with subprocess.Popen(
+        command, env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as outer:
+        assert outer.stdout
+        assert outer.stdout.readline() == b"ready\n"
+        (one,) = (found.pid for found in processes() if found.parent == outer.pid)
+        inside = ["nsenter", "--target", str(one), "--pid", "--mount", "sh", "-c", "(sleep 0.3; exit 7) & exit 0"]
+        subprocess.run(inside, check=True, timeout=patience(20), stdout=subprocess.DEVNULL)
+        until = time.monotonic() + patience(20)
+        while len(children := [found for found in processes() if found.parent == one]) > 1:
+            assert time.monotonic() < until, children
+            time.sleep(0.1)
+        os.kill(one, signal.SIGTERM)
+        assert outer.wait(timeout=patience(60)) == 5

@@ -63,3 +63,34 @@ def test_silence_is_told_as_silence() -> None:
     watch.output(b"still waiting\n")
     watch.output(b"still waiting\n")
     assert watch.verdict(time.monotonic() + 6) == "no progress for 5 s; it prints: still waiting"
+
+
+def in_production(**limits: float) -> HangWatch:
+    return HangWatch(Job(directory="/", argv=("x",), env={}, cwd="/", guard=1, **limits))  # type: ignore[arg-type]
+
+
+IN_VAIN = (
+    b"INFO 11-03 23:14:03 [shm_broadcast.py:501] No available shared memory broadcast block found in 60 seconds.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b'INFO:     10.0.0.1:4711 - "GET /health HTTP/1.1" 200 OK\n', b"12:00:01 heartbeat, waiting for work\n"],
+)
+def test_a_server_in_production_that_has_nothing_to_do_does_not_hang(line: bytes) -> None:
+    watch = in_production(output_idle_s=10.0)
+    for _ in range(3):
+        watch.output(line)
+    assert watch.verdict(watch.last_progress + 1000) is None
+    assert watch.next_deadline() == float("inf")
+
+
+def test_work_that_waits_in_vain_hangs_in_production_too() -> None:
+    watch = in_production(output_idle_s=10.0)
+    for _ in range(3):
+        watch.output(BROADCAST.format(5).encode())
+    assert watch.verdict(watch.last_progress + 9) is None
+    assert "No available shared memory" in str(watch.verdict(watch.last_progress + 10))
+    watch.output(b"Engine 000: Avg generation throughput: 812.4 tokens/s, Running: 7 reqs\n")
+    assert watch.verdict(watch.last_progress + 1000) is None
