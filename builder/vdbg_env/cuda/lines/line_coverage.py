@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
+from operator import mul
 from typing import Final
 
 from vdbg_env.cuda.lines.leb128 import sleb, uleb
@@ -29,6 +29,7 @@ _SET_ADDRESS: Final = b"\0\x09\x02"
 _BODY: Final = len(_SET_ADDRESS) + 8
 _END: Final = b"\0\x01\x01"
 _LARGEST_LINE: Final = 1 << 31
+_MOST_KEPT: Final = 1 << 17  # steps; a library of CUB has 8,600
 _LARGEST_ADDRESS: Final = 1 << 64
 
 
@@ -39,7 +40,10 @@ class CoverageReader:
         self._section: Final = section
         self._unit: Final = unit
         self._address_of: Final = address_of
-        self._steps: Final = _Steps(unit)
+        steps = _steps(unit.min_instruction, unit.line_base, unit.line_range, unit.opcode_base)
+        if len(steps) > _MOST_KEPT:
+            _steps.cache_clear()
+        self._steps: Final = steps
         self._standard: Final = unit.operand_counts == _STANDARD
 
     def spans(self, sequence: Sequence) -> list[Span]:
@@ -57,17 +61,18 @@ class CoverageReader:
         taken = _finder().findall(code, _BODY, len(code) - len(_END))
         if 0 in accumulate(map(steps.__getitem__, taken), initial=1):
             return None
-        counted = [(steps.known[step], times) for step, times in Counter(taken).items()]
-        if not all(step.file is None or 1 <= step.file <= len(self._unit.files) for step, _ in counted):
+        times = Counter(taken)
+        files = set(map(steps.files.__getitem__, times)) - {None}
+        if not self._unit.files or not all(file and file <= len(self._unit.files) for file in files):
             return None
-        if not self._unit.files or sum(abs(step.lines) * times for step, times in counted) >= _LARGEST_LINE:
+        if sum(map(mul, map(abs, map(steps.__getitem__, times)), times.values())) >= _LARGEST_LINE:
             return None
         start = self._address_of(sequence.operand or 0, sequence.address or 0)
-        end = start + sum(step.advance * times for step, times in counted)
+        end = start + sum(map(mul, map(steps.advances.__getitem__, times), times.values()))
         first = start
-        for step in map(steps.known.__getitem__, taken):
-            first += step.advance
-            if step.is_row:
+        for step in taken:
+            first += steps.advances[step]
+            if step in steps.rows:
                 return (first, end) if end < _LARGEST_ADDRESS else None
         return (end, end)  # not one row
 
@@ -105,45 +110,37 @@ def _finder() -> re.Pattern[bytes]:
     return re.compile(rb"(?:" + EXTENDED + rb")*+((?:" + operands + rb")*+[\x01\x0a-\xff]?+)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What the opcodes up to a row do to the registers; `file` is the number it sets, if any."""
-
-    advance: int
-    lines: int
-    file: int | None
-    is_row: bool
-
-
 class _Steps(dict[bytes, int]):
-    """By the opcodes of a step its advance of the line, worked out on first use; all of it is in `known`."""
+    """What the opcodes up to a row do to the registers, worked out on first use: by the opcodes, their lines' advance.
 
-    def __init__(self, unit: Unit) -> None:
+    `advances` are those of the address, `files` the number that is set, if any; `rows` are the steps that end in a row.
+    """
+
+    def __init__(self, min_instruction: int, line_base: int, line_range: int, opcode_base: int) -> None:
         super().__init__()
-        self.known: Final[dict[bytes, _Step]] = {}
-        self._unit: Final = unit
+        self.advances: Final[dict[bytes, int]] = {}
+        self.files: Final[dict[bytes, int | None]] = {}
+        self.rows: Final[set[bytes]] = set()
+        self._min_instruction: Final = min_instruction
+        self._line_base: Final = line_base
+        self._line_range: Final = line_range
+        self._opcode_base: Final = opcode_base
 
-    def __missing__(self, opcodes: bytes) -> int:
-        step = self.known[opcodes] = self._read(opcodes)
-        self[opcodes] = step.lines
-        return step.lines
-
-    def _read(self, code: bytes) -> _Step:
-        unit = self._unit
+    def __missing__(self, code: bytes) -> int:
         advance = lines = at = 0
         file: int | None = None
-        is_row = False
         while at < len(code):
             opcode = code[at]
             at += 1
-            if opcode >= unit.opcode_base:
-                steps, delta = divmod(opcode - unit.opcode_base, unit.line_range)
-                advance, lines, is_row = advance + steps * unit.min_instruction, lines + unit.line_base + delta, True
+            if opcode >= self._opcode_base:
+                steps, delta = divmod(opcode - self._opcode_base, self._line_range)
+                advance, lines = advance + steps * self._min_instruction, lines + self._line_base + delta
+                self.rows.add(code)
             elif opcode == 1:
-                is_row = True
+                self.rows.add(code)
             elif opcode == 2:
                 value, at = uleb(code, at)
-                advance += value * unit.min_instruction
+                advance += value * self._min_instruction
             elif opcode == 3:
                 value, at = sleb(code, at)
                 lines += value
@@ -152,8 +149,16 @@ class _Steps(dict[bytes, int]):
             elif opcode == 5:
                 _, at = uleb(code, at)
             elif opcode == 8:
-                advance += (255 - unit.opcode_base) // unit.line_range * unit.min_instruction
+                advance += (255 - self._opcode_base) // self._line_range * self._min_instruction
             elif opcode == 9:
                 advance += code[at] | code[at + 1] << 8
                 at += 2
-        return _Step(advance, lines, file, is_row)
+        self.advances[code], self.files[code] = advance, file
+        self[code] = lines  # last: another thread that finds it here finds the others too
+        return lines
+
+
+@lru_cache(maxsize=4)
+def _steps(min_instruction: int, line_base: int, line_range: int, opcode_base: int) -> _Steps:
+    """Return the steps of all units whose opcodes mean the same: each is worked out once for a whole library."""
+    return _Steps(min_instruction, line_base, line_range, opcode_base)
