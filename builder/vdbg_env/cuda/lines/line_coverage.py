@@ -8,16 +8,15 @@ few; a sequence in which they do not hold, or of another form, is decoded row by
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from operator import mul
 from typing import Final
 
-from vdbg_env.cuda.lines.leb128 import sleb, uleb
-from vdbg_env.cuda.lines.line_program import EXTENDED, LEB128, Buffer, Sequence, Unit, decode
+from vdbg_env.cuda.lines.line_program import Buffer, Machine, Opcodes, Sequence, Unit, decode
+from vdbg_env.cuda.lines.opcode_patterns import step_pattern
 
 Span = tuple[int, int]
 """A half-open range of byte offsets."""
@@ -28,6 +27,7 @@ _STANDARD: Final = (0, 1, 1, 1, 1, 0, 0, 0, 1)  # the operand counts that ptxas,
 _SET_ADDRESS: Final = b"\0\x09\x02"
 _BODY: Final = len(_SET_ADDRESS) + 8
 _END: Final = b"\0\x01\x01"
+_UNSET: Final = -1
 _LARGEST_LINE: Final = 1 << 31
 _MOST_KEPT: Final = 1 << 17  # steps; a library of CUB has 8,600
 _LARGEST_ADDRESS: Final = 1 << 64
@@ -40,11 +40,11 @@ class CoverageReader:
         self._section: Final = section
         self._unit: Final = unit
         self._address_of: Final = address_of
-        steps = _steps(unit.min_instruction, unit.line_base, unit.line_range, unit.opcode_base)
+        steps = _steps(unit.opcodes)
         if len(steps) > _MOST_KEPT:
             _steps.cache_clear()
         self._steps: Final = steps
-        self._standard: Final = unit.operand_counts == _STANDARD
+        self._standard: Final = unit.opcodes.operand_counts == _STANDARD
 
     def spans(self, sequence: Sequence) -> list[Span]:
         """Return what a sequence covers, in order and apart from each other."""
@@ -58,7 +58,7 @@ class CoverageReader:
         if not known or not sequence.ended or code.find(_SET_ADDRESS, _BODY) >= 0:
             return None
         steps = self._steps
-        taken = _finder().findall(code, _BODY, len(code) - len(_END))
+        taken = step_pattern().findall(code, _BODY, len(code) - len(_END))
         if 0 in accumulate(map(steps.__getitem__, taken), initial=1):
             return None
         times = Counter(taken)
@@ -100,65 +100,30 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return whole
 
 
-@cache
-def _finder() -> re.Pattern[bytes]:
-    """Compile a pattern that finds, one row after the other, the standard and special opcodes up to and with the row.
-
-    It reads the opcodes as `line_program` does when it looks for the end of a sequence, so none is read out of step.
-    """
-    operands = b"|".join([rb"[\x02-\x05]" + LEB128, rb"[\x06-\x08]", rb"\x09.."])
-    return re.compile(rb"(?:" + EXTENDED + rb")*+((?:" + operands + rb")*+[\x01\x0a-\xff]?+)", re.DOTALL)
-
-
 class _Steps(dict[bytes, int]):
     """What the opcodes up to a row do to the registers, worked out on first use: by the opcodes, their lines' advance.
 
     `advances` are those of the address, `files` the number that is set, if any; `rows` are the steps that end in a row.
     """
 
-    def __init__(self, min_instruction: int, line_base: int, line_range: int, opcode_base: int) -> None:
+    def __init__(self, opcodes: Opcodes) -> None:
         super().__init__()
         self.advances: Final[dict[bytes, int]] = {}
         self.files: Final[dict[bytes, int | None]] = {}
         self.rows: Final[set[bytes]] = set()
-        self._min_instruction: Final = min_instruction
-        self._line_base: Final = line_base
-        self._line_range: Final = line_range
-        self._opcode_base: Final = opcode_base
+        self._opcodes: Final = opcodes
 
     def __missing__(self, code: bytes) -> int:
-        advance = lines = at = 0
-        file: int | None = None
-        while at < len(code):
-            opcode = code[at]
-            at += 1
-            if opcode >= self._opcode_base:
-                steps, delta = divmod(opcode - self._opcode_base, self._line_range)
-                advance, lines = advance + steps * self._min_instruction, lines + self._line_base + delta
-                self.rows.add(code)
-            elif opcode == 1:
-                self.rows.add(code)
-            elif opcode == 2:
-                value, at = uleb(code, at)
-                advance += value * self._min_instruction
-            elif opcode == 3:
-                value, at = sleb(code, at)
-                lines += value
-            elif opcode == 4:
-                file, at = uleb(code, at)
-            elif opcode == 5:
-                _, at = uleb(code, at)
-            elif opcode == 8:
-                advance += (255 - self._opcode_base) // self._line_range * self._min_instruction
-            elif opcode == 9:
-                advance += code[at] | code[at + 1] << 8
-                at += 2
-        self.advances[code], self.files[code] = advance, file
-        self[code] = lines  # last: another thread that finds it here finds the others too
-        return lines
+        machine = Machine(code, self._opcodes, file=_UNSET, line=0)
+        machine.run()
+        if machine.rows.lines:
+            self.rows.add(code)
+        self.advances[code], self.files[code] = machine.address, None if machine.file == _UNSET else machine.file
+        self[code] = machine.line  # last: another thread that finds it here finds the others too
+        return machine.line
 
 
 @lru_cache(maxsize=4)
-def _steps(min_instruction: int, line_base: int, line_range: int, opcode_base: int) -> _Steps:
+def _steps(opcodes: Opcodes) -> _Steps:
     """Return the steps of all units whose opcodes mean the same: each is worked out once for a whole library."""
-    return _Steps(min_instruction, line_base, line_range, opcode_base)
+    return _Steps(opcodes)

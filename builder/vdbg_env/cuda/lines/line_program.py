@@ -15,11 +15,11 @@ import struct
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Final
+from typing import NamedTuple
 
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.lines.leb128 import sleb, uleb
+from vdbg_env.cuda.lines.opcode_patterns import sequence_pattern
 
 Buffer = bytes | memoryview
 AddressOf = Callable[[int, int], int]
@@ -41,6 +41,16 @@ class Sequence:
     ended: bool
 
 
+class Opcodes(NamedTuple):
+    """What the opcodes of a unit mean, by its header."""
+
+    min_instruction: int
+    line_base: int
+    line_range: int
+    opcode_base: int
+    operand_counts: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Unit:
     """One header of the line section and the sequences under it; offsets are bytes in the section.
@@ -52,11 +62,7 @@ class Unit:
     offset: int
     program: int
     end: int
-    min_instruction: int
-    line_base: int
-    line_range: int
-    opcode_base: int
-    operand_counts: tuple[int, ...]
+    opcodes: Opcodes
     files: tuple[str, ...]
     name_base: int | None
     sequences: tuple[Sequence, ...]
@@ -126,7 +132,7 @@ def decode(section: Buffer, unit: Unit, sequence: Sequence, address_of: AddressO
     where a relocation or the caller's own idea of addresses stands between; without it the value itself is used.
     """
     code = bytes(section[sequence.start : sequence.end])
-    machine = _Machine(code, unit, address_of, sequence.start)
+    machine = Machine(code, unit.opcodes, unit.name_base or 0, address_of, sequence.start)
     end_address = machine.run()
     return replace(machine.rows, end_address=end_address)
 
@@ -161,11 +167,10 @@ def _read_unit(section: Buffer, at: int, end: int, notes: list[str]) -> Unit:
     files, tables_end = _read_files(bytes(section[counts_end:program]), counts_end)
     tail = program - tables_end
     (name_base,) = struct.unpack_from("<I", section, tables_end) if tail == 4 else (None,)
-    sequences = _find_sequences(section, program, end, _skipper(opcode_base, counts), notes)
+    sequences = _find_sequences(section, program, end, sequence_pattern(opcode_base, counts), notes)
     return Unit(
-        offset=at, program=program, end=end, min_instruction=min_instruction, line_base=line_base,
-        line_range=line_range, opcode_base=opcode_base, operand_counts=counts, files=files,
-        name_base=name_base, sequences=sequences,
+        offset=at, program=program, end=end, files=files, name_base=name_base, sequences=sequences,
+        opcodes=Opcodes(min_instruction, line_base, line_range, opcode_base, counts),
     )  # fmt: skip
 
 
@@ -190,42 +195,6 @@ def _read_files(tables: bytes, origin: int) -> tuple[tuple[str, ...], int]:
     except (IndexError, ValueError):
         raise UnreadableBinary("line table: the list of files is cut short", offset=origin + at) from None
     return tuple(files), origin + at + 1
-
-
-def _extended_pattern() -> bytes:
-    """Return a pattern of one extended opcode: 0, length, sub-opcode, operands.
-
-    A length of one byte covers everything ptxas writes, the common ones first. Length 1 is end_sequence, which must end
-    the match and is left out, or an unknown marker.
-    """
-    lengths = [4, 5, 3, 9, *sorted(set(range(2, 128)) - {3, 4, 5, 9})]
-    bodies = [rb"\x%02x.{%d}" % (length, length) for length in lengths]
-    return rb"\x00(?:" + b"|".join([*bodies, rb"\x01[^\x01]"]) + rb")"
-
-
-EXTENDED: Final = _extended_pattern()
-LEB128: Final = rb"[\x80-\xff]*+[\x00-\x7f]"
-
-
-@cache
-def _skipper(opcode_base: int, counts: tuple[int, ...]) -> re.Pattern[bytes]:
-    """Compile a pattern that matches one whole sequence, so that skipping runs at the speed of the `re` module.
-
-    Walking the opcodes in Python takes half a second for a line section of 2 MB; this takes a fiftieth of that. The
-    repetitions are possessive: each byte is looked at once, whatever the input.
-    """
-    single, longer = bytearray(), []
-    for opcode in range(1, 256):
-        operands = counts[opcode - 1] if opcode < opcode_base else 0
-        if opcode == 9 and opcode < opcode_base:  # DW_LNS_fixed_advance_pc: one uhalf, not a LEB128
-            longer.append(rb"\x09..")
-        elif operands:
-            longer.append(rb"\x%02x(?:%b){%d}" % (opcode, LEB128, operands))
-        else:
-            single.append(opcode)
-    ones = b"[" + b"".join(rb"\x%02x" % byte for byte in single) + b"]++"
-    body = b"|".join(([ones] if single else []) + longer + [EXTENDED])
-    return re.compile(rb"(?:" + body + rb")*+\x00\x01\x01", re.DOTALL)
 
 
 _FIRST_ADDRESS = re.compile(rb"\x00\x09\x02(.{8})", re.DOTALL)
@@ -255,13 +224,14 @@ def _find_sequences(
 
 
 @dataclass
-class _Machine:
+class Machine:
     """The registers of the line-number state machine, NVIDIA's two among them."""
 
     code: bytes
-    unit: Unit
-    address_of: AddressOf | None
-    origin: int
+    opcodes: Opcodes
+    name_base: int = 0
+    address_of: AddressOf | None = None
+    origin: int = 0
     rows: Rows = field(default_factory=Rows)
     address: int = 0
     file: int = 1
@@ -272,9 +242,8 @@ class _Machine:
 
     def run(self) -> int | None:
         """Emit rows until end_sequence and return its address; None when the bytes end first."""
-        unit, code = self.unit, self.code
-        opcode_base, line_base, line_range = unit.opcode_base, unit.line_base, unit.line_range
-        step = unit.min_instruction
+        code = self.code
+        step, line_base, line_range, opcode_base, _ = self.opcodes
         try:
             while True:
                 opcode = code[self.at]
@@ -300,26 +269,26 @@ class _Machine:
         rows.names.append(self.name & _U32)
 
     def _standard(self, opcode: int) -> None:
-        unit, code = self.unit, self.code
+        code, meaning = self.code, self.opcodes
         match opcode:
             case 1:  # DW_LNS_copy
                 self._emit()
             case 2:  # DW_LNS_advance_pc
                 value, self.at = uleb(code, self.at)
-                self.address += value * unit.min_instruction
+                self.address += value * meaning.min_instruction
             case 3:  # DW_LNS_advance_line
                 value, self.at = sleb(code, self.at)
                 self.line += value
             case 4:  # DW_LNS_set_file
                 self.file, self.at = uleb(code, self.at)
             case 8:  # DW_LNS_const_add_pc
-                self.address += (255 - unit.opcode_base) // unit.line_range * unit.min_instruction
+                self.address += (255 - meaning.opcode_base) // meaning.line_range * meaning.min_instruction
             case 9:  # DW_LNS_fixed_advance_pc
                 low, high = code[self.at], code[self.at + 1]
                 self.address += low | high << 8
                 self.at += 2
             case _:  # set_column, negate_stmt, set_basic_block, and any the header declares: only their size matters
-                for _ in range(unit.operand_counts[opcode - 1]):
+                for _ in range(meaning.operand_counts[opcode - 1]):
                     _, self.at = uleb(code, self.at)
 
     def _extended(self) -> bool:
@@ -340,11 +309,9 @@ class _Machine:
                 self.address = self.address_of(self.origin + body + 1, raw) if self.address_of else raw
             case 0x90:  # DW_LNE_NVIDIA_inlined_call: a context, then a name, both kept until changed
                 self.context, at = uleb(code, body + 1)
-                self.name, _ = uleb(code, at)
-                self.name += self.unit.name_base or 0
+                self.name = uleb(code, at)[0] + self.name_base
             case 0x91:  # DW_LNE_NVIDIA_set_function_name
-                self.name, _ = uleb(code, body + 1)
-                self.name += self.unit.name_base or 0
+                self.name = uleb(code, body + 1)[0] + self.name_base
             case _:
                 pass
         return False
