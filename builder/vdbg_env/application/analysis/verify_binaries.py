@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final, Literal
 
 from vdbg_env.application.analysis.cuobjdump_check import cross_examine
+from vdbg_env.application.analysis.judges import Judges
 from vdbg_env.application.ports import BinaryFile, BinarySource, ProgramRunner, ScratchFiles
 from vdbg_env.common.errors import HostNotAble, UnreadableBinary
-from vdbg_env.cuda.binary.device_code import DeviceCode, find_device_code
-from vdbg_env.cuda.lines.lineinfo import FileReport, Judgement, LineinfoReport, Witness, file_report, judge
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Witness, file_report
 from vdbg_env.evidence.tools import cuobjdump
 
 WITNESS_TIMEOUT_S: Final = 600.0
-_BATCH: Final = 8  # entries a thread takes at once: a task for each would cost more than a small cubin
 
 Tell = Callable[[str], None]
 
@@ -50,10 +48,10 @@ def verify_binaries(
     witness = _find_witness(request, programs)
     reports = []
     without = 0
-    with ThreadPoolExecutor(max_workers=request.threads, thread_name_prefix="verify") as pool:
+    with Judges(request.threads) as judges:
         for file in _files(request.targets, source):
             tell(file.name)
-            report = _read(file, pool)
+            report = _read(file, judges)
             if not report.has_device_code and not file.asked_for:
                 without += 1
                 continue
@@ -80,23 +78,13 @@ def _files(targets: Iterable[str], source: BinarySource) -> Iterator[BinaryFile]
             yield from files
 
 
-def _read(file: BinaryFile, pool: ThreadPoolExecutor) -> FileReport:
+def _read(file: BinaryFile, judges: Judges) -> FileReport:
     if file.problem is not None:
         return FileReport(path=file.name, problem=file.problem)
     try:
-        batches = pool.map(_judge_all, _batches(find_device_code(file.data)))
-        return file_report(file.name, (judged for batch in batches for judged in batch))
+        return file_report(file.name, judges.judge_all(find_device_code(file.data)))
     except UnreadableBinary as error:
         return FileReport(path=file.name, problem=error.what, next_step=error.next_step)
-
-
-def _judge_all(codes: tuple[DeviceCode, ...]) -> list[Judgement]:
-    return [judge(code) for code in codes]
-
-
-def _batches(codes: Iterator[DeviceCode]) -> Iterator[tuple[DeviceCode, ...]]:
-    while batch := tuple(islice(codes, _BATCH)):
-        yield batch
 
 
 def _ask(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from vdbg_env.cuda.binary.cubin import Cubin, read_cubin, read_cubin_start
-from vdbg_env.cuda.binary.decompression import Compression
+from vdbg_env.cuda.binary.decompression import Compression, expand, expand_in_pieces
 from vdbg_env.cuda.binary.device_code import DeviceCode, find_device_code
 from vdbg_env.cuda.binary.elf import Buffer
 from vdbg_env.cuda.binary.fatbin import EntryKind
@@ -250,23 +250,45 @@ class LineinfoReport:
         return self.total.verdict
 
 
+Read = tuple[Cubin, Coverage | None]
+
+
 def judge(code: DeviceCode) -> Judgement:
     """Read one entry, with as little expansion as settles it; raises UnreadableBinary when it is damaged.
 
     That rows cover the code is only ever found by reading the line table of the whole cubin. That there is no table can
     be read from the first bytes already, which makes a library without line info ten times cheaper than one with.
     """
+    return judge_start(code) or judge_whole(code)
+
+
+def judge_start(code: DeviceCode) -> Judgement | None:
+    """Judge an entry by its first bytes; None where they do not settle it."""
     entry = code.entry
     if entry.kind != EntryKind.ELF:
         return Judgement(code=code, cubin=None)
     start = read_cubin_start(entry.payload_in_pieces()) if entry.compression is Compression.ZSTD else None
-    if start is not None:
-        return Judgement(code=code, cubin=start)
+    return Judgement(code=code, cubin=start) if start else None
+
+
+def judge_whole(code: DeviceCode) -> Judgement:
+    """Judge a cubin by its section headers and its line table; raises UnreadableBinary when it is damaged."""
+    entry = code.entry
     small = thin(entry.payload_in_pieces, entry.size) if entry.compression is Compression.ZSTD else None
-    payload = small or entry.payload()
+    cubin, coverage = _read(small or entry.payload())
+    return Judgement(code=code, cubin=cubin, coverage=coverage)
+
+
+def read_stored(stored: memoryview, how: Compression, size: int) -> Read:
+    """Read a cubin as it is stored, apart from its file; raises UnreadableBinary when it is damaged."""
+    small = thin(lambda: expand_in_pieces(stored, how, size), size) if how is Compression.ZSTD else None
+    return _read(small or expand(stored, how, size))
+
+
+def _read(payload: Buffer) -> Read:
     cubin = read_cubin(payload)
     judged = cubin.has_code and cubin.has_debug_line
-    return Judgement(code=code, cubin=cubin, coverage=read_coverage(payload) if judged else None)
+    return cubin, read_coverage(payload) if judged else None
 
 
 def file_report(path: str, judgements: Iterable[Judgement]) -> FileReport:

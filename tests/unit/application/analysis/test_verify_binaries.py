@@ -8,16 +8,20 @@ from pathlib import Path
 import pytest
 
 from tests.builders.cubin import cubin
+from tests.builders.elf import ElfSpec, build_elf
 from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.adapters.files.temp_files import Scratch
+from vdbg_env.application.analysis import judges
 from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
 from vdbg_env.application.ports import BinaryFile, Completed
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.cuda.binary.decompression import Compression
 from vdbg_env.cuda.lines.lineinfo import Verdict
 
 GOOD = host_library(container(*(EntrySpec(payload=cubin(f"k{i}", lines=True)) for i in range(20))))
 BAD = host_library(container(EntrySpec(payload=cubin("k"))))
 HOST = host_library()
+CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 
 
 @dataclass
@@ -129,3 +133,24 @@ def test_each_file_is_told_before_it_is_read() -> None:
     source = FakeSource([file("good.so", GOOD), file("bad.so", BAD)])
     verify_binaries(REQUEST, source=source, programs=FakePrograms(), scratch=Scratch(), tell=told.append)
     assert told == ["good.so", "bad.so"]
+
+
+def test_line_tables_are_read_by_other_processes_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = (CUBINS / "inline_chain_sm90.cubin").read_bytes()
+    entries = [EntrySpec(payload=real, how=how) for how in (Compression.RAW, Compression.ZSTD, Compression.LZ4)]
+    library = host_library(container(*entries, EntrySpec(payload=cubin("_Z1kv"), how=Compression.ZSTD)))
+    source = FakeSource([file("lib.so", library)])
+    expected = verify_binaries(REQUEST, source=source, programs=FakePrograms(path=None), scratch=Scratch())
+    monkeypatch.setattr(judges, "_PROCESSES_FROM", 0)
+    assert expected == verify_binaries(REQUEST, source=source, programs=FakePrograms(path=None), scratch=Scratch())
+    assert expected.counts.with_debug_line == 3 and expected.verdict is Verdict.PARTIAL
+
+
+def test_damage_that_another_process_finds_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judges, "_PROCESSES_FROM", 0)
+    host = host_library(container(EntrySpec(payload=build_elf(ElfSpec(machine=62)))))
+    source = FakeSource([file("lib.so", host)])
+    (report,) = verify_binaries(
+        REQUEST, source=source, programs=FakePrograms(path=None), scratch=Scratch()
+    ).files  # fmt: skip
+    assert report.problem and "not a cubin: the ELF file is for machine 62" in report.problem

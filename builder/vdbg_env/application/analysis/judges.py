@@ -1,0 +1,102 @@
+"""Judge the entries of a file on all cores: threads for what their first bytes settle, processes for line tables.
+
+Whether rows cover the code is worked out in Python, which runs on one core whatever the number of threads. A process
+takes a quarter of a second to start, so they are started for files of some size only.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
+from types import TracebackType
+from typing import Final, Self
+
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.decompression import Compression
+from vdbg_env.cuda.binary.device_code import DeviceCode
+from vdbg_env.cuda.binary.fatbin import Entry
+from vdbg_env.cuda.binary.thin_cubin import thin
+from vdbg_env.cuda.lines.lineinfo import Judgement, Read, judge_start, judge_whole, read_stored
+
+_BATCH: Final = 8  # entries a thread takes at once: a task for each would cost more than a small cubin
+_PROCESSES_FROM: Final = 128 << 20  # bytes of cubins with line tables, expanded: a second and a half of work
+
+_Stored = tuple[bytes, Compression, int]
+
+
+class Judges:
+    """Threads, and processes once a file needs them; used as a context, which ends both."""
+
+    def __init__(self, count: int) -> None:
+        self._count: Final = count
+        self._stack: Final = ExitStack()
+        self._threads: Final = self._stack.enter_context(
+            ThreadPoolExecutor(max_workers=count, thread_name_prefix="verify")
+        )
+        self._started: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._started:
+            self._started.shutdown(cancel_futures=True)
+        self._stack.close()
+
+    def judge_all(self, codes: Iterator[DeviceCode]) -> Iterable[Judgement]:
+        """Judge entries, in order; raises UnreadableBinary for the first that is damaged."""
+        found: list[tuple[DeviceCode, Judgement | None]] = []
+        for batch in self._threads.map(_starts, _batches(codes)):
+            found += batch
+        left = [code for code, judged in found if judged is None]
+        alone = self._count < 2 or sum(code.entry.size for code in left) < _PROCESSES_FROM
+        rest = iter(self._threads.map(judge_whole, left) if alone else self._in_processes(left))
+        return (judged or next(rest) for _, judged in found)
+
+    def _in_processes(self, codes: list[DeviceCode]) -> Iterator[Judgement]:
+        if self._started is None:
+            fresh = multiprocessing.get_context("spawn")  # threads run here: a fork could copy a lock that is held
+            self._started = ProcessPoolExecutor(self._count, fresh, initializer=_leave_interrupts)
+        stored = (_stored(code.entry) for code in codes)
+        for code, read in zip(codes, self._started.map(_read, stored), strict=True):
+            if isinstance(read, dict):
+                raise UnreadableBinary(read["what"], cause=read["cause"], next_step=read["next_step"])
+            yield Judgement(code=code, cubin=read[0], coverage=read[1])
+
+
+def _batches(codes: Iterator[DeviceCode]) -> Iterator[tuple[DeviceCode, ...]]:
+    while batch := tuple(islice(codes, _BATCH)):
+        yield batch
+
+
+def _starts(codes: tuple[DeviceCode, ...]) -> list[tuple[DeviceCode, Judgement | None]]:
+    return [(code, judge_start(code)) for code in codes]
+
+
+def _stored(entry: Entry) -> _Stored:
+    """Return what another process needs of an entry; of a cubin that is stored as it is, its tables are enough."""
+    if entry.compression is Compression.RAW:
+        small = thin(lambda: (entry.stored,), entry.size)
+        if small is not None:
+            return small, Compression.RAW, len(small)
+    return bytes(entry.stored), entry.compression, entry.size
+
+
+def _read(stored: _Stored) -> Read | dict[str, str | None]:
+    """Read a cubin in another process; an error is returned as its words, since it cannot be sent."""
+    data, how, size = stored
+    try:
+        return read_stored(memoryview(data), how, size)
+    except UnreadableBinary as error:
+        return {"what": error.what, "cause": error.cause, "next_step": error.next_step}
+
+
+def _leave_interrupts() -> None:
+    """Leave an interrupt of the terminal to the process that was started by hand: it ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
