@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.decompression import Compression
@@ -26,6 +26,14 @@ _BATCH: Final = 8  # entries a thread takes at once: a task for each would cost 
 _PROCESSES_FROM: Final = 128 << 20  # bytes of cubins with line tables, expanded: a second and a half of work
 
 _Stored = tuple[bytes, Compression, int]
+
+
+class _Refused(NamedTuple):
+    """An UnreadableBinary of another process."""
+
+    what: str
+    cause: str | None
+    next_step: str | None
 
 
 class Judges:
@@ -65,8 +73,8 @@ class Judges:
             self._started = ProcessPoolExecutor(self._count, fresh, initializer=_leave_interrupts)
         stored = (_stored(code.entry) for code in codes)
         for code, read in zip(codes, self._started.map(_read, stored), strict=True):
-            if isinstance(read, dict):
-                raise UnreadableBinary(read["what"], cause=read["cause"], next_step=read["next_step"])
+            if isinstance(read, _Refused):
+                raise UnreadableBinary(read.what, cause=read.cause, next_step=read.next_step)
             yield Judgement(code=code, cubin=read[0], coverage=read[1])
 
 
@@ -88,13 +96,13 @@ def _stored(entry: Entry) -> _Stored:
     return bytes(entry.stored), entry.compression, entry.size
 
 
-def _read(stored: _Stored) -> Read | dict[str, str | None]:
+def _read(stored: _Stored) -> Read | _Refused:
     """Read a cubin in another process; an error is returned as its words, since it cannot be sent."""
     data, how, size = stored
     try:
         return read_stored(memoryview(data), how, size)
     except UnreadableBinary as error:
-        return {"what": error.what, "cause": error.cause, "next_step": error.next_step}
+        return _Refused(error.what, error.cause, error.next_step)
 
 
 def _leave_interrupts() -> None:

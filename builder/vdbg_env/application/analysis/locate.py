@@ -18,6 +18,7 @@ from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from vdbg_env.cuda.binary.fatbin import Entry, EntryKind
 from vdbg_env.cuda.lines.code_map import CodeMap, Function, Location
+from vdbg_env.cuda.lines.contradictions import find_contradictions
 from vdbg_env.cuda.lines.line_table import Place
 from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, mangled_stem, matching, may_mean
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
@@ -221,7 +222,8 @@ class _Search:
         location = code.locate(place)
         pc = code.address(place) if code.relocated else None
         self._found.append(Located(file=cubin.file, cubin=cubin.name, arch=cubin.target, pc=pc, location=location))
-        self.notes += [note for note in code.notes if note not in self.notes]
+        doubts = (f"names and lines may be wrong: {doubt}" for doubt in find_contradictions(code, place, location))
+        self.notes += [note for note in (*code.notes, *doubts) if note not in self.notes]
         if not location.chain and location.function:
             note = (
                 f"{location.function.demangled} has no line info in {cubin.file}: a line pack of the same code has it "

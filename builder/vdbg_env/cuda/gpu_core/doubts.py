@@ -6,16 +6,9 @@ and in the section table, and a line table has to end where its code does; a cha
 
 from __future__ import annotations
 
-from typing import Final
-
-from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.binary.elf import Elf
 from vdbg_env.cuda.gpu_core.layout import GridRow
 from vdbg_env.cuda.gpu_core.model import Device, GpuCore
-from vdbg_env.cuda.lines.code_map import CodeMap, Function, Location
-from vdbg_env.cuda.lines.line_table import Place
-
-_CODE: Final = ".text."
+from vdbg_env.cuda.lines.contradictions import contradictions_of_names, find_contradictions
 
 
 def find_doubts(
@@ -28,42 +21,16 @@ def find_doubts(
     found = core.find_code(pc, device, grid.module_handle if grid else None) if pc is not None else None
     location = found[0].locate(found[1]) if found else None
     if found and location:
-        doubts += _of_names(found[0], location) + _of_lines(*found)
+        doubts += find_contradictions(*found, location)
     launched = core.find_code(grid.function_entry, device, grid.module_handle) if grid else None
     if grid and launched:
         entry = launched[0].locate(launched[1])
         if entry.kernel is None or entry.offset:
             doubts.append(f"the launch's entry {grid.function_entry:#x} is not the start of a kernel")
         else:
-            doubts += _of_names(launched[0], entry)
+            doubts += contradictions_of_names(launched[0], entry)
         if location and location.kernel and entry.kernel and location.kernel.name != entry.kernel.name:
             doubts.append(f"the PC is in {location.kernel.demangled}, the launch is of {entry.kernel.demangled}")
     elif grid and grid.function_entry and any(module.relocated for module in device.modules):
         doubts.append(f"the launch's entry {grid.function_entry:#x} is in no loaded code")
     return tuple(dict.fromkeys(doubts))
-
-
-def _of_names(code: CodeMap, location: Location) -> list[str]:
-    doubts = []
-    for function in {f.name: f for f in (location.kernel, location.function) if f}.values():
-        section = _section_name(code.elf, function)
-        # A callee is called `$KERNEL$CALLEE` in its kernel's section, and by its own name in its own.
-        outer = section.removeprefix(_CODE)
-        own = function.name == outer or outer in function.name.split("$")
-        if section.startswith(_CODE) and not own:
-            doubts.append(f"the image's symbol is {function.name}, its section {section}: one name is damaged")
-    return doubts
-
-
-def _section_name(elf: Elf, function: Function) -> str:
-    try:
-        return elf.name(elf.sections[function.section])
-    except UnreadableBinary:
-        return ""
-
-
-def _of_lines(code: CodeMap, place: Place) -> list[str]:
-    if code.lines is None:
-        return []
-    section = code.elf.sections[place.section]
-    return [*code.lines.notes[:1], *code.lines.contradictions(place, section.size)]

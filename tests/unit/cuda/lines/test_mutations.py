@@ -1,0 +1,91 @@
+"""One flipped bit in device code gives no wrong name and no false proof without a word.
+
+A subset with every run; 20,000 of each reader are marked `long`. An image has no checksum: a digit of a line, or a
+letter of a file or of an inlined function, is told by nothing else in it (docs/06-gpu-core.md).
+"""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.builders.fatbin import EntrySpec, container, host_library
+from tests.support.cubins import cubin
+from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.elf import Elf
+from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.cuda.lines.contradictions import find_contradictions
+from vdbg_env.cuda.lines.line_table import Place
+from vdbg_env.cuda.lines.lineinfo import Verdict, verify
+
+KERNEL = "_Z4kernIfEvPT_iS0_"
+AT = 0x140
+Answer = tuple[str | None, tuple[str, ...]]
+
+
+def mutations(data: bytes, count: int) -> Iterator[tuple[int, bytes]]:
+    chance = random.Random(7)
+    for _ in range(count):
+        at = chance.randrange(len(data))
+        yield at, data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+
+
+def located(data: bytes) -> tuple[Answer | None, bool]:
+    """Return the function and the chain at a place, None where it is not found, and whether anything is said of it."""
+    try:
+        code = CodeMap(data)
+        kernel = next((f for f in code.functions if f.name == KERNEL), None)
+        if kernel is None:
+            return None, True
+        place = Place(section=kernel.section, offset=kernel.start + AT)
+        found = code.locate(place)
+        doubts = find_contradictions(code, place, found)
+    except UnreadableBinary:
+        return None, True
+    said = bool(code.notes or doubts or not found.chain)
+    return (found.function.name if found.function else None, tuple(map(str, found.chain))), said
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["inline_chain_sm80", "inline_chain_sm90"])
+def test_no_flipped_bit_names_another_function_silently(name: str, count: int) -> None:
+    data = cubin(name)
+    elf = Elf(data)
+    tables = [elf.section(table) for table in (".debug_line", ".debug_str", ".rel.debug_line", ".rela.debug_line")]
+    right, said = located(data)
+    assert right and not said
+    chains = 0
+    for at, mutated in mutations(data, count):
+        answer, said = located(mutated)
+        if answer is None or said or answer == right:
+            continue
+        assert answer[0] == right[0], f"byte {at:#x}"
+        assert any(table and table.offset <= at < table.offset + table.size for table in tables), f"byte {at:#x}"
+        chains += 1
+    assert chains <= count * 0.012, "only digits of lines, and letters of files and of inlined functions, are silent"
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.long)])
+def test_no_flipped_bit_makes_a_proof(count: int) -> None:
+    library = host_library(container(EntrySpec(payload=cubin("no_lines_sm90"))))
+    assert verify(library).verdict is Verdict.NONE
+    for at, mutated in mutations(library, count):
+        try:
+            verdict = verify(mutated).verdict
+        except UnreadableBinary:
+            continue
+        assert verdict in (Verdict.NONE, Verdict.NO_DEVICE_CODE), f"byte {at:#x}: {verdict}"
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.long)])
+def test_a_proof_of_damaged_code_is_a_proof_of_the_same_functions(count: int) -> None:
+    library = host_library(container(EntrySpec(payload=cubin("inline_chain_sm90"))))
+    right = verify(library)
+    assert right.verdict is Verdict.FULL
+    for at, mutated in mutations(library, count):
+        try:
+            read = verify(mutated)
+        except UnreadableBinary:
+            continue
+        if read.verdict is Verdict.FULL:
+            assert read.covered.instructions >= right.covered.instructions * 0.9, f"byte {at:#x}"
