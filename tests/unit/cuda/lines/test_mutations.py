@@ -54,14 +54,19 @@ def test_no_flipped_bit_names_another_function_silently(name: str, count: int) -
     tables = [elf.section(table) for table in (".debug_line", ".debug_str", ".rel.debug_line", ".rela.debug_line")]
     right, said = located(data)
     assert right and not said
-    chains = 0
+    chains, renamed = 0, []
     for at, mutated in mutations(data, count):
         answer, said = located(mutated)
         if answer is None or said or answer == right:
             continue
-        assert answer[0] == right[0], f"byte {at:#x}"
+        if answer[0] not in (right[0], KERNEL):  # the kernel around it is right, only less than was there
+            renamed.append((hex(at), answer[0]))
+            continue
+        if answer[1] == right[1]:
+            continue
         assert any(table and table.offset <= at < table.offset + table.size for table in tables), f"byte {at:#x}"
         chains += 1
+    assert renamed == []
     assert chains <= count * 0.012, "only digits of lines, and letters of files and of inlined functions, are silent"
 
 
