@@ -20,7 +20,8 @@ class Orders:
     """What every rank of an attempt gets: `first` is the job of rank 0, `others` that of each other one.
 
     `directory` is the attempt's folder on a file system that all nodes share. `rank_from` and `host_from` name the
-    variables in which the launcher puts a rank's number and the name of its node.
+    variables in which the launcher puts a rank's number and the name of its node; `step_from` its
+    own name for the attempt.
     """
 
     directory: str
@@ -30,12 +31,16 @@ class Orders:
     others: Job
     rank_from: str
     host_from: str = ""
+    step_from: str = ""
     artifacts: tuple[Mapping[str, Any], ...] = field(default=())
 
     def to_json(self) -> bytes:
         """Return the orders as one line."""
         document = {
-            **{name: getattr(self, name) for name in ("directory", "step", "attempt", "rank_from", "host_from")},
+            **{
+                name: getattr(self, name)
+                for name in ("directory", "step", "attempt", "rank_from", "host_from", "step_from")
+            },
             "artifacts": [dict(rule) for rule in self.artifacts],
             "first": to_json(self.first).decode(),
             "others": to_json(self.others).decode(),

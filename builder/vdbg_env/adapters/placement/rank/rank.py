@@ -41,7 +41,11 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, CANCELS)
     raise_core_limit()
     job = job_of_rank(orders, rank=rank, host=host, directory=str(folder))
-    node = {"node": describe(job.argv, settled(job, os.environ).env), "clock": measure_clock(folder)}
+    node = {
+        "step": os.environ.get(orders.step_from, ""),
+        "node": describe(job.argv, settled(job, os.environ).env),
+        "clock": measure_clock(folder),
+    }
     _write_json(folder / NODE, node)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.rank.observe import observe
-from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
+from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, Orders
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
@@ -25,6 +26,7 @@ ASK_S = 2.0  # how often the controller is asked whether a step still runs that 
 SILENT_S = 3.0 * lock_file.BEAT_S  # a supervisor that did not touch its file for so long is dead
 AFTER_STEP_S = 5.0  # for a file system to show what a rank wrote last
 AFTER_CANCEL_S = 60.0  # a rank of a lost node cannot be asked to end, and is not waited for any longer
+UNHEARD_S = 5.0  # after its grace, a rank that was asked to end and did not has not heard it
 _SAID_LINES = 5
 
 
@@ -55,8 +57,14 @@ class SlurmAttempt:
         self._asked_at: float | None = None
         self._cancelled = False
         self._over_at: float | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="slurm")  # its programs wait for their controller
+        self._question: Future[str | None] | None = None
         self._next_question = 0.0
+        self._running = True
         self._pending_ends = 0
+        self._ending: Future[bool] | None = None
+        self._ask_again_at = 0.0
+        self._sent_at: float | None = None
 
     def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
         """Wait until every rank has written its end, or is known to be lost.
@@ -72,6 +80,7 @@ class SlurmAttempt:
             if left <= 0:
                 return None
             time.sleep(left)
+        self._pool.shutdown(wait=False)
         return tuple(self._meant(self._seen[rank]) for rank in range(self._ranks))
 
     def cancel(self, *, firmly: bool = False) -> None:
@@ -83,17 +92,33 @@ class SlurmAttempt:
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def _end_step(self) -> None:
-        """Send what was asked for to the step; one that is still queued is asked again at the next look."""
-        if not self._pending_ends:
-            return
-        with suppress(HostNotAble):  # the controller is away: asked again at the next look
-            step = self._slurm.step(self._job, self._name)
-            if step is None and self._launcher_runs():
-                return
-            for _ in range(self._pending_ends if step else 0):
-                self._slurm.terminate(step or "")
-            self._pending_ends = 0
-            self._asked_at = self._asked_at or time.monotonic()
+        """Have what was asked for sent to the step; a controller that is away is asked again, and never waited for."""
+        if self._ending is not None and self._ending.done():
+            sent, self._ending = self._ending, None
+            self._ask_again_at = time.monotonic() + ASK_S
+            if sent.exception() is None and sent.result():
+                self._pending_ends = 0
+                self._sent_at = time.monotonic()
+                self._asked_at = self._asked_at or self._sent_at
+        if self._sent_at is not None and time.monotonic() > self._sent_at + self._orders.first.grace_s + UNHEARD_S:
+            # A controller that has just come back takes the request and may lose it. By now no grace is cut short.
+            self._sent_at, self._pending_ends = None, max(1, self._pending_ends)
+        if self._pending_ends and self._ending is None and time.monotonic() >= self._ask_again_at:
+            self._ending = self._pool.submit(self._terminate, self._pending_ends)
+
+    def _terminate(self, times: int) -> bool:
+        """Send so many SIGTERM; returns False where the step does not run yet, or no longer."""
+        step = self._step() or self._slurm.step(self._job, self._name)
+        for _ in range(times if step else 0):
+            self._slurm.terminate(step or "")
+        return step is not None
+
+    def _step(self) -> str | None:
+        """Return JOB.STEP, which the first rank that started has written down."""
+        for path in self._directory.glob(f"*/{NODE}"):
+            with suppress(OSError, ValueError, KeyError):
+                return f"{self._job}.{json.loads(path.read_bytes())['step']}"
+        return None
 
     def _meant(self, seen: Observation) -> Observation:
         """Return what a rank's end means: scancel reaches the workload too, which may be faster than its supervisor."""
@@ -175,14 +200,14 @@ class SlurmAttempt:
     def _launcher_runs(self) -> bool:
         if self._process is not None:
             return self._process.poll() is None
-        now = time.monotonic()
-        if now < self._next_question:
-            return self._over_at is None
-        self._next_question = now + ASK_S
-        try:
-            return self._slurm.step(self._job, self._name) is not None
-        except HostNotAble:
-            return True  # the controller is away; it comes back with its state
+        if self._question is None and time.monotonic() >= self._next_question:
+            self._question = self._pool.submit(self._slurm.step, self._job, self._name)
+        if self._question is not None and self._question.done():
+            answered, self._question = self._question, None
+            self._next_question = time.monotonic() + ASK_S
+            # A controller that is away comes back with its state.
+            self._running = answered.exception() is not None or answered.result() is not None
+        return self._running
 
     def _reap(self) -> None:
         """Take srun's status, which says only whether the supervisors ran; every rank has ended."""

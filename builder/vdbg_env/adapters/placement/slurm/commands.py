@@ -10,6 +10,7 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
 
 _ANSWER_S = 30.0
+_SOON_S = 5.0  # a program that found no controller sleeps ever longer: a new one finds it sooner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +63,10 @@ class SlurmCommands:
 
     def terminate(self, step: str) -> None:
         """Send SIGTERM to every task of a step: their supervisors then end their trees and write their ends."""
-        self._programs.run(["scancel", "--signal=TERM", step], timeout_s=_ANSWER_S)
+        self._said("scancel", "--signal=TERM", step, within_s=_SOON_S)
 
-    def _said(self, *argv: str) -> str:
-        done = self._programs.run(argv, timeout_s=_ANSWER_S)
+    def _said(self, *argv: str, within_s: float = _ANSWER_S) -> str:
+        done = self._programs.run(argv, timeout_s=within_s)
         if done.code:
             raise HostNotAble(
                 f"{' '.join(argv[:3])} failed with status {done.code}",

@@ -139,6 +139,7 @@ class SlurmRanks:
             others=job_for(both.others, rank, self._settings),
             rank_from="SLURM_PROCID",
             host_from="SLURMD_NODENAME",
+            step_from="SLURM_STEP_ID",
             artifacts=tuple(rule.model_dump() for rule in invocation.artifacts),
         )
 
