@@ -72,6 +72,7 @@ class Job(NamedTuple):
     driver: tuple[str, ...] = ()
     server: bool = False
     cgroups: tuple[str, ...] = KINDS
+    stop: str = ""  # a file that means, once it is there, what a SIGTERM does; more than one if it says so
     guard: int = 0
     live: tuple[int, ...] = ()
     stdin: int = -1

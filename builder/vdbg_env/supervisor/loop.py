@@ -71,6 +71,7 @@ class Supervisor:
         self._notes: list[str] = []
         self._next_look = 0.0
         self._next_sight = 0.0
+        self._next_beat = 0.0
         self._tree = AttemptTree(job.env.get(MARK, ""), job.directory, job.cgroups)
 
     def run(self) -> None:
@@ -179,7 +180,9 @@ class Supervisor:
             self._census.look(self._tree.new_members())
         if now >= self._next_look:
             self._next_look = now + 1.0
-            lock_file.beat(self._lock, now)
+            if now >= self._next_beat:
+                self._next_beat = now + lock_file.BEAT_S
+                self._cancels = max(self._cancels, lock_file.beat(self._lock, self._job.stop))
             self._helpers.end_overdue(now)
             space = os.statvfs(self._job.directory)
             free = space.f_bavail * space.f_frsize

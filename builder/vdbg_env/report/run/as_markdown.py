@@ -118,7 +118,8 @@ def _step(step: StepReport) -> Iterator[str]:
     if step.argv:
         yield fenced(" \\\n  ".join(command(step)), "console") + "\n"
     for attempt in step.attempts:
-        yield f"- attempt {attempt.attempt}, rank {attempt.rank}: {escaped(ended(attempt.ended))}"
+        place = f" on {escaped(attempt.host)}: **{attempt.part}**" if attempt.part else ""
+        yield f"- attempt {attempt.attempt}, rank {attempt.rank}{place}: {escaped(ended(attempt.ended))}"
         yield from (f"  - {escaped(note)}" for note in attempt.notes)
     for artifact in step.artifacts:
         yield f"- {code(artifact.path)} ({size_text(artifact.size)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from itertools import repeat
 
@@ -11,13 +12,15 @@ from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.report.plain_text import duration, printable
 from vdbg_env.report.run.changes import Change, Effect, changes, delta
-from vdbg_env.report.run.phrases import headline, how_known, outcome, provenance, sureness, verdict
+from vdbg_env.report.run.phrases import ended, headline, how_known, outcome, provenance, sureness, verdict
 from vdbg_env.runbook.state import Verdict
 
 _LABEL = 9
 _MARKED_CONTEXT = 2
 _LONGEST_WORD = 60
 _MISSING = ("was not found", "is not at hand")  # today's message, and that of releases before 0.2
+_PARTS = ("first failure", "failed", "lost", "victim", "ended by us", "well")
+_RANKS_SHOWN = 16
 _NARROW = 60  # columns of a terminal where the table of steps becomes a list
 
 
@@ -49,6 +52,7 @@ def render(report: Report, *, colour: bool = False, width: int = 100) -> str:
         _hangs(report, paint, width),
         _next(report, paint, width),
         _tried(report, paint, width),
+        _ranks(report, paint, width),
         _others(report, paint, width),
         _environment(report, paint, width),
         _foot(report, paint, width),
@@ -117,6 +121,26 @@ def _tried(report: Report, paint: Paint, width: int) -> Iterator[str]:
     for word, steps in (("skipped", skipped), ("not reached", missed)):
         if steps:
             yield from (paint.dim(line) for line in _wrap(f"{word}: {', '.join(steps)}", width, first="  ", rest="  "))
+
+
+def _ranks(report: Report, paint: Paint, width: int) -> Iterator[str]:
+    """Yield a row for each rank of the last attempt that had several, the first failure first."""
+    step = next((step for step in reversed(report.walked) if any(a.part for a in step.attempts)), None)
+    if step is None:
+        return
+    last = step.attempts[-1].attempt
+    rows = sorted((a for a in step.attempts if a.attempt == last), key=lambda a: (_PARTS.index(a.part), a.rank))
+    yield paint.bold(f"Ranks of {printable(step.id)}")
+    for row in rows[:_RANKS_SHOWN]:
+        took = duration(row.duration_s) if row.duration_s is not None else ""
+        text = f"{row.part}: {ended(row.ended)}"
+        head = f"  {row.rank:4} {printable(_cut(row.host, 24)):12} {took:>9}  "
+        lines = _wrap(text, max(width - len(head), 30))
+        yield head + paint("1;31" if row.part == _PARTS[0] else "0", lines[0])
+        yield from (" " * len(head) + line for line in lines[1:])
+    rest = Counter(row.part for row in rows[_RANKS_SHOWN:])
+    if rest:
+        yield paint.dim("  and " + ", ".join(f"{count} {part}" for part, count in rest.items()))
 
 
 def _skipped(step: StepReport) -> str:

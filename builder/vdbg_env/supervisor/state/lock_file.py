@@ -49,10 +49,17 @@ def say(lock: int, state: dict[str, Any], *, durably: bool = False) -> None:
         os.fsync(lock)
 
 
-def beat(lock: int, now: float) -> None:
-    """Touch the file now and then: where no lock is seen, on another node, its age says whether its holder lives."""
-    if int(now) % BEAT_S == 0:
-        os.utime(lock)
+def beat(lock: int, stop: str) -> int:
+    """Touch the file: where no lock is seen, on another node, its age says whether its holder lives.
+
+    Returns how often the end was asked for by the file `stop`, 0 where there is none.
+    """
+    os.utime(lock)
+    try:
+        with open(stop) as file:  # noqa: PTH123
+            return int(file.read() or 1)
+    except (OSError, ValueError):
+        return 0
 
 
 def is_held(directory: str) -> bool:

@@ -12,6 +12,7 @@ from vdbg_env.supervisor.job import Job, from_json, to_json
 
 _RANK = re.compile(r"\$\{\{ rank\.(dir|number|host) \}\}")
 NODE = "node.json"  # in a rank's folder: what it found on its node
+STOP = "stop"  # in an attempt's folder: its ranks are to end; they look now and then
 ENDED = "ended"  # the folder of an attempt with one file for each rank that has ended
 
 
@@ -68,6 +69,7 @@ def job_of_rank(orders: Orders, *, rank: int, host: str, directory: str) -> Job:
 
     return job._replace(
         directory=".",
+        stop=f"../{STOP}",
         argv=tuple(map(filled, job.argv)),
         env={name: filled(value) for name, value in job.env.items()},
         overlay={name: value and filled(value) for name, value in job.overlay.items()},

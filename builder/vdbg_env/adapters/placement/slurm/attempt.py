@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.rank.observe import observe
-from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, Orders
+from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, STOP, Orders
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
@@ -26,7 +26,6 @@ ASK_S = 2.0  # how often the controller is asked whether a step still runs that 
 SILENT_S = 3.0 * lock_file.BEAT_S  # a supervisor that did not touch its file for so long is dead
 AFTER_STEP_S = 5.0  # for a file system to show what a rank wrote last
 AFTER_CANCEL_S = 60.0  # a rank of a lost node cannot be asked to end, and is not waited for any longer
-UNHEARD_S = 5.0  # after its grace, a rank that was asked to end and did not has not heard it
 _SAID_LINES = 5
 
 
@@ -61,10 +60,10 @@ class SlurmAttempt:
         self._question: Future[str | None] | None = None
         self._next_question = 0.0
         self._running = True
+        self._asked = 0
         self._pending_ends = 0
         self._ending: Future[bool] | None = None
         self._ask_again_at = 0.0
-        self._sent_at: float | None = None
 
     def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
         """Wait until every rank has written its end, or is known to be lost.
@@ -74,7 +73,7 @@ class SlurmAttempt:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._complete():
             if self._rule.due({rank: seen.went_well for rank, seen in self._seen.items()}, self._ranks):
-                self._pending_ends = max(1, self._pending_ends)
+                self._ask(1)
             self._end_step()
             left = POLL_S if until is None else min(POLL_S, until - time.monotonic())
             if left <= 0:
@@ -86,10 +85,17 @@ class SlurmAttempt:
     def cancel(self, *, firmly: bool = False) -> None:
         """Have every rank ended: a second SIGTERM kills at once."""
         self._cancelled = True
-        self._pending_ends = 2 if firmly else max(1, self._pending_ends)
+        self._ask(2 if firmly else 1)
         self._end_step()
 
     # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _ask(self, times: int) -> None:
+        """Ask all ranks to end: by Slurm, and by a file, as a controller that was restarted may have lost the step."""
+        if times > self._asked:
+            self._pending_ends += times - self._asked
+            self._asked = times
+            (self._directory / STOP).write_text(str(times))
 
     def _end_step(self) -> None:
         """Have what was asked for sent to the step; a controller that is away is asked again, and never waited for."""
@@ -98,11 +104,7 @@ class SlurmAttempt:
             self._ask_again_at = time.monotonic() + ASK_S
             if sent.exception() is None and sent.result():
                 self._pending_ends = 0
-                self._sent_at = time.monotonic()
-                self._asked_at = self._asked_at or self._sent_at
-        if self._sent_at is not None and time.monotonic() > self._sent_at + self._orders.first.grace_s + UNHEARD_S:
-            # A controller that has just come back takes the request and may lose it. By now no grace is cut short.
-            self._sent_at, self._pending_ends = None, max(1, self._pending_ends)
+                self._asked_at = self._asked_at or time.monotonic()
         if self._pending_ends and self._ending is None and time.monotonic() >= self._ask_again_at:
             self._ending = self._pool.submit(self._terminate, self._pending_ends)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import assert_never
 
+from vdbg_env.application.run.result import rank_rows
 from vdbg_env.application.run.result.cause import cause_of
 from vdbg_env.application.run.result.model import Attempt, Provenance, Report, StepReport, StepStatus
 from vdbg_env.application.run.result.next_steps import by_verdict, next_steps, resuming
@@ -88,7 +89,7 @@ def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
             argv=invocation.argv,
             env=invocation.env,
             started_s=walk.since_s,
-            attempts=tuple(_attempt(seen, None) for seen in walk.observations),
+            attempts=tuple(_attempt(seen, None, rank_rows.parts(walk.observations)) for seen in walk.observations),
             evidence=_evidence(walk.observations),
             artifacts=_artifacts(walk.observations),
             notes=("this step was cut short",),
@@ -99,6 +100,7 @@ def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
 def step_report(visit: StepVisit) -> StepReport:
     """Return one visit as the report shows it."""
     record, step = visit.record, visit.step
+    roles = rank_rows.parts(visit.observations)
     report = StepReport(
         id=step.id,
         name=step.title,
@@ -110,11 +112,11 @@ def step_report(visit: StepVisit) -> StepReport:
         builtin=_builtin(step),
         started_s=visit.started_s,
         duration_s=visit.duration_s,
-        attempts=tuple(_attempt(seen, record) for seen in visit.observations),
+        attempts=tuple(_attempt(seen, record, roles) for seen in visit.observations),
         evidence=_evidence(visit.observations),
         results=record.results,
         artifacts=_artifacts(visit.observations),
-        notes=record.notes,
+        notes=(*rank_rows.notes(visit.observations), *record.notes),
     )
     if isinstance(step, Run) and isinstance(visit.decision, RunStep):
         report = _with_command(report, visit.decision.invocation, step, visit.observations)
@@ -186,7 +188,7 @@ def _builtin(step: Step) -> str | None:
     assert_never(step)
 
 
-def _attempt(seen: Observation, record: StepRecord | None) -> Attempt:
+def _attempt(seen: Observation, record: StepRecord | None, parts: Mapping[tuple[int, int], str]) -> Attempt:
     return Attempt(
         attempt=seen.attempt,
         rank=seen.rank,
@@ -198,6 +200,8 @@ def _attempt(seen: Observation, record: StepRecord | None) -> Attempt:
         directory=seen.directory,
         workers=seen.workers,
         held_by=seen.held_by,
+        part=parts.get((seen.attempt, seen.rank), ""),
+        node=seen.node,
         notes=seen.notes,
     )
 

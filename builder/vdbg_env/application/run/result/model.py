@@ -61,6 +61,8 @@ class Attempt:
     directory: str = ""
     workers: tuple[WorkerEnvironment, ...] = ()
     held_by: str = ""  # what held its processes in case the supervisor was killed
+    part: str = ""  # among several ranks: "first failure", "failed", "victim", "ended by us", "lost", "well"
+    node: Mapping[str, str] = field(default_factory=dict)  # what it found on its node
     notes: tuple[str, ...] = ()
 
 
