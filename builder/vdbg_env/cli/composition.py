@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.files import LineStore, PackShelf, PackTarget
     from vdbg_env.application.ports.host_facts import HostInspector
     from vdbg_env.application.ports.images import ImageSwaps
-    from vdbg_env.application.ports.places import GuardSettings, StepPlaces
+    from vdbg_env.application.ports.places import BatchQueue, GuardSettings, StepPlaces
     from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
     from vdbg_env.application.ports.unit_builds import UnitBuilds
     from vdbg_env.application.run.library import RunbookLibrary
@@ -150,6 +150,12 @@ def core_pipes() -> CorePipes:
     from vdbg_env.adapters.host.dump_pipes import CorePipesOfLinux
 
     return CorePipesOfLinux()
+
+
+def batch_queue() -> BatchQueue:
+    from vdbg_env.adapters.placement.slurm.batch import SlurmQueue
+
+    return SlurmQueue(programs())
 
 
 def clock() -> Clock:

@@ -50,6 +50,37 @@ class StepPlace:
         return {"steps run in": f"containers of {self.image.name}", "image": self.image.digest or self.image.image_id}
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchJob:
+    """A whole run as a job of a queue.
+
+    `engine` are the words that start this program on the batch node, `words` those that begin the run and `resume`
+    those that continue it. `setup` is a shell file read there first; `arguments` are for the queue's program, unread.
+    """
+
+    name: str
+    folder: str
+    engine: tuple[str, ...]
+    words: tuple[str, ...]
+    resume: tuple[str, ...]
+    nodes: int | None = None
+    ranks: int | None = None
+    setup: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+class BatchQueue(Protocol):
+    """Queues whole runs."""
+
+    def script(self, job: BatchJob) -> str:
+        """Return the script of a job; raises BadInput for a command line with a secret."""
+        ...
+
+    def submit(self, job: BatchJob) -> str:
+        """Queue a job, its script kept in its folder, and return its number; raises HostNotAble when it is refused."""
+        ...
+
+
 class StepPlaces(Protocol):
     """Opens the places where steps are started."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 import click
@@ -17,6 +18,12 @@ _OPTIONS = (
     click.option(
         "--slurm-arg", "slurm_arguments", multiple=True, metavar="ARG", help="For srun, unread; repeatable."
     ),
+    click.option("--submit", is_flag=True, help="With --on slurm: queue the run as a job; with --plan, print it."),
+    click.option("--submit-arg", "submit_arguments", multiple=True, metavar="ARG", help="For sbatch, unread."),
+    click.option(
+        "--setup", type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
+        help="With --submit: a shell file for the job's environment, as it inherits none.",
+    ),
 )  # fmt: skip
 
 
@@ -26,6 +33,9 @@ class PlacementFlags(TypedDict):
     nodes: int | None
     ranks: int | None
     slurm_arguments: tuple[str, ...]
+    submit: bool
+    submit_arguments: tuple[str, ...]
+    setup: Path | None
 
 
 def placement_options(function: Function) -> Function:
@@ -41,7 +51,11 @@ def placement_request(on: str | None, flags: PlacementFlags) -> PlacementRequest
         return PlacementRequest(
             on="slurm", ranks=flags["ranks"], nodes=flags["nodes"], arguments=flags["slurm_arguments"]
         )
-    for name, value in (("--nodes", flags["nodes"]), ("--slurm-arg", flags["slurm_arguments"])):
+    for name, value in (
+        ("--nodes", flags["nodes"]),
+        ("--slurm-arg", flags["slurm_arguments"]),
+        ("--submit", flags["submit"]),
+    ):
         if value:
             raise click.UsageError(f"{name} is for ranks of a cluster: add --on slurm")
     if on == "docker" and flags["ranks"]:

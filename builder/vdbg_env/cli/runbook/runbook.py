@@ -15,6 +15,7 @@ from vdbg_env.cli import composition
 from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
 from vdbg_env.cli.options.placement import PlacementFlags, placement_options, placement_request
 from vdbg_env.cli.runbook.runbook_run import run
+from vdbg_env.cli.runbook.submit_run import queue
 from vdbg_env.common.console import note
 from vdbg_env.record.runs import find_run
 from vdbg_env.runbook.machine.plan import as_json, as_text
@@ -94,6 +95,9 @@ def command(
     nodes: int | None,
     ranks: int | None,
     slurm_arguments: tuple[str, ...],
+    submit: bool,
+    submit_arguments: tuple[str, ...],
+    setup: Path | None,
     as_document: bool,
     **place: Unpack[ContainerFlags],
 ) -> int:
@@ -121,7 +125,14 @@ def command(
         raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
     if name is None and resume is None:
         raise click.UsageError("Missing argument 'NAME': vdbg-env runbooks list")
-    placement = PlacementFlags(nodes=nodes, ranks=ranks, slurm_arguments=slurm_arguments)
+    placement = PlacementFlags(
+        nodes=nodes,
+        ranks=ranks,
+        slurm_arguments=slurm_arguments,
+        submit=submit,
+        submit_arguments=submit_arguments,
+        setup=setup,
+    )
     request = RunbookRequest(
         runbook=name or find_run(resume or "", os.environ).read_head().runbook,
         files=files,
@@ -144,6 +155,8 @@ def command(
         raise click.UsageError("--replay runs nothing, so there is no --image to run it in")
     if replay and request.placement:
         raise click.UsageError("--replay has the ranks of its recording: leave out --on, --nodes and --ranks")
+    if submit:
+        return queue(request, placement, show_only=plan_only)
     if plan_only:
         return _show_plan(request)
     return run(request)

@@ -133,7 +133,8 @@ def _ranks(report: Report, paint: Paint, width: int) -> Iterator[str]:
     yield paint.bold(f"Ranks of {printable(step.id)}")
     for row in rows[:_RANKS_SHOWN]:
         took = duration(row.duration_s) if row.duration_s is not None else ""
-        text = f"{row.part}: {ended(row.ended)}"
+        words = ended(row.ended)
+        text = words if words.startswith(row.part) else f"{row.part}: {words}"
         head = f"  {row.rank:4} {printable(_cut(row.host, 24)):12} {took:>9}  "
         lines = _wrap(text, max(width - len(head), 30))
         yield head + paint("1;31" if row.part == _PARTS[0] else "0", lines[0])

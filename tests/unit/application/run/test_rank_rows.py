@@ -43,4 +43,4 @@ def test_the_first_failure_and_the_node_that_differs_are_named() -> None:
 
 def test_a_clock_that_is_off_is_said() -> None:
     off = Observation(**{**RANKS[1].__dict__, "clock": RankClock(ahead_s=3.5, within_s=0.02)})
-    assert "the nodes' clocks differ by up to 3.5 s" in "\n".join(notes([off, RANKS[0]]))
+    assert "the nodes' clocks are up to 3.5 s apart" in "\n".join(notes([off, RANKS[0]]))

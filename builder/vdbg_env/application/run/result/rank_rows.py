@@ -34,7 +34,7 @@ def notes(observations: Sequence[Observation]) -> Iterator[str]:
     blur = max((seen.clock.within_s for seen in ranks if seen.clock), default=0.0)
     ahead = max((abs(seen.clock.ahead_s) for seen in ranks if seen.clock), default=0.0)
     if ahead > blur:
-        yield f"the nodes' clocks differ by up to {ahead:.3g} s (known to {blur:.2g} s), which the order of ends accounts for"
+        yield f"the nodes' clocks are up to {ahead:.3g} s apart, known to {blur:.2g} s; the order of ends allows for it"
     yield from _differences({seen.host: seen.node for seen in ranks if seen.node})
 
 

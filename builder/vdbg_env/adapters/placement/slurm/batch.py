@@ -1,0 +1,80 @@
+"""Queue a whole run as one Slurm job: a batch script that runs the engine, and the engine again if it was killed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.application.ports.places import BatchJob
+from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.run_directory import RunDirectory
+
+SCRIPT = "job.sh"
+# A lost node must not start the job again in the same folders, nor end what the other nodes still do; and the
+# controller keeps the environment of the submitting shell in its state, unless it is told not to.
+_ALWAYS = ("--no-requeue", "--no-kill", "--export=NONE")
+_SBATCH_S = 60.0
+
+
+class SlurmQueue:
+    """A BatchQueue by sbatch."""
+
+    def __init__(self, programs: ProgramRunner) -> None:
+        self._programs = programs
+
+    def script(self, job: BatchJob) -> str:
+        """Return the script of a job; see `BatchQueue.script`."""
+        if Redactor().argv(job.words) != job.words:
+            raise BadInput(
+                "the command line has a secret, and Slurm keeps the script of a job in its own files",
+                next_step="export it in a file that only you may read, and give that with --setup FILE",
+            )
+        lines = [
+            "#!/bin/bash",
+            *(f"#SBATCH {word}" for word in _words(job)),
+            "unset SLURM_EXPORT_ENV  # the ranks get the environment of this script",
+            *([f". {shlex.quote(job.setup)}"] if job.setup else []),
+            f'engine() {{ {shlex.join(job.engine)} "$@"; }}',
+            f"engine {shlex.join(job.words)}",
+            "status=$?",
+            "# Killed, and not asked to end: the ranks run on, and the next engine takes them over.",
+            'if [ "$status" -gt 128 ] && [ "$status" -ne 130 ] && [ "$status" -ne 143 ]; then',
+            f"    engine {shlex.join(job.resume)}",
+            "    status=$?",
+            "fi",
+            "exit $status",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def submit(self, job: BatchJob) -> str:
+        """Write the script into the run's folder and queue it; see `BatchQueue.submit`."""
+        text = self.script(job)
+        RunDirectory(Path(job.folder)).create()
+        path = Path(job.folder) / SCRIPT
+        path.write_text(text)
+        # Given again, as variables such as SBATCH_EXPORT are stronger than what is written in a script.
+        done = self._programs.run(["sbatch", "--parsable", *_words(job), str(path)], timeout_s=_SBATCH_S)
+        number = re.match(r"\d+", done.stdout)
+        if done.code or not number:
+            raise HostNotAble(
+                f"sbatch refused the job with status {done.code}",
+                cause="an argument of --submit-arg, or a limit of the site",
+                details=tuple(done.stderr.strip().splitlines()[-5:]),
+                next_step=f"read {path}; sbatch takes it as it is",
+            )
+        return number[0]
+
+
+def _words(job: BatchJob) -> Iterator[str]:
+    yield f"--job-name={job.name}"
+    yield from _ALWAYS
+    yield f"--output={job.folder}/slurm.txt"
+    if job.nodes:
+        yield f"--nodes={job.nodes}"
+    if job.ranks:
+        yield f"--ntasks={job.ranks}"
+    yield from job.arguments
