@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -157,8 +157,8 @@ class Server:
         return self.left_running()
 
     def left_in_files(self) -> list[str]:
-        """Return the shared memory and the rendezvous files that were not there before."""
-        return sorted(str(path) for path in set(_leavings()) - self.there_before)
+        """Return the shared memory and the rendezvous files that were not there before, and that no process uses."""
+        return sorted(map(str, unused(set(_leavings()) - self.there_before)))
 
 
 def free_port() -> int:
@@ -167,6 +167,24 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def unused(paths: Iterable[Path]) -> set[Path]:
+    """Return the paths that no process has mapped or open; a rendezvous file is in use while any vLLM runs.
+
+    Several servers may run on a machine at once: what belongs to another one must not be removed, nor counted.
+    """
+    used, vllm_runs = set[str](), False
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            vllm_runs = vllm_runs or b"vllm" in (process / "cmdline").read_bytes().lower()
+            used |= {
+                line.rpartition(" ")[2] for line in (process / "maps").read_text().splitlines() if "/dev/shm" in line
+            }
+            used |= {str(one.readlink()) for one in (process / "fd").iterdir()}
+    return {p for p in paths if str(p) not in used and not (vllm_runs and p.name.startswith("vllm_dist_"))}
 
 
 def _leavings() -> list[Path]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.ladder import outcomes
-from tests.vllm_real.server import SHARED_MEMORY, RealVllm, free_port
+from tests.vllm_real.server import SHARED_MEMORY, RealVllm, free_port, unused
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -39,7 +39,7 @@ def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
             VDBG_TEST_WITNESS=str(tmp_path / "witness"),
             **(env or {}),
         )
-        shared = {path.name for path in SHARED_MEMORY.iterdir()}
+        shared = set(SHARED_MEMORY.iterdir())
         began = time.monotonic()
         words = [word for name, value in given.items() for word in ("-i", f"{name}={value}")]
         ran = subprocess.run(
@@ -54,7 +54,7 @@ def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
         report["exit_status"] = ran.returncode
         report["seconds"] = time.monotonic() - began
         report["witnesses"] = [json.loads(path.read_text()) for path in sorted((tmp_path / "witness").glob("*.json"))]
-        report["left_in_shared_memory"] = sorted({path.name for path in SHARED_MEMORY.iterdir()} - shared)
+        report["left_in_shared_memory"] = sorted(p.name for p in unused(set(SHARED_MEMORY.iterdir()) - shared))
         return report
 
     return run

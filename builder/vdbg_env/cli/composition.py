@@ -232,6 +232,12 @@ def runbook_library(files: Sequence[Path] = ()) -> RunbookLibrary:
     return RunbookLibrary(RunbookFilesOnDisk(files), catalogue)
 
 
+def runbook_names() -> frozenset[str]:
+    from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
+
+    return frozenset(entry.name for entry in RunbookFilesOnDisk().runbooks())
+
+
 def capture_proxy(settings: CaptureSettings) -> CaptureProxy:
     try:
         from vdbg_env.adapters.capture.proxy import CaptureProxy

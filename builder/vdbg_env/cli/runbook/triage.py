@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from vdbg_env.application.analysis.triage import TriageRequest, runbook_to_start, triage_logs
-from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli import composition
 from vdbg_env.cli.options.container import (
     FEW,
@@ -19,10 +18,12 @@ from vdbg_env.cli.options.container import (
     given_option,
 )
 from vdbg_env.cli.options.lines import lines_option
-from vdbg_env.cli.runbook.runbook_run import run as run_request
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report.triage import triage_json, triage_text
+
+if TYPE_CHECKING:
+    from vdbg_env.application.run.target import ContainerRequest
 
 FOUND = 3
 
@@ -67,13 +68,21 @@ def command(
         TriageRequest(targets=targets, rules=rules), composition.log_source(), composition.packed_lines(line_packs)
     )
     runbook = verdict.failure.runbook
-    start = runbook_to_start(runbook, {entry.name for entry in composition.runbook_library().entries})
+    start = runbook_to_start(runbook, composition.runbook_names())
     if run and start:
         console.note(triage_text(verdict, start))
         container = container_request(context, **cast(ContainerFlags, {**NO_CONTAINER_FLAGS, **place}))
-        return run_request(RunbookRequest(runbook=start, argv=argv, json=as_json, container=container))
+        return _start(start, argv, container, as_json=as_json)
     click.echo(triage_json(verdict) if as_json else triage_text(verdict, start), nl=False)
     return FOUND if runbook else 0
+
+
+def _start(runbook: str, argv: tuple[str, ...], container: ContainerRequest | None, *, as_json: bool) -> int:
+    # What runs a runbook takes twice the memory of reading a log, and is loaded only for it.
+    from vdbg_env.application.run.request import RunbookRequest
+    from vdbg_env.cli.runbook.runbook_run import run
+
+    return run(RunbookRequest(runbook=runbook, argv=argv, json=as_json, container=container))
 
 
 def _split(words: tuple[str, ...], run: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
