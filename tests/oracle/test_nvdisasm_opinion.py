@@ -16,6 +16,9 @@ CUBINS = Path(__file__).parents[1] / "data" / "cubins"
 class WithNvdisasm(Programs):
     """This machine's programs, with nvdisasm where the tests keep it."""
 
+    def head(self, program: str) -> bytes:
+        return b""
+
     def which(self, program: str) -> str | None:
         return cuda_tool("nvdisasm") if program == "nvdisasm" else None
 

@@ -90,6 +90,9 @@ class WithWitness:
 
     cuobjdump: str
 
+    def head(self, program: str) -> bytes:
+        return b""
+
     def which(self, program: str) -> str | None:
         assert program == "cuobjdump"
         return self.cuobjdump

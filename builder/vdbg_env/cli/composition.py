@@ -16,6 +16,7 @@ from vdbg_env.common.errors import HostNotAble
 if TYPE_CHECKING:
     from vdbg_env.adapters.capture.proxy import CaptureProxy
     from vdbg_env.application.host.capture import CaptureSettings
+    from vdbg_env.application.image.render import LayOut
     from vdbg_env.application.line_packs.lookup import PackedLines
     from vdbg_env.application.ports import (
         BinarySource,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from vdbg_env.application.run.library import RunbookLibrary
     from vdbg_env.application.session import RunPorts
     from vdbg_env.image.container.run_settings import DumpVolume
-    from vdbg_env.image.context import BuildContext
     from vdbg_env.image.plan.parallelism import Machine
 
 
@@ -134,10 +134,10 @@ def scratch_files() -> ScratchFiles:
     return Scratch()
 
 
-def lay_out_context() -> Callable[[BuildContext, Path], None]:
-    from vdbg_env.adapters.files.context_tar import extract
+def lay_out_context() -> LayOut:
+    from vdbg_env.adapters.files.context_tar import replace_folder
 
-    return extract
+    return replace_folder
 
 
 def bundle_files() -> BundleFiles:

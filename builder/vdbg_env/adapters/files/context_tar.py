@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from vdbg_env.common.errors import BadInput
@@ -66,6 +67,43 @@ def extract(context: BuildContext, folder: Path) -> None:
     folder.mkdir(parents=True)
     with tar_stream(upload(context)) as archive:
         archive.extractall(folder, filter="tar")
+
+
+def replace_folder(context: BuildContext, folder: PurePath, mark: str, ours: bytes) -> tuple[str, ...]:
+    """Write the context as `folder`, all of it or nothing, and return its files; see `application.image.render`."""
+    target = Path(folder)
+    if target.exists():
+        _require_ours(target, mark, ours)
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        extract(context, unfinished)
+        if target.exists():
+            shutil.rmtree(target)
+        unfinished.rename(target)
+    except OSError as error:
+        raise BadInput(
+            f"{target} cannot be written: {error.strerror}", next_step=f"df -h {target.parent}; ls -ld {target.parent}"
+        ) from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return tuple(sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if not path.is_dir()))
+
+
+def _require_ours(folder: Path, mark: str, ours: bytes) -> None:
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is a file", next_step="name a folder that does not exist yet")
+    try:
+        empty = not any(folder.iterdir())
+        rendered = (folder / mark).is_file() and ours in (folder / mark).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be read: {error.strerror}", next_step=f"ls -ld {folder}") from None
+    if not (empty or rendered):
+        raise BadInput(
+            f"{folder} contains files that were not rendered here",
+            cause="a folder of something else was named",
+            next_step="name a folder that does not exist yet",
+        )
 
 
 def tar_stream(chunks: Iterable[bytes]) -> tarfile.TarFile:

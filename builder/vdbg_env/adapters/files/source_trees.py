@@ -10,6 +10,7 @@ from vdbg_env.adapters.files.context_tar import walk
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.context import TreeOnDisk
+from vdbg_env.image.text import one_line
 
 _GIT_TIMEOUT_S = 60.0
 _DESCRIBED = re.compile(r"v(?P<tag>[0-9][0-9a-z.]*)-(?P<commits>[0-9]+)-(?P<commit>g[0-9a-f]+)(?P<dirty>-dirty)?")
@@ -22,6 +23,14 @@ class SourceTreesOnDisk:
 
     def __init__(self, programs: ProgramRunner) -> None:
         self._programs = programs
+
+    def existing(self, text: str, flag: str) -> str:
+        """See `SourceTrees.existing`."""
+        path = Path(one_line(text, flag)).expanduser()
+        if not path.is_dir():
+            what = "a file, not a folder" if path.exists() else "not there"
+            raise BadInput(f"{flag}: {path} is {what}", next_step="name a folder that exists")
+        return str(path.resolve())
 
     def digest(self, tree: TreeOnDisk) -> str:
         """See `SourceTrees.digest`."""

@@ -16,6 +16,7 @@ from vdbg_env.common.errors import HostNotAble
 from vdbg_env.supervisor.processes.signals import send_to_group
 
 _LOG = logging.getLogger(__name__)
+_HEAD = 512  # bytes: a first line, or the mark of a compiled program
 
 
 class Programs:
@@ -25,6 +26,14 @@ class Programs:
         """Return the program's full path: PATH first, then a CUDA toolkit, then NVIDIA's Python packages."""
         found = shutil.which(program)
         return found or next((str(f / program) for f in _toolkit_folders() if os.access(f / program, os.X_OK)), None)
+
+    def head(self, program: str) -> bytes:
+        """See `ProgramRunner.head`."""
+        try:
+            with Path(program).open("rb") as file:
+                return file.read(_HEAD)
+        except OSError:
+            return b""
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
         """Run to the end; raises HostNotAble when it cannot be started or outlasts `timeout_s` seconds."""

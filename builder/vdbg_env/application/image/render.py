@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
-from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.run_settings import SECCOMP_FILE, RunSettings
 from vdbg_env.image.context import BuildContext, FileBytes
@@ -20,10 +18,14 @@ from vdbg_env.image.render.dockerfile import build_context
 from vdbg_env.image.render.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, compose, kubernetes
 
 Format = Literal["dockerfile", "compose", "k8s", "apptainer"]
-LayOut = Callable[[BuildContext, Path], None]
-"""Writes a context as files below a folder that does not exist yet."""
+LayOut = Callable[[BuildContext, PurePath, str, bytes], tuple[str, ...]]
+"""Writes a context as files into a folder, all of it or nothing, and returns their names in order.
+
+An empty folder is replaced, and one whose file of this name holds these bytes. Raises BadInput for any other.
+"""
 
 MARK = "plan.json"  # in every folder rendered here: only such a folder is ever replaced
+_OURS = b'"vdbg-env/plan/v1"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,27 +45,8 @@ def render(
 
     An empty folder and one rendered earlier are replaced. Raises BadInput for any other that exists.
     """
-    if folder.exists():
-        _require_ours(folder)
-    context = _context(plan, run, format, dialect)
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
-        lay_out(context, unfinished)
-        if folder.exists():
-            shutil.rmtree(folder)
-        unfinished.rename(folder)
-    except OSError as error:
-        raise BadInput(
-            f"{folder} cannot be written: {error.strerror}", next_step=f"df -h {folder.parent}; ls -ld {folder.parent}"
-        ) from None
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-    return Rendering(
-        folder=folder, files=tuple(files), digest=plan.digest, next_step=_next_step(format, folder, run, plan)
-    )
+    files = lay_out(_context(plan, run, format, dialect), folder, MARK, _OURS)
+    return Rendering(folder=folder, files=files, digest=plan.digest, next_step=_next_step(format, folder, run, plan))
 
 
 def _context(plan: BuildPlan, run: RunSettings, format: Format, dialect: Dialect) -> BuildContext:
@@ -102,19 +85,3 @@ def _next_step(format: Format, folder: Path, run: RunSettings, plan: BuildPlan) 
             return f"on every node: install -D -m 644 {folder}/{SECCOMP_FILE} {profile}; then {apply}"
         case "apptainer":
             return f"cd {folder} && apptainer build debug.sif apptainer.def (not proven: vdbg-env build proves)"
-
-
-def _require_ours(folder: Path) -> None:
-    if not folder.is_dir():
-        raise BadInput(f"{folder} is a file", next_step="name a folder that does not exist yet")
-    try:
-        empty = not any(folder.iterdir())
-        ours = (folder / MARK).is_file() and b'"vdbg-env/plan/v1"' in (folder / MARK).read_bytes()
-    except OSError as error:
-        raise BadInput(f"{folder} cannot be read: {error.strerror}", next_step=f"ls -ld {folder}") from None
-    if not (empty or ours):
-        raise BadInput(
-            f"{folder} contains files that were not rendered here",
-            cause="a folder of something else was named",
-            next_step="name a folder that does not exist yet",
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
@@ -90,7 +90,7 @@ def _is_compiled(programs: ProgramRunner, argv: Sequence[str]) -> bool:
     """Whether a command line starts a program that no interpreter runs; a Python is an ELF file too, and is none."""
     if not argv or recognise(tuple(argv)).kind != "program":
         return False
-    return _head(programs.which(argv[0])).startswith(b"\x7fELF")
+    return programs.head(programs.which(argv[0]) or "").startswith(b"\x7fELF")
 
 
 def _interpreter(programs: ProgramRunner, word: str, *, here: bool) -> str | None:
@@ -98,17 +98,8 @@ def _interpreter(programs: ProgramRunner, word: str, *, here: bool) -> str | Non
     path = programs.which(word)
     if path is None:
         return None
-    head = _head(path) if here else b""
+    head = programs.head(path) if here else b""
     if not head.startswith(b"#!"):
-        return path if "python" in Path(path).name else None
+        return path if "python" in PurePath(path).name else None
     started = _STARTED_BY.match(head.decode("utf-8", "replace"))
     return programs.which(started[1] or started[2]) if started else None
-
-
-def _head(path: str | None) -> bytes:
-    """Return the first bytes of a file, none of one that is missing or may not be read."""
-    try:
-        with Path(path or "").open("rb") as file:
-            return file.read(512)
-    except OSError:
-        return b""

@@ -170,6 +170,10 @@ class BundleFiles(Protocol):
 class SourceTrees(Protocol):
     """Says what a folder of sources of this machine holds."""
 
+    def existing(self, text: str, flag: str) -> str:
+        """Return the real path of a folder that was given with `flag`; raises BadInput when it does not exist."""
+        ...
+
     def digest(self, tree: TreeOnDisk) -> str:
         """Return "sha256:..." over all that a build would get of the tree; raises BadInput for what it cannot read."""
         ...

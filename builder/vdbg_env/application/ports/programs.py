@@ -24,6 +24,10 @@ class ProgramRunner(Protocol):
         """Return the program's full path, or None when it was not found."""
         ...
 
+    def head(self, program: str) -> bytes:
+        """Return the first bytes of a program's file; none of one that is missing or cannot be read."""
+        ...
+
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
         """Run to the end; raises HostNotAble when it cannot be started or outlasts `timeout_s`."""
         ...

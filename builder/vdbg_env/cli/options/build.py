@@ -12,7 +12,7 @@ import platformdirs
 
 from vdbg_env.application.host.gpu import first_gpu
 from vdbg_env.application.image.library import open_profile
-from vdbg_env.application.image.planning import existing_file, existing_folder, plan_build, read_source
+from vdbg_env.application.image.planning import plan_build, read_source
 from vdbg_env.application.image.site import SiteFlags, read_site
 from vdbg_env.cli import composition
 from vdbg_env.common import console
@@ -66,14 +66,15 @@ def read_request(flags: dict[str, Any], *, dialect: Dialect = "classic") -> tupl
         apt_mirror=flags["apt_mirror"],
     )
     site, notes = read_site(site_flags, os.environ)
+    trees = composition.source_trees()
     deps, secrets = _pairs(flags["deps"], "--dep"), _pairs(flags["secrets"], "--secret")
     request = BuildRequest(
         profile=profile,
         debug=cast(DebugInfo, flags["debug"]),
-        source=read_source(flags["source"], composition.source_trees()) if flags["source"] is not None else None,
+        source=read_source(flags["source"], trees) if flags["source"] is not None else None,
         arch=tuple(part.strip() for text in flags["archs"] for part in text.replace(";", ",").split(",")),
         target=flags["target"],
-        deps=tuple(DependencyTree(name=n, path=existing_folder(p, f"--dep {n}")) for n, p in deps),
+        deps=tuple(DependencyTree(name=n, path=trees.existing(p, f"--dep {n}")) for n, p in deps),
         base=flags["base"],
         platform=cast(Platform | None, flags["platform"]),
         jobs=flags["jobs"],
@@ -81,11 +82,19 @@ def read_request(flags: dict[str, Any], *, dialect: Dialect = "classic") -> tupl
         offline_compile=flags["offline_compile"],
         object_cache=flags["object_cache"],
         site=site,
-        secrets=tuple(Secret(id=n, path=existing_file(p, f"--secret {n}")) for n, p in secrets),
+        secrets=tuple(Secret(id=n, path=_existing_file(p, f"--secret {n}")) for n, p in secrets),
         dialect=dialect,
         notes=notes,
     )
     return request, library
+
+
+def _existing_file(text: str, flag: str) -> str:
+    """Return the real path of a file of this machine; raises BadInput when it does not exist."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise BadInput(f"{flag}: {path} is {'not a file' if path.exists() else 'not there'}", next_step=f"ls -l {path}")
+    return str(path.resolve())
 
 
 def plan_here(request: BuildRequest, library: ImageLibrary) -> BuildPlan:

@@ -39,6 +39,9 @@ class FakeCuobjdump:
     unreadable: str = "sm_none"
     renames: bool = False
 
+    def head(self, program: str) -> bytes:
+        return b""
+
     def which(self, program: str) -> str | None:
         return f"/bin/{program}"
 

@@ -45,6 +45,9 @@ class FakePrograms:
     error: HostNotAble | None = None
     runs: list[Sequence[str]] = field(default_factory=list)
 
+    def head(self, program: str) -> bytes:
+        return b""
+
     def which(self, program: str) -> str | None:
         assert program == "cuobjdump"
         return self.path

@@ -42,6 +42,9 @@ class Programs:
     answers: Mapping[str, Answer] = field(default_factory=dict)
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
+    def head(self, program: str) -> bytes:
+        return b""
+
     def which(self, program: str) -> str | None:
         return f"/usr/bin/{program}" if program in self.answers else None
 

@@ -39,6 +39,9 @@ IMAGE = StepImage(name="debug:1", image_id="sha256:aa", digest="registry/debug@s
 
 
 class NoPrograms:
+    def head(self, program: str) -> bytes:
+        return b""
+
     def which(self, program: str) -> str | None:
         return None
 

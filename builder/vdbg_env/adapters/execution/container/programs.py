@@ -38,6 +38,10 @@ class ContainerPrograms:
         other._mounts = (Mount(source=str(folder), target=str(folder), read_only=True),)
         return other
 
+    def head(self, program: str) -> bytes:
+        """Return nothing: no file of the image is opened for that."""
+        return b""
+
     def which(self, program: str) -> str | None:
         """Return where the image has a program, None where it has none on its PATH."""
         if program in _OF_THE_MACHINE:
