@@ -62,7 +62,7 @@ FLAGS = ("-O3", "-std=c++17", "-Xcompiler", "-fPIC", "--compress-mode=size", *AR
 
 @dataclass(frozen=True)
 class Toy:
-    """A wheel of one library, the folder that its sources are in, and what stands for CMake's commands."""
+    """A wheel of one library, the folder that its sources are in, and the commands that CMake would write."""
 
     wheel: Path
     sources: Path

@@ -65,9 +65,14 @@ def _symbol_numbers(elf: Elf) -> dict[str, int]:
 def _rewritten(elf: Elf, section: Section, place: Mapping[str, int], names: Mapping[str, str]) -> bytes:
     """Let relocations name the same functions by their numbers in the stock symbol table."""
     form = _RELOCATIONS[section.type]
+    table, symbols = elf.contents(section), elf.symbols
     rows = []
-    for offset, info, *addend in form.iter_unpack(elf.contents(section)):
-        name = elf.symbol_name(elf.symbols[info >> 32])
+    if len(table) % form.size:
+        raise UnreadableBinary("a relocation table ends within a row", offset=section.offset)
+    for offset, info, *addend in form.iter_unpack(table):
+        if info >> 32 >= len(symbols):
+            raise UnreadableBinary("a relocation names a symbol that is not there", offset=section.offset)
+        name = elf.symbol_name(symbols[info >> 32])
         number = place.get(names.get(name, name))
         if number is None:
             raise UnreadableBinary(f"the line table speaks of {name}, which the stock cubin lacks")
@@ -119,6 +124,8 @@ def _shifted(section: Section, end: int, shift: int) -> Section:
 
 
 def _segments(data: memoryview, now_at: int, were_at: int, count: int, shift: int) -> Iterator[bytes]:
+    if were_at + count * _SEGMENT.size > len(data):
+        raise UnreadableBinary("the program headers lie outside the cubin", offset=were_at)
     for number in range(count):
         segment = list(_SEGMENT.unpack_from(data, were_at + number * _SEGMENT.size))
         own = segment[_P_OFFSET] == were_at  # the segment of the program headers themselves

@@ -1,4 +1,4 @@
-"""Reads CMake's compile commands of CUDA sources, and makes of each the command for one cubin with line info."""
+"""Reads CMake's compile commands of CUDA sources, and turns each into the command for one cubin with line info."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from vdbg_env.image.units.toolkit_packages import header_package, missing_header
 
 _MOST_HEADERS: Final = 8
 
-# nvcc for one architecture tells the preprocessor of that one alone, and CUB puts the whole list into its names.
+# With one architecture, nvcc names that one alone to the preprocessor; CUB puts the list into its kernels' names.
 _HOST_COMPILER: Final = """\
 #!/bin/sh
 for word do

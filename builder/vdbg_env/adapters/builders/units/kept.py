@@ -18,7 +18,7 @@ Tell = Callable[[BuildEvent], None]
 
 
 class Kept:
-    """The folders below `home`; `tell` gets the start and the end of each step that makes one."""
+    """The folders below `home`; `tell` receives the start and the end of each step that makes one."""
 
     def __init__(self, home: Path, tell: Tell) -> None:
         self.home = home

@@ -1,0 +1,124 @@
+"""What a name, a core dump or an extension means in a stock wheel, and what is refused with its reason."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from tests.support.cubins import DATA, cubin
+from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
+from vdbg_env.application.lines.build import LinesRequest, rebuild
+from vdbg_env.application.lines.choose import Wanted, choose, wanted_by_core
+from vdbg_env.application.lines.compare import compare
+from vdbg_env.application.lines.stock import StockCubin, StockLibrary, StockUnit, compiler_release, one_compiler
+from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
+from vdbg_env.common.errors import BadInput
+from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.image.units.compile_commands import Unit
+
+
+def unit(name: str, number: int = 0) -> StockUnit:
+    (code,) = find_device_code(cubin(name))
+    return StockUnit(number=number, targets=(code.entry.target,), cubins=(StockCubin(code.entry),))
+
+
+KERN = StockLibrary(name="wheel.whl:toy/_C.abi3.so", extension="_C", units=(unit("no_lines_sm90"),))
+FLOAT = "_Z4kernIfEvPT_iS0_"
+CORES = DATA.parent / "cores"
+RELEASE = Release(project="toy", version="1.0", requires=())
+
+
+@pytest.mark.parametrize("name", [FLOAT, "void kern<float>(float*, int, float)", "kern<float>"])
+def test_a_kernel_is_found_by_each_of_its_names(name: str) -> None:
+    (choice,) = choose([KERN], Wanted(kernels=(name,), archs=("9.0",)))
+    assert choice.kernels == (FLOAT,)
+
+
+def test_a_bare_name_means_every_kernel_of_the_template() -> None:
+    (choice,) = choose([KERN], Wanted(kernels=("kern",)))
+    assert len(choice.kernels) == 2
+
+
+def test_a_device_function_is_not_a_kernel() -> None:
+    with pytest.raises(BadInput, match="no library of the wheel has a kernel 'slow'"):
+        choose([KERN], Wanted(kernels=("slow",)))
+
+
+def test_a_core_dump_names_its_kernel_and_its_gpu() -> None:
+    wanted = wanted_by_core(str(CORES / "synthetic_sm90_nolines.nvcudmp.gz"), CoreFilesOnDisk())
+    assert wanted == Wanted(kernels=(FLOAT,), archs=("9.0",))
+    (choice,) = choose([KERN], wanted)
+    assert (choice.target, choice.kernels) == ("sm_90", (FLOAT,))
+
+
+def test_a_dump_without_an_exception_names_what_was_running() -> None:
+    wanted = wanted_by_core(str(CORES / "synthetic_sm90_hang.nvcudmp.gz"), CoreFilesOnDisk())
+    assert wanted.kernels and wanted.archs == ("9.0",)
+
+
+def test_an_unknown_extension_names_the_nearest() -> None:
+    with pytest.raises(BadInput, match=r"no library '_CC' with device code; did you mean _C\?"):
+        choose([KERN], Wanted(extensions=("_CC",)))
+
+
+def test_an_architecture_without_cubin_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"no cubin of _C runs on 8\.0") as refused:
+        choose([KERN], Wanted(extensions=("_C",), archs=("8.0",)))
+    assert refused.value.next_step == "one of sm_90"
+
+
+def test_the_compiler_is_the_one_that_the_cubins_name() -> None:
+    assert compiler_release(cubin("no_lines_sm90")) == "13.0.88"
+    assert one_compiler([KERN]) == "13.0.88"
+    with pytest.raises(BadInput, match="do not name the compiler"):
+        one_compiler([])
+
+
+@dataclass
+class Builds:
+    """The port over a configured tree that is given, which compiles nothing."""
+
+    units: tuple[Unit, ...]
+    asked: list[TreeRequest] = field(default_factory=list)
+
+    def configure(self, request: TreeRequest) -> ConfiguredTree:
+        self.asked.append(request)
+        return ConfiguredTree(folder="/tree", compiler="/cuda", units=self.units)
+
+    def compile(self, tree: ConfiguredTree, orders: tuple[Any, ...], *, jobs: int) -> Any:
+        assert orders == ()
+        yield from ()
+
+
+OTHER = Unit(source="a.cu", extension="_moe_C", folder="/b", argv=(), codes=(("compute_90", "sm_90"),))
+
+
+@pytest.mark.parametrize(
+    ("units", "reason"),
+    [
+        ((OTHER,), "the configured sources do not build _C: it is another project's"),
+        (
+            (replace(OTHER, extension="_C"), replace(OTHER, extension="_C", source="b.cu")),
+            "_C was linked from 1 CUDA sources, and these sources have 2 for it",
+        ),
+        (
+            (replace(OTHER, extension="_C", codes=(("compute_80", "sm_80"),)),),
+            "the sources list another file there, for other architectures",
+        ),
+    ],
+)
+def test_a_unit_without_its_source_is_reported_with_the_reason(units: tuple[Unit, ...], reason: str) -> None:
+    builds = Builds(units)
+    request = LinesRequest(requirement="toy==1.0", wanted=Wanted(kernels=("kern",)))
+    result = rebuild(request, [KERN], RELEASE, origin="toy.whl", builds=builds)  # type: ignore[arg-type]
+    assert result.built == ()
+    assert [left.reason for left in result.unplaced] == [reason]
+    assert (builds.asked[0].compiler, builds.asked[0].arch_list) == ("13.0.88", "9.0")
+
+
+def test_a_build_with_line_info_is_the_same_code_and_another_source_is_not() -> None:
+    stock = KERN.units[0].cubins[0]
+    same = compare(stock, cubin("inline_chain_sm90"))
+    assert same.complete and same.total == 2 and same.renamed == ()
+    other = compare(stock, cubin("shared_leaf_sm90"))
+    assert other.identical == () and len(other.missing) == 2 and not other.complete
