@@ -49,7 +49,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "failure_pages",
     ),
     "supervisor": (
-        "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "request_driver",
+        "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "entry", "request_driver",
         "__main__",
     ),
     "adapters": ("files", "lines", "capture", "docker", "builders", "host", "execution", "placement", "places"),

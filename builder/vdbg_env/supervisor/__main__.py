@@ -6,7 +6,7 @@ import sys
 # -I and -S keep the user's site-packages and PYTHON* variables out; the package itself must then be pointed at.
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
 
-from vdbg_env.supervisor.loop import main
+from vdbg_env.supervisor.entry import main
 
 # All is on disk by now. To take the interpreter down piece by piece would have the engine wait for nothing.
 os._exit(main())

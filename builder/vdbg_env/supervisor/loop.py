@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import time
 
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
-from vdbg_env.supervisor.job import Job, from_json, settled
+from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.launch import NotStarted, launch
-from vdbg_env.supervisor.output.streams import CANCELS, Streams
+from vdbg_env.supervisor.output.streams import Streams
 from vdbg_env.supervisor.phase import EndReason, Phase
 from vdbg_env.supervisor.processes.attempt_tree import AttemptTree
 from vdbg_env.supervisor.processes.polite_end import PoliteEnd
 from vdbg_env.supervisor.processes.proc import Process, descendants, process
-from vdbg_env.supervisor.processes.signals import become_subreaper, send
+from vdbg_env.supervisor.processes.signals import send
 from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.state.ownership import give_back
 from vdbg_env.supervisor.state.result_file import Ending
@@ -84,7 +82,7 @@ class Supervisor:
             )
         except NotStarted as problem:
             self._streams.open()
-            self._finish(EndReason("not_started", str(problem)))
+            self.finish(EndReason("not_started", str(problem)))
             return
         self._root = started.pid
         if not started.in_cgroup:
@@ -102,7 +100,7 @@ class Supervisor:
             self._look()
             self._advance(time.monotonic())
         self._streams.drain()
-        self._finish(self._verdict or self._guard.end_of(self._server.own_end(self._status)))
+        self.finish(self._verdict or self._guard.end_of(self._server.own_end(self._status)))
 
     # -- input -------------------------------------------------------------------------------------------------------
 
@@ -279,7 +277,7 @@ class Supervisor:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _finish(self, verdict: EndReason) -> None:
+    def finish(self, verdict: EndReason) -> None:
         """Close the streams and write the end; a disk that fails only now is reported too."""
         self._streams.close()
         failure = self._streams.failure
@@ -310,62 +308,3 @@ class Supervisor:
                 "notes": [*self._streams.notes, *self._notes],
             }
         )
-
-
-def main() -> int:
-    """Take the lock of the step's directory, then the job, and run it; returns the exit status.
-
-    Standard input holds two lines of JSON: the directory, and the job. The workload is started only after the job
-    arrived whole, and `ready` is said only after the lock is held: so an engine that finds no lock knows that nothing
-    runs, and one that died while it sent the job has started nothing.
-    """
-    named = sys.stdin.buffer.readline()
-    if not named.endswith(b"\n"):
-        return 1  # the engine went before it had a step for us
-    os.chdir(json.loads(named))
-    lock = lock_file.take(".")
-    # A cancel that arrives before its handler is set must wait: it would end us, or pass a container's first process.
-    signal.pthread_sigmask(signal.SIG_BLOCK, CANCELS)
-    os.write(1, b"ready\n")
-    job = from_json(sys.stdin.buffer.readline())
-    if job is None:
-        return 1
-    # The folder is this process's own from here on, wherever its name may lead when the workload has moved it.
-    job = job._replace(directory=".")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)
-    for descriptor in (*job.live, job.stdin):
-        if descriptor >= 0:
-            os.set_inheritable(descriptor, False)
-    return supervise(job, lock)
-
-
-def supervise(job: Job, lock: int) -> int:
-    """Run a job in the current folder, whose lock is held, to its end; returns the exit status of a supervisor."""
-    become_subreaper()
-    supervisor = Supervisor(settled(job, os.environ), lock)
-    try:
-        supervisor.run()
-    except Exception as error:
-        import traceback  # not at start-up, where it would cost more than all of this module
-
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        _kill_everything()
-        what = f"the supervisor failed: {type(error).__name__}: {error} ({place.name}, line {place.lineno})"
-        supervisor._finish(EndReason("engine_lost", what))
-        return 1
-    return 0
-
-
-def _kill_everything() -> None:
-    """Kill the whole tree until no child is left, for ten seconds at most."""
-    until = time.monotonic() + KILL_LIMIT_S
-    while time.monotonic() < until:
-        send(descendants(os.getpid()), signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
-        time.sleep(0.01)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from vdbg_env.adapters.placement.rank.node import describe, measure_clock, raise_core_limit
 from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, Orders, job_of_rank, read_orders
+from vdbg_env.supervisor.entry import supervise
 from vdbg_env.supervisor.job import settled
-from vdbg_env.supervisor.loop import supervise
 from vdbg_env.supervisor.output.streams import CANCELS
 from vdbg_env.supervisor.state import lock_file
 
