@@ -10,11 +10,11 @@ import time
 
 from vdbg_env.supervisor.job import Job, from_json, settled
 from vdbg_env.supervisor.loop import KILL_LIMIT_S, Supervisor
-from vdbg_env.supervisor.output.streams import CANCELS
 from vdbg_env.supervisor.phase import EndReason
 from vdbg_env.supervisor.processes.proc import descendants
 from vdbg_env.supervisor.processes.signals import become_subreaper, send
 from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor.watch.guard import FORWARDED
 
 
 def main() -> int:
@@ -29,8 +29,8 @@ def main() -> int:
         return 1  # the engine went before it had a step for us
     os.chdir(json.loads(named))
     lock = lock_file.take(".")
-    # A cancel that arrives before its handler is set must wait: it would end us, or pass a container's first process.
-    signal.pthread_sigmask(signal.SIG_BLOCK, CANCELS)
+    # A signal that arrives before its handler is set must wait: it would end us, or pass a container's first process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     os.write(1, b"ready\n")
     job = from_json(sys.stdin.buffer.readline())
     if job is None:

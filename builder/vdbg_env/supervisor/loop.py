@@ -32,6 +32,7 @@ MATCH_LIMIT_S = 10.0  # for that output, all in all
 AFTER_HANG_S = 2.0  # a fired dump needs a moment before its file appears
 KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
 CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then every two seconds
+CENSUS_OF_DAYS_S = 15.0  # of a workload in production, whose processes hardly change
 SIGHT_S = 0.25  # how often the cgroup is asked for new processes: a worker may rename itself soon after its start
 
 
@@ -169,7 +170,7 @@ class Supervisor:
         if self._census_at and now >= self._census_at[0]:
             self._census_at.pop(0)
             if not self._census_at:
-                self._census_at.append(now + CENSUS_S[-1])
+                self._census_at.append(now + (CENSUS_OF_DAYS_S if self._guard else CENSUS_S[-1]))
             found = self._tree.note(self._processes())
             if self._status is None:
                 self._census.look(found)

@@ -69,7 +69,7 @@ class Streams:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in numbers:
             signal.signal(number, lambda number, _: received(number))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, CANCELS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._selector.register(wake_read, selectors.EVENT_READ, None)
 
     def open(self, stdout: int | None = None, stderr: int | None = None) -> None:
