@@ -59,7 +59,7 @@ class PublishedFolder:
 
 
 def read_list(data: bytes) -> dict[str, dict[str, object]]:
-    """Return what a list of packs says of each, by sha256; raises UnreadableBinary when it is something else."""
+    """Return the entries of a list of packs, by sha256; raises UnreadableBinary when it is something else."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:

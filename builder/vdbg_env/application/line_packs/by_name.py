@@ -39,7 +39,7 @@ def named_place(text: str) -> PlaceQuery | None:
 
 
 def lines_by_name(packs: Iterable[tuple[str, LinePack]], query: PlaceQuery) -> tuple[LinesByName, ...]:
-    """Return what packs say of a function and offset, once for each chain that differs, at most MOST of them."""
+    """Return the lines that packs have for a function and offset, one for each chain, at most MOST of them."""
     found: dict[tuple[str, Chain], LinesByName] = {}
     needle = identifier_in(query.name or "")
     for name, pack in packs:

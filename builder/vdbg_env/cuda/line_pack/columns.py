@@ -1,7 +1,7 @@
 """Columns of 32-bit numbers as bytes: one plane for each byte of the numbers, the highest first left out when zero.
 
 Planes compress better than numbers of varying length, and both ways run at the speed of slices. A column of n numbers
-takes n bytes at least, so that no count can claim more memory than four times the bytes that are there.
+takes n bytes at least: no count can claim more memory than four times the bytes that are there.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from vdbg_env.cuda.lines.line_table import LineTable
 
 _INFO: Final = ".nv.info."
 _PARAMETER: Final = 0x17  # EIATTR_KPARAM_INFO
-_WITH_SIZE: Final = 4  # the form of an attribute whose value has a size of its own
+_WITH_SIZE: Final = 4  # the form of an attribute that states the size of its value
 _PARAMETER_ROW: Final = struct.Struct("<IHHI")  # index, ordinal, offset, size from bit 18 on
 
 Segment = tuple[int, int, int]
@@ -81,7 +81,7 @@ class _TreeBuilder:
     strings: dict[str, int] = field(default_factory=dict)
 
     def segments(self, unit: Unit, rows: Rows, function: Function) -> Iterator[Segment]:
-        """Yield what the rows of a sequence say of a function's code; only the last row at an address counts."""
+        """Yield the segments of a function's code by the rows of a sequence; only the last row at an address counts."""
         if not len(rows) or rows.end_address is None:
             raise UnreadableBinary("a line table has a sequence without rows or end")
         start, end = function.start, function.start + function.size

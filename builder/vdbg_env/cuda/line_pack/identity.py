@@ -19,7 +19,7 @@ from vdbg_env.cuda.line_pack.patched_fields import PatchedField, patched_fields,
 from vdbg_env.cuda.lines.code_map import CodeMap, Function
 
 HASH_SIZE: Final = 16
-"""Bytes of a code hash: 128 bits, so that no two of 10 million functions share one by chance."""
+"""Bytes of a code hash: 128 bits; no two of 10 million functions share one by chance."""
 
 _PERSON: Final = b"vdbg-env code 1"
 _NOTE: Final = ".note.nv.tkinfo"

@@ -83,7 +83,7 @@ def compress(data: Buffer) -> bytes:
 
 
 def expand(frame: Buffer, size: int) -> memoryview:
-    """Return the contents of a zstd frame; raises UnreadableBinary unless they come to exactly `size` bytes."""
+    """Return the contents of a zstd frame; raises UnreadableBinary unless they are exactly `size` bytes."""
     if size > LARGEST_FRAME:
         raise UnreadableBinary(f"a line pack claims a frame of {size:,} bytes; the most read here is {LARGEST_FRAME:,}")
     try:

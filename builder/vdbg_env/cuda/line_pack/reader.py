@@ -124,7 +124,7 @@ class LinePack:
         return found
 
     def _by_block(self) -> list[int]:
-        """Return the numbers of the functions in the order of their records, so that each block is expanded once."""
+        """Return the numbers of the functions in the order of their records: each block is then expanded once."""
         places = [row[2:] for row in CODE_ROW.iter_unpack(self._sections[Kind.CODE])]
         return sorted(range(len(places)), key=places.__getitem__)
 

@@ -1,7 +1,7 @@
 """The line table of one function, apart from its code: a tree of inlined places, and which instructions are at which.
 
 The rows of `.debug_line` repeat the callers of an inlined place whenever they return to it. Here each place is listed
-once, so that a function of 100,000 rows has a few thousand.
+once: a function of 100,000 rows has a few thousand.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InlineTree:
-    """The places that instructions of a function come from, in columns.
+    """The source places of a function's instructions, in columns.
 
     `parents` are 1-based numbers of earlier places, those of the call; 0 for a place that is not inlined. `files` are
     numbers of `strings`; `names` are NAME_OF_FUNCTION, NAME_UNKNOWN, or a number of `strings` plus FIRST_NAME.
