@@ -97,7 +97,7 @@ def main() -> None:
     if not paths:
         print("benchmarks.lines: name cubins that were compiled with -lineinfo")
         return
-    records = pack(paths)
+    records = list({(record.hash, record.name): record for record in pack(paths)}.values())
     with tempfile.TemporaryDirectory(prefix="vdbg-env-lines-") as folder:
         look_up(records, Path(folder))
 

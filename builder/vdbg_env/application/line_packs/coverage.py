@@ -23,7 +23,8 @@ NAMED: Final = 16
 class PackCoverage:
     """The functions of one file and architecture: how many the packs have with identical code, with other code, or not.
 
-    `other_named` are the first of those with other code, mangled.
+    What they have of other architectures only does not count. `other_named` are the first of those with other code,
+    mangled.
     """
 
     file: str
@@ -50,16 +51,16 @@ def compare_with_packs(targets: Sequence[str], binaries: BinarySource, lines: Pa
             for file in files:
                 for arch, code in _cubins(file.data) if file.problem is None else ():
                     known = found.setdefault((file.name, arch), PackCoverage(file=file.name, arch=arch))
-                    _count(known, code, lines)
+                    _count(known, arch, code, lines)
     return tuple(found[key] for key in sorted(found))
 
 
-def _count(coverage: PackCoverage, code: CodeMap, lines: PackedLines) -> None:
+def _count(coverage: PackCoverage, arch: str, code: CodeMap, lines: PackedLines) -> None:
     for identity in identify(code):
         found = lines.find(code, identity)
         coverage.functions += 1
         coverage.identical += bool(found.same)
-        if found.other:
+        if any(arch in held.record.archs for held in found.other):
             coverage.other += 1
             if len(coverage.other_named) < NAMED:
                 coverage.other_named.append(identity.function.name)

@@ -93,7 +93,9 @@ class PackedLines:
         if not records:
             if found.other:
                 name = short_name(demangle(identity.function.name))
-                builds = " and ".join(dict.fromkeys(held.build for held in found.other))
+                builds = " and ".join(
+                    dict.fromkeys(f"{held.build}, {' '.join(held.record.archs)}" for held in found.other)
+                )
                 self._notes[f"{name}: the line packs have another build of it ({builds}); its lines are not shown"] = (
                     None
                 )

@@ -11,6 +11,7 @@ from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from tests.support.line_packs import pack_of
+from vdbg_env.cuda.lines.code_map import CodeMap
 
 ROOT = Path(__file__).parents[4]
 DATA = ROOT / "tests" / "data"
@@ -103,7 +104,7 @@ def test_another_build_is_named_and_its_lines_are_not_shown() -> None:
     ran = vdbg_env("core", "--json", "--lines", "sample.lines", "other.nvcudmp")
     document = json.loads(ran.stdout)
     assert document["faults"][0]["chain"] == []
-    assert any("another build of it (sample 1.0, nvcc 13.0.88)" in note for note in document["notes"])
+    assert any("another build of it (sample 1.0, nvcc 13.0.88, sm_90)" in note for note in document["notes"])
 
 
 def test_a_place_in_a_stock_library_is_located() -> None:
@@ -140,7 +141,17 @@ def test_which_functions_of_a_stock_library_would_have_lines() -> None:
     document = json.loads(vdbg_env("verify", "--json", "--witness", "none", "--lines", "sample.lines", other).stdout)
     schema("verify-v1.schema.json").validate(document)
     (packed,) = document["line_packs"]
-    assert packed == packed | {"arch": "sm_80", "functions": 2, "identical": 0, "other": 2, "unknown": 0}
+    assert packed == packed | {"arch": "sm_80", "functions": 2, "identical": 0, "other": 0, "unknown": 2}
+    changed = bytearray((CUBINS / "no_lines_sm90.cubin").read_bytes())
+    code = CodeMap(bytes(changed))
+    kernel = code.kernels[0]
+    changed[code.elf.sections[kernel.section].offset + kernel.start] ^= 1
+    Path("changed.cubin").write_bytes(changed)
+    document = json.loads(
+        vdbg_env("verify", "--json", "--witness", "none", "--lines", "sample.lines", "changed.cubin").stdout
+    )
+    (packed,) = document["line_packs"]
+    assert packed == packed | {"identical": 1, "other": 1, "unknown": 0, "other_named": [kernel.name]}
     plain = json.loads(vdbg_env("verify", "--json", "--witness", "none", other).stdout)
     assert "line_packs" not in plain
 
