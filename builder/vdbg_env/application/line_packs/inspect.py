@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vdbg_env.application.ports.files import LineStore, PackFile
+from vdbg_env.application.ports.files import PackFile
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.line_pack.provenance import Provenance
 from vdbg_env.cuda.line_pack.reader import LinePack
@@ -41,10 +40,3 @@ def summarize(file: PackFile, *, check: bool = False) -> PackSummary:
         )  # fmt: skip
     except UnreadableBinary as error:
         return PackSummary(name=file.name, digest=digest, size=size, problem=error.what)
-
-
-def summaries(stores: Iterator[LineStore], *, check: bool = False) -> Iterator[PackSummary]:
-    """Yield what every pack of some stores has; raises as `LineStore.packs`."""
-    for store in stores:
-        for file in store.packs():
-            yield summarize(file, check=check)

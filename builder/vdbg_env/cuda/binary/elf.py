@@ -27,7 +27,6 @@ ET_CORE: Final = 4
 SHT_SYMTAB: Final = 2
 SHT_NOBITS: Final = 8
 STT_FUNC: Final = 2
-SHN_LORESERVE: Final = 0xFF00
 SHN_XINDEX: Final = 0xFFFF
 
 HEADER_SIZE: Final = 64

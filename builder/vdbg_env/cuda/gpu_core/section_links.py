@@ -30,7 +30,6 @@ _SOUGHT: Final = (SectionType.DEVICES, SectionType.SMS, SectionType.CONTEXTS, Se
 _NAME: Final = re.compile(r"\.cudbg\.([a-z]+)((?:\.[a-z]+\d+)*)$")
 _NOT_READ: Final = "memory, which this reader does not look at"
 _TABLES: Final = frozenset({*PARENTS, SectionType.DEVICES, SectionType.METADATA})
-_SHT_NULL: Final = 0
 _MOST_NAMED: Final = 4096  # sections looked up by name; more than that are not linked by accident
 
 

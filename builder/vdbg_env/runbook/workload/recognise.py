@@ -16,7 +16,6 @@ _LAUNCHERS = {"env", "uv", "uvx", "poetry", "pixi", "conda", "numactl", "taskset
 _PYTHON = re.compile(r"(python|pypy)([23](\.\d+)?)?t?")
 _PYTHON_LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "pytest", "ray"}
 _CHOOSERS = {"uv", "uvx", "poetry", "pixi", "conda", "sudo"}  # whose Python is not the one on our PATH
-_VLLM_COMMANDS = {"serve", "bench", "chat", "complete", "run-batch", "launch"}
 _ENGINE_COMMANDS = {"serve", "bench", "run-batch", "launch"}
 _VLLM_MODULES = ("vllm.entrypoints.",)
 _SERVER_COMMANDS = {"serve", "launch"}
