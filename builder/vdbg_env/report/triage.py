@@ -7,6 +7,7 @@ from typing import Literal
 
 from vdbg_env.cuda.lines.source_frame import LinesByName
 from vdbg_env.evidence.triage import verdict
+from vdbg_env.evidence.triage.rules import Remedy
 from vdbg_env.evidence.triage.sighting import LogEvidence
 from vdbg_env.evidence.triage.verdict import Triage
 from vdbg_env.report.codec import document as doc
@@ -59,6 +60,16 @@ class NamedLines(Document, of=LinesByName):
     chain: list[Frame]
 
 
+class Fix(Document, of=Remedy):
+    """What to do about the signature, and the releases in which it holds."""
+
+    do: str
+    program: str
+    since: str | None
+    until: str | None = field(doc="The first release without it.")
+    source: str
+
+
 class TriageDocument(Document, of=Triage):
     """Which failure the logs of a run show; `confidence` is from 0 to 1. Fields are only ever added."""
 
@@ -75,6 +86,7 @@ class TriageDocument(Document, of=Triage):
     )
     alternatives: list[Alternative]
     notes: list[str]
+    remedies: list[Fix] = field(doc="By the lines that were met, for the release of vLLM that the logs name.")
     logs: list[Log]
 
 
@@ -96,6 +108,8 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     lines += _by_packs(triage)
     if triage.alternatives:
         lines += ["", "also seen or possible:", *(f"  {_alternative(other)}" for other in triage.alternatives)]
+    if triage.remedies:
+        lines += ["", *(f"try: {r.do}  ({r.releases}; {r.source})" for r in triage.remedies)]
     if triage.notes:
         lines += ["", *(f"note: {note}" for note in triage.notes)]
     if runbook:

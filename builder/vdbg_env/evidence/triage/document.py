@@ -47,6 +47,16 @@ class SourceDocument(_Strict):
     version: str
 
 
+class RemedyDocument(_Strict):
+    """What to do about a signature, in the releases of `program` from `since` on and before `until`."""
+
+    do: Annotated[str, Field(min_length=10)]
+    program: str = "vLLM"
+    since: Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")] | None = None
+    until: Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")] | None = None
+    source: Annotated[str, Field(min_length=4)]
+
+
 class RuleDocument(_Strict):
     """One rule. A line meets it when it holds one of `text`, then `regex` (if any), and not `unless` (if any).
 
@@ -72,6 +82,7 @@ class RuleDocument(_Strict):
     reach: Annotated[int, Field(ge=0, le=50)] = 0
     alternative: Named | None = None
     note: str | None = None
+    remedies: list[RemedyDocument] = []
     source: SourceDocument
 
 

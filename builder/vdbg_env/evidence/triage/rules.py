@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,32 @@ class FailureClass:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """What to do about a signature; it holds from release `since` of `program` on, and before `until`."""
+
+    do: str
+    program: str
+    since: str | None
+    until: str | None
+    source: str
+
+    def fits(self, vllm: str | None) -> bool:
+        """Return whether it may hold: the release of another program, and one that no log has, are not known."""
+        if self.program != "vLLM" or vllm is None:
+            return True
+        key = _release_key(vllm)
+        return (not self.since or key >= _release_key(self.since)) and (
+            not self.until or key < _release_key(self.until)
+        )
+
+    @property
+    def releases(self) -> str:
+        """Where it holds, in words."""
+        since, until = (f"from {self.since}" if self.since else ""), (f"before {self.until}" if self.until else "")
+        return " ".join(filter(None, (self.program, since, until)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rule:
     """One rule, compiled. `origin` says program, file and version its wording is from."""
 
@@ -67,6 +94,7 @@ class Rule:
     reach: int
     alternative: str | None
     note: str | None
+    remedies: tuple[Remedy, ...]
     origin: str
 
     def confirm(self, text: str) -> Mapping[str, str] | None:
@@ -138,6 +166,10 @@ def compile_pattern(pattern: str) -> Any:
     return re2.compile(pattern, _OPTIONS)
 
 
+def _release_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
 def _kind(source: YamlSource) -> object:
     return source.value.get("kind") if isinstance(source.value, dict) else None
 
@@ -187,6 +219,7 @@ def _rule(entry: RuleDocument, source: YamlSource, index: int, complaints: list[
         reach=entry.reach,
         alternative=entry.alternative,
         note=entry.note,
+        remedies=tuple(Remedy(**remedy.model_dump()) for remedy in entry.remedies),
         origin=f"{entry.source.program} {entry.source.version}, {entry.source.file}",
     )
 

@@ -8,11 +8,11 @@ exception before one that only passes it on. Where no class is seen, the excepti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vdbg_env.cuda.lines.source_frame import LinesByName
-from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass
+from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass, Remedy
 from vdbg_env.evidence.triage.sighting import LogEvidence, Sighting
 
 _TELLING = 13  # an exception below this precision only says that something else went wrong
@@ -67,6 +67,7 @@ class Triage:
     lines: tuple[LinesByName, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     evidence: tuple[Sighting, ...] = ()
     logs: tuple[LogEvidence, ...] = ()
 
@@ -99,6 +100,7 @@ def judge(logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]) -> T
         kernel_text=named.kernel_text if named else None,
         alternatives=others + _asked(same, others, failure),
         notes=_notes(root, failure, logs, suspects),
+        remedies=_remedies((root, *same), logs),
         evidence=tuple(seen[:50]),
         logs=tuple(logs),
     )
@@ -158,6 +160,7 @@ def _by_exception(
         process=root.process,
         alternatives=others + _asked([root], others, failure),
         notes=_notes(root, failure, logs, ()),
+        remedies=_remedies((root,), logs),
         evidence=tuple(thrown[:50]),
         logs=tuple(logs),
     )
@@ -248,6 +251,12 @@ def _notes(
     return tuple(dict.fromkeys(notes))
 
 
+def _remedies(seen: Iterable[Sighting], logs: Sequence[LogEvidence]) -> tuple[Remedy, ...]:
+    """Return what may be done about these lines in the release that the logs name, each remedy once."""
+    release = next((log.release for log in logs if log.release), None)
+    return tuple(dict.fromkeys(r for one in seen for r in one.rule.remedies if r.fits(release)))
+
+
 def _without_suspect(
     logs: Sequence[LogEvidence], late: Sequence[Sighting], classes: Mapping[str, FailureClass]
 ) -> Triage:
@@ -264,6 +273,7 @@ def _without_suspect(
             process=root.process,
             alternatives=_asked(named, (), classes[root.failure]),
             notes=_notes(root, classes[root.failure], logs, ()),
+            remedies=_remedies((root,), logs),
             evidence=tuple(named[:50]),
             logs=tuple(logs),
         )
