@@ -59,7 +59,7 @@ def guard(
     try:
         done = session.run(run, ports, view)
     except Exception as error:  # a command in production does not go down with its guard
-        _LOG.exception("the run of the guarded command failed")
+        _LOG.info("the run of the guarded command failed", exc_info=True)
         if not command.started:
             say(f"vdbg-env guard: no record can be made, the command runs without its guard: {error}")
             command.become(request.argv)
@@ -100,7 +100,7 @@ def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, int | Non
     try:
         ports.write_report(report, done.directory, REPORT_FILES)
     except (OSError, VdbgError) as error:
-        _LOG.warning("the report could not be written again: %s", error)
+        _LOG.info("the report could not be written again: %s", error)
     return replace(done, report=report), len(others) + 1
 
 

@@ -223,3 +223,24 @@ def test_process_one_of_a_container_reaps_what_it_adopts(tmp_path: Path) -> None
             time.sleep(0.1)
         os.kill(one, signal.SIGTERM)
         assert outer.wait(timeout=patience(60)) == 5
+
+
+def test_without_a_place_for_its_record_the_command_runs_all_the_same(tmp_path: Path) -> None:
+    done = guarded(tmp_path, "print('ran'); raise SystemExit(4)", VDBG_GUARD_RUNS="/proc/nowhere")
+    assert (done.status, done.stdout) == (4, b"ran\n")
+    assert done.stderr.startswith(b"vdbg-env guard: no record can be made, the command runs without its guard")
+
+
+def test_a_hook_gets_the_line_and_what_cannot_be_reached_changes_no_status(tmp_path: Path) -> None:
+    message = tmp_path / "termination-log"
+    message.touch()
+    done = guarded(
+        tmp_path, "raise SystemExit(4)", "--termination-log", str(message), VDBG_GUARD_WEBHOOK="http://127.0.0.1:9/",
+        VDBG_GUARD_HOOK=f"sh -c 'cat > {tmp_path}/hooked'",
+    )  # fmt: skip
+    assert done.status == 4
+    line = (tmp_path / "hooked").read_text()
+    assert json.loads(line)["status"] == 4
+    assert message.read_text() == line.strip()
+    assert line.encode() in done.stderr + b"\n"
+    assert b"vdbg-env guard: the webhook could not be reached" in done.stderr
