@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from vdbg_env.application.ports import BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, OutputLine
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep
+from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildPlan, CommandStep, CopyStep
 from vdbg_env.image.profile.request import Network
 
 BASE = "vdbg/debian-trixie:local"
@@ -24,7 +24,7 @@ def small_order(
     items = tuple(FileBytes(name=f"files/{name}", data=data) for name, data in (files or {}).items())
     copy = (CopyStep(id="copy", title="copy the files", source="files", target="."),) if items else ()
     runs = tuple(
-        RunStep(id=f"run-{n}", title=f"run {n}", commands=(c,), needs=needs) for n, c in enumerate(commands, 1)
+        CommandStep(id=f"run-{n}", title=f"run {n}", commands=(c,), needs=needs) for n, c in enumerate(commands, 1)
     )
     plan = BuildPlan(
         profile="small", base=base, base_path="/usr/local/bin:/usr/bin:/bin", platform=None, network=network,

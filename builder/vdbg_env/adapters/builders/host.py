@@ -33,7 +33,7 @@ from vdbg_env.application.ports import (
 )
 from vdbg_env.application.ports.build_events import BuildEvent, BuildWarning, Built
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
-from vdbg_env.image.plan.plan import ROOT, BuildPlan, RunStep
+from vdbg_env.image.plan.plan import ROOT, BuildPlan, CommandStep
 
 _PREFIX = "host:"
 _RECORD = "vdbg-env.json"
@@ -205,7 +205,7 @@ def _check_able(plan: BuildPlan) -> None:
             f"this machine is {ours} and cannot build for {plan.platform}",
             next_step="build on such a machine, or with Docker and its emulation",
         )
-    needs = {need for step in plan.steps if isinstance(step, RunStep) for need in step.needs}
+    needs = {need for step in plan.steps if isinstance(step, CommandStep) for need in step.needs}
     if missing := sorted(need for need in needs if shutil.which(need) is None):
         raise HostNotAble(
             f"without a container this build needs {', '.join(missing)} on this machine",

@@ -26,7 +26,7 @@ from vdbg_env.application.ports.build_events import (
     StepStarted,
 )
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.image.plan.plan import OBJECTS, CopyStep, RunStep, Step
+from vdbg_env.image.plan.plan import OBJECTS, CommandStep, CopyStep, Step
 from vdbg_env.supervisor.processes.signals import send_to_group
 
 _GRACE_S = 5.0
@@ -70,7 +70,7 @@ class HostSteps:
     def run(self, context: Path) -> Iterator[BuildEvent]:
         """Run every step in order; raises StepFailed at the first that fails."""
         for number, step in enumerate(self._order.plan.steps, 1):
-            if isinstance(step, RunStep) and step.where == "container":
+            if isinstance(step, CommandStep) and step.where == "container":
                 yield BuildWarning(text=f"left out without a container: {step.title}")
                 continue
             yield self._start(number, step)
@@ -78,7 +78,7 @@ class HostSteps:
             match step:
                 case CopyStep():
                     self._copy(step, context)
-                case RunStep():
+                case CommandStep():
                     yield from self._run(step, since)
                 case _:
                     assert_never(step)
@@ -95,7 +95,7 @@ class HostSteps:
         else:
             shutil.copy2(source, target)
 
-    def _run(self, step: RunStep, since: float) -> Iterator[BuildEvent]:
+    def _run(self, step: CommandStep, since: float) -> Iterator[BuildEvent]:
         folder = self._prefix / step.cwd
         folder.mkdir(parents=True, exist_ok=True)
         if step.objects is not None:
@@ -131,11 +131,11 @@ class HostSteps:
         shown.unlink(missing_ok=True)
         shown.symlink_to(kept)
 
-    def _failure(self, step: RunStep, status: int, tail: tuple[str, ...]) -> BuildFailed:
+    def _failure(self, step: CommandStep, status: int, tail: tuple[str, ...]) -> BuildFailed:
         cause, next_step = explain_failure(title=step.title, code=status, message="", tail=tail, jobs=self._order.jobs)
         return BuildFailed(key=step.id, title=step.title, code=status, cause=cause, next_step=next_step, tail=tail)
 
-    def _secrets(self, step: RunStep) -> dict[str, str]:
+    def _secrets(self, step: CommandStep) -> dict[str, str]:
         """Return the variables with the paths of a step's secrets; they are read in place, never copied."""
         found: dict[str, str] = {}
         for use in step.secrets:

@@ -9,7 +9,7 @@ from pathlib import Path
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.common.yaml_source import read
-from vdbg_env.evidence.knowledge.names import Judgement, Knowledge, read_knowledge
+from vdbg_env.evidence.knowledge.names import Knowledge, NameJudgement, read_knowledge
 from vdbg_env.evidence.knowledge.surface_table import read_release_table
 
 _ADVICE, _SURFACE = "advice.yaml", "vllm-surface.yaml"
@@ -36,7 +36,7 @@ def is_name(word: str) -> bool:
 def explain_name(name: str, *, vllm: str | None = None) -> str:
     """Return what is known of a flag or variable, as lines for a terminal; raises BadInput for one in no table."""
     knowledge = shipped_knowledge()
-    judged: Judgement = knowledge.judge_name(name, vllm)
+    judged: NameJudgement = knowledge.judge_name(name, vllm)
     if judged.status == "unknown":
         raise BadInput(
             f"nothing is known here of {judged.message}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.knowledge.names import Judgement
+from vdbg_env.evidence.knowledge.names import NameJudgement
 from vdbg_env.runbook.model import Run, Runbook, Step
 from vdbg_env.runbook.workload.engine_args import as_flags
 
@@ -25,7 +25,7 @@ class StaleSetting:
     """One name whose setting has no effect, and `where`: in the command, the environment, or a step of the runbook."""
 
     where: str
-    judged: Judgement
+    judged: NameJudgement
 
     @property
     def name(self) -> str:

@@ -82,7 +82,7 @@ class AdviceDocument(_Strict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class NameJudgement:
     """The judgement of one name or one piece of advice; `level` is ok where nothing is wrong."""
 
     name: str
@@ -122,7 +122,7 @@ class Knowledge:
         """The newest vLLM release the table knows."""
         return self.surface.releases[-1]
 
-    def judge_name(self, name: str, vllm: str | None = None) -> Judgement:
+    def judge_name(self, name: str, vllm: str | None = None) -> NameJudgement:
         """Return what is known of a flag or variable in a vLLM release (by default the newest known).
 
         A variable of another program that is in no table is `unknown` at level note: those tables are not complete,
@@ -140,7 +140,7 @@ class Knowledge:
 
     def judge_command(
         self, argv: Sequence[str], env: Mapping[str, str | None], vllm: str | None = None
-    ) -> tuple[Judgement, ...]:
+    ) -> tuple[NameJudgement, ...]:
         """Return what is worth saying of a command and its environment, most grave first; nothing for a sound one."""
         flags = _flags_of(argv) if _is_vllm(argv) else []
         given = {name: value for name, value in env.items() if value is not None}
@@ -152,7 +152,7 @@ class Knowledge:
         worth = {(j.name, j.status): j for j in judged if j.level in {"error", "warning"}}
         return tuple(sorted(worth.values(), key=lambda j: j.level != "error"))
 
-    def judge_text(self, text: str) -> tuple[Judgement, ...]:
+    def judge_text(self, text: str) -> tuple[NameJudgement, ...]:
         """Return the stale advice that a text gives, with 1-based line numbers."""
         found = []
         for number, line in enumerate(text.splitlines(), 1):
@@ -162,7 +162,7 @@ class Knowledge:
                     row = advice.row
                     message = f"{row.why}; instead: {row.instead}"
                     found.append(
-                        Judgement(
+                        NameJudgement(
                             name=row.id, status="advice", level=row.level, message=message,
                             replaced_by=row.instead, source=row.source, what=words, line=number,
                         )
@@ -173,12 +173,12 @@ class Knowledge:
         row = self.rows.get(name)
         return row is not None and row.caution is not None and row.off == value
 
-    def _unknown(self, name: str, base: str) -> Judgement:
+    def _unknown(self, name: str, base: str) -> NameJudgement:
         ours = base.startswith(("VLLM_", "--"))
         close = nearest(base, [*self.rows, *self.surface.names])
         what = f"no vLLM release from {self.surface.releases[0]} to {self.newest} has it" if ours else "in no table"
         level: Level = "error" if base.startswith("VLLM_") else "warning" if ours else "note"
-        return Judgement(
+        return NameJudgement(
             name=name,
             status="unknown",
             level=level,
@@ -201,7 +201,7 @@ def read_knowledge(names: Iterable[YamlSource], advice: YamlSource, surface: Rel
     return Knowledge(rows=rows, surface=surface, advice=compiled)
 
 
-def _of_row(name: str, row: NameRow, release: str) -> Judgement:
+def _of_row(name: str, row: NameRow, release: str) -> NameJudgement:
     ours = row.owner == "vLLM"  # only vLLM's own rows are dated by its releases
     status: Status = "build-time" if row.build else "caution" if row.caution else "current"
     said = row.what
@@ -214,13 +214,13 @@ def _of_row(name: str, row: NameRow, release: str) -> Judgement:
     elif row.caution:
         said = row.caution
     instead = f"; instead: {row.replaced_by}" if row.replaced_by and _LEVELS[status] != "ok" else ""
-    return Judgement(
+    return NameJudgement(
         name=name, status=status, level=_LEVELS[status], message=f"{name}: {said}{instead}",
         replaced_by=row.replaced_by, source=row.source, what=row.what,
     )  # fmt: skip
 
 
-def _of_span(name: str, span: tuple[str, str | None], release: str) -> Judgement:
+def _of_span(name: str, span: tuple[str, str | None], release: str) -> NameJudgement:
     first, gone = span
     status: Status = "current"
     message = f"{name}: of vLLM, seen from {first} on"
@@ -228,7 +228,7 @@ def _of_span(name: str, span: tuple[str, str | None], release: str) -> Judgement
         status, message = "gone", f"{name}: gone by vLLM {gone}"
     elif version_key(release) < version_key(first):
         status, message = "not-yet", f"{name}: not in vLLM {release}; first seen in {first}"
-    return Judgement(name=name, status=status, level=_LEVELS[status], message=message, source="vllm-surface.yaml")
+    return NameJudgement(name=name, status=status, level=_LEVELS[status], message=message, source="vllm-surface.yaml")
 
 
 def _base_name(name: str, rows: Mapping[str, NameRow]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.environment import FLAG, NO_LAUNCHER, UNSET_FOR_COMPILE
-from vdbg_env.image.plan.plan import ROOT, CopyStep, RunStep, SecretUse, Step, Variable
+from vdbg_env.image.plan.plan import ROOT, CommandStep, CopyStep, SecretUse, Step, Variable
 from vdbg_env.image.plan.shell import ShellTemplates
 from vdbg_env.image.profile.knowledge import VllmRow
 from vdbg_env.image.profile.request import BuildRequest
@@ -40,7 +40,7 @@ class Blocks:
     vllm: VllmRow | None
     templates: ShellTemplates
 
-    def packages(self) -> RunStep:
+    def packages(self) -> CommandStep:
         """Install the distribution's packages."""
         return self._apt("packages", "Packages of", self._apt_packages(), self.spec.packages.needs)
 
@@ -61,7 +61,7 @@ class Blocks:
             return ()
         return (self._apt("ccache", "Compiler cache of", ("ccache",), ("ccache",)), OBJECT_CACHE)
 
-    def _apt(self, name: str, title: str, packages: tuple[str, ...], needs: tuple[str, ...]) -> RunStep:
+    def _apt(self, name: str, title: str, packages: tuple[str, ...], needs: tuple[str, ...]) -> CommandStep:
         """Change the system; only these steps do."""
         base, site = self.spec.base, self.request.site
         options: list[str] = []
@@ -77,19 +77,19 @@ class Blocks:
             "packages.sh.j2", options=options, packages=packages, mirror_lines=mirror_lines, aside=aside,
             keep_ca=site.ca_bundle is not None and site.keep_ca,
         )  # fmt: skip
-        return RunStep(
+        return CommandStep(
             id=name, title=f"{title} {base.distribution} {base.suite}", commands=commands, network=True,
             env=(Variable(name="DEBIAN_FRONTEND", value="noninteractive"),), where="container",
             needs=needs,
         )  # fmt: skip
 
-    def toolchain(self) -> RunStep:
+    def toolchain(self) -> CommandStep:
         """Install the CUDA toolkit, or use the one of the base image."""
         chain = self.spec.toolchain
         match chain.provided_by:
             case "base":
                 commands = self.templates.commands("toolchain-base.sh.j2")
-                return RunStep(
+                return CommandStep(
                     id="toolchain", title=f"Python next to the CUDA {chain.cuda} of the base", commands=commands
                 )
             case "wheels":
@@ -99,11 +99,11 @@ class Blocks:
                     wheels=chain.wheels, toolkit=toolkit,
                 )  # fmt: skip
 
-    def python(self) -> RunStep:
+    def python(self) -> CommandStep:
         """Install the Python packages that the build needs."""
         return self._fetching("python", "Python packages the build needs", "python", requirements=self.requirements)
 
-    def tools(self) -> RunStep:
+    def tools(self) -> CommandStep:
         """Install the Python packages for debugging."""
         return self._fetching("tools", "Debug tools", "python", requirements=self.spec.packages.tools)
 
@@ -115,7 +115,7 @@ class Blocks:
             for name in names
         )
 
-    def fetch_source(self) -> tuple[RunStep, ...]:
+    def fetch_source(self) -> tuple[CommandStep, ...]:
         """Fetch the source to `src`, where it stays for debuggers to show; local sources are copied instead."""
         match self.source:
             case Sdist(project=project, version=version):
@@ -166,17 +166,17 @@ class Blocks:
         nccl = (f"nvidia-nccl-cu{major}=={image.nccl}",) if image.nccl else ()
         return {"packages": image.packages, "nccl": nccl, "edits": edits}
 
-    def prepare(self) -> tuple[RunStep, ...]:
+    def prepare(self) -> tuple[CommandStep, ...]:
         """Run the profile's own commands in the source folder."""
         if not self.spec.build.prepare:
             return ()
         commands = self.templates.commands("prepare.sh.j2", commands=self.spec.build.prepare)
-        step = RunStep(
+        step = CommandStep(
             id="prepare", title="Commands of the profile", commands=commands, cwd="src", phase="fetch", network=True
         )
         return (step,)
 
-    def externals(self) -> tuple[RunStep, ...]:
+    def externals(self) -> tuple[CommandStep, ...]:
         """Fetch the external projects that vLLM's CMake would fetch, for a compile step without network."""
         if self.spec.build.system != "vllm" or not self.request.offline_compile:
             return ()
@@ -185,13 +185,13 @@ class Blocks:
             "externals.sh.j2", unset=UNSET_FOR_COMPILE, edit=edit, flags=self._debug_flags(), objects="",
             cmake_args=self.spec.build.cmake_args,
         )  # fmt: skip
-        step = RunStep(
+        step = CommandStep(
             id="externals", title="External projects of vLLM", commands=commands, cwd="src", phase="fetch",
             network=True, env=(*self._network_environment(), *self._dependency_variables()), secrets=self._secrets(),
         )  # fmt: skip
         return (step,)
 
-    def compile(self) -> RunStep:
+    def compile(self) -> CommandStep:
         """Compile, in a tree without objects of an earlier build."""
         fetched = ("-DFETCHCONTENT_FULLY_DISCONNECTED=ON",) if self.request.offline_compile else ()
         match self.spec.build.system, self.request.target:
@@ -205,21 +205,21 @@ class Blocks:
                     edit=self._leave_out_other_projects(),
                 )  # fmt: skip
 
-    def check(self) -> RunStep:
+    def check(self) -> CommandStep:
         """Check that every tool starts and prints the expected version, and remove the site's files."""
         site = self.request.site
         commands = self.templates.commands(
             "check.sh.j2", tools=[{"expect": t.expect, "argv": t.argv} for t in self.spec.tools],
             forget_site=site.ca_bundle is not None and not site.keep_ca,
         )  # fmt: skip
-        return RunStep(id="check", title="The tools start and agree", commands=commands, phase="check")
+        return CommandStep(id="check", title="The tools start and agree", commands=commands, phase="check")
 
     def _fetching(
         self, name: str, title: str, template: str, *, cwd: str = ".", env: tuple[Variable, ...] = (), **values: object
-    ) -> RunStep:
+    ) -> CommandStep:
         commands = self.templates.commands(f"{template}.sh.j2", **values)
         env = (*self._network_environment(), *env)
-        return RunStep(
+        return CommandStep(
             id=name,
             title=title,
             commands=commands,
@@ -230,7 +230,7 @@ class Blocks:
             cache="pip",
         )
 
-    def _compile(self, template: str, title: str, *, env: tuple[Variable, ...] = (), **values: object) -> RunStep:
+    def _compile(self, template: str, title: str, *, env: tuple[Variable, ...] = (), **values: object) -> CommandStep:
         objects = self.request.object_cache
         commands = self.templates.commands(
             f"{template}.sh.j2", unset=UNSET_FOR_COMPILE, target=self.request.target or "",
@@ -239,7 +239,7 @@ class Blocks:
         )  # fmt: skip
         fetches = self.spec.build.system == "vllm" and not self.request.offline_compile
         env = (*(self._network_environment() if fetches else ()), *self._dependency_variables(), *env)
-        return RunStep(
+        return CommandStep(
             id="compile", title=title, commands=commands, cwd="src", env=env, phase="compile", network=fetches,
             secrets=self._secrets() if fetches else (), cache=f"objects:{objects}" if objects else None,
         )  # fmt: skip

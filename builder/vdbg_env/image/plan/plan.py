@@ -68,7 +68,7 @@ class CopyStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStep:
+class CommandStep:
     """Runs commands in the folder `cwd` below the root, each a logical line of POSIX shell; the first failure ends it.
 
     `env` is for this step only. `network` says that the step fetches something. `where` is "container" for steps that
@@ -102,7 +102,7 @@ class RunStep:
         return "\n".join(["set -eu", *exports, *self.commands, ""])
 
 
-Step = CopyStep | RunStep
+Step = CopyStep | CommandStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ class BuildPlan:
 
         The second runs without network. `image` is the name that the result of the first will have.
         """
-        first = next(i for i, s in enumerate(self.steps) if isinstance(s, RunStep) and s.phase == "compile")
+        first = next(i for i, s in enumerate(self.steps) if isinstance(s, CommandStep) and s.phase == "compile")
         while first and isinstance(self.steps[first - 1], CopyStep):
             first -= 1
         fetch = replace(self, steps=self.steps[:first], artifacts=(), context=self._brought_by(self.steps[:first]))

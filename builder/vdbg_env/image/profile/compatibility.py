@@ -28,7 +28,7 @@ class Combination:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class Conflict:
     """One result from the tables: `refused` cannot work, `warned` is not known or may surprise."""
 
     level: Literal["refused", "warned"]
@@ -50,7 +50,7 @@ def require_compatible(combination: Combination, knowledge: Knowledge) -> tuple[
     return tuple(j.what + (f"; {j.instead}" if j.instead else "") for j in judgements)
 
 
-def judge(combination: Combination, knowledge: Knowledge) -> Iterator[Judgement]:
+def judge(combination: Combination, knowledge: Knowledge) -> Iterator[Conflict]:
     """Yield every refusal and warning that the tables give for a combination."""
     cuda = knowledge.cuda.get(".".join(combination.cuda.split(".")[:2]))
     if cuda is None:
@@ -69,12 +69,12 @@ def judge(combination: Combination, knowledge: Knowledge) -> Iterator[Judgement]
     yield from _vllm(combination, vllm, knowledge)
 
 
-def _vllm(combination: Combination, vllm: VllmRow, knowledge: Knowledge) -> Iterator[Judgement]:
+def _vllm(combination: Combination, vllm: VllmRow, knowledge: Knowledge) -> Iterator[Conflict]:
     name = f"vLLM {vllm.version}"
     yield from _span("GCC", combination.gcc, vllm.gcc, name)
     yield from _span("Python", combination.python, vllm.python, name)
     if combination.torch and combination.torch != vllm.torch:
-        yield Judgement(
+        yield Conflict(
             level="warned", what=f"{name} is built for torch {vllm.torch}, not {combination.torch}",
             instead=f"take torch=={vllm.torch} unless you know that the two fit",
         )  # fmt: skip
@@ -85,7 +85,7 @@ def _vllm(combination: Combination, vllm: VllmRow, knowledge: Knowledge) -> Iter
         yield from _arch(combination, vllm.arch[short], name, knowledge)
 
 
-def _arch(combination: Combination, known: tuple[str, ...], who: str, knowledge: Knowledge) -> Iterator[Judgement]:
+def _arch(combination: Combination, known: tuple[str, ...], who: str, knowledge: Knowledge) -> Iterator[Conflict]:
     for arch in combination.arch:
         plain = arch.rstrip("af")
         if plain in known:
@@ -93,14 +93,14 @@ def _arch(combination: Combination, known: tuple[str, ...], who: str, knowledge:
         everywhere = {a for row in knowledge.cuda.values() for a in row.arch}
         newer = version_key(plain) > max(map(version_key, everywhere), default=())
         if who.startswith("vLLM") and newer:
-            yield Judgement(level="warned", what=f"architecture {arch} is newer than the tables of {who}")
+            yield Conflict(level="warned", what=f"architecture {arch} is newer than the tables of {who}")
         elif any(a.split(".")[0] == plain.split(".")[0] for a in known) and who.startswith("vLLM"):
             near = _nearest_arch(plain, known)
-            yield Judgement(
+            yield Conflict(
                 level="warned", what=f"{who} does not list architecture {arch}; it may build the kernels of {near}"
             )
         else:
-            yield Judgement(
+            yield Conflict(
                 level="refused", what=f"{who} does not build for architecture {arch}",
                 instead=_arch_instead(plain, known, who, knowledge),
             )  # fmt: skip
@@ -119,43 +119,43 @@ def _nearest_arch(arch: str, known: tuple[str, ...]) -> str:
     return max(lower, key=version_key) if lower else min(known, key=version_key)
 
 
-def _driver(combination: Combination, cuda: CudaRow, knowledge: Knowledge) -> Iterator[Judgement]:
+def _driver(combination: Combination, cuda: CudaRow, knowledge: Knowledge) -> Iterator[Conflict]:
     if combination.driver is None:
         return
     driver = version_key(combination.driver)
     if driver < version_key(cuda.driver.least):
         able = [v for v, row in knowledge.cuda.items() if version_key(row.driver.least) <= driver]
         other = f", or a profile with CUDA {max(able, key=version_key)}" if able else ""
-        yield Judgement(
+        yield Conflict(
             level="refused",
             what=f"driver {combination.driver} cannot run CUDA {cuda.version}: {cuda.driver.least} is the least",
             instead=f"install driver {cuda.driver.own} or newer{other}; --arch X.Y builds for another machine",
         )
     elif driver < version_key(cuda.driver.own):
-        yield Judgement(
+        yield Conflict(
             level="warned",
             what=f"driver {combination.driver} is older than {cuda.driver.own}, the one of CUDA {cuda.version}: "
             "compiled kernels run, PTX that must be compiled at start does not",
         )
 
 
-def _span(what: str, version: str | None, span: Span, who: str) -> Iterator[Judgement]:
+def _span(what: str, version: str | None, span: Span, who: str) -> Iterator[Conflict]:
     if version is None:
         return
     have = version_key(version)
     if span.least and have < version_key(span.least):
-        yield Judgement(
+        yield Conflict(
             level="refused", what=f"{who} needs {what} {span.least} or newer, and the base image has {version}",
             instead=f"take a base image with {what} {span.least} or newer",
         )  # fmt: skip
     if span.most and have[: len(version_key(span.most))] > version_key(span.most):
-        yield Judgement(
+        yield Conflict(
             level="refused", what=f"{who} takes {what} up to {span.most}, and the base image has {version}",
             instead=f"take a base image with {what} {span.most} or older",
         )  # fmt: skip
 
 
-def _unknown(what: str, near: str | None) -> Judgement:
-    return Judgement(
+def _unknown(what: str, near: str | None) -> Conflict:
+    return Conflict(
         level="warned", what=f"{what} is not in the tables", instead=f"the nearest known is {near}" if near else None
     )

@@ -6,7 +6,7 @@ import re
 import shlex
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildPlan, CopyStep, RunStep, shell_word
+from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildPlan, CommandStep, CopyStep, shell_word
 from vdbg_env.image.text import one_line
 
 
@@ -15,13 +15,13 @@ def apptainer(plan: BuildPlan) -> str:
 
     Raises BadInput when the plan reads secrets, which a definition file has no way to keep out of the image.
     """
-    if any(step.secrets for step in plan.steps if isinstance(step, RunStep)):
+    if any(step.secrets for step in plan.steps if isinstance(step, CommandStep)):
         raise BadInput(
             "an Apptainer definition has no build secrets",
             next_step="build an image with `vdbg-env build --output image.tar` and convert it: "
             "apptainer build image.sif docker-archive:image.tar",
         )
-    if any(step.objects for step in plan.steps if isinstance(step, RunStep)):
+    if any(step.objects for step in plan.steps if isinstance(step, CommandStep)):
         raise BadInput(
             "an Apptainer definition keeps no compiled objects between builds", next_step="leave --object-cache out"
         )

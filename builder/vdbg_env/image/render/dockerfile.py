@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import BuildContext, ContextItem, FileBytes
-from vdbg_env.image.plan.plan import LABEL_DIGEST, OBJECTS, ROOT, BuildArg, BuildPlan, CopyStep, RunStep, SecretUse
+from vdbg_env.image.plan.plan import LABEL_DIGEST, OBJECTS, ROOT, BuildArg, BuildPlan, CommandStep, CopyStep, SecretUse
 from vdbg_env.image.plan.plan import shell_word as variable_word
 from vdbg_env.image.profile.request import Dialect
 from vdbg_env.image.text import one_line
@@ -188,14 +188,14 @@ def _base(plan: BuildPlan) -> Iterator[Instruction]:
     yield From(image=plan.base, platform=plan.platform)
 
 
-def _hadolint(step: RunStep) -> tuple[str, ...]:
+def _hadolint(step: CommandStep) -> tuple[str, ...]:
     """Return the rules that a step breaks on purpose."""
     commands = "\n".join(step.commands)
     marks = {"DL3008": "apt-get", "DL3013": "pip install", "DL3042": "pip install"}
     return tuple(rule for rule, mark in marks.items() if mark in commands)
 
 
-def _run(step: RunStep, dialect: Dialect) -> Run:
+def _run(step: CommandStep, dialect: Dialect) -> Run:
     exports = [f"{variable.name}={variable_word(variable)}" for variable in step.env]
     mounts: list[str] = []
     if step.cache == "pip" and dialect == "buildkit":

@@ -18,7 +18,7 @@ from vdbg_env.application.image.build import BuildResult, BuildSettings
 from vdbg_env.application.image.bundle import BundleResult, build_from_bundle, write_bundle
 from vdbg_env.application.image.planning import plan_build
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.plan.plan import CopyStep, RunStep
+from vdbg_env.image.plan.plan import CommandStep, CopyStep
 from vdbg_env.image.profile.request import BuildRequest
 from vdbg_env.image.profile.source import LocalTree
 
@@ -78,7 +78,7 @@ def test_the_site_builds_what_was_left_of_the_plan_without_network(bundled: Bund
     assert at_site.loaded == [bundled.path]
     (order,) = at_site.orders
     assert order.plan.network == "none" and order.plan.base == bundled.image
-    assert not any(step.network for step in order.plan.steps if isinstance(step, RunStep))
+    assert not any(step.network for step in order.plan.steps if isinstance(step, CommandStep))
     assert order.plan.digest == result.plan.digest == bundled.plan_digest
     assert {s.source for s in order.plan.steps if isinstance(s, CopyStep)} == {"source", "entrypoint.sh"}
     assert {item.name for item in order.context.items} >= {"source", "entrypoint.sh", "Dockerfile"}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.golden import assert_golden
 from tests.support.image_library import planned
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.plan.plan import RunStep
+from vdbg_env.image.plan.plan import CommandStep
 from vdbg_env.image.profile.request import BuildRequest
 from vdbg_env.image.render.apptainer import apptainer
 from vdbg_env.image.render.dockerfile import dockerfile
@@ -67,7 +67,7 @@ def test_no_setting_from_outside_loosens_the_cache_or_turns_it_off(toolkit: Path
 
 
 def test_the_compile_step_alone_sees_the_objects() -> None:
-    kept = [s for s in planned(SAMPLE).steps if isinstance(s, RunStep) and s.objects]
+    kept = [s for s in planned(SAMPLE).steps if isinstance(s, CommandStep) and s.objects]
     assert [(s.id, s.objects) for s in kept] == [("compile", "team")]
     assert_golden("image/sample-objects.Dockerfile", dockerfile(planned(SAMPLE), "buildkit"))
 
@@ -75,7 +75,7 @@ def test_the_compile_step_alone_sees_the_objects() -> None:
 def test_the_whole_of_vllm_and_one_extension_of_it_compile_through_the_launcher() -> None:
     for target in (None, "_C_stable_libtorch"):
         request = BuildRequest(profile="pypi-cu130", target=target, object_cache="team")
-        step = next(s for s in planned(request).steps if isinstance(s, RunStep) and s.id == "compile")
+        step = next(s for s in planned(request).steps if isinstance(s, CommandStep) and s.id == "compile")
         text = "\n".join(step.commands)
         assert "COMPILER_LAUNCHER" in text and "COMPILER_LAUNCHER= " not in text
         assert text.index("probe.cu") < text.index("setup.py" if target is None else "cmake -S")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.dockerfile_reader import read_dockerfile
 from tests.support.image_library import planned, shipped
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.plan.plan import ROOT, CopyStep, RunStep, Variable, shell_word
+from vdbg_env.image.plan.plan import ROOT, CommandStep, CopyStep, Variable, shell_word
 from vdbg_env.image.plan.planner import plan
 from vdbg_env.image.profile.request import BuildRequest, Secret, Site
 from vdbg_env.image.profile.source import LocalTree, Source, parse_source
@@ -25,8 +25,8 @@ from vdbg_env.image.render.dockerfile import dockerfile
 SAMPLE = BuildRequest(profile="sample")
 
 
-def compile_step(request: BuildRequest) -> RunStep:
-    return next(s for s in planned(request).steps if isinstance(s, RunStep) and s.id == "compile")
+def compile_step(request: BuildRequest) -> CommandStep:
+    return next(s for s in planned(request).steps if isinstance(s, CommandStep) and s.id == "compile")
 
 
 def test_the_same_wish_gives_the_same_plan_and_digest() -> None:
@@ -75,7 +75,7 @@ def test_jobs_change_the_default_and_not_the_digest() -> None:
 def test_every_command_of_the_dockerfile_is_one_of_the_scripts() -> None:
     decided = planned(BuildRequest(profile="pypi-cu130", target="_flashmla_C"))
     runs = [r for r in read_dockerfile(dockerfile(decided)) if r.keyword == "RUN"]
-    scripts = [s for s in decided.steps if isinstance(s, RunStep)]
+    scripts = [s for s in decided.steps if isinstance(s, CommandStep)]
     assert len(runs) == len(scripts)
     for run, step in zip(runs, scripts, strict=True):
         for command in step.commands:
@@ -97,7 +97,7 @@ def test_the_environment_moves_with_the_root() -> None:
 def test_no_script_names_the_containers_root() -> None:
     for name in shipped().profiles:
         for step in planned(BuildRequest(profile=name)).steps:
-            if isinstance(step, RunStep) and step.where == "anywhere":
+            if isinstance(step, CommandStep) and step.where == "anywhere":
                 assert ROOT not in step.script(), step.id
 
 
@@ -125,7 +125,7 @@ def test_compiling_can_be_split_from_fetching() -> None:
     fetch, rest = planned(request).split_before_compile("vdbg-env/fetched:1")
     assert [s.id for s in (*fetch.steps, *rest.steps)] == [s.id for s in planned(request).steps]
     assert (rest.base, rest.network) == ("vdbg-env/fetched:1", "none")
-    assert not any(s.network for s in rest.steps if isinstance(s, RunStep))
+    assert not any(s.network for s in rest.steps if isinstance(s, CommandStep))
     assert rest.artifacts == ("out",) and fetch.artifacts == ()
 
 
@@ -168,12 +168,12 @@ def test_the_whole_of_vllm_is_fetched_before_it_compiles_without_network() -> No
         request = BuildRequest(profile="pypi-cu130", target=target, offline_compile=True)
         fetch, rest = planned(request).split_before_compile("x:1")
         externals = next(s for s in fetch.steps if s.id == "externals")
-        assert isinstance(externals, RunStep) and externals.network
+        assert isinstance(externals, CommandStep) and externals.network
         assert "FETCHCONTENT_BASE_DIR=" in externals.script() and "FULLY_DISCONNECTED" not in externals.script()
         compiling = next(s for s in rest.steps if s.id == "compile")
-        assert isinstance(compiling, RunStep)
+        assert isinstance(compiling, CommandStep)
         assert "-DFETCHCONTENT_FULLY_DISCONNECTED=ON" in compiling.script()
-        assert not [s.id for s in rest.steps if isinstance(s, RunStep) and (s.network or s.secrets)]
+        assert not [s.id for s in rest.steps if isinstance(s, CommandStep) and (s.network or s.secrets)]
 
 
 def test_a_configure_run_fetches_what_a_disconnected_one_then_finds(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_nothing_precompiled_is_asked_for_and_the_profile_has_the_last_say() -> 
     mine = {"VLLM_USE_PRECOMPILED_RUST": "0", "CMAKE_BUILD_TYPE": "Debug", "VLLM_USE_PRECOMPILED": "1"}
     values["environment"] = mine
     decided = plan(ImageSpec.model_validate(values), BuildRequest(profile="pypi-cu130"), shipped())
-    step = next(s for s in decided.steps if isinstance(s, RunStep) and s.id == "compile")
+    step = next(s for s in decided.steps if isinstance(s, CommandStep) and s.id == "compile")
     assert mine.items() <= decided.environment().items()
     assert "CMAKE_BUILD_TYPE=" not in step.script()
     assert any(
@@ -211,7 +211,7 @@ def test_nothing_precompiled_is_asked_for_and_the_profile_has_the_last_say() -> 
 
 
 def requirements_of(request: BuildRequest) -> str:
-    return next(s for s in planned(request).steps if isinstance(s, RunStep) and s.id == "requirements").script()
+    return next(s for s in planned(request).steps if isinstance(s, CommandStep) and s.id == "requirements").script()
 
 
 def test_extras_of_cuda_13_are_rewritten_for_cuda_12_as_vllms_own_dockerfile_does() -> None:
@@ -231,7 +231,7 @@ def test_extras_of_cuda_13_are_rewritten_for_cuda_12_as_vllms_own_dockerfile_doe
 )
 def test_torch_is_that_of_the_release(source: str, torch: str, warned: bool) -> None:
     decided = planned(BuildRequest(profile="pypi-cu130", source=parse_source(source)))
-    step = next(s for s in decided.steps if isinstance(s, RunStep) and s.id == "python")
+    step = next(s for s in decided.steps if isinstance(s, CommandStep) and s.id == "python")
     assert f"pip install {torch}" in step.script()
     assert any("is not in the tables" in w for w in decided.warnings) is warned
 
@@ -255,7 +255,7 @@ def test_a_mirror_serves_updates_and_security_too() -> None:
         ("pypi-cu130", ("trixie", "trixie-updates")),
     ):
         decided = planned(BuildRequest(profile=profile, site=Site(apt_mirror="http://m/x")))
-        script = next(s for s in decided.steps if isinstance(s, RunStep)).script()
+        script = next(s for s in decided.steps if isinstance(s, CommandStep)).script()
         assert [line.split()[2] for line in re.findall(r"'(deb [^']*)'", script)] == list(suites)
 
 
