@@ -283,6 +283,11 @@ class Elf:
         """Return a symbol's name, mangled as it stands; empty when its offset lies outside the string table."""
         return _string(self._symbol_strings, symbol.name_offset)
 
+    def symbol_names_starting(self, prefix: str) -> Iterator[str]:
+        """Yield the names of the symbols' string table that start with `prefix`, whether a symbol has them or not."""
+        needle = _NUL + prefix.encode()
+        yield from (_string(self._symbol_strings, at + 1) for at in _occurrences(self._symbol_strings, needle))
+
     @cached_property
     def _symbol_table(self) -> Section | None:
         return next((s for s in self.sections if s.type == SHT_SYMTAB), None)

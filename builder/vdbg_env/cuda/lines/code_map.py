@@ -190,6 +190,10 @@ class CodeMap:
             grouped.setdefault(function.section, []).append(function)
         return grouped
 
+    def functions_in(self, section: int) -> list[Function]:
+        """Return the functions of a section, by start; where two share a range the larger is first."""
+        return self._by_section.get(section, [])
+
     def _enclosing(self, place: Place) -> Iterator[Function]:
         """Yield the functions around an instruction, largest first; a size of 0 reaches to the section's end."""
         around = [f for f in self._by_section.get(place.section, ()) if f.start <= place.offset < f.start + f.size]

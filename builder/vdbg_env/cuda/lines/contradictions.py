@@ -1,8 +1,9 @@
 """What one image of device code says twice and not alike: names of functions, and the extent of its line table.
 
-An image has no checksum. A function's name is in the symbol and in its section's name, a line table has to end where
-its code does, and an inlined function has a whole name. A changed digit of a line number leaves no trace: nothing else
-in the image has it, since the PTX text that ptxas embeds has no `.loc`.
+An image has no checksum. A function's name is in the symbol and in its section's name, the functions inside a kernel
+follow each other to its end, a line table has to end where its code does, and an inlined function has a whole name. A
+changed digit of a line number leaves no trace: nothing else in the image has it, since the PTX text that ptxas embeds
+has no `.loc`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _CODE: Final = ".text."
 
 def find_contradictions(code: CodeMap, place: Place, location: Location) -> tuple[str, ...]:
     """Return what contradicts the names and the chain found at a place, in words; empty where all agrees."""
-    return (*contradictions_of_names(code, location), *_of_lines(code, place))
+    return (*contradictions_of_names(code, location), *_of_callees(code, place), *_of_lines(code, place))
 
 
 def contradictions_of_names(code: CodeMap, location: Location) -> tuple[str, ...]:
@@ -31,6 +32,21 @@ def contradictions_of_names(code: CodeMap, location: Location) -> tuple[str, ...
         own = function.name == outer or outer in function.name.split("$")
         if section.startswith(_CODE) and not own:
             doubts.append(f"the image's symbol is {function.name}, its section {section}: one name is damaged")
+    return tuple(doubts)
+
+
+def _of_callees(code: CodeMap, place: Place) -> tuple[str, ...]:
+    """Return what contradicts the functions inside a kernel's section: ptxas puts them at its end, without gaps."""
+    functions = code.functions_in(place.section)
+    callees = sorted((f for f in functions if f.name.startswith("$")), key=lambda f: f.start)
+    doubts = []
+    ends = [f.start + f.size for f in callees]
+    if callees and [*(f.start for f in callees[1:]), code.elf.sections[place.section].size] != ends:
+        doubts.append("the functions inside the kernel do not follow each other to its end: a symbol is damaged")
+    known = {f.name for f in functions}
+    for kernel in (f for f in functions if f.kernel):
+        lost = set(code.elf.symbol_names_starting(f"${kernel.name}$")) - known
+        doubts += [f"the image names {name}, and no symbol does: one is damaged" for name in sorted(lost)]
     return tuple(doubts)
 
 

@@ -15,8 +15,9 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final
 
+from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.elf import Buffer
-from vdbg_env.cuda.lines.code_map import CodeMap, Function
+from vdbg_env.cuda.lines.code_map import SHF_EXECINSTR, CodeMap, Function
 from vdbg_env.cuda.lines.line_coverage import Span, merged
 from vdbg_env.cuda.lines.line_table import LineTable
 
@@ -104,8 +105,12 @@ class Coverage:
 
 
 def read_coverage(data: Buffer) -> Coverage:
-    """Read what the line table of a cubin covers; raises UnreadableBinary when its ELF header is damaged."""
+    """Read what the line table of a cubin covers; raises UnreadableBinary when its section headers are damaged."""
     code = CodeMap(data)
+    for section in code.elf.sections_starting(_CODE):
+        if section.size and not section.flags & SHF_EXECINSTR:
+            name = code.elf.name(section)
+            raise UnreadableBinary(f"section {name} is not marked as code: its header is damaged", offset=0)
     table = code.read_lines()
     spans = _covered(table) if table else {}
     functions = list(function_coverage(code, spans))
