@@ -28,10 +28,11 @@ class ImageFiles:
         try:
             with engine_errors(engine.endpoint):
                 try:
-                    engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
+                    found = engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
                 except ImageNotFound as error:
                     raise BadInput(f"the engine has no image {image}", next_step=f"docker pull {image}") from error
             with DockerImages(engine).files(image, [f"/{path}" if colon else "/"]) as files:
-                yield (replace(file, name=f"{image}:{file.name}") for file in files)
+                labels = found.get("Config", {}).get("Labels") or {}
+                yield (replace(file, name=f"{image}:{file.name}", labels=labels) for file in files)
         finally:
             engine.client.close()

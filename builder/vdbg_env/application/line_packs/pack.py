@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from vdbg_env.application.ports import BinaryFile, BinarySource
 from vdbg_env.common.errors import BadInput, UnreadableBinary
@@ -15,13 +16,19 @@ from vdbg_env.cuda.line_pack.identity import CompilerNote, compiler_notes, outer
 from vdbg_env.cuda.line_pack.provenance import Provenance
 from vdbg_env.cuda.line_pack.writer import PackWriter
 from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.image.plan.plan import LABEL_DIGEST
+
+_REVISION: Final = "org.opencontainers.image.revision"
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackRequest:
-    """What to pack; `release` and `plan` are noted of every binary, `archs` keeps to some architectures."""
+    """What to pack; `archs` keeps to some architectures.
+
+    `release` and `plan` are noted of every binary; without them those that the labels of an image name.
+    """
 
     targets: tuple[str, ...]
     release: str = ""
@@ -96,21 +103,21 @@ def _of_file(file: BinaryFile, request: PackRequest, writer: PackWriter) -> Prov
         return None
     for record in records:
         writer.add(record)
-    binary = _provenance(file.name, digest, request, counts)
+    binary = _provenance(file, digest, request, counts)
     if records:
         writer.add_binary(binary)
     return binary
 
 
-def _provenance(name: str, digest: str, request: PackRequest, counts: _Counts) -> Provenance:
+def _provenance(file: BinaryFile, digest: str, request: PackRequest, counts: _Counts) -> Provenance:
     whole = counts.with_lines == counts.functions
     return Provenance(
         digest=digest,
-        binary=name.rpartition("/")[2],
-        release=request.release,
+        binary=file.name.rpartition("/")[2],
+        release=request.release or file.labels.get(_REVISION, ""),
         compiler=" ".join(dict.fromkeys(note.release for note in counts.notes)),
         options=" | ".join(sorted({note.options for note in counts.notes}))[:1024],
-        plan=request.plan,
+        plan=request.plan or file.labels.get(LABEL_DIGEST, ""),
         verdict="full" if whole else "partial" if counts.with_lines else "none",
         functions=counts.functions,
         with_lines=counts.with_lines,

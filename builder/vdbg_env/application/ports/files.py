@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ class BinaryFile:
 
     `path` is where the same bytes lie on disk, for programs that want a file; `asked_for` says that the user named this
     very file rather than a place it was found in; `problem` says why a file that was found could not be read.
+    `labels` are those of the image that it is in.
     """
 
     name: str
@@ -24,6 +25,7 @@ class BinaryFile:
     path: Path | None = None
     asked_for: bool = False
     problem: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class BinarySource(Protocol):
