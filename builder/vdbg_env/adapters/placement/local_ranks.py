@@ -38,7 +38,7 @@ class LocalRanks:
         return StartedRanks(steps, EndingRule(invocation, directory))
 
     def adopt(self, invocation: Invocation, directory: Path) -> StartedAttempt | None:
-        """Take over all ranks, and start those that the other engine had not come to; see `StepPlacement.adopt`."""
+        """Take over all ranks, and start those that the other engine had not started; see `StepPlacement.adopt`."""
         ranks = self._count(invocation)
         if ranks == 1:
             return self._one.adopt(invocation, directory)

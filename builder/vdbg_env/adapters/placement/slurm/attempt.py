@@ -207,7 +207,7 @@ class SlurmAttempt:
         if self._question is not None and self._question.done():
             answered, self._question = self._question, None
             self._next_question = time.monotonic() + ASK_S
-            # A controller that is away comes back with its state.
+            # A controller that is away will be back with its state.
             self._running = answered.exception() is not None or answered.result() is not None
         return self._running
 

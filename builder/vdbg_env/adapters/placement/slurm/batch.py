@@ -15,7 +15,7 @@ from vdbg_env.record.run_directory import RunDirectory
 
 SCRIPT = "job.sh"
 # A lost node must not start the job again in the same folders, nor end what the other nodes still do; and the
-# controller keeps the environment of the submitting shell in its state, unless it is told not to.
+# controller keeps the environment of the submitting shell in its state, unless it exports none.
 _ALWAYS = ("--no-requeue", "--no-kill", "--export=NONE")
 _SBATCH_S = 60.0
 

@@ -15,11 +15,15 @@ _SOON_S = 5.0  # a program that found no controller sleeps ever longer: a new on
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """The job that this process runs in: its nodes in the order in which Slurm numbers them, and its tasks."""
+    """The job that this process runs in: its nodes in the order in which Slurm numbers them, and its tasks.
+
+    `address` is where the first node is reached: its name need not be one of the network.
+    """
 
     job: str
     hosts: tuple[str, ...]
     tasks: int | None = None
+    address: str = ""
 
 
 class SlurmCommands:
@@ -39,7 +43,9 @@ class SlurmCommands:
             )
         hosts = tuple(self._said("scontrol", "show", "hostnames", nodes).split())
         tasks = environment.get("SLURM_NTASKS")
-        return Allocation(job=job, hosts=hosts, tasks=int(tasks) if tasks else None)
+        described = re.search(r"\bNodeAddr=(\S+)", self._said("scontrol", "--oneliner", "show", "node", hosts[0]))
+        address = described[1] if described else hosts[0]
+        return Allocation(job=job, hosts=hosts, tasks=int(tasks) if tasks else None, address=address)
 
     def kill_wait_s(self) -> float | None:
         """Return how long Slurm waits between SIGTERM and SIGKILL when it ends a job; None where it does not say."""

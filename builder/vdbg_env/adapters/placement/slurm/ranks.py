@@ -1,8 +1,8 @@
 """Ranks as the tasks of one Slurm step, inside an allocation.
 
-`srun` is told to let the others run when one rank fails, and it is never signalled: it would have every task killed at
-once, before a rank could write its end. It has a session and files of its own, so that it outlives this program, and
-its exit status is not used: each rank writes its own record, on its own node, into the folder of the attempt.
+`srun` gets flags to let the others run when one rank fails, and it is never signalled: it would have every task killed at
+once, before a rank could write its end. It has a session and files of its own and outlives this program, and its
+exit status is not used: each rank writes its own record, on its own node, into the folder of the attempt.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SlurmRanks:
         )  # fmt: skip
         process = self._launched(argv, where)
         assert process.stdin
-        # srun may refuse to start: its own words are in its file then, and `wait` reports them.
+        # srun may refuse to start: its message is in its file then, and `wait` reports them.
         with suppress(BrokenPipeError), process.stdin as pipe:
             write_whole(pipe.fileno(), orders.to_json())
         return self._attempt(invocation, where, orders, process)
@@ -129,7 +129,7 @@ class SlurmRanks:
             self._kill_wait = self._slurm.kill_wait_s() or float("inf")
         grace = max(1.0, min(invocation.kill.grace_s, self._kill_wait - _MARGIN_S))
         cut = replace(invocation, kill=invocation.kill.model_copy(update={"grace_s": grace}))
-        both = ranked(cut, ranks=ranks, nodes=nodes, master=self._allocation.hosts[0])
+        both = ranked(cut, ranks=ranks, nodes=nodes, master=self._allocation.address)
         rank = where / "${{ rank.host }}-${{ rank.number }}"  # its folder, and the end of its mark
         return Orders(
             directory=str(where),
