@@ -66,7 +66,7 @@ def test_a_node_without_power_is_lost_and_a_crash_elsewhere_comes_first(cluster:
 
 
 def test_forty_eight_real_supervisors(cluster: Cluster, attempt: Path) -> None:
-    with cluster.allocated(3) as allocation:
+    with cluster.allocated(3, "--ntasks=48") as allocation:
         began = time.monotonic()
         invocation = ranked("raise SystemExit(rank == 17)", placement=FOR_EVER, timeout_s=300.0)
         seen = ends(allocation.ranks(attempt, ranks=48).start(invocation, attempt), patience(240))

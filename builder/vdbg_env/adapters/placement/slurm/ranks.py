@@ -1,8 +1,8 @@
 """Ranks as the tasks of one Slurm step, inside an allocation.
 
-`srun` gets flags to let the others run when one rank fails, and it is never signalled: it would have every task killed at
-once, before a rank could write its end. It has a session and files of its own and outlives this program, and its
-exit status is not used: each rank writes its own record, on its own node, into the folder of the attempt.
+`srun` gets flags to let the others run when one rank fails, and it is never signalled: it would have every task killed
+at once, before a rank could write its end. It has its own session and files and outlives this program, and its exit
+status is not used: each rank writes its own record, on its own node, into the folder of the attempt.
 """
 
 from __future__ import annotations
