@@ -23,11 +23,12 @@ from vdbg_env.adapters.execution.forked_worker import ForkedWorker
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.clock import SystemClock
+from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
 from vdbg_env.adapters.placement.slurm.attempt import SlurmAttempt
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
-from vdbg_env.application.ports import Completed, Layout
+from vdbg_env.application.ports import Layout
 from vdbg_env.application.run.execute import run_runbook
 from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.application.run.run_context import RunContext, RunOrder
@@ -62,7 +63,7 @@ class Simulated:
         )
         return SlurmAttempt(
             directory=directory, orders=orders, ranks=self.ranks, rule=EndingRule(invocation, directory),
-            slurm=SlurmCommands(Nothing()), job="1", name="simulated", process=None,
+            slurm=SlurmCommands(Programs()), job="1", name="simulated", process=None,
         )  # fmt: skip
 
     def adopt(self, invocation: Invocation, directory: Path) -> None:
@@ -71,12 +72,6 @@ class Simulated:
 
 class Nothing:
     """The ports that this run does not use."""
-
-    def which(self, _program: str) -> str | None:
-        return None
-
-    def run(self, argv: object, *, timeout_s: float = 60.0) -> Completed:
-        raise AssertionError(argv)
 
     def use(self, order: object, context: object) -> StepResult:
         raise AssertionError(order)
