@@ -131,3 +131,25 @@ def test_a_worker_that_dies_of_a_signal(walk: Walk) -> None:
     report = walk("host-crash", {"kind": "segfault"}, "--enforce-eager")
     assert outcomes(report)["baseline"] == "reproduced"
     assert ends(report, "baseline") == ["died"]
+
+
+def test_an_ordinary_error_is_named_and_not_tried_again(walk: Walk) -> None:
+    report = walk("illegal-memory-access", {"kind": "python-error"}, "--enforce-eager")
+    assert outcomes(report)["baseline"] == "unresolved"
+    assert ends(report, "baseline") == ["died"], "another failure is not repeated"
+    finding = next(f for f in report["findings"] if f["rule"] == "VDBG007")
+    assert "The size of tensor a (64)" in finding["message"], "the worker's error, not that of the front"
+
+
+def test_a_weight_that_is_missing_at_a_request(walk: Walk) -> None:
+    report = walk("illegal-memory-access", {"kind": "missing-weight"}, "--enforce-eager")
+    assert {"VDBG006", "VDBG235"} <= {f["rule"] for f in report["findings"]}, "handed over to model-load"
+
+
+def test_a_worker_that_waits_on_a_lock(walk: Walk, tmp_path: Path) -> None:
+    shipped = (ROOT / "runbooks" / "kernel-hang.yaml").read_text()
+    (tmp_path / "runbooks").mkdir()
+    (tmp_path / "runbooks" / "kernel-hang.yaml").write_text(shipped.replace("output_idle: 8m", "output_idle: 100s"))
+    report = walk("kernel-hang", {"kind": "wait"}, "--enforce-eager")
+    assert outcomes(report)["watched"] == "hang"
+    assert report["verdict"] == "hang"
