@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,21 +25,39 @@ def podman(docker_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> I
     if program is None:
         pytest.skip("podman is not installed: apt-get install podman")
     folder = tmp_path_factory.mktemp("podman")
-    base = [program, "--root", str(folder / "root"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"]
-    base += ["--cgroup-manager", "cgroupfs", "--runtime", shutil.which("runc") or "runc"]
     saved = folder / "base.tar"
     subprocess.run(["docker", "save", BASE, "--output", saved], check=True)
-    subprocess.run([*base, "load", "--quiet", "--input", saved], check=True, capture_output=True)
-    saved.unlink()
     address = f"unix://{folder}/podman.sock"
-    with subprocess.Popen([*base, "system", "service", "--time=0", address], stderr=subprocess.DEVNULL) as service:
+    with own_store(folder), own_service(program, folder, address):
+        subprocess.run([program, "load", "--quiet", "--input", saved], check=True, capture_output=True)
+        saved.unlink()
+        yield address
+        subprocess.run([program, "rm", "--all", "--force"], check=False, capture_output=True)
+        subprocess.run([program, "rmi", "--all", "--force"], check=False, capture_output=True)
+
+
+@contextmanager
+def own_store(folder: Path) -> Iterator[None]:
+    """Give the podman command and its service one store that is not this machine's."""
+    store = f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
+    (folder / "storage.conf").write_text(store)
+    runtime = shutil.which("runc") or "runc"
+    (folder / "containers.conf").write_text(f'[engine]\ncgroup_manager = "cgroupfs"\nruntime = "{runtime}"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
+        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
+        yield
+
+
+@contextmanager
+def own_service(program: str, folder: Path, address: str) -> Iterator[None]:
+    with subprocess.Popen([program, "system", "service", "--time=0", address], stderr=subprocess.DEVNULL) as service:
         deadline = time.monotonic() + 30
         while not (folder / "podman.sock").exists():
             assert service.poll() is None and time.monotonic() < deadline, "podman's service does not start"
             time.sleep(0.1)
-        yield address
+        yield
         service.terminate()
-    subprocess.run([*base, "rm", "--all", "--force"], check=False, capture_output=True)
 
 
 @pytest.fixture
@@ -61,7 +80,19 @@ def test_a_debug_container_has_its_seccomp_profile_and_the_least_capabilities(en
     assert engine.client.containers(all=True) == []
 
 
-def test_a_build_names_the_way_that_works(engine: Engine) -> None:
+def test_without_its_command_a_build_names_the_way_that_works(engine: Engine) -> None:
     with pytest.raises(HostNotAble) as caught:
-        choose_builder("auto")
+        choose_builder("auto", find_podman=lambda: None)
+    assert "the podman command is not on this machine" in (caught.value.cause or "")
     assert "podman build" in (caught.value.next_step or "")
+
+
+@pytest.mark.long
+def test_the_podman_command_builds_and_what_it_built_is_proven_over_the_socket(engine: Engine) -> None:
+    tag = "localhost/vdbg-test/sample:1"
+    flags = ("--base", f"localhost/{BASE}", "--network", "host", "--object-cache", "vdbg-test-podman")
+    ran = vdbg_env("build", "--lineinfo", "--profile", "sample", *flags, "--tag", tag)
+    assert ran.status == 0, ran.stderr[-3000:]
+    assert "2 of 2 cubins with code carry line info" in ran.stdout and "builder   podman" in ran.stdout
+    found = engine.client.inspect_image(tag)  # type: ignore[no-untyped-call]
+    assert found["Config"]["Labels"]["dev.vdbg-env.proof"].startswith("full: ")

@@ -157,10 +157,11 @@ def _started(argv: list[str], env: Mapping[str, str]) -> Iterator[subprocess.Pop
     try:
         yield process
     finally:
-        _end(process)
+        end_program(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_program(process: subprocess.Popen[bytes]) -> None:
+    """End a builder's program with all that it started: as Ctrl-C would, then for good."""
     if process.stderr:
         process.stderr.close()
     for number in (signal.SIGINT, signal.SIGKILL):

@@ -1,4 +1,4 @@
-"""Build with the engine's classic builder, deprecated in favour of BuildKit: on request, and with Podman."""
+"""Build with the engine's classic builder, deprecated in favour of BuildKit: on request only."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from vdbg_env.common.errors import EngineFailed
 
 _STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)$")  # the second as Podman prints it
 _CHATTER = (" ---> ", "--> ", "Successfully built ", "Removing intermediate ")
-_CODE = re.compile(r"returned a non-zero code: (\d+)")
+_CODE = re.compile(r"(?:returned a non-zero code: |exit status )(\d+)")  # the second as Podman prints it
 
 
 class ClassicBuilder(DockerImages):
-    """The classic builder, or the call of Podman that imitates it: no mounts, no secrets."""
+    """The classic builder: no mounts, no secrets."""
 
     def __init__(self, engine: Engine, *, why: str) -> None:
         super().__init__(engine)
@@ -48,11 +48,11 @@ class ClassicBuilder(DockerImages):
                 self.engine.client, upload(order.context), version=CLASSIC, parameters=order_parameters(order)
             )
             with closing(messages):
-                yield from _ClassicReader(jobs=order.jobs).follow(messages)
+                yield from StepText(jobs=order.jobs).follow(messages)
             finished()
 
 
-class _ClassicReader:
+class StepText:
     """Reads the builder's text: `Step 2/5 : RUN ...`, ` ---> Using cache`, output, and an error at the end."""
 
     def __init__(self, *, jobs: int | None) -> None:
@@ -63,15 +63,28 @@ class _ClassicReader:
         self._lines = LineSplitter()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
+    def feed(self, data: bytes) -> Iterator[BuildEvent]:
+        """Yield what some more of the text says."""
+        for text in self._lines.feed(data):
+            yield from self._line(text)
+
+    def finish(self, error: str | None) -> Iterator[BuildEvent]:
+        """Yield the end of the last step and, for an error, the failure."""
+        for text in self._lines.rest():
+            yield from self._line(text)
+        yield from self._close(error=error)
+        if error is not None:
+            yield self._failed(error, "")
+
     def follow(self, messages: Iterator[dict[str, Any]]) -> Iterator[BuildEvent]:
+        """Yield the events of a build over the engine's API, its result included."""
         image_id: str | None = None
         error: str | None = None
         try:
             for message in messages:
                 image_id = image_id_of(message) or image_id
                 error = message.get("error") or error
-                for text in self._lines.feed(str(message.get("stream", "")).encode()):
-                    yield from self._line(text)
+                yield from self.feed(str(message.get("stream", "")).encode())
         except GONE as gone:
             yield self._failed(None, str(gone))
             return

@@ -8,6 +8,7 @@ from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
 from vdbg_env.adapters.builders.buildx import Buildx, BuildxBuilder, find_buildx
 from vdbg_env.adapters.builders.classic import ClassicBuilder
 from vdbg_env.adapters.builders.host import HostBuilder
+from vdbg_env.adapters.builders.podman import PodmanBuilder, find_podman
 from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.application.ports import BuilderName, ImageBuilder
 from vdbg_env.common.errors import HostNotAble
@@ -18,6 +19,7 @@ def choose_builder(
     *,
     connect: Callable[[], Engine] = connect,
     find_buildx: Callable[[], Buildx | None] = find_buildx,
+    find_podman: Callable[[], str | None] = find_podman,
 ) -> ImageBuilder:
     """Return the builder; its description says why it was chosen.
 
@@ -35,12 +37,20 @@ def choose_builder(
     if wanted == "classic":
         return ClassicBuilder(engine, why="requested by --engine classic")
     if engine.is_podman and wanted in {"auto", "docker"}:
+        return _with_podman(engine, find_podman())
+    return _best(engine, wanted, find_buildx)
+
+
+def _with_podman(engine: Engine, program: str | None) -> ImageBuilder:
+    here = engine.endpoint.host.startswith("unix://")
+    if program is None or not here:
         raise HostNotAble(
             f"Podman {engine.version} is at {engine.endpoint.host}, and a build over its socket may hang at a COPY",
-            cause="its service, unlike its command, does not always end the process that copies (seen with 4.3.1)",
+            cause="its service, unlike its command, does not always end the process that copies (seen with 4.3.1), and "
+            + ("the podman command is not on this machine" if here else "the service is on another machine"),
             next_step="vdbg-env render DIR && podman build --tag NAME DIR && vdbg-env verify NAME; or --engine host",
         )
-    return _best(engine, wanted, find_buildx)
+    return PodmanBuilder(engine, program=program, why=f"Podman is at {engine.endpoint.host}; its command builds")
 
 
 def _best(engine: Engine, wanted: BuilderName, find_buildx: Callable[[], Buildx | None]) -> ImageBuilder:

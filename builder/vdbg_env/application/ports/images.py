@@ -34,7 +34,7 @@ class BuilderDescription:
     `platforms` (images for another architecture), `containers` (a built image can be started, saved and pushed).
     """
 
-    name: Literal["buildx", "buildkit", "classic", "host"]
+    name: Literal["buildx", "buildkit", "classic", "podman", "host"]
     version: str
     why: str
     capabilities: frozenset[str]

@@ -76,3 +76,20 @@ def test_only_buildx_says_it_takes_secrets() -> None:
     assert "secrets" in capabilities("auto", BUILDX)
     assert "secrets" not in capabilities("buildkit", None)
     assert "containers" not in capabilities("host", None)
+
+
+def podman_at(host: str) -> Callable[[], Engine]:
+    version = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
+    return lambda: Engine(cast(docker.APIClient, Client()), Endpoint(host=host, source="DOCKER_HOST"), version)
+
+
+def test_podman_builds_with_its_command_where_that_is_here() -> None:
+    found = choose_builder("auto", connect=podman_at("unix:///x"), find_podman=lambda: "/bin/podman").describe()
+    assert found.name == "podman" and "unix:///x" in found.why
+    for host, program, cause in [
+        ("unix:///x", None, "the podman command is not on this machine"),
+        ("tcp://other:1", "/bin/podman", "the service is on another machine"),
+    ]:
+        with pytest.raises(HostNotAble, match="may hang at a COPY") as caught:
+            choose_builder("auto", connect=podman_at(host), find_podman=lambda program=program: program)
+        assert cause in (caught.value.cause or "")

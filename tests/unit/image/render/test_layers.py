@@ -48,7 +48,8 @@ def layers(decided: BuildPlan, dialect: Dialect = "classic") -> Layers:
             source = read_dockerfile(f"FROM x\n{block}\n")[-1].words[0]
             items = tuple(i for i in decided.context if f"{i.name}/".startswith(f"{source}/"))
             chain.update(b"".join(upload(BuildContext(items=items))))
-        keys[title] = chain.hexdigest()
+        if block.startswith(("COPY", "RUN")):
+            keys[title] = chain.hexdigest()
     return Layers(keys={t: k for t, k in keys.items() if t.startswith(HEAVY)})
 
 
@@ -92,6 +93,15 @@ def test_a_change_builds_again_what_depends_on_it_and_no_more(name: str, checkou
     assert changed() == {"Source", "What", "Compile"}
     apt = profile(name, packages={"apt": ["ca-certificates"]})
     assert {"Packages", "What", "Source", "Compile"} <= changed(apt)
+
+
+def test_the_object_cache_installs_no_requirement_again(checkout: Path) -> None:
+    request = BuildRequest(profile="pypi-cu130", source=LocalTree(path=str(checkout)), arch=("9.0",))
+    without, kept = (
+        layers(plan(profile("pypi-cu130"), replace(request, object_cache=name), shipped()), "buildkit")
+        for name in (None, "team")
+    )
+    assert heavy(without.rebuilt_by(kept)) == {"Compiler", "Source", "Compile"}
 
 
 def test_lists_of_requirements_in_a_folder_called_build_are_no_leftovers_of_a_build(checkout: Path) -> None:

@@ -1,0 +1,122 @@
+"""Build with the podman command, where Podman's Docker-compatible socket responds: its service may hang at a COPY."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+
+from vdbg_env.adapters.builders.buildx import end_program
+from vdbg_env.adapters.builders.classic import StepText
+from vdbg_env.adapters.builders.cleanup import removing_leftovers
+from vdbg_env.adapters.docker.client import Engine
+from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.adapters.files.context_tar import extract
+from vdbg_env.application.ports import BuilderDescription, BuildOrder
+from vdbg_env.application.ports.build_events import BuildEvent, Built
+from vdbg_env.common.errors import BadInput, EngineFailed
+
+
+class PodmanBuilder(DockerImages):
+    """`podman build` on this machine; the image is read, started and named over the socket, from the same store."""
+
+    def __init__(self, engine: Engine, *, program: str, why: str) -> None:
+        super().__init__(engine)
+        self._program = program
+        self._why = why
+
+    def describe(self) -> BuilderDescription:
+        return BuilderDescription(
+            name="podman", version=self.engine.version, why=self._why,
+            capabilities=frozenset({"containers", "cache-mounts", "secrets"}),
+        )  # fmt: skip
+
+    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
+        """See `ImageBuilder.build`; podman is interrupted as Ctrl-C would, then killed."""
+        with tempfile.TemporaryDirectory(prefix="vdbg-podman-") as folder, removing_leftovers(self, order.plan) as done:
+            context, image_id = Path(folder) / "context", Path(folder) / "image-id"
+            extract(order.context, context)
+            yield from self._follow(
+                [*_arguments(order, context), "--iidfile", str(image_id), str(context)], image_id, order
+            )
+            done()
+
+    def _follow(self, words: list[str], image_id: Path, order: BuildOrder) -> Iterator[BuildEvent]:
+        reader = StepText(jobs=order.jobs)
+        last: deque[bytes] = deque(maxlen=20)
+        process = self._started(words)
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                last.append(line)
+                yield from reader.feed(line)
+            code = process.wait()
+        finally:
+            end_program(process)
+        if code != 0 or not image_id.exists():
+            said = b"".join(last).decode("utf-8", "replace")
+            yield from reader.finish(said[-2000:] or f"podman build ended with exit status {code}")
+            return
+        yield from reader.finish(None)
+        yield Built(image_id=self._stored(image_id.read_text().strip()))
+
+    def _started(self, words: list[str]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                [self._program, "build", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, start_new_session=True, env=_environment(),
+            )  # fmt: skip
+        except OSError as error:
+            raise EngineFailed(f"podman cannot be started: {error.strerror}", next_step="podman version") from error
+
+    def _stored(self, image_id: str) -> str:
+        """Return the id, once the service has the image too."""
+        try:
+            self.layers(image_id)
+        except BadInput as error:
+            raise EngineFailed(
+                f"the service at {self.engine.endpoint.host} does not have the image that podman has just built",
+                cause="it runs as another user, or with another --root than the podman command",
+                next_step="start the service as this user: podman system service --time=0 unix:///PATH &",
+            ) from error
+        return image_id
+
+    def _label(self, image: str, labels: Mapping[str, str]) -> str:
+        with tempfile.TemporaryDirectory(prefix="vdbg-podman-") as folder:
+            file, image_id = Path(folder) / "Dockerfile", Path(folder) / "image-id"
+            file.write_text(f"FROM {image}\n")
+            words = [f"--label={name}={value}" for name, value in labels.items()]
+            argv = [self._program, "build", "--format=docker", *words, "--iidfile", str(image_id), folder]
+            ran = subprocess.run(argv, capture_output=True, text=True, check=False, env=_environment())
+            if ran.returncode != 0:
+                raise EngineFailed(f"podman could not label the image: {ran.stderr.strip()[-500:]}")
+            return image_id.read_text().strip()
+
+
+def find_podman() -> str | None:
+    """Return the podman command of this machine, if there is one."""
+    return shutil.which("podman")
+
+
+def _arguments(order: BuildOrder, context: Path) -> Iterator[str]:
+    plan = order.plan
+    yield from ("--format=docker", "--file", str(context / order.dockerfile))
+    if plan.network != "default":
+        yield from ("--network", plan.network)
+    if plan.platform:
+        yield from ("--platform", plan.platform)
+    for name, value in sorted(order.build_args.items()):
+        yield from ("--build-arg", f"{name}={value}")
+    for name, path in sorted(order.secrets.items()):
+        yield from ("--secret", f"id={name},src={path}")
+    if order.no_cache:
+        yield "--no-cache"
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment for the command of this machine: the address of a service would make it a remote one."""
+    return {name: value for name, value in os.environ.items() if name != "CONTAINER_HOST"}
