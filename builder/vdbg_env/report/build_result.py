@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from vdbg_env.application.image.build import BuildResult
+from vdbg_env.application.image.bundle import BundleResult
 from vdbg_env.application.image.render import Rendering
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.lines.lineinfo import FileReport
@@ -62,6 +63,21 @@ class Built(Document, of=BuildResult):
     plan_digest: str = field("plan.digest")
     plan: dict[str, Any] = field(lambda result, _: result.plan.document())
     proof: Verified
+
+
+class Bundled(Document, of=BundleResult):
+    """A bundle: its file, the image in it, and the digest of the plan for the site. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/bundled/v1"]
+    file: str = field(lambda result, _: str(result.path))
+    bytes: int = field("size")
+    image: str
+    plan_digest: str
+
+
+def bundle_json(result: BundleResult) -> str:
+    """Return what was written, for programs."""
+    return doc.render(result, Bundled)
 
 
 def build_json(result: BuildResult) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from vdbg_env.cli.options.build import build_options, plan_here, read_request, r
 from vdbg_env.common import console
 from vdbg_env.image.plan.build_args import build_args
 from vdbg_env.image.plan.parallelism import parallelism
+from vdbg_env.report.build_result import bundle_json
 
 
 @click.command("bundle")
@@ -68,14 +68,7 @@ def command(file: Path, engine: str, tag: str | None, no_cache: bool, as_json: b
 
 def _show(result: BundleResult, *, as_json: bool) -> None:
     if as_json:
-        document = {
-            "schema": "vdbg-env/bundle-result/v1",
-            "file": str(result.path),
-            "bytes": result.size,
-            "image": result.image,
-            "plan_digest": result.plan_digest,
-        }
-        click.echo(json.dumps(document, indent=2))
+        click.echo(bundle_json(result), nl=False)
         return
     click.echo(f"{result.path}: {result.size / 1e6:,.0f} MB, plan {result.plan_digest}")
     console.note(f"next: carry it to the site, and there: vdbg-env build --bundle {result.path.name}")

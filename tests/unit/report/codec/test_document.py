@@ -23,6 +23,7 @@ from vdbg_env.report.run import crash_groups, history
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "build-v1": (build_result.Built,),
+    "bundled-v1": (build_result.Bundled,),
     "capture-v1": (capture.Captured,),
     "core-v1": (core.Core, core.Cores),
     "doctor-v1": (doctor.DoctorDocument,),
