@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from vdbg_env.adapters.builders.buildx import end_program
@@ -15,10 +18,16 @@ from vdbg_env.adapters.builders.classic import StepText
 from vdbg_env.adapters.builders.cleanup import removing_leftovers
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.adapters.files.context_tar import extract
-from vdbg_env.application.ports import BuilderDescription, BuildOrder
+from vdbg_env.application.ports import BinaryFile, BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, Built
 from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.image.profile.reference import parse_reference
+
+_TAR_LACKS = 2  # tar's exit status for a folder that is not there
+# Podman gives its containers more than a service without CAP_SYS_RESOURCE may.
+_LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
 
 
 class PodmanBuilder(DockerImages):
@@ -85,16 +94,59 @@ class PodmanBuilder(DockerImages):
             ) from error
         return image_id
 
-    def _label(self, image: str, labels: Mapping[str, str]) -> str:
+    @contextmanager
+    def _files(self, image_id: str, folders: Sequence[str]) -> Iterator[Iterator[BinaryFile]]:
+        """Read by tar inside a container: the service may hang when it copies out of one, too."""
+        with closing(self._found(image_id, folders)) as found:
+            yield found
+
+    def _found(self, image_id: str, folders: Sequence[str]) -> Generator[BinaryFile, None, None]:
+        words = ["run", "--rm", "--network=none", *_LIMITS, "--entrypoint=tar", image_id]
+        for folder in folders:
+            parent, _, name = folder.rstrip("/").rpartition("/")
+            with tempfile.TemporaryFile() as said:
+                process = subprocess.Popen(
+                    [self._program, *words, "-C", parent or "/", "-cf", "-", name], stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=said, start_new_session=True, env=_environment(),
+                )  # fmt: skip
+                try:
+                    yield from _members(process, parent)
+                    code = process.wait()
+                finally:
+                    end_program(process)
+                if code not in (0, _TAR_LACKS):
+                    said.seek(0)
+                    text = said.read().decode("utf-8", "replace").strip()
+                    raise EngineFailed(f"podman could not read {folder} of the image: {text[-500:]}")
+
+    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
+        """See `ImageBuilder.tag`; the image without labels stays as a layer of the one with them."""
+        places = [parse_reference(name, "the image's name") for name in names]
         with tempfile.TemporaryDirectory(prefix="vdbg-podman-") as folder:
-            file, image_id = Path(folder) / "Dockerfile", Path(folder) / "image-id"
-            file.write_text(f"FROM {image}\n")
+            result = Path(folder) / "image-id"
+            (Path(folder) / "Dockerfile").write_text(f"FROM {image_id}\n")
             words = [f"--label={name}={value}" for name, value in labels.items()]
-            argv = [self._program, "build", "--format=docker", *words, "--iidfile", str(image_id), folder]
-            ran = subprocess.run(argv, capture_output=True, text=True, check=False, env=_environment())
-            if ran.returncode != 0:
-                raise EngineFailed(f"podman could not label the image: {ran.stderr.strip()[-500:]}")
-            return image_id.read_text().strip()
+            self._run("build", "--format=docker", *words, "--iidfile", str(result), folder)
+            labelled = result.read_text().strip()
+        for place in places:
+            self._run("tag", labelled, f"{place.name}:{place.tag or 'latest'}")
+        return labelled
+
+    def _run(self, *words: str) -> None:
+        argv = [self._program, *words]
+        ran = subprocess.run(argv, capture_output=True, text=True, check=False, env=_environment())
+        if ran.returncode != 0:
+            raise EngineFailed(f"podman {words[0]} failed: {ran.stderr.strip()[-500:]}", next_step="podman info")
+
+
+def _members(process: subprocess.Popen[bytes], parent: str) -> Iterator[BinaryFile]:
+    assert process.stdout is not None
+    # An empty stream is no tar: the program's exit status says why.
+    with suppress(tarfile.ReadError), tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+        for member in archive:
+            stream = archive.extractfile(member) if member.isfile() else None
+            if stream is not None:
+                yield from spilled(posixpath.join(parent, member.name), stream)
 
 
 def find_podman() -> str | None:

@@ -71,11 +71,13 @@ def started(
     *,
     attach: bool = False,
     keep: bool = False,
+    prepare: Callable[[str], object] = lambda _: None,
 ) -> Iterator[tuple[str, Any]]:
     """Start a container, attached before it prints anything; remove it at the end, unless `keep` and all went well.
 
-    `refused` gets each limit that the engine may not set; the container is then created again without it. Such a
-    refusal shows only at the start (runc sets the limits): dockerd cannot exceed its own without CAP_SYS_RESOURCE.
+    `prepare` gets the container before it starts. `refused` gets each limit that the engine may not set; the container
+    is then created again without it. Such a refusal shows only at the start (runc sets the limits): dockerd cannot
+    exceed its own without CAP_SYS_RESOURCE.
     """
     while True:
         container = _create(engine, wanted)
@@ -83,6 +85,7 @@ def started(
         try:
             with ExitStack() as streams:
                 limit = None
+                prepare(container)
                 try:
                     # Podman prepares a container, limits included, when it is attached to; Docker when it is started.
                     stream = streams.enter_context(_streams(engine, container, wanted)) if attach else None

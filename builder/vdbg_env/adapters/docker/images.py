@@ -19,7 +19,7 @@ from docker import errors
 from vdbg_env.adapters.docker.archive import container_archive
 from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, get_image, label_parameters, post_build, post_image
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
-from vdbg_env.adapters.docker.create import created, tool_container
+from vdbg_env.adapters.docker.create import created, started, tool_container
 from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import NOTHING_LENT, BinaryFile, Buffer, Completed, PushProgress
@@ -76,11 +76,16 @@ class DockerImages:
         """See `ImageBuilder.execute`."""
         client = self.engine.client
         wanted = tool_container(image_id, argv, "look-inside")
-        with created(self.engine, wanted) as container, engine_errors(self.engine.endpoint):
-            if lent:
-                files = tuple(FileBytes(name=path.lstrip("/"), data=bytes(data)) for path, data in lent.items())
+        files = tuple(FileBytes(name=path.lstrip("/"), data=bytes(data)) for path, data in lent.items())
+
+        def put_files(container: str) -> None:
+            if files:
                 client.put_archive(container, "/", b"".join(upload(BuildContext(items=files))))
-            client.start(container)
+
+        with (
+            engine_errors(self.engine.endpoint),
+            started(self.engine, wanted, lambda _: None, prepare=put_files) as (container, _),
+        ):
             try:
                 code = client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"]
             except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError) as error:
