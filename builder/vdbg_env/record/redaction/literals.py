@@ -125,21 +125,40 @@ class Places:
 
     def __init__(self, data: bytes) -> None:
         self._given = data
+        self._last = 0, 0
 
     @cached_property
-    def _parted(self) -> tuple[list[int], list[tuple[int, int]]]:
-        """The place in the whole of each line end, and of each code its place without codes with the bytes so far."""
+    def _codes(self) -> list[tuple[int, int]]:
+        """The place of each code in the data without codes, with the bytes of codes so far."""
         codes: list[tuple[int, int]] = []
         left_out = 0
         for code in _CODES.finditer(self._given) if b"\x1b[" in self._given or b"\x1b]" in self._given else ():
             left_out += len(code[0])
             codes.append((code.end() - left_out, left_out))
-        ends = _LINE_END.finditer(without_codes(self._given))
-        return [end.start() - number for number, end in enumerate(ends)], codes
+        return codes
+
+    @cached_property
+    def _plain(self) -> bytes:
+        return without_codes(self._given)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """The place in the whole of each line end."""
+        return [end.start() - number for number, end in enumerate(_LINE_END.finditer(self._plain))]
 
     def of(self, at: int) -> int:
         """Return the place in `data` of byte `at` of the whole."""
-        ends, codes = self._parted
-        place = at + bisect_right(ends, at)
-        number = bisect_right(codes, (place, len(self._given)))
-        return place + (codes[number - 1][1] if number else 0)
+        place = self._further(at) if at >= self._last[0] else at + bisect_right(self._ends, at)
+        number = bisect_right(self._codes, (place, len(self._given)))
+        return place + (self._codes[number - 1][1] if number else 0)
+
+    def _further(self, at: int) -> int:
+        """Return the place without codes, counted from that of the last byte asked for: most are asked in order."""
+        data, (last, start) = self._plain, self._last
+        end = start + at - last
+        while ends := data.count(b"\n", start, end) + data.count(b"\r", start, end):
+            start, end = end, end + ends
+        while data[end : end + 1] in {b"\r", b"\n"}:
+            end += 1
+        self._last = at, end
+        return end

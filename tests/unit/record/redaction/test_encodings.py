@@ -175,6 +175,16 @@ def test_no_form_of_a_known_secret_stays_in_a_file(tmp_path: Path, head: bytes) 
     assert len(masked) == len(data) and masked.count(b":end") == data.count(b":end")
 
 
+def test_a_place_in_the_whole_is_found_in_any_order() -> None:
+    chance = random.Random(1)
+    for _ in range(200):
+        data = bytes(chance.choices(b"ab\r\n", k=40))
+        places = [at for at, byte in enumerate(data) if byte not in b"\r\n"]
+        found = literals.Places(data)
+        for at in (*range(len(places)), *(chance.randrange(len(places)) for _ in range(5))):
+            assert found.of(at) == places[at]
+
+
 def test_text_between_secrets_is_left_alone() -> None:
     data = b"".join(b"line %d of %d tokens, loss %f\n" % (n, n * n, 1 / (n + 1)) for n in range(20_000))
     assert Redactor(KNOWN).data(data) == data
