@@ -1,6 +1,7 @@
 """The trap, for real: a compiler cache hands back objects without line info, and the proof refuses the image."""
 
 import re
+import uuid
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def hits(ran: Ran) -> tuple[int, int]:
 
 def test_the_object_cache_keeps_objects_with_and_without_line_info_apart(docker_engine: Engine) -> None:
     """The trap with `--object-cache`: filled by the very same command lines, without the flag in the environment."""
-    tag = "vdbg-test/objects:1"
+    tag = f"vdbg-test/objects:{uuid.uuid4().hex[:8]}"
     filled = build_keeping_objects("without-the-flag", tag, "--jobs", "1")
     assert filled.status == 3, filled.stderr[-3000:]
     assert "0 of 2 cubins with code carry line info: none" in filled.stderr
