@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.binary.elf import Buffer
+from vdbg_env.cuda.binary.elf import STT_FUNC, Buffer
 from vdbg_env.cuda.lines.code_map import SHF_EXECINSTR, CodeMap, Function
 from vdbg_env.cuda.lines.line_coverage import Span, merged
 from vdbg_env.cuda.lines.line_table import LineTable
@@ -107,10 +107,7 @@ class Coverage:
 def read_coverage(data: Buffer) -> Coverage:
     """Read what the line table of a cubin covers; raises UnreadableBinary when its section headers are damaged."""
     code = CodeMap(data)
-    for section in code.elf.sections_starting(_CODE):
-        if section.size and not section.flags & SHF_EXECINSTR:
-            name = code.elf.name(section)
-            raise UnreadableBinary(f"section {name} is not marked as code: its header is damaged", offset=0)
+    _check_code_sections(code)
     table = code.read_lines()
     spans = _covered(table) if table else {}
     functions = list(function_coverage(code, spans))
@@ -128,6 +125,20 @@ def read_coverage(data: Buffer) -> Coverage:
         lowest=min((f.share for f in judged), default=0.0),
         cause=_cause(code, table, below, bool(spans)) if below else None,
     )
+
+
+def _check_code_sections(code: CodeMap) -> None:
+    """Refuse a cubin whose headers hide code: what is not counted must not be left out of a proof."""
+    sections = {section.number: section for section in code.elf.sections_starting(_CODE)}
+    for section in sections.values():
+        if section.size and not section.flags & SHF_EXECINSTR:
+            name = code.elf.name(section)
+            raise UnreadableBinary(f"section {name} is not marked as code: its header is damaged", offset=0)
+    for symbol in code.elf.symbols:
+        holder = sections.get(symbol.section) if symbol.type == STT_FUNC else None
+        if holder and symbol.value - holder.address + symbol.size > holder.size:
+            name = code.elf.symbol_name(symbol)
+            raise UnreadableBinary(f"function {name} ends behind its section: a header is damaged", offset=0)
 
 
 def function_coverage(code: CodeMap, spans: dict[int, list[Span]]) -> Iterator[FunctionCoverage]:
