@@ -94,7 +94,7 @@ class _Workload(BaseModel):
 
 
 class _Project(BaseModel):
-    """The part of a project's `vdbg.yaml` that runbooks read; other commands have keys of their own there."""
+    """The part of a project's `vdbg.yaml` that runbooks read; other commands have their keys there."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
     workload: _Workload | None = None

@@ -27,7 +27,7 @@ VICTIM_PATTERN = (
 
 _BY_OTHERS = {9, 15}  # SIGKILL and SIGTERM, which a launcher sends to the ranks it tears down
 _UNSEEN = {EndedBy.NODE_LOST, EndedBy.ENGINE_LOST}
-_OWN_SIGNALS = {4, 5, 7, 8, 11}  # SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: an instruction of its own
+_OWN_SIGNALS = {4, 5, 7, 8, 11}  # SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: raised by its own instruction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def _kind(seen: Observation) -> int:
 
 
 def _weight(seen: Observation) -> int:
-    """Return how much the end alone says: a signal of its own instruction most, a plain status least."""
+    """Return how much the end alone says: a signal that its own instruction raised most, a plain status least."""
     if seen.ended.signal in _OWN_SIGNALS or seen.ended.core:
         return 0
     return 1 if CAUSE in seen.matched or seen.ended.by is not EndedBy.EXIT else 2

@@ -94,7 +94,7 @@ def mask_artifact(
 
 
 def _make_own(path: Path) -> None:
-    """Make a file of several names one of its own: what is masked in place would be masked under the others too."""
+    """Give a file that has several names a separate copy: masking in place would change the others too."""
     with path.open("rb") as shared, replacement(path) as own:
         shutil.copyfileobj(shared, own, _CHUNK)
 

@@ -1,6 +1,6 @@
 """Finds many plain words in lines of output at once, fast where lines repeat: which is where output is huge.
 
-Python's `re` searches text at some 40 MB/s and one `bytes.find` at 1,500, but two dozen words need two dozen walks.
+Python's `re` searches text at some 40 MB/s and one `bytes.find` at 1,500, but two dozen words need two dozen passes.
 Gigabytes of output are ever the same few lines with other numbers in them, so each line is looked at once with its
 digits and case folded away, and what was found is remembered.
 """

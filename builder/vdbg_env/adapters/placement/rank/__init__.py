@@ -1,1 +1,1 @@
-"""What runs on a rank's own node: it takes the orders of all ranks, and leaves one record of its own."""
+"""What runs on a rank's own node: it takes the orders of all ranks, and leaves one record."""

@@ -39,8 +39,8 @@ CONTRACT = BuiltinContract(
 def work(context: BuiltinContext) -> BuiltinResult:
     """Ask the workload's own interpreter what is installed; a program without Python has no versions to tell.
 
-    What the workload's command line, the environment and the runbook's steps set is held against that vLLM; driver,
-    toolkit, torch and vLLM are held against one another.
+    What the workload's command line, the environment and the runbook's steps set is compared with that vLLM; driver,
+    toolkit, torch and vLLM are compared with one another.
     """
     results: dict[str, ResultValue] = {}
     notes: list[str] = []

@@ -44,7 +44,7 @@ CONTRACT = BuiltinContract(
 def work(context: BuiltinContext) -> BuiltinResult:
     """Read the parameter `core`; where its faulting kernel has no lines, look for the file that holds that kernel.
 
-    The last file found is judged only when none has the same code, so that a build nobody loaded is not blamed.
+    The last file found is judged only when none has the same code, so that no unused build is blamed.
     """
     path = str(context.parameters.get("core") or "")
     caches: dict[str, ResultValue] = {"caches": _caches(context)}
