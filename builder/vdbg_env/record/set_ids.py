@@ -17,10 +17,11 @@ def disarm(folder: Path, *, since_ns: int = 0) -> int:
     for every user who reaches it. Only files that changed since `since_ns` are looked at; links are not followed.
     """
     changed = 0
-    for _, _, names, opened in os.fwalk(folder):
-        for name in names:
-            with suppress(OSError):  # removed since, or the file of another user, where only root could have set it
-                changed += _disarm(name, opened, since_ns)
+    with suppress(FileNotFoundError):  # the folder itself has been removed: what reads it next reports that
+        for _, _, names, opened in os.fwalk(folder):
+            for name in names:
+                with suppress(OSError):  # removed since, or the file of another user, where only root could have set it
+                    changed += _disarm(name, opened, since_ns)
     return changed
 
 

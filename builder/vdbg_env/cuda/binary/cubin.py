@@ -107,16 +107,22 @@ def read_names(pieces: Iterable[Buffer]) -> CubinNames | None:
     A cubin has gigabytes of code to a megabyte of names in a large library: this is what makes a search by name quick.
     """
     data = bytearray()
+    at = HEADER_SIZE
     for piece in pieces:
-        new = max(HEADER_SIZE, len(data) - len(_NULL_SYMBOL))
         data += piece
         if not data.startswith(MAGIC) or not data.startswith(_TABLES_START, HEADER_SIZE):
             return None
-        end = data.find(_NULL_SYMBOL, new)
-        if end >= 0:
+        while (end := data.find(_NULL_SYMBOL, at)) >= 0:
+            behind = bytes(data[end:]).lstrip(b"\0")[:4]
+            if len(behind) < 4:
+                break
+            if 0 not in behind:  # from sm_90 on there may be a gap between the names of sections and those of symbols
+                at = data.index(behind, end)
+                continue
             machine, count = _MACHINE_AND_COUNT.unpack_from(data)
             del data[end + 1 :]
             return CubinNames(data) if machine == EM_CUDA and 0 < count <= data.count(b"\0", HEADER_SIZE) else None
+        at = end if end >= 0 else max(at, len(data) - len(_NULL_SYMBOL))
     return None
 
 

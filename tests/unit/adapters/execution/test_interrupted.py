@@ -42,15 +42,15 @@ def test_nor_a_cancel(tmp_path: Path) -> None:
     assert time.monotonic() - began < patience(0.4 + 2.0)
 
 
-@pytest.mark.parametrize("bait", ["-eyJ"])  # a token's header that never ends: the one rule left that is slow
-def test_output_that_takes_the_redactor_too_long_is_withheld(tmp_path: Path, bait: str) -> None:
+@pytest.mark.parametrize("bait", ["-eyJ"])  # a token's header that never ends: the rule that was slow last
+def test_output_that_begins_many_secrets_holds_nothing_up(tmp_path: Path, bait: str) -> None:
     code = f"import time\nprint({bait!r} * 80000, flush=True)\nprint('after', flush=True)\ntime.sleep(60)"
     began = time.monotonic()
     step = runner(tmp_path).start(python(code, timeout_s=1.5), (folder := place(tmp_path)))
     seen = ended(step)
     assert time.monotonic() - began < patience(1.5 + 0.4 + 2.0)
     assert seen.ended.by is EndedBy.TIMEOUT
-    assert b"[redaction failed (TooSlow)" in (folder / "stdout").read_bytes()
+    assert (folder / "stdout").read_bytes().endswith(b"after\n")
 
 
 @pytest.mark.parametrize("when", ["cancelled while it is read", "cancelled before"])
