@@ -113,10 +113,9 @@ class _ResultFiles:
         return self.folder / "image-id"
 
 
-def _arguments(order: BuildOrder, endpoint: Endpoint, files: _ResultFiles) -> Iterator[str]:
+def shared_arguments(order: BuildOrder) -> Iterator[str]:
+    """Yield the arguments that `docker buildx build` and `podman build` have in common."""
     plan = order.plan
-    yield from ("--builder", endpoint.context or "default", "--progress", "rawjson", "--file", order.dockerfile)
-    yield from ("--metadata-file", str(files.metadata), "--iidfile", str(files.image_id), "--load")
     if plan.network != "default":
         yield from ("--network", plan.network)
     if plan.platform:
@@ -127,6 +126,12 @@ def _arguments(order: BuildOrder, endpoint: Endpoint, files: _ResultFiles) -> It
         yield from ("--secret", f"id={name},src={path}")
     if order.no_cache:
         yield "--no-cache"
+
+
+def _arguments(order: BuildOrder, endpoint: Endpoint, files: _ResultFiles) -> Iterator[str]:
+    yield from ("--builder", endpoint.context or "default", "--progress", "rawjson", "--file", order.dockerfile)
+    yield from ("--metadata-file", str(files.metadata), "--iidfile", str(files.image_id), "--load")
+    yield from shared_arguments(order)
     yield from order.buildx.words()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from vdbg_env.adapters.builders.buildx import end_program
+from vdbg_env.adapters.builders.buildx import end_program, shared_arguments
 from vdbg_env.adapters.builders.classic import StepText
 from vdbg_env.adapters.builders.cleanup import removing_leftovers
 from vdbg_env.adapters.docker.client import Engine
@@ -155,18 +155,8 @@ def find_podman() -> str | None:
 
 
 def _arguments(order: BuildOrder, context: Path) -> Iterator[str]:
-    plan = order.plan
     yield from ("--format=docker", "--file", str(context / order.dockerfile))
-    if plan.network != "default":
-        yield from ("--network", plan.network)
-    if plan.platform:
-        yield from ("--platform", plan.platform)
-    for name, value in sorted(order.build_args.items()):
-        yield from ("--build-arg", f"{name}={value}")
-    for name, path in sorted(order.secrets.items()):
-        yield from ("--secret", f"id={name},src={path}")
-    if order.no_cache:
-        yield "--no-cache"
+    yield from shared_arguments(order)
 
 
 def _environment() -> dict[str, str]:
