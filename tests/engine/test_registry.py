@@ -65,6 +65,7 @@ def test_a_base_is_pulled_by_its_digest(docker_engine: Engine, registry: Registr
     forget(docker_engine, tag)
 
 
+@pytest.mark.long  # a second push of a gigabyte, which the engine takes a minute to compress
 def test_a_registry_that_wants_a_password_is_told_with_what_to_type(
     docker_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
