@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.kernel_info import read_parameter_table
 from vdbg_env.cuda.line_pack.identity import CodeIdentity, identify
 from vdbg_env.cuda.line_pack.record import (
     FIRST_NAME,
@@ -17,16 +16,10 @@ from vdbg_env.cuda.line_pack.record import (
     InlineTree,
     InnerFunction,
     LineRecord,
-    Parameter,
 )
 from vdbg_env.cuda.lines.code_map import CodeMap, Function
 from vdbg_env.cuda.lines.line_program import Rows, Unit
 from vdbg_env.cuda.lines.line_table import LineTable
-
-_INFO: Final = ".nv.info."
-_PARAMETER: Final = 0x17  # EIATTR_KPARAM_INFO
-_WITH_SIZE: Final = 4  # the form of an attribute that states the size of its value
-_PARAMETER_ROW: Final = struct.Struct("<IHHI")  # index, ordinal, offset, size from bit 18 on
 
 Segment = tuple[int, int, int]
 """Start and end in bytes of a section, and the 1-based number of a place; 0 for none."""
@@ -51,6 +44,7 @@ def records_of(code: CodeMap, arch: str, source: str) -> Iterator[LineRecord]:
 
 def _record(code: CodeMap, table: LineTable, identity: CodeIdentity, arch: str, source: str) -> LineRecord:
     outer = identity.function
+    launch = read_parameter_table(code.elf, outer.name) if outer.kernel else None
     tree = _TreeBuilder(table)
     segments: list[Segment] = []
     for _, unit, rows in table.sequences(outer.section):
@@ -64,7 +58,7 @@ def _record(code: CodeMap, table: LineTable, identity: CodeIdentity, arch: str, 
         hash=identity.hash,
         fields=identity.fields,
         inner=tuple(InnerFunction(name=f.name, start=f.start - outer.start, size=f.size) for f in identity.inner),
-        parameters=_parameters(code, outer) if outer.kernel else (),
+        parameters=launch.parameters if launch else (),
         tree=tree.build(),
         starts=starts,
         places=places,
@@ -148,19 +142,3 @@ def _runs(segments: list[Segment], function: Function) -> tuple[array[int], arra
     if at < function.start + function.size:
         begin(at, 0)
     return starts, places
-
-
-def _parameters(code: CodeMap, kernel: Function) -> tuple[Parameter, ...]:
-    """Return the launch parameters that ptxas notes for a kernel, in their order; none where the note is damaged."""
-    section = code.elf.section(_INFO + kernel.name)
-    data = bytes(code.elf.contents(section)) if section else b""
-    found, at = [], 0
-    while at + 4 <= len(data):
-        form, kind, size = data[at], data[at + 1], int.from_bytes(data[at + 2 : at + 4], "little")
-        size = size if form == _WITH_SIZE else 0
-        value = data[at + 4 : at + 4 + size]
-        if kind == _PARAMETER and len(value) == _PARAMETER_ROW.size:
-            _, ordinal, offset, packed = _PARAMETER_ROW.unpack(value)
-            found.append(Parameter(ordinal=ordinal, offset=offset, size=packed >> 18))
-        at += 4 + size
-    return tuple(sorted(found, key=lambda parameter: parameter.ordinal))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from vdbg_env.cuda.binary.kernel_info import ParameterPlace
 from vdbg_env.cuda.line_pack.patched_fields import PatchedField
 from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
 from vdbg_env.cuda.symbols.demangling import demangle
@@ -30,15 +31,6 @@ class InnerFunction:
 
     name: str
     start: int
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parameter:
-    """A launch parameter: its place in the parameter list, and its offset and size in bytes in constant bank 0."""
-
-    ordinal: int
-    offset: int
     size: int
 
 
@@ -77,7 +69,7 @@ class LineRecord:
     hash: bytes
     fields: tuple[PatchedField, ...]
     inner: tuple[InnerFunction, ...]
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ParameterPlace, ...]
     tree: InlineTree
     starts: array[int]
     places: array[int]

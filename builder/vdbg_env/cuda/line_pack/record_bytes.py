@@ -7,10 +7,11 @@ from itertools import pairwise
 from typing import Final
 
 from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.cuda.binary.kernel_info import ParameterPlace
 from vdbg_env.cuda.line_pack.columns import ColumnReader, ColumnWriter, flattened
 from vdbg_env.cuda.line_pack.identity import HASH_SIZE
 from vdbg_env.cuda.line_pack.patched_fields import INSTRUCTION, PatchedField
-from vdbg_env.cuda.line_pack.record import FIRST_NAME, InlineTree, InnerFunction, LineRecord, Parameter
+from vdbg_env.cuda.line_pack.record import FIRST_NAME, InlineTree, InnerFunction, LineRecord
 
 _KERNEL: Final = 1
 _WHOLE_INSTRUCTIONS: Final = 2  # starts are counted in instructions
@@ -51,7 +52,7 @@ def decode(data: memoryview, string: Callable[[int], str], source: Callable[[int
     sources = tuple(source(number) for number in read.column())
     fields = tuple(PatchedField(*row) for row in _rows(read))
     inner = tuple(InnerFunction(name=string(n), start=start, size=length) for n, start, length in _rows(read))
-    parameters = tuple(Parameter(ordinal=ordinal, offset=at, size=length) for ordinal, at, length in _rows(read))
+    parameters = tuple(ParameterPlace(ordinal=ordinal, offset=at, size=length) for ordinal, at, length in _rows(read))
     strings = tuple(string(number) for number in read.column())
     parents = read.column()
     for number, distance in enumerate(parents, 1):
