@@ -1,6 +1,7 @@
 """The trap, for real: a compiler cache hands back objects without line info, and the proof refuses the image."""
 
 import re
+import shutil
 import uuid
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from tests.support.command_line import Ran, vdbg_env
 from vdbg_env.adapters.docker.client import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-PROFILES = Path(__file__).parents[1] / "data" / "images"
+ROOT = Path(__file__).parents[2]
+PROFILES, SAMPLE = ROOT / "tests" / "data" / "images", ROOT / "images" / "sample"
 
 
 @pytest.fixture(autouse=True)
@@ -48,31 +50,49 @@ def test_with_the_shipped_settings_the_same_source_is_proven_and_tagged(docker_e
     docker_engine.client.remove_image(tag)
 
 
-def build_keeping_objects(profile: str, tag: str, *flags: str) -> Ran:
+@pytest.fixture
+def source_never_seen(tmp_path: Path) -> Path:
+    """Return a copy of the sample's sources that no cache can know: every file that is compiled has a new symbol."""
+    source = tmp_path / "source"
+    shutil.copytree(SAMPLE, source)
+    for file in [*source.rglob("*.cu"), *source.rglob("*.cpp")]:
+        with file.open("a") as text:
+            text.write(f'\nextern "C" void seen_once_{file.stem}_{uuid.uuid4().hex}() {{}}\n')
+    return source
+
+
+def build_keeping_objects(profile: str, source: Path, tag: str, *flags: str) -> Ran:
     own = ("--engine", "buildkit", "--base", BASE, "--network", "host", "--object-cache", "vdbg-test-trap", "--verbose")
-    return vdbg_env("build", "--lineinfo", "--profile", profile, *own, *flags, "--tag", tag)
+    return vdbg_env("build", "--lineinfo", "--profile", profile, "--source", str(source), *own, *flags, "--tag", tag)
 
 
 def hits(ran: Ran) -> tuple[int, int]:
-    """Return how many compilations the object cache spared, and of how many, by its count after the compile step."""
+    """Return how many compilations the object cache spared, and of how many, by its count after the compile step.
+
+    A compile step that the builder's own layer cache returned prints no count: the sources must be new to it.
+    """
     found = re.search(r"Hits:\s+(\d+) /\s+(\d+)", ran.stderr)
     assert found, ran.stderr[-3000:]
     return int(found[1]), int(found[2])
 
 
-def test_the_object_cache_keeps_objects_with_and_without_line_info_apart(docker_engine: Engine) -> None:
+def test_the_object_cache_keeps_objects_with_and_without_line_info_apart(
+    docker_engine: Engine, source_never_seen: Path
+) -> None:
     """The trap with `--object-cache`: filled by the very same command lines, without the flag in the environment."""
     tag = f"vdbg-test/objects:{uuid.uuid4().hex[:8]}"
-    filled = build_keeping_objects("without-the-flag", tag, "--jobs", "1")
+    filled = build_keeping_objects("without-the-flag", source_never_seen, tag, "--jobs", "1")
     assert filled.status == 3, filled.stderr[-3000:]
     assert "0 of 2 cubins with code carry line info: none" in filled.stderr
     assert docker_engine.client.images(tag) == []
 
-    proven = build_keeping_objects("flag-in-the-environment", tag, "--jobs", "1")
+    proven = build_keeping_objects("flag-in-the-environment", source_never_seen, tag, "--jobs", "1")
     assert proven.status == 0, proven.stderr[-3000:]
     assert docker_engine.client.images(tag)
+    assert hits(filled) == hits(proven) == (0, 3), "an object without line info is not the answer to a build with it"
 
-    again = build_keeping_objects("flag-in-the-environment", tag, "--jobs", "2")  # another number: the step runs again
+    # Another number of jobs: the builder's layer cache does not know the step, and it runs again.
+    again = build_keeping_objects("flag-in-the-environment", source_never_seen, tag, "--jobs", "2")
     assert again.status == 0, again.stderr[-3000:]
     assert hits(again) == (3, 3), "both kernels and the host's code come from the cache, with their lines"
     docker_engine.client.remove_image(tag)
