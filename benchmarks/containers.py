@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.execution import show, spread
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.runs import run_ports
 from vdbg_env.image.container.run_settings import Gpu, RunSettings
 from vdbg_env.image.container.step_container import StepContainer
 from vdbg_env.runbook.invocation import Invocation
@@ -25,7 +25,7 @@ CHILD = ("true",)
 def main(image: str) -> None:
     """Print the time of a step and of a bare container."""
     settings = RunSettings(image=image, gpu=Gpu(by="none"), dumps=None)
-    place = composition.step_places().containers(StepContainer(settings=settings), name=None, notice=print)
+    place = run_ports(()).places.containers(StepContainer(settings=settings), name=None, notice=print)
     ours, bare = [], []
     with tempfile.TemporaryDirectory() as folder:
         placement = place.placement(Path(folder) / "run", (), None)

@@ -19,7 +19,7 @@ from tests.support.command_line import vdbg_env
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.containers import DockerContainers
 from vdbg_env.adapters.docker.dump_volumes import VolumeDumps, open_dumps
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.containers import dump_store
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.container.run_settings import DumpVolume, Gpu, RunSettings
 
@@ -161,7 +161,7 @@ def test_a_volume_whose_folder_is_closed_to_us_is_read_through_a_container(
 def test_a_folder_serves_as_dump_volume(containers: DockerContainers, tmp_path: Path) -> None:
     place = DumpVolume(source=str(tmp_path / "dumps"), kind="bind")
     containers.run(replace(SETTINGS, dumps=place, command=("sh", "-c", "echo x > /dumps/x")), lambda _: None)
-    assert [d.path for d in composition.dump_store(place).list()] == ["x"]
+    assert [d.path for d in dump_store(place).list()] == ["x"]
 
 
 def test_an_interrupt_stops_the_container_with_its_grace(docker_engine: Engine) -> None:

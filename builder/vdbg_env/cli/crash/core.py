@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from vdbg_env.application.analysis.read_cores import CoreRequest, CoresRead, read_cores
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.files import core_files, source_text
+from vdbg_env.cli.composition.lines import packed_lines
 from vdbg_env.cli.options.lines import lines_option
 from vdbg_env.cli.options.source import Mapping, source_options
 from vdbg_env.common import console
@@ -47,9 +48,9 @@ def command(
     """
     read = read_cores(
         CoreRequest(targets=targets, registers=registers, parameters=parameters),
-        files=composition.core_files(),
-        source_text=composition.source_text(source_roots, path_maps),
-        lines=composition.packed_lines(line_packs),
+        files=core_files(),
+        source_text=source_text(source_roots, path_maps),
+        lines=packed_lines(line_packs),
     )
     for path, error in read.problems:
         console.note(f"{path}: not read: {error.what}")

@@ -8,7 +8,8 @@ from typing import Literal
 import click
 
 from vdbg_env.application.host.trigger_dumps import DumpReport, DumpRequest, DumpStatus, dump
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.containers import core_pipes
+from vdbg_env.cli.composition.runs import clock
 from vdbg_env.cuda.arming import arming, as_env_file, as_exports
 from vdbg_env.report.dumps import triggered
 
@@ -55,7 +56,7 @@ def command(
     if pid is None:
         raise click.UsageError("Missing argument 'PID' (or --arm).")
     request = DumpRequest(pid=pid, timeout_s=0 if no_wait else timeout)
-    report = dump(request, pipes=composition.core_pipes(), clock=composition.clock())
+    report = dump(request, pipes=core_pipes(), clock=clock())
     click.echo(triggered.as_json(report) if as_json else triggered.as_text(report), nl=False)
     return exit_status(report)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from vdbg_env.application.host.stored_dumps import PruneRequest, export_dumps, list_dumps, prune_dumps
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.containers import dump_export, dump_store
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import parse_dumps, parse_size
@@ -50,7 +50,7 @@ def list_command(place: str, as_json: bool) -> int:
     Example:
       vdbg-env dumps list --dumps /var/dumps
     """
-    found = list_dumps(composition.dump_store(parse_dumps(place)), now=time.time())
+    found = list_dumps(dump_store(parse_dumps(place)), now=time.time())
     click.echo(report.as_json(found) if as_json else report.list_text(found), nl=False)
     return 0
 
@@ -81,7 +81,7 @@ def prune_command(
         max_bytes=parse_size(max_size, "--max-size") if max_size is not None else None,
     )
     request = PruneRequest(retention=retention, remove=yes, adopt=adopt)
-    found = prune_dumps(request, composition.dump_store(parse_dumps(place)), now=time.time())
+    found = prune_dumps(request, dump_store(parse_dumps(place)), now=time.time())
     click.echo(report.as_json(found) if as_json else report.prune_text(found), nl=False)
     return 0
 
@@ -100,9 +100,7 @@ def export_command(place: str, as_json: bool, target: Path, names: tuple[str, ..
       vdbg-env dumps export crash.tar
       vdbg-env dumps export ./for-upstream core_node7_4711.nvcudmp
     """
-    found = export_dumps(
-        composition.dump_store(parse_dumps(place)), composition.dump_export(target), names, console.note
-    )
+    found = export_dumps(dump_store(parse_dumps(place)), dump_export(target), names, console.note)
     click.echo(report.as_json(found) if as_json else report.export_text(found), nl=False)
     return 0
 

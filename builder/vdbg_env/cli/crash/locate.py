@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from vdbg_env.application.analysis.locate import LocateReport, LocateRequest, locate
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.files import binary_source, core_files, source_text
+from vdbg_env.cli.composition.lines import packed_lines
 from vdbg_env.cli.options.lines import lines_option
 from vdbg_env.cli.options.source import Mapping, source_options
 from vdbg_env.cuda.lines.place_query import parse_place
@@ -47,10 +48,10 @@ def command(
     request = LocateRequest(query=parse_place(place, kernel), files=files, arch=arch)
     report = locate(
         request,
-        binaries=composition.binary_source(),
-        cores=composition.core_files(),
-        source_text=composition.source_text(source_roots, path_maps),
-        lines=composition.packed_lines(line_packs),
+        binaries=binary_source(),
+        cores=core_files(),
+        source_text=source_text(source_roots, path_maps),
+        lines=packed_lines(line_packs),
     )
     click.echo(location.render_json(report) if as_json else location.render(report), nl=False)
     return exit_status(report)

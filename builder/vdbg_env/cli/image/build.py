@@ -14,7 +14,7 @@ from vdbg_env.application.image.build import BuildResult, BuildSettings, build_i
 from vdbg_env.application.image.bundle import build_from_bundle
 from vdbg_env.application.image.planning import default_tag
 from vdbg_env.application.ports import BuilderDescription, BuilderName, BuildxOptions, ImageBuilder
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.images import bundle_files, image_builder, machine, source_trees
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.image.onto import print_onto, require_onto
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
@@ -100,7 +100,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         raise BadInput("--push needs the name to push to", next_step="add --tag REGISTRY/NAME:TAG")
     for path in (flags["metadata_file"], flags["output"]):
         require_writable(path)
-    builder = composition.image_builder(cast(BuilderName, engine_name))
+    builder = image_builder(cast(BuilderName, engine_name))
     described = builder.describe()
     buildx = _buildx_options(flags, described)
     if flags["bundle"]:
@@ -108,7 +108,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
     request, library = read_request(flags, dialect=dialect_of(described))
     plan = plan_here(request, library)
     jobs = parallelism(
-        composition.machine(),
+        machine(),
         architectures=len(plan.arch),
         gib_per_job=plan.memory_per_job_gib,
         requested=request.jobs,
@@ -150,18 +150,18 @@ def _buildx_options(flags: dict[str, Any], builder: BuilderDescription) -> Build
 
 def _build_bundle(flags: dict[str, Any], tags: tuple[str, ...], builder: ImageBuilder) -> BuildResult:
     """Build what is in a bundle: everything but the number of compilers, names and outputs was decided with it."""
-    with composition.bundle_files().open(flags["bundle"]) as bundle:
+    with bundle_files().open(flags["bundle"]) as bundle:
         plan = bundle.manifest.plan
         each = cast(float, plan["memory_per_job_gib"])
         archs = len(cast(list[str], plan["arch"]))
-        jobs = parallelism(composition.machine(), architectures=archs, gib_per_job=each, requested=flags["jobs"])
+        jobs = parallelism(machine(), architectures=archs, gib_per_job=each, requested=flags["jobs"])
         settings = BuildSettings(
             tags=tags, build_args=build_args(jobs, Site()), jobs=jobs.max_jobs, no_cache=flags["no_cache"],
             push=flags["push"], output=flags["output"], threads=os.cpu_count() or 1,
         )  # fmt: skip
         with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
             return build_from_bundle(
-                flags["bundle"], bundle, settings, builder=builder, trees=composition.source_trees(),
+                flags["bundle"], bundle, settings, builder=builder, trees=source_trees(),
                 tell=display.tell, clock=time.monotonic,
             )  # fmt: skip
 

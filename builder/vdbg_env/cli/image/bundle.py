@@ -11,7 +11,7 @@ from vdbg_env.application.image.build import BuildSettings, dialect_of
 from vdbg_env.application.image.bundle import BundleResult, write_bundle
 from vdbg_env.application.image.planning import default_tag
 from vdbg_env.application.ports import BuilderName
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.images import bundle_files, image_builder, machine
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
 from vdbg_env.common import console
@@ -45,11 +45,11 @@ def command(file: Path, engine: str, tag: str | None, no_cache: bool, as_json: b
       vdbg-env build --bundle vllm-debug.tar                    # at the site
     """
     require_writable(file)
-    builder = composition.image_builder(cast(BuilderName, engine))
+    builder = image_builder(cast(BuilderName, engine))
     described = builder.describe()
     request, library = read_request({**flags, "offline_compile": True}, dialect=dialect_of(described))
     plan = plan_here(request, library)
-    jobs = parallelism(composition.machine(), architectures=len(plan.arch), gib_per_job=plan.memory_per_job_gib)
+    jobs = parallelism(machine(), architectures=len(plan.arch), gib_per_job=plan.memory_per_job_gib)
     if not flags["quiet"]:
         show_notes((f"builder {described.name}: {described.why}", *request.notes, *plan.notes), ())
     show_notes((), plan.warnings)
@@ -60,7 +60,7 @@ def command(file: Path, engine: str, tag: str | None, no_cache: bool, as_json: b
         no_cache=no_cache,
     )
     with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
-        files = composition.bundle_files()
+        files = bundle_files()
         result = write_bundle(plan, settings, file, builder=builder, files=files, tell=display.tell)
     _show(result, as_json=as_json)
     return 0

@@ -13,7 +13,8 @@ from vdbg_env.application.host.gpu import first_gpu
 from vdbg_env.application.image.onto import OntoRequest, OntoResult, build_onto
 from vdbg_env.application.lines.build import LinesRequest
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.files import core_files
+from vdbg_env.cli.composition.images import image_swaps, programs, unit_builds
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.profile.reference import parse_reference
@@ -64,8 +65,8 @@ def onto(flags: dict[str, Any]) -> OntoResult:
         tags=tuple(str(parse_reference(tag, "--tag")) for tag in flags["tags"]) or ("vdbg/onto:lineinfo",),
     )
     with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
-        builds = composition.unit_builds(display.tell, flags["work"])
-        return build_onto(request, images=composition.image_swaps(), builds=builds, clock=time.monotonic)
+        builds = unit_builds(display.tell, flags["work"])
+        return build_onto(request, images=image_swaps(), builds=builds, clock=time.monotonic)
 
 
 def _require_only_ours(context: click.Context) -> None:
@@ -93,7 +94,7 @@ def _wanted(flags: dict[str, Any]) -> Wanted:
             "nothing says which kernels of the image get line tables",
             next_step="--core FILE, --kernel NAME, or --target EXTENSION for all of a library",
         )
-    by_core = wanted_by_core(flags["core"], composition.core_files()) if flags["core"] else Wanted()
+    by_core = wanted_by_core(flags["core"], core_files()) if flags["core"] else Wanted()
     archs = flags["archs"] or by_core.archs or _own_gpu()
     if not archs:
         raise BadInput(
@@ -107,7 +108,7 @@ def _wanted(flags: dict[str, Any]) -> Wanted:
 
 
 def _own_gpu() -> tuple[str, ...]:
-    gpu = first_gpu(composition.programs())
+    gpu = first_gpu(programs())
     return (gpu.arch,) if gpu else ()
 
 

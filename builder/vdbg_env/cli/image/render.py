@@ -9,7 +9,7 @@ import click
 
 from vdbg_env.application.image.planning import default_tag
 from vdbg_env.application.image.render import Format, Rendering, render
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.images import lay_out_context
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, show_notes
 from vdbg_env.common import console
 from vdbg_env.image.container.run_settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
@@ -75,7 +75,7 @@ def command(
         folder,
         format=cast(Format, format),
         dialect=cast(Dialect, dialect),
-        lay_out=composition.lay_out_context(),
+        lay_out=lay_out_context(),
     )
     show_notes((*request.notes, *decided.notes), (*decided.warnings, *warnings(run)))
     _show(rendering, as_json=as_json)

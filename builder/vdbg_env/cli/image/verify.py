@@ -10,7 +10,9 @@ import click
 
 from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
 from vdbg_env.application.line_packs.coverage import compare_with_packs
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.files import binary_source
+from vdbg_env.cli.composition.images import programs, scratch_files
+from vdbg_env.cli.composition.lines import packed_lines
 from vdbg_env.cli.options.lines import lines_option
 from vdbg_env.common import console
 from vdbg_env.cuda.lines.lineinfo import Verdict
@@ -70,15 +72,13 @@ def command(
     show_progress = sys.stderr.isatty() and not quiet
     report = verify_binaries(
         request,
-        source=composition.binary_source(),
-        programs=composition.programs(),
-        scratch=composition.scratch_files(),
+        source=binary_source(),
+        programs=programs(),
+        scratch=scratch_files(),
         tell=(lambda name: console.note(f"reading {name}")) if show_progress else (lambda _: None),
     )
     packed = (
-        compare_with_packs(targets, composition.binary_source(), composition.packed_lines(line_packs))
-        if (line_packs and not quiet)
-        else ()
+        compare_with_packs(targets, binary_source(), packed_lines(line_packs)) if (line_packs and not quiet) else ()
     )
     if as_json:
         click.echo(lineinfo_json.render(report, packed), nl=False)

@@ -10,7 +10,9 @@ import click
 from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
 from vdbg_env.application.lines.pack import pack_built
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.files import binary_source, core_files
+from vdbg_env.cli.composition.images import unit_builds
+from vdbg_env.cli.composition.lines import default_pack, write_file
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report.lineinfo.lines_built import lines_json, lines_text
@@ -74,8 +76,8 @@ def command(
         jobs=jobs or os.cpu_count() or 1,
     )
     with build_display(quiet=quiet, verbose=verbose) as display:
-        builds = composition.unit_builds(display.tell, work)
-        result = build_lines(request, builds=builds, binaries=composition.binary_source())
+        builds = unit_builds(display.tell, work)
+        result = build_lines(request, builds=builds, binaries=binary_source())
     if cubins:
         _write_cubins(result, cubins)
     pack = _write_pack(result, output)
@@ -102,7 +104,7 @@ def _wanted(
             "nothing says what to build",
             next_step="--core FILE or --kernel NAME; --extension NAME for a library; --all for all of them",
         )
-    by_core = wanted_by_core(core, composition.core_files()) if core else Wanted()
+    by_core = wanted_by_core(core, core_files()) if core else Wanted()
     return Wanted(
         kernels=(*kernels, *by_core.kernels),
         extensions=extensions,
@@ -123,9 +125,9 @@ def _write_pack(result: LinesBuilt, output: Path | None) -> Path | None:
     if packed is None:
         return None
     name = f"{result.release.project}-{result.release.version}-{packed.digest[:12]}.lines"
-    path = output or composition.default_pack(name)
+    path = output or default_pack(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    composition.write_file(path, packed.data)
+    write_file(path, packed.data)
     return path
 
 

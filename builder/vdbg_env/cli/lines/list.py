@@ -7,7 +7,7 @@ import json
 import click
 
 from vdbg_env.application.line_packs.inspect import summarize
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.lines import line_store, line_stores
 from vdbg_env.common import console
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.report.lineinfo import pack_json, pack_text
@@ -26,7 +26,7 @@ def command(stores: tuple[str, ...], as_json: bool) -> int:
       vdbg-env lines list
       vdbg-env lines list https://lines.example/vllm oci://registry.example/lines:vllm-0.33.0
     """
-    places = [composition.line_store(name) for name in stores] or composition.line_stores()
+    places = [line_store(name) for name in stores] or line_stores()
     found, lost = [], 0
     for store in places:
         try:

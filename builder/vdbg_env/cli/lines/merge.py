@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from vdbg_env.application.line_packs.carry import merged
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.lines import line_store, write_file
 from vdbg_env.report.lineinfo import pack_text
 
 
@@ -25,7 +25,7 @@ def command(packs: tuple[str, ...], output: str) -> int:
     Example:
       vdbg-env lines merge moe.lines attention.lines -o vllm-0.33.0.lines
     """
-    data, summary = merged(composition.line_store(name) for name in packs)
-    composition.write_file(Path(output), data)
+    data, summary = merged(line_store(name) for name in packs)
+    write_file(Path(output), data)
     click.echo(pack_text.summary(replace(summary, name=output)), nl=False)
     return 0

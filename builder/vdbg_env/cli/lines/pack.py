@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from vdbg_env.application.line_packs.pack import PackRequest, pack_lines
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.files import binary_source
+from vdbg_env.cli.composition.lines import write_file
 from vdbg_env.common import console
 from vdbg_env.report.lineinfo import pack_json, pack_text
 
@@ -34,8 +35,8 @@ def command(
       vdbg-env lines pack kernels.cubin -o kernels.lines
     """
     request = PackRequest(targets=targets, release=release, plan=plan, archs=archs)
-    result = pack_lines(request, binaries=composition.binary_source(), tell=console.note)
-    composition.write_file(Path(output), result.data)
+    result = pack_lines(request, binaries=binary_source(), tell=console.note)
+    write_file(Path(output), result.data)
     click.echo(
         json.dumps(pack_json.packed(result, output), indent=2) if as_json else pack_text.packed(result, output),
         nl=as_json,

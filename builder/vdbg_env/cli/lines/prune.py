@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from vdbg_env.application.line_packs.carry import prune
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.lines import pack_folder
 from vdbg_env.common.size import size_text
 from vdbg_env.image.container.run_settings import parse_size
 
@@ -25,7 +25,7 @@ def command(folder: Path | None, max_size: str, dry_run: bool) -> int:
     Example:
       vdbg-env lines prune --max-size 1g
     """
-    shelf = composition.pack_folder(folder, fetched=True)
+    shelf = pack_folder(folder, fetched=True)
     found = prune(shelf, parse_size(max_size, "--max-size"), dry_run=dry_run)
     for pack in found:
         click.echo(f"{'would remove' if dry_run else 'removed'} {pack.path} ({size_text(pack.size)})")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from vdbg_env.application.line_packs.carry import pull
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.lines import line_store, pack_folder
 
 
 @click.command("pull")
@@ -23,6 +23,6 @@ def command(store: str, into: Path | None) -> int:
     Example:
       vdbg-env lines pull oci://registry.example/lines:vllm-0.33.0
     """
-    for path in pull(composition.line_store(store), composition.pack_folder(into)):
+    for path in pull(line_store(store), pack_folder(into)):
         click.echo(path)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from vdbg_env.application.line_packs.carry import push
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.lines import line_store, pack_target
 
 
 @click.command("push")
@@ -22,7 +22,7 @@ def command(packs: tuple[str, ...], target: str) -> int:
       vdbg-env lines push vllm-0.33.0.lines /srv/www/lines      then VDBG_LINES=https://HOST/lines
       vdbg-env lines push vllm-0.33.0.lines oci://registry.example/lines:vllm-0.33.0
     """
-    places = push([composition.line_store(name) for name in packs], composition.pack_target(target))
+    places = push([line_store(name) for name in packs], pack_target(target))
     for place in places:
         click.echo(place)
     return 0

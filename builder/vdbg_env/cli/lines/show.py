@@ -7,7 +7,7 @@ import json
 import click
 
 from vdbg_env.application.line_packs.inspect import summarize
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.lines import line_store
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.line_pack.reader import LinePack
 from vdbg_env.report.lineinfo import pack_json, pack_text
@@ -27,7 +27,7 @@ def command(packs: tuple[str, ...], functions: bool, as_json: bool) -> int:
       vdbg-env lines show vllm-0.33.0.lines
       vdbg-env lines show --functions vllm-0.33.0.lines | grep moe_align
     """
-    found = [(file, summarize(file)) for name in packs for file in composition.line_store(name).packs()]
+    found = [(file, summarize(file)) for name in packs for file in line_store(name).packs()]
     for _, summary in found:
         if summary.problem:
             raise UnreadableBinary(f"{summary.name}: {summary.problem}", next_step="get it again, or pack it again")

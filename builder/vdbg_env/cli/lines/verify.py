@@ -7,7 +7,7 @@ import json
 import click
 
 from vdbg_env.application.line_packs.inspect import summarize
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.lines import line_store
 from vdbg_env.common.size import size_text
 from vdbg_env.report.lineinfo import pack_json
 from vdbg_env.report.plain_text import printable
@@ -25,7 +25,7 @@ def command(packs: tuple[str, ...], as_json: bool) -> int:
     Example:
       vdbg-env lines verify vllm-0.33.0.lines
     """
-    found = [summarize(file, check=True) for name in packs for file in composition.line_store(name).packs()]
+    found = [summarize(file, check=True) for name in packs for file in line_store(name).packs()]
     if as_json:
         click.echo(json.dumps({"schema": pack_json.SCHEMA, "packs": [pack_json.summary(s) for s in found]}, indent=2))
     else:

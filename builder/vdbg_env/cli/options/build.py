@@ -14,7 +14,7 @@ from vdbg_env.application.host.gpu import first_gpu
 from vdbg_env.application.image.library import open_profile
 from vdbg_env.application.image.planning import plan_build, read_source
 from vdbg_env.application.image.site import SiteFlags, read_site
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.images import programs, source_trees
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.plan import BuildPlan
@@ -66,7 +66,7 @@ def read_request(flags: dict[str, Any], *, dialect: Dialect = "classic") -> tupl
         apt_mirror=flags["apt_mirror"],
     )
     site, notes = read_site(site_flags, os.environ)
-    trees = composition.source_trees()
+    trees = source_trees()
     deps, secrets = _pairs(flags["deps"], "--dep"), _pairs(flags["secrets"], "--secret")
     request = BuildRequest(
         profile=profile,
@@ -99,7 +99,7 @@ def _existing_file(text: str, flag: str) -> str:
 
 def plan_here(request: BuildRequest, library: ImageLibrary) -> BuildPlan:
     """Plan a request for this machine and its GPU."""
-    return plan_build(request, library, gpu=first_gpu(composition.programs()), trees=composition.source_trees())
+    return plan_build(request, library, gpu=first_gpu(programs()), trees=source_trees())
 
 
 def user_profiles() -> Path:

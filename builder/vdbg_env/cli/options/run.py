@@ -11,7 +11,7 @@ import click
 
 from vdbg_env.application.image.run import RunRequest, run_in_image
 from vdbg_env.application.knowledge.stale_settings import Settings, stale_settings
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.containers import container_runner, dump_store
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.mount import parse_mount, start_folder
@@ -112,9 +112,9 @@ def run_container(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[R
     request = read_request(argv, interactive=interactive, **flags)
     for stale in stale_settings(Settings(argv=argv, environment=dict(request.settings.env)), {}, None):
         console.note(f"stale: {stale.text}")
-    containers = composition.containers()
+    containers = container_runner()
     watched = request.settings.dumps if request.dump_quota is not None else None
-    dumps = composition.dump_store(watched) if watched else None
+    dumps = dump_store(watched) if watched else None
     return run_in_image(request, containers, dumps, console.note)
 
 

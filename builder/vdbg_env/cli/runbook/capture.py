@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import click
 
 from vdbg_env.application.host.capture import CaptureSettings
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.runs import capture_proxy
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report import capture
@@ -58,7 +58,7 @@ def command(
     def listening(address: str) -> None:
         console.note(f"listening on {address}, passing on to {settings.upstream}; Ctrl-C ends it")
 
-    report = composition.capture_proxy(settings).run(listening)
+    report = capture_proxy(settings).run(listening)
     click.echo(capture.as_json(report) if as_json else capture.as_text(report), nl=False)
     return 1 if report.problem else 0
 

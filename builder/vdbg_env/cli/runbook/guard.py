@@ -12,7 +12,7 @@ import click
 from vdbg_env.application.guard import guard as guarding
 from vdbg_env.application.ports.places import GuardSettings
 from vdbg_env.application.session import RunView
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.runs import announcer, guard_ports
 from vdbg_env.cli.display.prompt import Nobody
 from vdbg_env.image.container.run_settings import parse_size
 from vdbg_env.runbook.model.quantities import duration_s
@@ -92,11 +92,11 @@ def command(
         hook=tuple(shlex.split(hook)) if hook else (),
         webhook=webhook,
     )
-    command, ports = composition.guard_ports(settings, runs, keep - 1)
+    command, ports = guard_ports(settings, runs, keep - 1)
     view = RunView(
         interactive=False, notice=lambda _: None, listener=lambda _: lambda *_: None, person=lambda _: Nobody()
     )
-    return guarding.guard(request, ports, view, command, composition.announcer(), _say)
+    return guarding.guard(request, ports, view, command, announcer(), _say)
 
 
 def _say(line: str) -> None:

@@ -11,7 +11,7 @@ import click
 
 from vdbg_env.application import session
 from vdbg_env.application.run.request import RunbookRequest
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.runs import run_ports, runbook_library
 from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
 from vdbg_env.cli.options.placement import PlacementFlags, placement_options, placement_request
 from vdbg_env.cli.runbook.runbook_run import run
@@ -38,7 +38,7 @@ def _inputs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
 
 
 def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return [entry.name for entry in composition.runbook_library().entries if entry.name.startswith(incomplete)]
+    return [entry.name for entry in runbook_library().entries if entry.name.startswith(incomplete)]
 
 
 @click.command("runbook", context_settings={"ignore_unknown_options": False})
@@ -163,7 +163,7 @@ def command(
 
 
 def _show_plan(request: RunbookRequest) -> int:
-    plan = session.planned(request, composition.run_ports(request.files), note)
+    plan = session.planned(request, run_ports(request.files), note)
     if request.json:
         click.echo(json.dumps(as_json(plan), indent=2, ensure_ascii=False))
     else:

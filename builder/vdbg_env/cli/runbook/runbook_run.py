@@ -10,7 +10,7 @@ import click
 from vdbg_env.application import session
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.result.next_steps import typed_outside
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.runs import run_ports
 from vdbg_env.cli.display.prompt import AtTerminal, Nobody
 from vdbg_env.cli.display.run_progress import RunProgress
 from vdbg_env.common.console import note, shows_colour
@@ -26,7 +26,7 @@ def run(request: RunbookRequest) -> int:
         listener=RunProgress,
         person=lambda interrupts: AtTerminal(lambda: bool(interrupts.pending())) if interactive else Nobody(),
     )
-    done = session.run(request, composition.run_ports(request.files), view)
+    done = session.run(request, run_ports(request.files), view)
     if request.json:
         click.echo(as_json.render(done.report), nl=False)
     else:

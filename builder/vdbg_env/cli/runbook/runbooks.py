@@ -12,8 +12,8 @@ from vdbg_env.application.failure_pages import failure_pages
 from vdbg_env.application.knowledge.installed_packages import installed_vllm
 from vdbg_env.application.knowledge.load import explain_name, is_name
 from vdbg_env.application.knowledge.name_lint import name_complaints
-from vdbg_env.cli import composition
-from vdbg_env.cli.composition import programs
+from vdbg_env.cli.composition.images import programs
+from vdbg_env.cli.composition.runs import runbook_library
 from vdbg_env.cli.runbook.runbook_files import fmt_command, new_command
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report import runbook_text as explain
@@ -52,7 +52,7 @@ def list_command(files: tuple[Path, ...], as_document: bool) -> int:
     Example:
       vdbg-env runbooks list --json
     """
-    library = composition.runbook_library(files)
+    library = runbook_library(files)
     runbooks = [(entry, library.load_entry(entry)) for entry in library.entries]
     if as_document:
         click.echo(doc.render(runbooks, explain.RunbookList), nl=False)
@@ -74,7 +74,7 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
     Example:
       vdbg-env runbooks show illegal-memory-access
     """
-    runbook = composition.runbook_library(files).load(name)
+    runbook = runbook_library(files).load(name)
     if as_document:
         click.echo(doc.render(runbook, explain.Shown), nl=False)
     else:
@@ -99,7 +99,7 @@ def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document:
       vdbg-env runbooks lint ./mine.yaml
       vdbg-env runbooks lint --vllm 0.24.0
     """
-    results = composition.runbook_library(files).lint(targets)
+    results = runbook_library(files).lint(targets)
     complaints = [complaint for _, found in results for complaint in found]
     release = vllm or installed_vllm(programs())
     complaints += name_complaints((entry.path for entry, found in results if not found), release)
@@ -134,7 +134,7 @@ def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
     Example:
       vdbg-env runbooks docs docs/failures
     """
-    pages = render_all(failure_pages(composition.runbook_library(files)))
+    pages = render_all(failure_pages(runbook_library(files)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in pages.items():
@@ -163,7 +163,7 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
     if len(names) == 1 and is_name(names[0]):
         click.echo(explain_name(names[0], vllm=vllm or installed_vllm(programs())), nl=False)
         return 0
-    library = composition.runbook_library(files)
+    library = runbook_library(files)
     if len(names) > 2:
         raise click.UsageError("explain takes a runbook, and one of its steps")
     if len(names) == 1 and names[0] in library.steps.names and names[0] not in {x.name for x in library.entries}:

@@ -11,7 +11,8 @@ from vdbg_env.application.guard.groups import crash_groups
 from vdbg_env.application.run.history import recorded, redact_again, report_anew
 from vdbg_env.application.run.result.next_steps import typed_outside
 from vdbg_env.application.run.run_list import RunList, list_lines, list_runs
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.files import core_files, source_text
+from vdbg_env.cli.composition.runs import runbook_library, this_host
 from vdbg_env.common.console import note
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.diff import diff
@@ -136,14 +137,14 @@ def report_command(run: str, form: str, write: bool) -> int:
       vdbg-env runs report 20261121-072809-illegal-memory-access-1f2e --format markdown
     """
     directory = find_run(run, os.environ)
-    sources = composition.source_text((), ())
+    sources = source_text((), ())
     report = report_anew(
         directory,
-        composition.runbook_library(),
+        runbook_library(),
         os.environ,
-        cores=composition.core_files(),
+        cores=core_files(),
         sources=sources,
-        host=composition.this_host(),
+        host=this_host(),
     )
     match form:
         case "markdown":
@@ -169,7 +170,7 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
       vdbg-env runs redact 20261121-072809-illegal-memory-access-1f2e --hosts
     """
     wanted = names if hosts or names else None
-    redacted = redact_again(find_run(run, os.environ), os.environ, composition.this_host(), hosts=wanted)
+    redacted = redact_again(find_run(run, os.environ), os.environ, this_host(), hosts=wanted)
     for name in redacted.changed:
         click.echo(printable(name))
     for text in redacted.notes:

@@ -14,7 +14,7 @@ import vdbg_env
 from vdbg_env.application import session
 from vdbg_env.application.ports.places import BatchJob
 from vdbg_env.application.run.request import RunbookRequest
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.runs import batch_queue, clock, run_ports, this_host
 from vdbg_env.cli.options.placement import PlacementFlags
 from vdbg_env.common.console import note
 from vdbg_env.record.runs import runs_home
@@ -27,7 +27,7 @@ def queue(request: RunbookRequest, flags: PlacementFlags, *, show_only: bool) ->
     """Lint the runbook, then queue the job; with `show_only` print its script."""
     if request.resume or request.replay or request.record:
         raise click.UsageError("--submit queues a new run: leave out --resume, --replay and --record")
-    session.planned(request, composition.run_ports(request.files), note)
+    session.planned(request, run_ports(request.files), note)
     folder = _folder(request)
     first, *others = _words(request)
     job = BatchJob(
@@ -41,7 +41,7 @@ def queue(request: RunbookRequest, flags: PlacementFlags, *, show_only: bool) ->
         setup=str(flags["setup"]) if flags["setup"] else "",
         arguments=flags["submit_arguments"],
     )
-    jobs = composition.batch_queue()
+    jobs = batch_queue()
     if show_only:
         click.echo(jobs.script(job), nl=False)
         return 0
@@ -52,8 +52,8 @@ def queue(request: RunbookRequest, flags: PlacementFlags, *, show_only: bool) ->
 
 def _folder(request: RunbookRequest) -> Path:
     """Return the folder that the run will be kept in: it must be known before the run begins."""
-    started = datetime.fromtimestamp(composition.clock().wall(), UTC)
-    name = f"{started:%Y%m%d-%H%M%S}-{request.runbook}-{composition.this_host().token()}"
+    started = datetime.fromtimestamp(clock().wall(), UTC)
+    name = f"{started:%Y%m%d-%H%M%S}-{request.runbook}-{this_host().token()}"
     return (request.run_dir or runs_home(os.environ) / name).absolute()
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from vdbg_env.application.analysis.triage import TriageRequest, runbook_to_start, triage_logs
-from vdbg_env.cli import composition
+from vdbg_env.cli.composition.files import log_source
+from vdbg_env.cli.composition.lines import packed_lines
+from vdbg_env.cli.composition.runs import runbook_names
 from vdbg_env.cli.options.container import (
     FEW,
     NO_CONTAINER_FLAGS,
@@ -64,11 +66,9 @@ def command(
     if given and not run:
         raise click.UsageError(f"{given} is for the runbook that --run starts", context)
     targets, argv = _split(logs, run)
-    verdict = triage_logs(
-        TriageRequest(targets=targets, rules=rules), composition.log_source(), composition.packed_lines(line_packs)
-    )
+    verdict = triage_logs(TriageRequest(targets=targets, rules=rules), log_source(), packed_lines(line_packs))
     runbook = verdict.failure.runbook
-    start = runbook_to_start(runbook, composition.runbook_names())
+    start = runbook_to_start(runbook, runbook_names())
     if run and start:
         console.note(triage_text(verdict, start))
         container = container_request(context, **cast(ContainerFlags, {**NO_CONTAINER_FLAGS, **place}))

@@ -1,0 +1,48 @@
+"""Containers, the dumps that are left in them, and the machine below them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vdbg_env.application.ports import ContainerRunner, CorePipes, DumpDestination, DumpStore
+    from vdbg_env.application.ports.host_facts import HostInspector
+    from vdbg_env.image.container.run_settings import DumpVolume
+
+
+def container_runner() -> ContainerRunner:
+    from vdbg_env.adapters.docker.client import connect
+    from vdbg_env.adapters.docker.containers import DockerContainers
+
+    return DockerContainers(connect())
+
+
+def dump_store(place: DumpVolume) -> DumpStore:
+    if place.kind == "bind":
+        from vdbg_env.adapters.files.dumps.folder import FolderDumps
+
+        return FolderDumps(Path(place.source))
+    from vdbg_env.adapters.docker.client import connect
+    from vdbg_env.adapters.docker.dump_volumes import open_dumps
+
+    return open_dumps(connect(), container_runner(), place.source)
+
+
+def dump_export(target: Path) -> DumpDestination:
+    from vdbg_env.adapters.files.dumps.export import DumpExport
+
+    return DumpExport(target)
+
+
+def core_pipes() -> CorePipes:
+    from vdbg_env.adapters.host.dump_pipes import CorePipesOfLinux
+
+    return CorePipesOfLinux()
+
+
+def host_inspector(tools: tuple[str, ...]) -> HostInspector:
+    from vdbg_env.adapters.host.inspector import LocalHost
+    from vdbg_env.adapters.host.programs import Programs
+
+    return LocalHost(Programs(), tools)

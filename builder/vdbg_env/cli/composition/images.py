@@ -1,0 +1,70 @@
+"""What builds, proves and lays out images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vdbg_env.adapters.host.programs import Programs
+
+if TYPE_CHECKING:
+    from vdbg_env.application.image.render import LayOut
+    from vdbg_env.application.ports import BuilderName, BundleFiles, ImageBuilder, ScratchFiles, SourceTrees
+    from vdbg_env.application.ports.build_events import BuildEvent
+    from vdbg_env.application.ports.images import ImageSwaps
+    from vdbg_env.application.ports.unit_builds import UnitBuilds
+    from vdbg_env.image.plan.parallelism import Machine
+
+
+def programs() -> Programs:
+    return Programs()
+
+
+def source_trees() -> SourceTrees:
+    from vdbg_env.adapters.files.source_trees import SourceTreesOnDisk
+
+    return SourceTreesOnDisk(programs())
+
+
+def scratch_files() -> ScratchFiles:
+    from vdbg_env.adapters.files.temp_files import Scratch
+
+    return Scratch()
+
+
+def machine() -> Machine:
+    from vdbg_env.adapters.host.build_machine import build_machine
+
+    return build_machine()
+
+
+def lay_out_context() -> LayOut:
+    from vdbg_env.adapters.files.context_tar import replace_folder
+
+    return replace_folder
+
+
+def bundle_files() -> BundleFiles:
+    from vdbg_env.adapters.builders.bundles import BundleTar
+
+    return BundleTar()
+
+
+def image_builder(wanted: BuilderName) -> ImageBuilder:
+    from vdbg_env.adapters.builders.select import choose_builder
+
+    return choose_builder(wanted)
+
+
+def image_swaps() -> ImageSwaps:
+    from vdbg_env.adapters.builders.swap import DockerSwaps
+    from vdbg_env.adapters.docker.client import connect
+
+    return DockerSwaps(connect())
+
+
+def unit_builds(tell: Callable[[BuildEvent], None], work: Path | None) -> UnitBuilds:
+    from vdbg_env.adapters.builders.units.unit_builds import LocalUnitBuilds
+
+    return LocalUnitBuilds(tell, work)
