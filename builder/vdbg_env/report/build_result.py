@@ -120,5 +120,5 @@ class Rendered(Document, of=Rendering):
     schema: Literal["vdbg-env/render/v1"]
     folder: str = field(lambda rendering, _: str(rendering.folder))
     files: list[str]
-    plan_digest: str = field("digest")
+    plan_digest: str | None = field("digest")
     next_step: str

@@ -9,15 +9,18 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.run_settings import SECCOMP_FILE, RunSettings
+from vdbg_env.cuda.arming import arming
+from vdbg_env.image.container.run_settings import DUMPS, SECCOMP_FILE, DumpVolume, RunSettings
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan.plan import ROOT, BuildPlan
 from vdbg_env.image.profile.request import Dialect
 from vdbg_env.image.render.apptainer import apptainer
+from vdbg_env.image.render.batch_script import batch_script
 from vdbg_env.image.render.dockerfile import build_context
 from vdbg_env.image.render.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, compose, kubernetes
+from vdbg_env.image.render.patch import Arming, arming_patch
 
-Format = Literal["dockerfile", "compose", "k8s", "apptainer"]
+Format = Literal["dockerfile", "compose", "k8s", "apptainer", "slurm"]
 LayOut = Callable[[BuildContext, PurePath, str, bytes], tuple[str, ...]]
 """Writes a context as files into a folder, all of it or nothing, and returns their names in order.
 
@@ -25,31 +28,58 @@ An empty folder is replaced, and one whose file of this name holds these bytes. 
 """
 
 MARK = "plan.json"  # in every folder rendered here: only such a folder is ever replaced
+PATCH = "patch.yaml"
 _OURS = b'"vdbg-env/plan/v1"'
+_OUR_PATCH = b"# Rendered by vdbg-env."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rendering:
-    """What was written: the folder, its files in order of name, and the next thing to type."""
+    """What was written: the folder, its files in order of name, and the next thing to type.
+
+    The digest is that of the plan; None where none was needed.
+    """
 
     folder: Path
     files: tuple[str, ...]
-    digest: str
+    digest: str | None
     next_step: str
 
 
 def render(
-    plan: BuildPlan, run: RunSettings, folder: Path, *, format: Format, dialect: Dialect, lay_out: LayOut
+    plan: BuildPlan,
+    run: RunSettings,
+    folder: Path,
+    *,
+    format: Format,
+    dialect: Dialect,
+    lay_out: LayOut,
+    pulled: str | None = None,
 ) -> Rendering:
     """Write a plan into `folder`, all of it or nothing: it appears only when it is complete.
 
-    An empty folder and one rendered earlier are replaced. Raises BadInput for any other that exists.
+    An empty folder and one rendered earlier are replaced. `pulled` is an image that the nodes of a Slurm cluster can
+    get; without it tasks run on what is installed there. Raises BadInput for any other folder that exists.
     """
-    files = lay_out(_context(plan, run, format, dialect), folder, MARK, _OURS)
+    files = lay_out(_context(plan, run, format, dialect, pulled), folder, MARK, _OURS)
     return Rendering(folder=folder, files=files, digest=plan.digest, next_step=_next_step(format, folder, run, plan))
 
 
-def _context(plan: BuildPlan, run: RunSettings, format: Format, dialect: Dialect) -> BuildContext:
+def render_patch(
+    text: str, name: str, folder: Path, *, image: str | None, dumps: DumpVolume, grace_s: int, lay_out: LayOut
+) -> tuple[Rendering, tuple[str, ...]]:
+    """Write the patch that arms the object in `text`, and return what it does not do in addition.
+
+    The same holds for the folder as for `render`. Raises BadInput for a file without an object to arm.
+    """
+    wanted = Arming(variables=arming(DUMPS), dumps=dumps, grace_s=grace_s, image=image)
+    patch = arming_patch(text, name, wanted)
+    files = lay_out(BuildContext(items=(_file(PATCH, patch.text),)), folder, PATCH, _OUR_PATCH)
+    step = patch.apply.replace(PATCH, str(folder / PATCH))
+    return Rendering(folder=folder, files=files, digest=None, next_step=step), patch.notes
+
+
+def _context(plan: BuildPlan, run: RunSettings, format: Format, dialect: Dialect, pulled: str | None) -> BuildContext:
     mark = FileBytes(name=MARK, data=json.dumps(plan.document(), indent=2, sort_keys=True).encode() + b"\n")
     seccomp = FileBytes(name=SECCOMP_FILE, data=(data_dir("templates") / SECCOMP_FILE).read_bytes())
     match format:
@@ -61,6 +91,9 @@ def _context(plan: BuildPlan, run: RunSettings, format: Format, dialect: Dialect
             return BuildContext(items=(mark, seccomp, _file("pod.yaml", kubernetes(run))))
         case "apptainer":
             return BuildContext(items=(*plan.context, mark, _file("apptainer.def", apptainer(plan))))
+        case "slurm":
+            script = batch_script(run, arming(DUMPS), image=pulled)
+            return BuildContext(items=(mark, FileBytes(name="job.sh", data=script.encode(), mode=0o755)))
 
 
 def _file(name: str, text: str) -> FileBytes:
@@ -85,3 +118,5 @@ def _next_step(format: Format, folder: Path, run: RunSettings, plan: BuildPlan) 
             return f"on every node: install -D -m 644 {folder}/{SECCOMP_FILE} {profile}; then {apply}"
         case "apptainer":
             return f"cd {folder} && apptainer build debug.sif apptainer.def (not proven: vdbg-env build proves)"
+        case "slurm":
+            return f"sbatch --nodes=1 {folder}/job.sh COMMAND..."

@@ -8,7 +8,7 @@ from typing import Any, cast
 import click
 
 from vdbg_env.application.image.planning import default_tag
-from vdbg_env.application.image.render import Format, Rendering, render
+from vdbg_env.application.image.render import Format, Rendering, render, render_patch
 from vdbg_env.cli.composition.images import lay_out_context
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, show_notes
 from vdbg_env.common import console
@@ -22,8 +22,12 @@ from vdbg_env.report.codec import document as doc
 @click.command("render")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--format", type=click.Choice(["dockerfile", "compose", "k8s", "apptainer"]), default="dockerfile",
+    "--format", type=click.Choice(["dockerfile", "compose", "k8s", "apptainer", "slurm"]), default="dockerfile",
     show_default=True, help="What to render.",
+)  # fmt: skip
+@click.option(
+    "--for-lws", "existing", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="With --format k8s: a patch that arms the LeaderWorkerSet, Deployment or StatefulSet in FILE.",
 )  # fmt: skip
 @click.option(
     "--dialect", type=click.Choice(["classic", "buildkit"]), default="classic", show_default=True,
@@ -43,6 +47,7 @@ from vdbg_env.report.codec import document as doc
 def command(
     folder: Path,
     format: str,
+    existing: Path | None,
     dialect: str,
     image: str | None,
     gpu: str,
@@ -57,7 +62,13 @@ def command(
     Example:
       vdbg-env render --profile sample ./sample-image
       vdbg-env render --format k8s --gpu none ./manifests
+      vdbg-env render --format k8s --for-lws lws.yaml ./armed
+      vdbg-env render --format slurm ./job
     """
+    if existing:
+        if format != "k8s":
+            raise click.UsageError("--for-lws renders a patch: add --format k8s")
+        return _patch(existing, folder, image, dumps, as_json=as_json)
     request, library = read_request(flags, dialect=cast(Dialect, dialect))
     decided = plan_here(request, library)
     # The name that `build` gives means that the image is proven; an image that another builder makes is not.
@@ -76,8 +87,24 @@ def command(
         format=cast(Format, format),
         dialect=cast(Dialect, dialect),
         lay_out=lay_out_context(),
+        pulled=run.image if image else None,
     )
     show_notes((*request.notes, *decided.notes), (*decided.warnings, *warnings(run)))
+    _show(rendering, as_json=as_json)
+    return 0
+
+
+def _patch(existing: Path, folder: Path, image: str | None, dumps: str, *, as_json: bool) -> int:
+    rendering, notes = render_patch(
+        existing.read_text(errors="replace"),
+        str(existing),
+        folder,
+        image=str(parse_reference(image, "--image")) if image else None,
+        dumps=parse_dumps(dumps),
+        grace_s=RunSettings.stop_grace_s,
+        lay_out=lay_out_context(),
+    )
+    show_notes(notes, ())
     _show(rendering, as_json=as_json)
     return 0
 
@@ -86,5 +113,6 @@ def _show(rendering: Rendering, *, as_json: bool) -> None:
     if as_json:
         print(doc.render(rendering, Rendered), end="")
         return
-    print(f"{rendering.folder}: {len(rendering.files)} files, plan {rendering.digest}")
+    what = f", plan {rendering.digest}" if rendering.digest else ""
+    print(f"{rendering.folder}: {len(rendering.files)} file{'s' * (len(rendering.files) != 1)}{what}")
     console.note(f"next: {rendering.next_step}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.run_settings import DUMPS, GIB, SECCOMP_FILE, UNLIMITED, RunSettings
+from vdbg_env.image.container.run_settings import DUMPS, GIB, SECCOMP_FILE, UNLIMITED, DumpVolume, RunSettings
 
 _NAME = "vdbg-debug"
 KUBELET_SECCOMP = "/var/lib/kubelet/seccomp"
@@ -40,7 +40,7 @@ def compose(settings: RunSettings, *, build: str | None = None) -> str:
     }
     if settings.dumps and settings.dumps.kind == "volume":
         document["volumes"] = {settings.dumps.source: {"name": settings.dumps.source}}
-    return _yaml(document, _notes(settings))
+    return as_yaml(document, _notes(settings))
 
 
 def kubernetes(settings: RunSettings) -> str:
@@ -79,10 +79,10 @@ def kubernetes(settings: RunSettings) -> str:
     if settings.seccomp == "ptrace":
         notes.append(f"Every node needs {KUBELET_SECCOMP}/{LOCALHOST_PROFILE}; not with --seccomp default.")
     notes.append("Kubernetes sets no ulimits: the image's entry point raises the core limit as far as the node allows.")
-    documents = [_yaml(pod, tuple(notes))]
+    documents = [as_yaml(pod, tuple(notes))]
     if settings.dumps and settings.dumps.kind == "volume":
         documents.append(
-            _yaml(
+            as_yaml(
                 _claim(settings.dumps.source),
                 ("Room for a few dumps: one may be as large as the GPU's memory.",),
             )
@@ -146,15 +146,15 @@ def _mounts(settings: RunSettings) -> list[dict[str, str]]:
     return dumps + shared
 
 
+def dump_volume(dumps: DumpVolume) -> dict[str, Any]:
+    """Return a pod's volume for dumps: a folder of the node, or a claim."""
+    if dumps.kind == "bind":
+        return {"name": "dumps", "hostPath": {"path": dumps.source, "type": "DirectoryOrCreate"}}
+    return {"name": "dumps", "persistentVolumeClaim": {"claimName": _kubernetes_name(dumps.source)}}
+
+
 def _volumes(settings: RunSettings) -> list[dict[str, Any]]:
-    volumes: list[dict[str, Any]] = []
-    match settings.dumps:
-        case None:
-            pass
-        case dumps if dumps.kind == "bind":
-            volumes.append({"name": "dumps", "hostPath": {"path": dumps.source, "type": "DirectoryOrCreate"}})
-        case dumps:
-            volumes.append({"name": "dumps", "persistentVolumeClaim": {"claimName": _kubernetes_name(dumps.source)}})
+    volumes = [dump_volume(settings.dumps)] if settings.dumps else []
     if settings.ipc == "private":
         size = f"{max(1, settings.shm_bytes // GIB)}Gi"
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}})
@@ -184,7 +184,7 @@ def _notes(settings: RunSettings) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _yaml(document: dict[str, Any], notes: tuple[str, ...]) -> str:
+def as_yaml(document: object, notes: tuple[str, ...]) -> str:
     """Return YAML that is safe for readers of version 1.1: every text that is not a plain word is quoted."""
     import yaml
 
@@ -192,7 +192,7 @@ def _yaml(document: dict[str, Any], notes: tuple[str, ...]) -> str:
         def represent_str(self, data: str) -> yaml.ScalarNode:
             plain = data.replace("-", "").replace("_", "").replace("/", "").replace(".", "").isalpha()
             ambiguous = not plain or data.lower() in {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-            style = '"' if ambiguous else None
+            style = "|" if "\n" in data else '"' if ambiguous else None
             return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
     Dumper.add_representer(str, Dumper.represent_str)

@@ -280,3 +280,26 @@ def test_lint_tells_every_wrong_profile_at_its_place(tmp_path: Path) -> None:
     assert (ran.status, ran.stdout) == (2, "sample: ok\n")
     for name in ("one", "two"):
         assert f"{name}.yaml:5:1: unknown key 'sorce' (did you mean 'source'?)" in ran.stderr
+
+
+def test_a_patch_for_what_runs_already_is_rendered_again_into_its_folder(tmp_path: Path) -> None:
+    existing = tmp_path / "server.yaml"
+    existing.write_text(
+        "kind: Deployment\nmetadata: {name: llm}\n"
+        "spec: {template: {spec: {containers: [{name: server, command: [vllm, serve]}]}}}\n"
+    )
+    words = ("render", "--format", "k8s", "--for-lws", str(existing), "--dumps", "/data/d", str(tmp_path / "out"))
+    for _ in range(2):
+        ran = vdbg_env(*words)
+        assert ran.status == 0, ran.stderr
+    assert f"next: kubectl patch deployment llm --type strategic --patch-file {tmp_path}/out/patch.yaml" in ran.stderr
+    assert ran.stdout == f"{tmp_path}/out: 1 file\n"
+    assert b"hostPath" in files(tmp_path / "out")["patch.yaml"]
+    assert vdbg_env("render", "--for-lws", str(existing), str(tmp_path / "out")).status == 2
+
+
+def test_a_batch_script_can_be_run(tmp_path: Path) -> None:
+    ran = vdbg_env("render", "--profile", "sample", "--format", "slurm", "--gpu", "none", str(tmp_path / "out"))
+    assert ran.status == 0, ran.stderr
+    assert f"next: sbatch --nodes=1 {tmp_path}/out/job.sh COMMAND..." in ran.stderr
+    assert (tmp_path / "out" / "job.sh").stat().st_mode & 0o111
