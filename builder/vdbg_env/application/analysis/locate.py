@@ -12,8 +12,7 @@ from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, SourceText
 from vdbg_env.common.errors import BadInput, UnreadableBinary, nearest
-from vdbg_env.cuda.binary.cubin import CubinNames, read_names
-from vdbg_env.cuda.binary.decompression import Compression
+from vdbg_env.cuda.binary.cubin_names import CubinNames, read_names
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from vdbg_env.cuda.binary.fatbin import Entry, EntryKind
@@ -119,7 +118,7 @@ class _Search:
         self._arch = request.arch
         self._needle = identifier_in(request.query.name).encode() if request.query.name else b""
         self._found: list[Located] = []
-        self._names: dict[str, list[str]] = {}  # by their stems: some of those that differ in template arguments alone
+        self._names: dict[str, set[str]] = {}  # by their stems: some of those that differ in template arguments alone
         self._meant: dict[str, bool] = {}
         self._skipped = False
         self._outside: list[Function] = []
@@ -204,12 +203,12 @@ class _Search:
 
     def _unknown_name(self, name: str) -> BadInput:
         # One name of each stem is demangled, and the others of the nearest: a library has a hundred thousand names.
-        shorts = {short_name(demangle(alike[0])): alike for alike in self._names.values()}
+        shorts = {short_name(demangle(min(alike))): alike for alike in self._names.values()}
         bare = {short.partition("<")[0]: alike for short, alike in shorts.items()}
         closest = nearest(short_name(name).partition("<")[0], bare)
-        instances = [short_name(demangle(one)) for one in bare[closest]] if closest else []
+        instances = [short_name(demangle(one)) for one in sorted(bare[closest])] if closest else []
         close = (nearest(short_name(name), instances) if "<" in name else None) or closest
-        close = close or nearest(name, [alike[0] for alike in self._names.values()])
+        close = close or nearest(name, [min(alike) for alike in self._names.values()])
         some = tuple(sorted(shorts))[:10]
         return BadInput(
             f"no function is called {name!r}" + (f"; did you mean {close!r}?" if close else ""),
@@ -233,10 +232,10 @@ class _Search:
 
     def _remember(self, names: Iterable[str]) -> None:
         if len(self._names) < _MOST_NAMES:
-            for name in names:
-                alike = self._names.setdefault(mangled_stem(name), [])
-                if len(alike) < _MOST_ALIKE and name not in alike:
-                    alike.append(name)
+            for name in set(names):  # up to sm_89 the first bytes of a cubin have its names twice
+                alike = self._names.setdefault(mangled_stem(name), set())
+                if len(alike) < _MOST_ALIKE:
+                    alike.add(name)
 
 
 def _cubins(file: str, binaries: BinarySource, cores: CoreFiles, notes: list[str]) -> Iterator[_Cubin]:
@@ -278,7 +277,7 @@ def _of_binary(binary: BinaryFile) -> Iterator[_Cubin]:
     for code in find_device_code(binary.data):
         if code.entry.kind == EntryKind.ELF:
             entry, name = code.entry, code.entry.identifier or code.member
-            names = partial(_names_of, entry) if entry.compression is Compression.ZSTD else lambda: None
+            names = partial(_names_of, entry)
             yield _Cubin(file=binary.name, name=name, target=entry.target, data=entry.payload, names=names)
 
 

@@ -6,8 +6,10 @@ era hold LZ4. Sizes in fat binaries are claims: no more is ever produced than th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
 import lz4.block
@@ -21,6 +23,9 @@ LARGEST: Final = 1 << 30
 
 _FIRST_PIECE: Final = 16 << 10
 _LARGEST_PIECE: Final = 64 << 10  # most of the last piece is expanded in vain
+_LZ4_STEPS: Final = (16 << 10, 128 << 10, 1 << 20, 8 << 20)  # each starts anew: LZ4 blocks cannot be continued
+_REUSED_UP_TO: Final = 16 << 20  # a decompressor keeps a window of the largest payload it has read
+_idle: Final[list[zstandard.ZstdDecompressor]] = []  # to make one takes longer than to expand a small payload's start
 
 
 class Compression(StrEnum):
@@ -50,22 +55,74 @@ def expand(stored: memoryview, how: Compression, size: int) -> Buffer:
 
 
 def expand_in_pieces(stored: memoryview, how: Compression, size: int) -> Iterator[Buffer]:
-    """Yield the payload from its start, in pieces that grow from 16 to 64 KiB: for those who may stop early.
+    """Yield the payload from its start, in pieces that grow from 16 KiB on: for those who may stop early.
 
-    Only zstd can be read in part; the others come in one piece. Raises UnreadableBinary as `expand` does.
+    Raises UnreadableBinary as `expand` does, for what is damaged up to there.
     """
-    if how is not Compression.ZSTD:
-        yield expand(stored, how, size)
-        return
-    _check_claim(size)
+    match how:
+        case Compression.RAW:
+            yield from (stored[at : at + _LARGEST_PIECE] for at in range(0, len(stored), _LARGEST_PIECE))
+        case Compression.LZ4:
+            yield from _lz4_pieces(stored, size)
+        case Compression.ZSTD:
+            _check_claim(size)
+            yield from _zstd_pieces(stored, reused=size <= _REUSED_UP_TO)
+
+
+def _zstd_pieces(stored: memoryview, *, reused: bool) -> Iterator[Buffer]:
     length = _FIRST_PIECE
     try:
-        with zstandard.ZstdDecompressor(max_window_size=LARGEST).stream_reader(stored) as reader:
+        decompressor = _idle.pop() if reused else zstandard.ZstdDecompressor(max_window_size=LARGEST)
+    except IndexError:
+        decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST)
+    try:
+        with decompressor.stream_reader(stored) as reader:
             while piece := reader.read(length):
                 yield piece
                 length = min(2 * length, _LARGEST_PIECE)
     except (zstandard.ZstdError, MemoryError) as error:
-        raise UnreadableBinary(f"a payload does not decompress as {how}: {error}") from error
+        raise UnreadableBinary(f"a payload does not decompress as {Compression.ZSTD}: {error}") from error
+    finally:
+        if reused:
+            _idle.append(decompressor)
+
+
+def _lz4_pieces(stored: memoryview, size: int) -> Iterator[Buffer]:
+    _check_claim(size)
+    done = 0
+    for target in _LZ4_STEPS if lz4_start() else ():
+        if target >= size:
+            break
+        piece = _lz4_up_to(target, stored)
+        if piece is None:
+            break  # damaged, as `expand` says in words
+        yield memoryview(piece)[done:]
+        done = target
+    yield memoryview(expand(stored, Compression.LZ4, size))[done:]
+
+
+def _lz4_up_to(target: int, stored: memoryview) -> bytearray | None:
+    """Expand the first `target` bytes of a longer payload."""
+    start = lz4_start()
+    data = bytearray(target)
+    room = (ctypes.c_char * target).from_buffer(data)
+    # What these bytes need at the most, but for the length of a last match that is cut off.
+    for taken in (stored[: target + (target >> 6) + 1024], stored):
+        if start and start(bytes(taken), room, len(taken), target, target) == target:
+            return data
+    return None
+
+
+@cache
+def lz4_start() -> Callable[..., int] | None:
+    """Return LZ4_decompress_safe_partial, which the Python module has in it and does not offer; None without it."""
+    try:
+        function = ctypes.CDLL(lz4.block._block.__file__).LZ4_decompress_safe_partial
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int]
+    function.restype = ctypes.c_int
+    return function
 
 
 def _check_claim(size: int) -> None:

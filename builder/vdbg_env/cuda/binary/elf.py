@@ -25,6 +25,7 @@ ET_REL: Final = 1
 ET_EXEC: Final = 2
 ET_CORE: Final = 4
 SHT_SYMTAB: Final = 2
+SHT_STRTAB: Final = 3
 SHT_NOBITS: Final = 8
 STT_FUNC: Final = 2
 SHN_XINDEX: Final = 0xFFFF

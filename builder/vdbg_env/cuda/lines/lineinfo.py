@@ -267,7 +267,9 @@ def judge_start(code: DeviceCode) -> Judgement | None:
     entry = code.entry
     if entry.kind != EntryKind.ELF:
         return Judgement(code=code, cubin=None)
-    start = read_cubin_start(entry.payload_in_pieces()) if entry.compression is Compression.ZSTD else None
+    # One that is stored as it is costs nothing to read whole, which finds damage at its end too.
+    known = entry.compression is not Compression.RAW
+    start = read_cubin_start(entry.payload_in_pieces()) if known else None
     return Judgement(code=code, cubin=start) if start else None
 
 

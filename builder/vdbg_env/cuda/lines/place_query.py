@@ -90,7 +90,9 @@ def identifier_in(name: str) -> str:
 def mangled_stem(name: str) -> str:
     """Return a mangled name up to its template arguments and parameters: the same for every instance of a template."""
     start = _MANGLED.match(name)
-    at = start.end() if start else len(name)
+    if start is None:
+        return name
+    at = start.end()
     while number := _LENGTH.match(name, at):
         at = min(number.end() + int(number[0]), len(name))
     return name[:at]

@@ -47,6 +47,8 @@ def demangle(name: str) -> str:
 @lru_cache(maxsize=_KEPT)
 def short_name(demangled: str) -> str:
     """Return a demangled name without return type and parameters, long template arguments as `<...>`."""
+    if demangled.isidentifier():
+        return demangled
     name = _without_parameters(demangled)
     name = _last_word(name)
     return _fold_arguments(name)

@@ -1,7 +1,6 @@
 """What counts as code, what counts as line info, and what only looks like it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,34 +9,14 @@ from hypothesis import strategies as st
 from tests.builders.cubin import cubin
 from tests.builders.elf import ElfSpec, SectionSpec, build_elf
 from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.binary.cubin import KERNELS_NAMED, read_cubin, read_cubin_start, read_names
+from vdbg_env.cuda.binary.cubin import KERNELS_NAMED, read_cubin, read_cubin_start
 from vdbg_env.cuda.binary.elf import SHT_NOBITS
-from vdbg_env.cuda.lines.code_map import CodeMap
 
-CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 kernel_names = st.text("abcdefghij_Z0123456789", min_size=1, max_size=60)
 
 
 def pieces(data: bytes, size: int = 4096) -> Iterator[bytes]:
     return (data[i : i + size] for i in range(0, len(data), size))
-
-
-@pytest.mark.parametrize("name", ["inline_chain_sm80", "inline_chain_sm90", "inline_chain_sm100", "no_lines_sm90"])
-def test_names_are_read_from_the_first_bytes(name: str) -> None:
-    data = (CUBINS / f"{name}.cubin").read_bytes()
-    names = read_names(pieces(data, 256))
-    assert names and set(names.functions()) == {"_Z4kernIdEvPT_iS0_", "_Z4kernIfEvPT_iS0_"}
-    functions = {function.name for function in CodeMap(data).functions}
-    assert names.holding(b"kern") == functions
-    assert names.holding(b"4slow") == {one for one in functions if "slow" in one} != set()
-    assert names.holding(b"absent") == set()
-
-
-def test_names_of_another_layout_are_not_guessed() -> None:
-    data = (CUBINS / "inline_chain_sm90.cubin").read_bytes()
-    assert read_names(pieces(data.replace(b"\0.shstrtab\0", b"\0.shstrtaB\0"))) is None
-    assert read_names(pieces(data[:200])) is None
-    assert read_names(pieces(b"\x7fELF")) is None
 
 
 def test_a_cubin_with_line_info() -> None:

@@ -1,5 +1,6 @@
 """Device code is found outside the sections that nvcc writes, and counted apart."""
 
+import struct
 import zipfile
 from pathlib import Path
 
@@ -46,8 +47,27 @@ def test_bare_cubins_are_found_whole_whatever_their_section() -> None:
 
 
 def test_what_spans_two_pieces_of_the_search_is_found() -> None:
-    for at in (0xFFF9, 0xFFFF, 0x10000, 0x1FFFC):
+    for at in (0xFFFF9, 0xFFFFF, 0x100000, 0x1FFFFC):
         assert [c.entry.target for c in find_device_code(host((".data", b"\1" * at + BARE)))] == ["sm_80"]
+
+
+def test_a_container_over_several_pieces_is_one() -> None:
+    large = container(EntrySpec(payload=cubin("k") + bytes(3 << 20)), EntrySpec(payload=BARE, arch=80))
+    codes = list(find_device_code(host((".data", bytes(5) + large + ONE))))
+    assert [c.entry.target for c in codes] == ["sm_90", "sm_80", "sm_90"]
+
+
+def test_a_file_full_of_headers_is_refused_in_bounded_time() -> None:
+    header = bytearray(BARE[:64])
+    rows = 0xFEFF
+    table = struct.pack("<IIQQQQIIQQ", 0, 1, 0, 0, 1 << 40, 1, 0, 0, 0, 0) * rows
+    header[60:62] = rows.to_bytes(2, "little")
+    bait = b""
+    for number in range(200):
+        header[40:48] = ((200 - number) * 64).to_bytes(8, "little")  # each leads to the one table behind all
+        bait += header
+    with pytest.raises(UnreadableBinary, match="full of headers"):
+        found(host((".data", bait + table)))
 
 
 def test_code_of_the_known_sections_is_found_once_and_first() -> None:
