@@ -12,7 +12,7 @@ from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.guarded import Guarded
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.application.ports import BinarySource, SourceText, StepPlacement
-from vdbg_env.application.ports.places import StepPlace
+from vdbg_env.application.ports.places import Scratch, StepPlace
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
@@ -63,7 +63,9 @@ class Places:
             close=lambda: None,
         )
 
-    def slurm(self, *, ranks: int | None, nodes: int | None, extra: tuple[str, ...]) -> StepPlace:
+    def slurm(
+        self, *, ranks: int | None, nodes: int | None, extra: tuple[str, ...], scratch: Scratch | None = None
+    ) -> StepPlace:
         """Return the nodes of the allocation around this process; see `StepPlaces.slurm`."""
         from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
         from vdbg_env.adapters.placement.slurm.ranks import SlurmRanks
@@ -86,7 +88,14 @@ class Places:
                 pseudonyms=names,
             )
             return SlurmRanks(
-                slurm, allocation, settings, environment=self._environment, ranks=ranks, nodes=nodes, extra=extra
+                slurm,
+                allocation,
+                settings,
+                environment=self._environment,
+                ranks=ranks,
+                nodes=nodes,
+                extra=extra,
+                scratch=scratch,
             )
 
         return replace(
@@ -95,6 +104,7 @@ class Places:
             on="slurm",
             nodes=nodes or len(allocation.hosts),
             time_left_s=slurm.time_left_s(allocation.job),
+            scratch=scratch,
         )
 
     def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:

@@ -315,7 +315,7 @@ def _left_s(place: StepPlace) -> float | None:
 
 def _ranks_here(asked: PlacementRequest | None, ports: RunPorts) -> StepPlace:
     if asked and asked.on == "slurm":
-        return ports.places.slurm(ranks=asked.ranks, nodes=asked.nodes, extra=asked.arguments)
+        return ports.places.slurm(ranks=asked.ranks, nodes=asked.nodes, extra=asked.arguments, scratch=asked.scratch)
     return ports.places.here(ranks=asked.ranks if asked else None)
 
 

@@ -46,12 +46,18 @@ def main() -> int:
     return supervise(job, lock)
 
 
-def supervise(job: Job, lock: int) -> int:
-    """Run a job in the current folder, whose lock is held, to its end; returns the exit status of a supervisor."""
+def supervise(job: Job, lock: int, *, refused: str = "") -> int:
+    """Run a job in the current folder, whose lock is held, to its end; returns the exit status of a supervisor.
+
+    Where it is `refused`, nothing is started, and the record says why.
+    """
     become_subreaper()
     supervisor = Supervisor(settled(job, os.environ), lock)
     try:
-        supervisor.run()
+        if refused:
+            supervisor.refuse(refused)
+        else:
+            supervisor.run()
     except Exception as error:
         import traceback  # not at start-up, where it would cost more than all of this module
 

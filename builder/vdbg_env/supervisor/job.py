@@ -35,9 +35,9 @@ class Job(NamedTuple):
 
     `overlay` holds what the step changes of the environment, to compare it with what each worker really has.
     With `inherit`, `env` is merged into the supervisor's own environment and `unset` removed from that: in a container,
-    only the supervisor knows what the engine gave it. `growing` are globs under `directory`: while such a file grows,
-    a dump is being written and no process is killed. `cgroups` are the kinds that may hold the tree, the surer first.
-    A `server` is not expected to end by itself.
+    only the supervisor knows what the engine gave it. `growing` are globs under `directory`, or under `dumps` where
+    that is set: while such a file grows, a dump is being written and no process is killed. `cgroups` are the kinds that
+    may hold the tree, the surer first. A `server` is not expected to end by itself.
 
     With `guard`, the process id of `vdbg-env guard`, the workload is in production: signals are passed on to it, it is
     ended when the guard has died, silence alone is not a hang, and a full disk ends the record and not the workload.
@@ -62,6 +62,7 @@ class Job(NamedTuple):
     hang_commands: tuple[HangCommand, ...] = ()
     dump_wait_s: float = 300.0
     growing: tuple[str, ...] = ()
+    dumps: str = ""
     output_limit: int = 2 << 30
     output_keep: str = "head+tail"
     matchers: tuple[MatcherSpec, ...] = ()

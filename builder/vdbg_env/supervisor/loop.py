@@ -52,7 +52,7 @@ class Supervisor:
         self._helpers = Helpers(job)
         self._hang = HangActions(job, self._helpers, self._redactor)
         self._watch = HangWatch(job)
-        self._growing = GrowingFiles(job.directory, job.growing)
+        self._growing = GrowingFiles(job.dumps or job.directory, job.growing)
         self._guard = Guard(job)
         self._streams = Streams(job, self._redactor, self._watch.output, self._must_end)
         self._server = DrivenServer(job, self._helpers, self._watch.progress)
@@ -82,8 +82,7 @@ class Supervisor:
                 self._job.argv, self._job.env, self._job.cwd, cgroup=self._tree.cgroup, stdin=self._job.stdin
             )
         except NotStarted as problem:
-            self._streams.open()
-            self.finish(EndReason("not_started", str(problem)))
+            self.refuse(str(problem))
             return
         self._root = started.pid
         if not started.in_cgroup:
@@ -102,6 +101,11 @@ class Supervisor:
             self._advance(time.monotonic())
         self._streams.drain()
         self.finish(self._verdict or self._guard.end_of(self._server.own_end(self._status)))
+
+    def refuse(self, why: str) -> None:
+        """Write that the workload was not started."""
+        self._streams.open()
+        self.finish(EndReason("not_started", why))
 
     # -- input -------------------------------------------------------------------------------------------------------
 
@@ -183,8 +187,9 @@ class Supervisor:
                 self._next_beat = now + lock_file.BEAT_S
                 self._cancels = max(self._cancels, lock_file.beat(self._lock, self._job.stop))
             self._helpers.end_overdue(now)
-            space = os.statvfs(self._job.directory)
-            free = space.f_bavail * space.f_frsize
+            if self._job.dumps:
+                self._growing.show(self._job.directory)
+            free = min(map(_free, {self._job.directory, self._job.dumps or self._job.directory}))
             floor = self._job.disk_floor
             if self._guard:
                 self._streams.record(free >= floor)
@@ -309,3 +314,8 @@ class Supervisor:
                 "notes": [*self._streams.notes, *self._notes],
             }
         )
+
+
+def _free(directory: str) -> int:
+    space = os.statvfs(directory)
+    return space.f_bavail * space.f_frsize

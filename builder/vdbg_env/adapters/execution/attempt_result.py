@@ -58,12 +58,12 @@ def observation(
     renamed = redact_names(directory, SecretFinder(literals))
     notes += [f"{renamed} file names had a secret and were changed"] if renamed else []
     for path in _foreign_files(directory):
-        notes += _masked(path, path.relative_to(directory), literals, check)
+        notes += masked(path, path.relative_to(directory), literals, check)
     artifacts = {rule.name: tuple(_artifacts(rule, directory, notes, check)) for rule in invocation.artifacts}
     return replace(seen, artifacts={name: found for name, found in artifacts.items() if found}, notes=tuple(notes))
 
 
-def _masked(path: Path, name: Path, literals: tuple[bytes, ...], check: Callable[[], None]) -> Iterator[str]:
+def masked(path: Path, name: Path, literals: tuple[bytes, ...], check: Callable[[], None]) -> Iterator[str]:
     """Mask the secrets of a file, and yield what is to be noted of it."""
     try:
         looked = mask_artifact(path, literals, check=check)
@@ -169,7 +169,7 @@ def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str], check: Cal
             continue
         found += 1
         try:
-            digest = _digest(path, check)
+            digest = digest_of(path, check)
         except Stopped:
             notes.append(f"{path.name} is left where it is: the run was being ended before it was read")
             continue
@@ -178,7 +178,7 @@ def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str], check: Cal
         notes.append(f"artifact {rule.name}: nothing matches {rule.glob}")
 
 
-def _digest(path: Path, check: Callable[[], None]) -> str:
+def digest_of(path: Path, check: Callable[[], None]) -> str:
     """Return the SHA-256 of a file; the holes of a sparse one are not read, which would take six times as long."""
     digest, zeros = hashlib.sha256(), memoryview(bytes(_CHUNK))
     with path.open("rb", buffering=0) as file:

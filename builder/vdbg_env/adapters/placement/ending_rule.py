@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.supervisor.watch.growing_files import GrowingFiles
+from vdbg_env.supervisor.watch.growing_files import GROWTH, GrowingFiles
 
 NAME = "ending.json"  # in the attempt's folder: why its ranks were asked to end, for an engine that takes over
 _LOOK_S = 1.0  # how often the sizes of dumps are read
@@ -20,13 +20,16 @@ class EndingRule:
     """Decides for one attempt; times are of the monotonic clock.
 
     A rank that failed ends the attempt: the others get `on_first_failure.wait` to end by themselves, and as long as
-    one of their dumps grows, up to `watch.dump_wait`. When the requests of rank 0 have been sent, all are ended.
+    one of their dumps grew in the last `quiet_s` seconds, up to `watch.dump_wait`. When the requests of rank 0 have
+    been sent, all are ended.
     """
 
-    def __init__(self, invocation: Invocation, directory: Path) -> None:
+    def __init__(self, invocation: Invocation, directory: Path, *, quiet_s: float = 2.0) -> None:
         self._invocation = invocation
         self._path = directory / NAME
-        self._dumps = GrowingFiles(str(directory), tuple(f"*/{rule.glob}" for rule in invocation.artifacts))
+        globs = (*(rule.glob for rule in invocation.artifacts), GROWTH)
+        self._dumps = GrowingFiles(str(directory), tuple(f"*/{glob}" for glob in globs))
+        self._quiet_s = quiet_s
         self._failed_at: float | None = None
         self._looked_at = 0.0
         self._growing = False
@@ -61,7 +64,7 @@ class EndingRule:
     def _dumps_grow(self, now: float) -> bool:
         if now >= self._looked_at + _LOOK_S:
             self._looked_at = now
-            self._growing = self._dumps.growing(now)
+            self._growing = self._dumps.growing(now, quiet_s=self._quiet_s)
         return self._growing
 
     def _ask(self, why: EndedBy) -> None:

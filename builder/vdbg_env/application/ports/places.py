@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """A folder on each node's own disk for the dumps of ranks; at most `limit` bytes of each rank are collected."""
+
+    folder: str
+    limit: int = 16 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepPlace:
     """Where a run's steps are started; `image` and `container` are None for this machine.
 
@@ -39,15 +47,23 @@ class StepPlace:
     on: Literal["local", "docker", "slurm"] = "local"
     nodes: int = 1
     time_left_s: float | None = None
+    scratch: Scratch | None = None
 
     @property
     def in_words(self) -> Mapping[str, str]:
         """The place as a report's environment shows it; nothing for this machine."""
         if self.on == "slurm":
-            return {"steps run in": f"a Slurm allocation of {self.nodes} nodes"}
+            return {"steps run in": f"a Slurm allocation of {self.nodes} nodes", **self._dumps}
         if self.image is None:
             return {}
         return {"steps run in": f"containers of {self.image.name}", "image": self.image.digest or self.image.image_id}
+
+    @property
+    def _dumps(self) -> Mapping[str, str]:
+        if self.scratch is None:
+            return {}
+        limit = self.scratch.limit >> 20
+        return {"dumps go to": f"{self.scratch.folder} of each node; at most {limit} MiB of each rank are moved"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +104,9 @@ class StepPlaces(Protocol):
         """Return this machine; an attempt has `ranks` of them, or as many as its step asks for where that is None."""
         ...
 
-    def slurm(self, *, ranks: int | None, nodes: int | None, extra: tuple[str, ...]) -> StepPlace:
+    def slurm(
+        self, *, ranks: int | None, nodes: int | None, extra: tuple[str, ...], scratch: Scratch | None = None
+    ) -> StepPlace:
         """Return the nodes of the Slurm allocation around this process; `extra` are arguments for srun.
 
         Raises BadInput outside of one.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.common import yaml_source
@@ -34,6 +35,7 @@ class PlacementRequest:
     ranks: int | None = None
     nodes: int | None = None
     arguments: tuple[str, ...] = ()  # for the launcher, unread
+    scratch: Scratch | None = None
 
     def document(self) -> dict[str, Any]:
         """Return what `run.json` keeps of it."""

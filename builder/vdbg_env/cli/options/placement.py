@@ -8,7 +8,9 @@ from typing import Any, TypedDict, TypeVar
 
 import click
 
+from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.run.request import PlacementRequest
+from vdbg_env.image.container.run_settings import parse_size
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -17,6 +19,13 @@ _OPTIONS = (
     click.option("--ranks", type=click.IntRange(1, 10000), help="Start each step on so many ranks."),
     click.option(
         "--slurm-arg", "slurm_arguments", multiple=True, metavar="ARG", help="For srun, unread; repeatable."
+    ),
+    click.option(
+        "--scratch", type=click.Path(path_type=Path), metavar="DIR",
+        help="With --on slurm: ranks write dumps to this folder of their node, and they are moved to the run's.",
+    ),
+    click.option(
+        "--scratch-limit", default="16g", show_default=True, metavar="SIZE", help="What is moved for each rank at most."
     ),
     click.option("--submit", is_flag=True, help="With --on slurm: queue the run as a job; with --plan, print it."),
     click.option("--submit-arg", "submit_arguments", multiple=True, metavar="ARG", help="For sbatch, unread."),
@@ -33,6 +42,8 @@ class PlacementFlags(TypedDict):
     nodes: int | None
     ranks: int | None
     slurm_arguments: tuple[str, ...]
+    scratch: Path | None
+    scratch_limit: str
     submit: bool
     submit_arguments: tuple[str, ...]
     setup: Path | None
@@ -49,15 +60,29 @@ def placement_request(on: str | None, flags: PlacementFlags) -> PlacementRequest
     """Turn the flags into a request; None where a step has one rank here. Raises a usage error for flags of Slurm."""
     if on == "slurm":
         return PlacementRequest(
-            on="slurm", ranks=flags["ranks"], nodes=flags["nodes"], arguments=flags["slurm_arguments"]
+            on="slurm",
+            ranks=flags["ranks"],
+            nodes=flags["nodes"],
+            arguments=flags["slurm_arguments"],
+            scratch=_scratch(flags),
         )
     for name, value in (
         ("--nodes", flags["nodes"]),
         ("--slurm-arg", flags["slurm_arguments"]),
         ("--submit", flags["submit"]),
+        ("--scratch", flags["scratch"]),
     ):
         if value:
             raise click.UsageError(f"{name} is for ranks of a cluster: add --on slurm")
     if on == "docker" and flags["ranks"]:
         raise click.UsageError("a step has one container: leave out --ranks, or --on docker")
     return PlacementRequest(ranks=flags["ranks"]) if flags["ranks"] else None
+
+
+def _scratch(flags: PlacementFlags) -> Scratch | None:
+    folder = flags["scratch"]
+    if folder is None:
+        return None
+    if not folder.is_absolute():
+        raise click.UsageError(f"--scratch {folder}: it is a folder of each node, so give its whole path")
+    return Scratch(folder=str(folder), limit=parse_size(flags["scratch_limit"], "--scratch-limit"))

@@ -70,6 +70,8 @@ def _words(request: RunbookRequest) -> Iterator[str]:
     for name, value in (("--nodes", placement and placement.nodes), ("--ranks", placement and placement.ranks)):
         if value:
             yield from (name, str(value))
+    if scratch := placement and placement.scratch:
+        yield from ("--scratch", scratch.folder, "--scratch-limit", f"{scratch.limit}b")
     yield from (f"--slurm-arg={word}" for word in (placement.arguments if placement else ()))
     if request.argv:
         yield from ("--", *request.argv)

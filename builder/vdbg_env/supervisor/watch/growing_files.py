@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+
+GROWTH = "growth"  # in a rank's folder: a byte is added whenever a dump elsewhere, on its node's own disk, has grown
 
 
 class GrowingFiles:
@@ -12,6 +15,7 @@ class GrowingFiles:
         self._directory = directory
         self._patterns = patterns
         self._size = -1
+        self._shown = 0
         self._changed = 0.0
 
     def growing(self, now: float, *, quiet_s: float = 2.0) -> bool:
@@ -25,6 +29,14 @@ class GrowingFiles:
             if grew:
                 self._changed = now
         return size > 0 and now - self._changed < quiet_s
+
+    def show(self, directory: str) -> None:
+        """Add a byte to a file of `directory` if they have grown: another node does not see the files themselves."""
+        size = self._total()
+        if size > self._shown:
+            with suppress(OSError), open(f"{directory}/{GROWTH}", "ab") as file:  # noqa: PTH123 - a full disk is no end
+                file.write(b".")
+        self._shown = size
 
     def _total(self) -> int:
         from glob import iglob  # not at start-up: most steps end without ever asking

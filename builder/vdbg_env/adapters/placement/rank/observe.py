@@ -4,37 +4,47 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vdbg_env.adapters.execution.attempt_result import Stopped, observation
-from vdbg_env.adapters.placement.rank.orders import NODE
+from vdbg_env.adapters.placement.rank.orders import NODE, Orders
+from vdbg_env.adapters.placement.rank.scratch import move_dumps
 from vdbg_env.evidence.observation import Observation, RankClock
 from vdbg_env.record.codec import to_document
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
+from vdbg_env.supervisor.watch.growing_files import GROWTH
 
 
 def observe(
-    step: str,
-    attempt: int,
-    rules: Sequence[Mapping[str, Any]],
+    orders: Orders,
     folder: Path,
+    dumps: Path | None,
     literals: tuple[bytes, ...],
     asked_at: Sequence[float],
     limit_s: float,
 ) -> dict[str, Any]:
-    """Return the observation as a document; once its end was asked for, files are read for `limit_s` seconds."""
+    """Return the observation as a document; once its end was asked for, files are read for `limit_s` seconds.
+
+    Artifacts that were written to `dumps`, on the node's own disk, are moved into `folder`.
+    """
 
     def check() -> None:
         if asked_at and time.monotonic() > asked_at[0] + limit_s:
             raise Stopped
 
-    artifacts = tuple(ArtifactRule.model_validate(dict(rule)) for rule in rules)
-    invocation = Invocation(step=step, attempt=attempt, argv=(), artifacts=artifacts)
-    return to_document(with_node(observation(invocation, folder, literals, check=check), folder))
+    rules = tuple(ArtifactRule.model_validate(dict(rule)) for rule in orders.artifacts)
+    (folder / GROWTH).unlink(missing_ok=True)
+    invocation = Invocation(step=orders.step, attempt=orders.attempt, argv=(), artifacts=() if dumps else rules)
+    seen = with_node(observation(invocation, folder, literals, check=check), folder)
+    if dumps:
+        limit = orders.scratch_limit
+        moved = move_dumps(rules, dumps, folder, limit=limit, literals=literals, check=check)
+        seen = replace(seen, artifacts=moved.artifacts, notes=(*seen.notes, *moved.notes))
+    return to_document(seen)
 
 
 def with_node(seen: Observation, folder: Path) -> Observation:

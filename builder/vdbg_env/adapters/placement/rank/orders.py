@@ -22,7 +22,8 @@ class Orders:
 
     `directory` is the attempt's folder on a file system that all nodes share. `rank_from` and `host_from` name the
     variables in which the launcher puts a rank's number and the name of its node; `step_from` its
-    own name for the attempt.
+    own name for the attempt. With `scratch`, a folder on each node's own disk, `${{ rank.dir }}` is below it, and at
+    most `scratch_limit` bytes of each rank's artifacts are moved from there.
     """
 
     directory: str
@@ -33,6 +34,8 @@ class Orders:
     rank_from: str
     host_from: str = ""
     step_from: str = ""
+    scratch: str = ""
+    scratch_limit: int = 0
     artifacts: tuple[Mapping[str, Any], ...] = field(default=())
 
     def to_json(self) -> bytes:
@@ -40,7 +43,10 @@ class Orders:
         document = {
             **{
                 name: getattr(self, name)
-                for name in ("directory", "step", "attempt", "rank_from", "host_from", "step_from")
+                for name in (
+                    *("directory", "step", "attempt", "rank_from", "host_from", "step_from"),
+                    *("scratch", "scratch_limit"),
+                )
             },
             "artifacts": [dict(rule) for rule in self.artifacts],
             "first": to_json(self.first).decode(),
@@ -59,9 +65,9 @@ def read_orders(line: bytes) -> Orders | None:
     return Orders(**{**document, "artifacts": tuple(document["artifacts"])}, first=first, others=others)
 
 
-def job_of_rank(orders: Orders, *, rank: int, host: str, directory: str) -> Job:
-    """Return the job of one rank: `${{ rank.* }}` has its values, and the mark its folder's name."""
-    known = {"dir": directory, "number": str(rank), "host": host}
+def job_of_rank(orders: Orders, *, rank: int, host: str, directory: str, dumps: str = "") -> Job:
+    """Return the job of one rank: `${{ rank.* }}` has its values, `dumps` for its folder if that is elsewhere."""
+    known = {"dir": dumps or directory, "number": str(rank), "host": host}
     job = orders.others if rank else orders.first
 
     def filled(text: str) -> str:
@@ -69,6 +75,7 @@ def job_of_rank(orders: Orders, *, rank: int, host: str, directory: str) -> Job:
 
     return job._replace(
         directory=".",
+        dumps=dumps,
         stop=f"../{STOP}",
         argv=tuple(map(filled, job.argv)),
         env={name: filled(value) for name, value in job.env.items()},

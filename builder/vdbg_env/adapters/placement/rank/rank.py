@@ -40,7 +40,17 @@ def main() -> int:
     lock = lock_file.take(".")
     signal.pthread_sigmask(signal.SIG_BLOCK, CANCELS)
     raise_core_limit()
-    job = job_of_rank(orders, rank=rank, host=host, directory=str(folder))
+    refused = ""
+    dumps: Path | None = None
+    if orders.scratch:
+        # Not before it is asked for: the start of most workloads waits for no import.
+        from vdbg_env.adapters.placement.rank.scratch import NoScratch, open_scratch
+
+        try:
+            dumps = open_scratch(orders.scratch, folder)
+        except NoScratch as problem:
+            refused = f"--scratch cannot be used on {host}: {problem}"
+    job = job_of_rank(orders, rank=rank, host=host, directory=str(folder), dumps=str(dumps or ""))
     node = {
         "step": os.environ.get(orders.step_from, ""),
         "node": describe(job.argv, settled(job, os.environ).env),
@@ -50,12 +60,12 @@ def main() -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
-    supervise(job, lock)
-    _report(orders, folder, rank, tuple(os.fsencode(text) for text in job.literals))
+    supervise(job, lock, refused=refused)
+    _report(orders, folder, dumps, rank, tuple(os.fsencode(text) for text in job.literals))
     return 0
 
 
-def _report(orders: Orders, folder: Path, rank: int, literals: tuple[bytes, ...]) -> None:
+def _report(orders: Orders, folder: Path, dumps: Path | None, rank: int, literals: tuple[bytes, ...]) -> None:
     """Mask and hash what the workload left, and write the whole observation as this rank's file of `ended`."""
     # Not before the workload has ended: its start waits for no import.
     from vdbg_env.adapters.placement.rank.observe import observe
@@ -63,7 +73,7 @@ def _report(orders: Orders, folder: Path, rank: int, literals: tuple[bytes, ...]
     asked_at: list[float] = []
     for number in CANCELS:
         signal.signal(number, lambda *_: asked_at.append(time.monotonic()))
-    seen = observe(orders.step, orders.attempt, orders.artifacts, folder, literals, asked_at, COLLECT_LIMIT_S)
+    seen = observe(orders, folder, dumps, literals, asked_at, COLLECT_LIMIT_S)
     _write_json(Path(orders.directory) / ENDED / str(rank), seen)
 
 

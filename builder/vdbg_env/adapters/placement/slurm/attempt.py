@@ -167,8 +167,10 @@ class SlurmAttempt:
         folder = folders[-1]
         if (folder / result_file.NAME).exists():
             literals = tuple(os.fsencode(text) for text in self._orders.others.literals)
-            document = observe(self._orders.step, self._orders.attempt, self._orders.artifacts, folder, literals, (), 0)
-            return from_document(Observation, document)
+            seen = from_document(Observation, observe(self._orders, folder, None, literals, (), 0))
+            where = self._orders.scratch
+            note = f"it died before it could move its dumps: they are on {seen.host}, below {where}"
+            return replace(seen, notes=(*seen.notes, note)) if where else seen
         given_up = self._asked_at is not None and now > self._asked_at + AFTER_CANCEL_S
         if self._silent_for(folder) < SILENT_S and not given_up:
             return None

@@ -22,6 +22,7 @@ from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
 from vdbg_env.adapters.placement.slurm.attempt import SlurmAttempt
 from vdbg_env.adapters.placement.slurm.commands import Allocation, SlurmCommands
 from vdbg_env.application.ports import Layout
+from vdbg_env.application.ports.places import Scratch
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.writing import write_whole
 from vdbg_env.runbook.invocation import Invocation
@@ -29,6 +30,7 @@ from vdbg_env.runbook.machine.ranks import ranked
 
 RANK = PACKAGES / "vdbg_env" / "adapters" / "placement" / "rank" / "__main__.py"
 SRUN_SAID = "srun.txt"  # in the attempt's folder: what srun itself said
+_QUIET_S = 5.0  # NFS shows a size that is up to three seconds old
 _MARGIN_S = 2.0  # between our SIGKILL and Slurm's
 # The site's own defaults may end all ranks with the first one that fails, wait a moment for the others and then kill
 # them, or export nothing from a job that was submitted without its environment.
@@ -50,6 +52,7 @@ class SlurmRanks:
         ranks: int | None,
         nodes: int | None,
         extra: tuple[str, ...] = (),
+        scratch: Scratch | None = None,
     ) -> None:
         self._slurm = slurm
         self._allocation = allocation
@@ -58,6 +61,7 @@ class SlurmRanks:
         self._ranks = ranks
         self._nodes = nodes
         self._extra = extra
+        self._scratch = scratch
         self._kill_wait: float | None = None
 
     def layout(self, invocation: Invocation) -> Layout:
@@ -116,7 +120,7 @@ class SlurmRanks:
             directory=where,
             orders=orders,
             ranks=self._shape(invocation)[1],
-            rule=EndingRule(invocation, where),
+            rule=EndingRule(invocation, where, quiet_s=_QUIET_S),
             slurm=self._slurm,
             job=self._allocation.job,
             name=self._name(where),
@@ -140,6 +144,8 @@ class SlurmRanks:
             rank_from="SLURM_PROCID",
             host_from="SLURMD_NODENAME",
             step_from="SLURM_STEP_ID",
+            scratch=self._scratch.folder if self._scratch else "",
+            scratch_limit=self._scratch.limit if self._scratch else 0,
             artifacts=tuple(rule.model_dump() for rule in invocation.artifacts),
         )
 

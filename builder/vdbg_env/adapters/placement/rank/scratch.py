@@ -1,0 +1,167 @@
+"""Dumps on a node's own disk: a folder for a rank to write them to, and the move of what is asked for from there.
+
+A shared file system is slow when all ranks write their dumps at once, and an epilog of the site may clean the node's
+disk when the job ends. So a rank moves its dumps itself, before it says that it has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vdbg_env.adapters.execution.attempt_result import Stopped, digest_of, masked
+from vdbg_env.common.writing import write_whole
+from vdbg_env.evidence.observation import Artifact
+from vdbg_env.record.redaction.file_names import redact_names
+from vdbg_env.record.redaction.secrets import SecretFinder
+from vdbg_env.record.set_ids import disarm
+from vdbg_env.runbook.model import ArtifactRule
+
+_CHUNK = 1 << 20
+_FLOOR = 1 << 30  # bytes left free where dumps are moved to
+
+
+@dataclass
+class Moved:
+    """The artifacts that are in the run's folder now, by their rules, and notes on the others."""
+
+    artifacts: dict[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class NoScratch(Exception):
+    """Raised where the folder cannot be used; the text says why."""
+
+
+def open_scratch(scratch: str, directory: Path) -> Path:
+    """Return the folder on this node for the rank whose shared folder is `directory`; raises NoScratch.
+
+    It is below a folder that only this user may enter: dumps hold what a process had in its memory.
+    """
+    mine = Path(scratch) / f"vdbg-env-{os.geteuid()}"
+    run = hashlib.sha256(os.fsencode(directory.parents[3])).hexdigest()[:16]
+    try:
+        with suppress(FileExistsError):
+            mine.mkdir(mode=0o700)
+        found = mine.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise NoScratch(f"{mine} is there, and others may write or read in it")
+        folder = mine / run / directory.relative_to(directory.parents[3])
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NoScratch(f"{error.filename}: {error.strerror}") from error
+    return folder
+
+
+def move_dumps(
+    rules: Sequence[ArtifactRule],
+    source: Path,
+    target: Path,
+    *,
+    limit: int,
+    literals: tuple[bytes, ...],
+    check: Callable[[], None],
+) -> Moved:
+    """Mask, hash and move the files that the rules name, the oldest first and `limit` bytes at most; clear the rest.
+
+    What is too large, or was not moved before `check` raised Stopped, is left on the node, and the notes say where.
+    """
+    moved = Moved()
+    disarm(source)
+    if renamed := redact_names(source, SecretFinder(literals)):
+        moved.notes.append(f"{renamed} file names had a secret and were changed")
+    named: dict[Path, list[ArtifactRule]] = {}
+    for rule in rules:
+        found = tuple(_files(source, rule.glob))
+        for path in found:
+            named.setdefault(path, []).append(rule)
+        if rule.required and not found:
+            moved.notes.append(f"artifact {rule.name}: nothing matches {rule.glob}")
+    left = set[Path]()
+    for path in sorted(named, key=lambda path: (path.stat().st_mtime_ns, path)):
+        size = path.stat().st_size
+        why = _refusal(size, named[path], limit, target)
+        name = path.relative_to(source)
+        try:
+            if not why:
+                moved.notes += masked(path, name, literals, check)
+                digest = digest_of(path, check)
+                _copy(path, target / name, check)
+        except (Stopped, OSError) as error:
+            why = "the run was being ended" if isinstance(error, Stopped) else f"it cannot be moved: {error.strerror}"
+        if why:
+            left.add(path)
+            moved.notes.append(f"{name} is left on its node, not searched for secrets, as {path}: {why}")
+            continue
+        limit -= size
+        place = str((target / name).relative_to(target.parents[3]))
+        for rule in named[path]:
+            one = Artifact(name=rule.name, path=place, size=(target / name).stat().st_size, sha256=digest)
+            moved.artifacts[rule.name] = (*moved.artifacts.get(rule.name, ()), one)
+    moved.notes += _cleared(source, keep=left, asked=set(named))
+    return moved
+
+
+def _files(folder: Path, glob: str) -> Iterator[Path]:
+    whole = folder.resolve()
+    for path in sorted(folder.glob(glob)):
+        if path.is_file() and path.resolve() == whole / path.relative_to(folder):  # no link, nor below one
+            yield path
+
+
+def _refusal(size: int, rules: Sequence[ArtifactRule], limit: int, target: Path) -> str:
+    """Return why a file of so many bytes is not moved."""
+    bound = min((rule.max_size for rule in rules if rule.max_size is not None), default=size)
+    if size > bound:
+        return f"{size} bytes, {rules[0].name} may have {bound}"
+    if size > limit:
+        return f"{size} bytes, and {limit} of --scratch-limit are left for this rank"
+    space = os.statvfs(target)
+    if space.f_bavail * space.f_frsize < size + _FLOOR:
+        return f"{size} bytes, and less than 1 GiB would be free in the run's folder"
+    return ""
+
+
+def _copy(source: Path, target: Path, check: Callable[[], None]) -> None:
+    """Copy a file, its holes as holes, and put it in place when all of it is on disk."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.part")
+    try:
+        with source.open("rb", buffering=0) as read, partial.open("wb", buffering=0) as write:
+            size = 0
+            while piece := read.read(_CHUNK):
+                check()
+                size += len(piece)
+                if piece.count(0) == len(piece):
+                    write.seek(size)
+                else:
+                    write_whole(write.fileno(), piece)
+            write.truncate(size)
+            os.fsync(write.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _cleared(source: Path, *, keep: set[Path], asked: set[Path]) -> Iterator[str]:
+    """Remove all files but those to keep, and the folders that are empty then."""
+    others = 0
+    for place, folders, files in os.walk(source, topdown=False):
+        for name in files:
+            path = Path(place, name)
+            if path not in keep:
+                others += path not in asked
+                path.unlink()
+        for path in (Path(place, name) for name in folders):
+            with suppress(OSError):  # what is kept is in it
+                path.unlink() if path.is_symlink() else path.rmdir()
+    with suppress(OSError):  # another rank's files, or what is kept
+        for folder in (source, *source.parents[:4]):
+            folder.rmdir()
+    if others:
+        yield f"{others} files on its node that are no artifact were removed"

@@ -1,0 +1,104 @@
+"""Moving dumps from a node's own disk: what is refused, what is left, what a hostile workload put there."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vdbg_env.adapters.execution.attempt_result import Stopped
+from vdbg_env.adapters.placement.rank.scratch import Moved, NoScratch, move_dumps, open_scratch
+from vdbg_env.runbook.model import ArtifactRule
+
+CORES = ArtifactRule(name="core", glob="core.*")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    folder = tmp_path / "run" / "steps" / "step" / "1" / "n0-0"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, shared: Path) -> Path:
+    (tmp_path / "disk").mkdir()
+    return open_scratch(str(tmp_path / "disk"), shared)
+
+
+def moved(
+    scratch: Path, shared: Path, *rules: ArtifactRule, limit: int = 1 << 30, check: Callable[[], None] = lambda: None
+) -> Moved:
+    return move_dumps(rules or (CORES,), scratch, shared, limit=limit, literals=(b"s3cret-value",), check=check)
+
+
+def test_the_folder_is_this_users_alone(scratch: Path, tmp_path: Path) -> None:
+    (mine,) = (tmp_path / "disk").iterdir()
+    assert mine.stat().st_mode & 0o777 == 0o700
+    assert scratch.is_relative_to(mine)
+
+
+def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, shared: Path) -> None:
+    theirs = tmp_path / "disk" / f"vdbg-env-{os.geteuid()}"
+    theirs.mkdir(parents=True)
+    theirs.chmod(0o777)
+    with pytest.raises(NoScratch, match="others may"):
+        open_scratch(str(tmp_path / "disk"), shared)
+
+
+def test_a_link_in_its_place_is_refused(tmp_path: Path, shared: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / f"vdbg-env-{os.geteuid()}").symlink_to(tmp_path)
+    with pytest.raises(NoScratch):
+        open_scratch(str(tmp_path / "disk"), shared)
+
+
+def test_holes_stay_holes_and_nothing_is_left(scratch: Path, shared: Path, tmp_path: Path) -> None:
+    with (scratch / "core.1").open("wb") as core:
+        core.seek(64 << 20)
+        core.write(b"end s3cret-value")
+    found = moved(scratch, shared)
+    copy = shared / "core.1"
+    assert copy.stat().st_size == (64 << 20) + 16
+    assert copy.stat().st_blocks * 512 < 4 << 20
+    assert b"s3cret-value" not in copy.read_bytes()[-64:]
+    assert found.artifacts["core"][0].path == "steps/step/1/n0-0/core.1"
+    assert not scratch.exists()
+    assert list((tmp_path / "disk").rglob("core*")) == []
+
+
+def test_files_above_their_rules_size_are_left_where_they_are(scratch: Path, shared: Path) -> None:
+    (scratch / "core.1").write_bytes(bytes(100))
+    found = moved(scratch, shared, ArtifactRule(name="core", glob="core.*", max_size=99))
+    assert found.artifacts == {}
+    assert str(scratch / "core.1") in found.notes[0]
+    assert (scratch / "core.1").exists()
+    assert list(shared.iterdir()) == []
+
+
+def test_what_was_not_moved_in_time_is_left_and_named(scratch: Path, shared: Path) -> None:
+    (scratch / "core.1").write_bytes(bytes(100))
+
+    def check() -> None:
+        raise Stopped
+
+    found = moved(scratch, shared, check=check)
+    assert found.artifacts == {}
+    assert any("is left on its node" in note for note in found.notes)
+    assert (scratch / "core.1").exists()
+    assert list(shared.iterdir()) == []  # no part of it either
+
+
+def test_links_lead_to_nothing(scratch: Path, shared: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("keep")
+    (scratch / "core.1").symlink_to(tmp_path / "outside")
+    (scratch / "folder").symlink_to(tmp_path)
+    assert moved(scratch, shared).artifacts == {}
+    assert list(shared.iterdir()) == []
+    assert (tmp_path / "outside").read_text() == "keep"
+    assert not scratch.exists()
+
+
+def test_a_required_artifact_that_is_missing_is_noted(scratch: Path, shared: Path) -> None:
+    found = moved(scratch, shared, ArtifactRule(name="core", glob="core.*", required=True))
+    assert found.notes == ["artifact core: nothing matches core.*"]
