@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make room for a crashing process to leave its evidence, then become the command.
+# Make room for a crashing process to leave its evidence, then become the command, or its guard.
 set -eu
 
 ulimit -c unlimited 2>/dev/null ||
@@ -17,6 +17,22 @@ fi
 
 if [ -e /dumps ] && [ ! -w /dumps ]; then
     echo "vdbg-env: /dumps cannot be written to by $(id -un 2>/dev/null || id -u); GPU core dumps would be lost" >&2
+fi
+
+# The image puts `vdbg-env guard --` before the command. A guarded command writes into pipes: an interactive one gets its
+# terminal instead, and what is vdbg-env itself needs no guard.
+if [ $# -gt 3 ] && [ "$2 $3" = "guard --" ]; then
+    guarded=yes
+    case "${VDBG_GUARD:-on}" in off | no | 0 | false) guarded= ;; esac
+    case "$4" in vdbg-env | */vdbg-env) guarded= ;; esac
+    if [ -n "$guarded" ] && [ -t 0 ]; then
+        case "${4##*/}" in
+            bash | sh | dash | zsh) ;;
+            *) echo "vdbg-env: $4 has a terminal and runs without guard; start the container without --tty" >&2 ;;
+        esac
+        guarded=
+    fi
+    [ -n "$guarded" ] || shift 3
 fi
 
 exec "$@"

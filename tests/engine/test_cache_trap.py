@@ -23,7 +23,7 @@ def profiles_of_the_trap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(profile: str, tag: str) -> Ran:
     flags = ("--engine", "classic", "--base", BASE, "--network", "host")
-    return vdbg_env("build", "--lineinfo", "--profile", profile, *flags, "--tag", tag)
+    return vdbg_env("build", "--lineinfo", "--profile", profile, "--no-guard", *flags, "--tag", tag)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,8 @@ def source_never_seen(tmp_path: Path) -> Path:
 
 def build_keeping_objects(profile: str, source: Path, tag: str, *flags: str) -> Ran:
     own = ("--engine", "buildkit", "--base", BASE, "--network", "host", "--object-cache", "vdbg-test-trap", "--verbose")
-    return vdbg_env("build", "--lineinfo", "--profile", profile, "--source", str(source), *own, *flags, "--tag", tag)
+    flags = ("--no-guard", "--source", str(source), *own, *flags)
+    return vdbg_env("build", "--lineinfo", "--profile", profile, *flags, "--tag", tag)
 
 
 def hits(ran: Ran) -> tuple[int, int]:
@@ -100,6 +101,6 @@ def test_the_object_cache_keeps_objects_with_and_without_line_info_apart(
 
 def test_a_builder_that_keeps_nothing_refuses_the_object_cache(docker_engine: Engine) -> None:
     flags = ("--engine", "classic", "--base", BASE, "--object-cache", "x")
-    ran = vdbg_env("build", "--profile", "sample", *flags)
+    ran = vdbg_env("build", "--profile", "sample", "--no-guard", *flags)
     assert ran.status == 2
     assert "keeps no compiled objects" in ran.stderr and "buildkit" in ran.stderr

@@ -3,10 +3,17 @@
 from functools import cache
 
 from vdbg_env.application.image.library import read_image_library
+from vdbg_env.image.context import FileBytes
 from vdbg_env.image.plan.plan import BuildPlan
 from vdbg_env.image.plan.planner import plan
 from vdbg_env.image.profile.library import ImageLibrary
-from vdbg_env.image.profile.request import BuildRequest
+from vdbg_env.image.profile.request import BuildRequest, OwnPackage
+
+# The digest of a plan counts the wheel: with the real one, each change to the program would change each golden.
+PACKAGE = OwnPackage(
+    wheel=FileBytes(name="wheel/vdbg_env-0.0.0-py3-none-any.whl", data=b"a wheel"),
+    requirements=("click>=8.1", "cel-expr-python>=0.1.3,<0.2"),
+)
 
 
 @cache

@@ -13,6 +13,16 @@ def data_dir(name: Literal["runbooks", "images", "templates"]) -> Path:
     return (_SHIPPED if _SHIPPED.is_dir() else _CHECKOUT) / name
 
 
+def package_dir() -> Path:
+    """Return the folder of this package's code."""
+    return _PACKAGE
+
+
+def checkout() -> Path | None:
+    """Return the folder of the sources, None where the package was installed."""
+    return None if _SHIPPED.is_dir() else _CHECKOUT
+
+
 def read_tables(folder: Path) -> tuple[tuple[str, bytes], ...]:
     """Return the YAML files of a folder, each with its path, by name."""
     return tuple((str(path), path.read_bytes()) for path in sorted(folder.glob("*.yaml")))

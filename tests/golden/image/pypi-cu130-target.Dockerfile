@@ -136,4 +136,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:bbdc9dcb7378a7dda12ee36167d6d4e2a0e55f6154046ff5edf0ea0e53ecf3b4"
+    dev.vdbg-env.plan.digest="sha256:3d50a4a7e1fbcb34bf7d289e3645c80bf38bb43bb8b08328d3c4857bbb8bc055"

@@ -108,6 +108,18 @@ RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install 'py-spy>=0.4'
 
+# What vdbg-env requires of Python
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    python3 -c \
+      'import sys; sys.exit(None if sys.version_info >= (3, 11) else "vdbg-env guard needs Python 3.11 or later: build with --no-guard, or on another base")'; \
+    python3 -m venv --without-pip "$VDBG_ROOT"/tool; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install 'ahocorasick_rs>=1.0' 'cel-expr-python>=0.1.3,<0.2' \
+      'click>=8.1' 'docker>=7' 'google-re2>=1.1.20240702' 'jinja2>=3.1' 'lz4>=4.3' 'platformdirs>=4' 'psutil>=6' \
+      'pydantic>=2.11' 'pydemumble>=0.1' 'pyyaml>=6' 'rich>=13' 'ruamel.yaml>=0.18' 'typing-extensions>=4.12' \
+      'zstandard>=0.22'
+
 # The tools start and agree
 RUN set -eu; \
     expect() { \
@@ -125,9 +137,24 @@ RUN set -eu; \
     expect 'Compute Sanitizer' compute-sanitizer --version; \
     expect py-spy py-spy --version
 
+# The release of vdbg-env that rendered this
+COPY ["wheel", "/opt/vdbg/wheel"]
+
+# Launcher of vdbg-env
+COPY ["vdbg-env", "/opt/vdbg/vdbg-env"]
+
+# vdbg-env, which guards the command
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install --no-cache-dir --no-deps --no-index \
+      "$VDBG_ROOT"/wheel/*.whl; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 check; \
+    cp "$VDBG_ROOT"/vdbg-env "$VDBG_ROOT"/venv/bin/vdbg-env; \
+    "$VDBG_ROOT"/vdbg-env --version
+
 # Entry point
 COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
-ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
+ENTRYPOINT ["/opt/vdbg/entrypoint.sh", "/opt/vdbg/vdbg-env", "guard", "--"]
 CMD ["bash"]
 LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     org.opencontainers.image.description="vLLM on plain Debian with CUDA 13.0 from the package index; needs no NVIDIA image" \
@@ -138,4 +165,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:d16273f358cd3f24ce5664602e69c52a2ebb239f0b252e3bf90840bdd16c8c26"
+    dev.vdbg-env.plan.digest="sha256:64fed1963394c084135632a79b1fbefcc4968d2b008c031099e1d5956ffcc532"

@@ -110,6 +110,15 @@ RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install 'py-spy>=0.4'
 
+# What vdbg-env requires of Python
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    python3 -c \
+      'import sys; sys.exit(None if sys.version_info >= (3, 11) else "vdbg-env guard needs Python 3.11 or later: build with --no-guard, or on another base")'; \
+    python3 -m venv --without-pip "$VDBG_ROOT"/tool; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install 'click>=8.1' 'cel-expr-python>=0.1.3,<0.2'
+
 # The tools start and agree
 RUN set -eu; \
     expect() { \
@@ -127,9 +136,24 @@ RUN set -eu; \
     expect 'Compute Sanitizer' compute-sanitizer --version; \
     expect py-spy py-spy --version
 
+# The release of vdbg-env that rendered this
+COPY ["wheel", "/opt/vdbg/wheel"]
+
+# Launcher of vdbg-env
+COPY ["vdbg-env", "/opt/vdbg/vdbg-env"]
+
+# vdbg-env, which guards the command
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install --no-cache-dir --no-deps --no-index \
+      "$VDBG_ROOT"/wheel/*.whl; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 check; \
+    cp "$VDBG_ROOT"/vdbg-env "$VDBG_ROOT"/venv/bin/vdbg-env; \
+    "$VDBG_ROOT"/vdbg-env --version
+
 # Entry point
 COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
-ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
+ENTRYPOINT ["/opt/vdbg/entrypoint.sh", "/opt/vdbg/vdbg-env", "guard", "--"]
 CMD ["bash"]
 LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     org.opencontainers.image.description="vLLM on plain Debian with CUDA 13.0 from the package index; needs no NVIDIA image" \
@@ -140,4 +164,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:9c1bc6ca113a60938eb78c8c8a7c19a02333ca98e1768d509ab6f7165f21b906"
+    dev.vdbg-env.plan.digest="sha256:63e482d2112f05712090aad1e3f87f1521311ce520e758f6ac058d56ee985d20"

@@ -129,4 +129,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:c48104dbde52f62223162ac889bc3a218ec34b68426d11cad63acd8083d08381"
+    dev.vdbg-env.plan.digest="sha256:cd991e31738cc4e9b90e2a1cb1b2f1aa36eb3c7876fe309ac0632d50b316ccc1"

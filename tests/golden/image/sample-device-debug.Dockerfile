@@ -110,4 +110,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:cb607147c6751e27b18f08f377dc13d20e0d4d86aa6696edf13993966cfb7420"
+    dev.vdbg-env.plan.digest="sha256:0a62a34b329e657a750ce59b93ba1e71f95a0368a69f7d71a7ac6ae3249a8f06"

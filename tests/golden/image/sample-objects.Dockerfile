@@ -139,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:508034842c1f259cd6aa6625fb03920c23ac9b2543110bd0988cc5eed35a93af"
+    dev.vdbg-env.plan.digest="sha256:82ba9eaf55a79c1ed66a30ef683fcbb70e3117513b531b1dec1e76e2e1294337"

@@ -81,6 +81,18 @@ RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install 'py-spy>=0.4'
 
+# What vdbg-env requires of Python
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    python3 -c \
+      'import sys; sys.exit(None if sys.version_info >= (3, 11) else "vdbg-env guard needs Python 3.11 or later: build with --no-guard, or on another base")'; \
+    python3 -m venv --without-pip "$VDBG_ROOT"/tool; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install 'ahocorasick_rs>=1.0' 'cel-expr-python>=0.1.3,<0.2' \
+      'click>=8.1' 'docker>=7' 'google-re2>=1.1.20240702' 'jinja2>=3.1' 'lz4>=4.3' 'platformdirs>=4' 'psutil>=6' \
+      'pydantic>=2.11' 'pydemumble>=0.1' 'pyyaml>=6' 'rich>=13' 'ruamel.yaml>=0.18' 'typing-extensions>=4.12' \
+      'zstandard>=0.22'
+
 # The tools start and agree
 RUN set -eu; \
     expect() { \
@@ -98,9 +110,24 @@ RUN set -eu; \
     expect 'Compute Sanitizer' compute-sanitizer --version; \
     expect py-spy py-spy --version
 
+# The release of vdbg-env that rendered this
+COPY ["wheel", "/opt/vdbg/wheel"]
+
+# Launcher of vdbg-env
+COPY ["vdbg-env", "/opt/vdbg/vdbg-env"]
+
+# vdbg-env, which guards the command
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install --no-cache-dir --no-deps --no-index \
+      "$VDBG_ROOT"/wheel/*.whl; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 check; \
+    cp "$VDBG_ROOT"/vdbg-env "$VDBG_ROOT"/venv/bin/vdbg-env; \
+    "$VDBG_ROOT"/vdbg-env --version
+
 # Entry point
 COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
-ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
+ENTRYPOINT ["/opt/vdbg/entrypoint.sh", "/opt/vdbg/vdbg-env", "guard", "--"]
 CMD ["bash"]
 LABEL org.opencontainers.image.title="vdbg-env sample" \
     org.opencontainers.image.description="the bundled CUDA project with a planted crash; built in seconds, on plain Debian" \
@@ -110,4 +137,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:cc7d6bd1598653e11ca1f93d277047e31c8a2a82c99ccd6e62538b6b82fa4ca3"
+    dev.vdbg-env.plan.digest="sha256:4f0bd8c8c2f9c8f27240515bcd2388c49d1b1e0a5e9ea802b05ee7833b642a4b"

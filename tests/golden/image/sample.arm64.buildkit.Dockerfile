@@ -86,6 +86,16 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     export PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install 'py-spy>=0.4'
 
+# What vdbg-env requires of Python
+# hadolint ignore=DL3013,DL3042
+RUN --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    python3 -c \
+      'import sys; sys.exit(None if sys.version_info >= (3, 11) else "vdbg-env guard needs Python 3.11 or later: build with --no-guard, or on another base")'; \
+    python3 -m venv --without-pip "$VDBG_ROOT"/tool; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install 'click>=8.1' 'cel-expr-python>=0.1.3,<0.2'
+
 # The tools start and agree
 RUN set -eu; \
     expect() { \
@@ -103,9 +113,24 @@ RUN set -eu; \
     expect 'Compute Sanitizer' compute-sanitizer --version; \
     expect py-spy py-spy --version
 
+# The release of vdbg-env that rendered this
+COPY ["wheel", "/opt/vdbg/wheel"]
+
+# Launcher of vdbg-env
+COPY ["vdbg-env", "/opt/vdbg/vdbg-env"]
+
+# vdbg-env, which guards the command
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install --no-cache-dir --no-deps --no-index \
+      "$VDBG_ROOT"/wheel/*.whl; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 check; \
+    cp "$VDBG_ROOT"/vdbg-env "$VDBG_ROOT"/venv/bin/vdbg-env; \
+    "$VDBG_ROOT"/vdbg-env --version
+
 # Entry point
 COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
-ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
+ENTRYPOINT ["/opt/vdbg/entrypoint.sh", "/opt/vdbg/vdbg-env", "guard", "--"]
 CMD ["bash"]
 LABEL org.opencontainers.image.title="vdbg-env sample" \
     org.opencontainers.image.description="the bundled CUDA project with a planted crash; built in seconds, on plain Debian" \
@@ -115,4 +140,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:def1367b11a940c20f40f0b71b43e949512cf33069e9677208159205935873a8"
+    dev.vdbg-env.plan.digest="sha256:d7db0e8709b8d5e97aff71046e16fdc1c207887a38779343dc82dbb994cb1125"

@@ -104,6 +104,16 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu129; \
     pip install 'py-spy>=0.4'
 
+# What vdbg-env requires of Python
+# hadolint ignore=DL3013,DL3042
+RUN --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu129; \
+    python3 -c \
+      'import sys; sys.exit(None if sys.version_info >= (3, 11) else "vdbg-env guard needs Python 3.11 or later: build with --no-guard, or on another base")'; \
+    python3 -m venv --without-pip "$VDBG_ROOT"/tool; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install 'click>=8.1' 'cel-expr-python>=0.1.3,<0.2'
+
 # The tools start and agree
 RUN set -eu; \
     expect() { \
@@ -123,9 +133,24 @@ RUN set -eu; \
     expect 'GNU gdb' gdb --version; \
     expect py-spy py-spy --version
 
+# The release of vdbg-env that rendered this
+COPY ["wheel", "/opt/vdbg/wheel"]
+
+# Launcher of vdbg-env
+COPY ["vdbg-env", "/opt/vdbg/vdbg-env"]
+
+# vdbg-env, which guards the command
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install --no-cache-dir --no-deps --no-index \
+      "$VDBG_ROOT"/wheel/*.whl; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 check; \
+    cp "$VDBG_ROOT"/vdbg-env "$VDBG_ROOT"/venv/bin/vdbg-env; \
+    "$VDBG_ROOT"/vdbg-env --version
+
 # Entry point
 COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
-ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
+ENTRYPOINT ["/opt/vdbg/entrypoint.sh", "/opt/vdbg/vdbg-env", "guard", "--"]
 CMD ["bash"]
 LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     org.opencontainers.image.description="vLLM on NVIDIA's CUDA 12.9 image, for drivers before 580" \
@@ -136,4 +161,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:cd2ef60cbdecd6159cc5bc80536d4b1d14c7ab9f67f5a320398af1b4ec63235c"
+    dev.vdbg-env.plan.digest="sha256:8a67989547994d3cf04fa21eb94d7aefb7f82554c4eeb779d10c4ccf5c9ae6f7"

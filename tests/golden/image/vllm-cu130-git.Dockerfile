@@ -128,4 +128,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:80b885473c7402df5740d7e5d5d5602b73f9bdc7639a03ab116f2b7392bf70f0"
+    dev.vdbg-env.plan.digest="sha256:2e7cefeea9b87a052bd353048d3bcdff078d10fdf91031803dc00388e02c8292"

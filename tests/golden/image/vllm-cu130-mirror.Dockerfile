@@ -135,4 +135,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:e63b9a614529af34fa4834b1424b3b6b5fecffd089bc479dc5c05bdb7d044b19"
+    dev.vdbg-env.plan.digest="sha256:ebacacbaa98ca2f0d05c5cefecbae38c61c41544d97739301f5376a37d1f6543"

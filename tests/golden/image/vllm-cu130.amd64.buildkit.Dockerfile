@@ -99,6 +99,16 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     export PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install 'py-spy>=0.4'
 
+# What vdbg-env requires of Python
+# hadolint ignore=DL3013,DL3042
+RUN --mount=type=cache,target=/root/.cache/pip \
+    set -eu; \
+    export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+    python3 -c \
+      'import sys; sys.exit(None if sys.version_info >= (3, 11) else "vdbg-env guard needs Python 3.11 or later: build with --no-guard, or on another base")'; \
+    python3 -m venv --without-pip "$VDBG_ROOT"/tool; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install 'click>=8.1' 'cel-expr-python>=0.1.3,<0.2'
+
 # The tools start and agree
 RUN set -eu; \
     expect() { \
@@ -118,9 +128,24 @@ RUN set -eu; \
     expect 'GNU gdb' gdb --version; \
     expect py-spy py-spy --version
 
+# The release of vdbg-env that rendered this
+COPY ["wheel", "/opt/vdbg/wheel"]
+
+# Launcher of vdbg-env
+COPY ["vdbg-env", "/opt/vdbg/vdbg-env"]
+
+# vdbg-env, which guards the command
+# hadolint ignore=DL3013,DL3042
+RUN set -eu; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install --no-cache-dir --no-deps --no-index \
+      "$VDBG_ROOT"/wheel/*.whl; \
+    pip --python "$VDBG_ROOT"/tool/bin/python3 check; \
+    cp "$VDBG_ROOT"/vdbg-env "$VDBG_ROOT"/venv/bin/vdbg-env; \
+    "$VDBG_ROOT"/vdbg-env --version
+
 # Entry point
 COPY ["entrypoint.sh", "/opt/vdbg/entrypoint.sh"]
-ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]
+ENTRYPOINT ["/opt/vdbg/entrypoint.sh", "/opt/vdbg/vdbg-env", "guard", "--"]
 CMD ["bash"]
 LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     org.opencontainers.image.description="vLLM on NVIDIA's CUDA 13.0 image; needs a registry that carries nvidia/cuda" \
@@ -131,4 +156,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:581b88a373c10ae0f391cbc642072e881f96f565d5b315995fbd3616beb43d9e"
+    dev.vdbg-env.plan.digest="sha256:a7d01ce5ebaafd43c5487712279b5e17a33acc2a7353cc4f8d91735628c78379"

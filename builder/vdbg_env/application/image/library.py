@@ -34,6 +34,7 @@ def read_image_library(user_folder: Path | None = None, extra: ProfileFile | Non
         knowledge=read_knowledge((str(path), _read(path)) for path in knowledge),
         step_templates={path.name: _read(path).decode() for path in sorted((templates / "steps").glob("*.j2"))},
         entrypoint=_read(templates / "entrypoint.sh"),
+        launcher=_read(templates / "vdbg-env.sh"),
         object_cache=_read(templates / "object-cache.sh"),
         bundled={folder.name: tuple(_bundled(folder)) for folder in sorted(shipped.iterdir()) if _is_project(folder)},
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.images import ImageSwaps
     from vdbg_env.application.ports.unit_builds import UnitBuilds
     from vdbg_env.image.plan.parallelism import Machine
+    from vdbg_env.image.profile.request import OwnPackage
 
 
 def programs() -> Programs:
@@ -49,6 +50,12 @@ def bundle_files() -> BundleFiles:
     from vdbg_env.adapters.builders.bundles import BundleTar
 
     return BundleTar()
+
+
+def own_package() -> OwnPackage:
+    from vdbg_env.adapters.host import own_package as here
+
+    return here.own_package()
 
 
 def image_builder(wanted: BuilderName) -> ImageBuilder:

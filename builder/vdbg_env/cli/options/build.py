@@ -14,7 +14,7 @@ from vdbg_env.application.host.gpu import first_gpu
 from vdbg_env.application.image.library import open_profile
 from vdbg_env.application.image.planning import plan_build, read_source
 from vdbg_env.application.image.site import SiteFlags, read_site
-from vdbg_env.cli.composition.images import programs, source_trees
+from vdbg_env.cli.composition.images import own_package, programs, source_trees
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.plan import BuildPlan
@@ -39,6 +39,7 @@ _OPTIONS = (
     click.option("--network", type=click.Choice(["default", "host", "none"]), default="default", help="Of the steps."),
     click.option("--offline-compile", is_flag=True, help="Fetch first, then compile without network."),
     click.option("--object-cache", metavar="NAME", help="Keep compiled objects for the next build of this name."),
+    click.option("--guard/--no-guard", default=None, help="Guard what the image runs (the default, but for --onto)."),
     click.option("--secret", "secrets", multiple=True, metavar="ID=FILE", help="Read by steps, in no layer."),
     click.option("--ca-bundle", type=click.Path(path_type=Path), help="Certificates that the steps trust (PEM)."),
     click.option("--keep-ca", is_flag=True, help="Leave them in the image."),
@@ -81,6 +82,7 @@ def read_request(flags: dict[str, Any], *, dialect: Dialect = "classic") -> tupl
         network=cast(Network, flags["network"]),
         offline_compile=flags["offline_compile"],
         object_cache=flags["object_cache"],
+        guard=own_package() if flags["guard"] is not False else None,
         site=site,
         secrets=tuple(Secret(id=n, path=_existing_file(p, f"--secret {n}")) for n, p in secrets),
         dialect=dialect,

@@ -25,6 +25,8 @@ REQUIREMENTS = CopyStep(
 OBJECT_CACHE = CopyStep(
     id="object-cache", title="Launcher of the compiler cache", source="object-cache.sh", target="object-cache.sh"
 )
+LAUNCHER = CopyStep(id="launcher", title="Launcher of vdbg-env", source="vdbg-env", target="vdbg-env")
+WHEEL = CopyStep(id="wheel", title="The release of vdbg-env that rendered this", source="wheel", target="wheel")
 ENTRYPOINT = CopyStep(id="entrypoint", title="Entry point", source="entrypoint.sh", target="entrypoint.sh")
 
 
@@ -204,6 +206,24 @@ class Blocks:
                     "build-vllm-target", f"Compile {target} of vLLM", flags=(*self._debug_flags(), *fetched),
                     edit=self._leave_out_other_projects(),
                 )  # fmt: skip
+
+    def guard_requirements(self) -> tuple[CommandStep, ...]:
+        """Install what vdbg-env requires, where no program of the image looks for packages."""
+        if self.request.guard is None:
+            return ()
+        step = self._fetching(
+            "guard-requirements", "What vdbg-env requires of Python", "guard-requirements",
+            requirements=self.request.guard.requirements,
+        )  # fmt: skip
+        return (step,)
+
+    def guard(self) -> tuple[Step, ...]:
+        """Install vdbg-env itself, without network: another release of it runs these steps again, and no others."""
+        if self.request.guard is None:
+            return ()
+        commands = self.templates.commands("guard.sh.j2")
+        install = CommandStep(id="guard", title="vdbg-env, which guards the command", commands=commands, phase="check")
+        return (WHEEL, LAUNCHER, install)
 
     def check(self) -> CommandStep:
         """Check that every tool starts and prints the expected version, and remove the site's files."""

@@ -28,6 +28,10 @@ NOT_SOURCE = (
 NOT_DEPENDENCY = (".git", "__pycache__", "*.o", "*.so")
 
 
+GUARD = (f"{ROOT}/vdbg-env", "guard", "--")
+"""What the entry point puts before the command; see templates/entrypoint.sh."""
+
+
 def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: HostGpu | None = None) -> BuildPlan:
     """Decide everything about one build; `gpu` is that of this machine.
 
@@ -61,7 +65,7 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: 
         labels=_labels(spec, request, source, arch),
         steps=_steps(blocks),
         artifacts=_artifacts(spec, request),
-        entrypoint=(f"{ROOT}/entrypoint.sh",),
+        entrypoint=(f"{ROOT}/entrypoint.sh", *(GUARD if request.guard else ())),
         command=("bash",),
         arch=arch,
         memory_per_job_gib=spec.build.memory_per_job_gib,
@@ -128,14 +132,14 @@ def _check_address(url: str, what: str) -> None:
 
 def _steps(blocks: Blocks) -> tuple[Step, ...]:
     """Return the steps, those first that change least: each one that changes repeats all that follow it."""
-    tools = blocks.tools()
+    tools = (blocks.tools(), *blocks.guard_requirements())
     offline = blocks.request.offline_compile
     return (
         *((SITE,) if blocks.request.site.ca_bundle is not None else ()),
         blocks.packages(),
         blocks.toolchain(),
         blocks.python(),
-        *((tools,) if offline else ()),
+        *(tools if offline else ()),
         *blocks.fetch_source(),
         *blocks.source_requirements(),
         *blocks.object_cache(),
@@ -144,8 +148,9 @@ def _steps(blocks: Blocks) -> tuple[Step, ...]:
         *blocks.prepare(),
         *blocks.externals(),
         blocks.compile(),
-        *(() if offline else (tools,)),
+        *(() if offline else tools),
         blocks.check(),
+        *blocks.guard(),
         ENTRYPOINT,
     )
 
@@ -260,6 +265,8 @@ def _origin(source: Source) -> tuple[str, str]:
 
 def _context(system: str, request: BuildRequest, source: Source, library: ImageLibrary) -> tuple[ContextItem, ...]:
     items: list[ContextItem] = [FileBytes(name="entrypoint.sh", data=library.entrypoint, mode=0o755)]
+    if request.guard:
+        items += [request.guard.wheel, FileBytes(name="vdbg-env", data=library.launcher, mode=0o755)]
     if request.object_cache is not None:
         items.append(FileBytes(name="object-cache.sh", data=library.object_cache, mode=0o755))
     if request.site.ca_bundle is not None:

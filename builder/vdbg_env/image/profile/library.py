@@ -19,6 +19,7 @@ class ImageLibrary:
     knowledge: Knowledge
     step_templates: Mapping[str, str]
     entrypoint: bytes
+    launcher: bytes
     object_cache: bytes = b""
     bundled: Mapping[str, tuple[FileBytes, ...]] = field(default_factory=dict)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vdbg_env.image.context import FileBytes
 from vdbg_env.image.profile.source import Source
 
 DebugInfo = Literal["lineinfo", "device-debug"]
@@ -66,13 +67,22 @@ class HostGpu:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnPackage:
+    """This program, for an image that contains it: its wheel, a file of the build context, and what that requires."""
+
+    wheel: FileBytes
+    requirements: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuildRequest:
     """One requested build; None and empty mean what the profile says.
 
     `arch` are compute capabilities ("9.0"), `jobs` the number of compiler processes, `base` an image reference that
     may end in a digest. With `offline_compile` the steps that compile run without network, after the others have
     fetched what they need (see `BuildPlan.split_before_compile`). `object_cache` is the name under which the builder
-    keeps compiled objects between builds. `notes` name the origin of values.
+    keeps compiled objects between builds. With `guard` the image contains that package, and its entry point guards the
+    command. `notes` name the origin of values.
     """
 
     profile: str
@@ -87,6 +97,7 @@ class BuildRequest:
     network: Network = "default"
     offline_compile: bool = False
     object_cache: str | None = None
+    guard: OwnPackage | None = None
     site: Site = field(default_factory=Site)
     secrets: tuple[Secret, ...] = ()
     dialect: Dialect = "classic"

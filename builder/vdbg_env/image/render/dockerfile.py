@@ -8,6 +8,7 @@ Only instructions of every builder are used, unless the dialect allows more (see
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -191,8 +192,8 @@ def _base(plan: BuildPlan) -> Iterator[Instruction]:
 def _hadolint(step: CommandStep) -> tuple[str, ...]:
     """Return the rules that a step breaks on purpose."""
     commands = "\n".join(step.commands)
-    marks = {"DL3008": "apt-get", "DL3013": "pip install", "DL3042": "pip install"}
-    return tuple(rule for rule, mark in marks.items() if mark in commands)
+    marks = {"DL3008": r"\bapt-get\b", "DL3013": r"\bpip .*\binstall\b", "DL3042": r"\bpip .*\binstall\b"}
+    return tuple(rule for rule, mark in marks.items() if re.search(mark, commands))
 
 
 def _run(step: CommandStep, dialect: Dialect) -> Run:

@@ -10,7 +10,7 @@ import pytest
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.fake_builder import FakeEngine
-from tests.support.image_library import shipped
+from tests.support.image_library import PACKAGE, shipped
 from vdbg_env.adapters.builders.bundles import BundleTar
 from vdbg_env.adapters.files.source_trees import SourceTreesOnDisk
 from vdbg_env.adapters.host.programs import Programs
@@ -41,7 +41,9 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bundled(tmp_path: Path, checkout: Path) -> BundleResult:
-    request = BuildRequest(profile="sample", source=LocalTree(path=str(checkout)), offline_compile=True, jobs=3)
+    request = BuildRequest(
+        profile="sample", source=LocalTree(path=str(checkout)), offline_compile=True, jobs=3, guard=PACKAGE
+    )
     plan = plan_build(request, shipped(), gpu=None, trees=TREES)
     settings = BuildSettings(tags=("vdbg/sample:lineinfo",))
     path = tmp_path / "sample.tar"
@@ -80,7 +82,8 @@ def test_the_site_builds_what_was_left_of_the_plan_without_network(bundled: Bund
     assert order.plan.network == "none" and order.plan.base == bundled.image
     assert not any(step.network for step in order.plan.steps if isinstance(step, CommandStep))
     assert order.plan.digest == result.plan.digest == bundled.plan_digest
-    assert {s.source for s in order.plan.steps if isinstance(s, CopyStep)} == {"source", "entrypoint.sh"}
+    copied = {s.source for s in order.plan.steps if isinstance(s, CopyStep)}
+    assert copied == {"source", "entrypoint.sh", "wheel", "vdbg-env"}
     assert {item.name for item in order.context.items} >= {"source", "entrypoint.sh", "Dockerfile"}
     assert result.tags == ("vdbg/sample:lineinfo",)
     assert build(bundled.path, FakeEngine(PROVEN), "our/name:1").tags == ("our/name:1",)
@@ -95,7 +98,7 @@ def test_the_tar_of_the_image_is_still_one(bundled: BundleResult) -> None:
 @pytest.mark.parametrize(
     ("member", "change", "what"),
     [
-        ("vdbg-env/context.tar", (b"__global__", b"__nothing__"), "its digest differs"),
+        ("vdbg-env/context.tar", (b"__global__", b"__nothin__"), "its digest differs"),
         ("vdbg-env/bundle.json", (b"sample:lineinfo", b"sample:lineinfi"), None),
         ("vdbg-env/bundle.json", (b"-lineinfo", b"-lineinfi"), "its digest differs"),
         ("vdbg-env/bundle.json", (b"vdbg-env/bundle/v1", b"vdbg-env/bundle/v9"), "not 'vdbg-env/bundle/v1'"),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden import assert_golden
-from tests.support.image_library import planned
+from tests.support.image_library import PACKAGE, planned
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.run_settings import (
@@ -52,7 +52,7 @@ def test_kubernetes_reads_as_its_golden(name: str) -> None:
 
 @pytest.mark.parametrize("profile", ["sample", "vllm-cu130"])
 def test_apptainer_reads_as_its_golden(profile: str) -> None:
-    assert_golden(f"image/{profile}.def", apptainer(planned(BuildRequest(profile=profile))))
+    assert_golden(f"image/{profile}.def", apptainer(planned(BuildRequest(profile=profile, guard=PACKAGE))))
 
 
 def test_apptainer_refuses_secrets_and_says_the_way_round() -> None:
@@ -80,6 +80,36 @@ def test_the_entry_point_gives_a_home_to_who_has_none(tmp_path: Path, home: str 
     )  # fmt: skip
     expected = tmp_path / f"home-{os.getuid()}" if given else tmp_path
     assert (ran.stdout, (expected / "x").exists()) == (f"{expected}\n", True)
+
+
+@pytest.mark.parametrize(
+    ("command", "switch", "guarded"),
+    [
+        (("serve", "a b"), None, True),
+        (("serve",), "off", False),
+        (("/opt/vdbg/vdbg-env", "runs", "list"), None, False),
+        (("vdbg-env", "guard", "--", "serve"), None, False),
+        (("guard", "--", "serve"), None, True),
+    ],
+)
+def test_the_entry_point_leaves_the_guard_out_where_it_must(
+    tmp_path: Path, command: tuple[str, ...], switch: str | None, guarded: bool
+) -> None:
+    show = tmp_path / "show"
+    show.write_text('#!/bin/sh\nprintf "%s|" "${0##*/}" "$@"\n')
+    show.chmod(0o755)
+    for name in ("serve", "guard", "vdbg-env"):
+        (tmp_path / name).symlink_to(show)
+    words = tuple(word.replace("/opt/vdbg", str(tmp_path)) for word in command)
+    own = {"VDBG_GUARD": switch} if switch else {}
+    ran = subprocess.run(
+        ["/bin/sh", str(data_dir("templates") / "entrypoint.sh"), str(show), "guard", "--", *words],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), **own},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    name = words[0].rpartition("/")[2]
+    expected = ("show", "guard", "--", *words) if guarded else (name, *words[1:])
+    assert ran.stdout == "".join(f"{word}|" for word in expected)
 
 
 def test_kubernetes_has_no_word_for_one_cdi_device() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.golden import assert_golden
-from tests.support.image_library import planned, shipped
+from tests.support.image_library import PACKAGE, planned, shipped
 from vdbg_env.image.profile.request import BuildRequest, Dialect, PipIndex, Platform, Site
 from vdbg_env.image.profile.source import parse_source
 from vdbg_env.image.render.dockerfile import dockerfile
@@ -43,7 +43,7 @@ def test_every_shipped_profile_has_its_goldens() -> None:
 @pytest.mark.parametrize(("profile", "platform", "dialect"), [*product(PROFILES, PLATFORMS, DIALECTS)])
 def test_a_profile_renders_to_its_golden(profile: str, platform: Platform, dialect: Dialect) -> None:
     asked = None if platform == "linux/amd64" else platform
-    text = dockerfile(planned(BuildRequest(profile=profile, platform=asked)), dialect)
+    text = dockerfile(planned(BuildRequest(profile=profile, platform=asked, guard=PACKAGE)), dialect)
     assert_golden(f"image/{profile}.{platform.removeprefix('linux/')}.{dialect}.Dockerfile", text)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.dockerfile_reader import read_dockerfile
-from tests.support.image_library import shipped
+from tests.support.image_library import PACKAGE, planned, shipped
 from vdbg_env.adapters.files.context_tar import tar_stream, upload
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.plan.plan import BuildPlan
@@ -22,7 +22,8 @@ from vdbg_env.image.profile.source import LocalTree, Source, parse_source
 from vdbg_env.image.profile.spec import ImageSpec
 from vdbg_env.image.render.dockerfile import dockerfile
 
-HEAVY = ("Packages of", "CUDA 1", "Python ", "Source", "What this source", "Compile", "Debug tools")
+GUARD = ("What vdbg-env", "vdbg-env,")
+HEAVY = ("Packages of", "CUDA 1", "Python ", "Source", "What this source", "Compile", "Debug tools", *GUARD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,8 @@ def layers(decided: BuildPlan, dialect: Dialect = "classic") -> Layers:
 
 
 def heavy(titles: set[str]) -> set[str]:
-    """Return what a user waits for: everything but the tools, which are small."""
-    return {t.split(" ")[0] for t in titles if not t.startswith("Debug tools")}
+    """Return what a user waits for: everything but the tools and the guard, which are small."""
+    return {t.split(" ")[0] for t in titles if not t.startswith(("Debug tools", *GUARD))}
 
 
 @pytest.fixture
@@ -160,3 +161,18 @@ def test_hadolint_finds_nothing_in_sixty_renders(tmp_path: Path) -> None:
     files = map(str, sorted(tmp_path.glob("*.Dockerfile")))
     ran = subprocess.run([program, "--no-color", *files], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_another_release_of_this_program_compiles_and_fetches_nothing_again(offline: bool) -> None:
+    request = BuildRequest(profile="sample", arch=("9.0",), offline_compile=offline, guard=PACKAGE)
+    other = replace(PACKAGE, wheel=replace(PACKAGE.wheel, data=b"the next release"))
+    first = layers(planned(request))
+    second = layers(planned(replace(request, guard=other)))
+    assert first != second and second.rebuilt_by(first) == {"vdbg-env, which guards the command"}
+
+
+def test_an_image_without_guard_has_nothing_of_it() -> None:
+    text = dockerfile(planned(BuildRequest(profile="sample")))
+    assert 'ENTRYPOINT ["/opt/vdbg/entrypoint.sh"]' in text
+    assert "vdbg_env-" not in text and "wheel" not in text

@@ -1,0 +1,15 @@
+#!/bin/sh
+# vdbg-env from its own virtual environment. -I: neither PYTHONPATH, nor the folder it starts in, nor the packages of
+# the workload reach it; its own are on no path that the workload reads.
+set -eu
+
+# The dump volume outlives the container, and so do the records of its crashes.
+if [ -z "${VDBG_ENV_RUNS:-}" ]; then
+    if [ -d /dumps ] && [ -w /dumps ]; then
+        export VDBG_ENV_RUNS=/dumps/vdbg-runs
+    elif [ ! -w . ] && [ -n "${HOME:-}" ]; then
+        export VDBG_ENV_RUNS="$HOME/vdbg-runs"
+    fi
+fi
+
+exec "${VDBG_ROOT:-/opt/vdbg}"/tool/bin/python3 -I -m vdbg_env "$@"
