@@ -10,6 +10,7 @@ import zipfile
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Final
 
 from vdbg_env import __version__
 from vdbg_env.common.errors import VdbgError
@@ -17,7 +18,7 @@ from vdbg_env.common.resources import checkout, data_dir, package_dir
 from vdbg_env.image.context import FileBytes
 from vdbg_env.image.profile.request import OwnPackage
 
-_DATA = ("runbooks", "images", "templates")
+_DATA: Final = ("runbooks", "images", "templates")
 _DISTRIBUTION = "vdbg-env"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold
 _LEFT_OUT = ("__pycache__", ".pyc")
