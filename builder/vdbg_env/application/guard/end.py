@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any
 
 from vdbg_env.application.run.result.model import Report
+from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.runbook.state import Verdict
 
-SCHEMA = "vdbg-env/guard/v1"
 GUARDED = "guarded"  # the step of the runbook that runs the command
 TERMINATION_MESSAGE_BYTES = 4096  # what Kubernetes keeps of /dev/termination-log
 _ENDED_BY_US = 124  # as timeout(1): a hung command that returned 0 when it was asked to end
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_TEXT = 600  # characters of one text: a message is one line to read
 _WELL = {Verdict.PASSED, Verdict.NOT_REPRODUCED}
 
 
@@ -43,7 +40,7 @@ def went_well(report: Report) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Announcement:
-    """What is announced after a failure, in one line of JSON; `directory` is the run's folder.
+    """What is announced after a failure; `directory` is the run's folder.
 
     `seen` says which crash of this cause it is: 1 for the first, None where the cause has no name.
     """
@@ -55,40 +52,20 @@ class Announcement:
     ended: Ended
     seen: int | None = None
 
-    def document(self) -> dict[str, Any]:
-        """Return the values; schema `vdbg-env/guard/v1`."""
-        report, lead = self.report, self.report.lead
-        return {
-            "schema": SCHEMA,
-            "verdict": report.verdict.value,
-            "status": self.status,
-            "ended": {"by": self.ended.by.value, "code": self.ended.code, "signal": self.ended.signal},
-            "found": _cut(lead.message if lead else report.why),
-            "kernel": _cut(lead.kernel if lead else None),
-            "location": str(lead.location) if lead and lead.location else None,
-            "fingerprint": report.fingerprint.id if report.fingerprint else None,
-            "seen": self.seen,
-            "run": report.run,
-            "report": f"{self.directory}/report.md" if "report.md" in self.files else None,
-            "next": _cut(self._next()),
-        }
+    @property
+    def lead(self) -> Finding | None:
+        """The finding that explains the failure."""
+        return self.report.lead
 
-    def line(self, *, most: int | None = None) -> str:
-        """Return one line; with `most`, its longest texts are left out until it has fewer bytes than that."""
-        document = self.document()
-        for name in ("next", "kernel", "location", "found", "ended"):
-            line = json.dumps(document)  # ASCII: a byte is a character
-            if most is None or len(line) < most:
-                return line
-            document[name] = None
-        return json.dumps(document)
+    @property
+    def report_file(self) -> str | None:
+        """The path of the report to read."""
+        return f"{self.directory}/report.md" if "report.md" in self.files else None
 
-    def _next(self) -> str | None:
+    @property
+    def next_step(self) -> str | None:
+        """What to type next; None where triage names no runbook."""
         runbook = next(
             (s.results["runbook"] for s in self.report.steps if s.id == GUARDED and "runbook" in s.results), None
         )
         return f"vdbg-env runbook {runbook} --from {self.directory}" if runbook else None
-
-
-def _cut(text: str | None) -> str | None:
-    return text if text is None or len(text) <= _TEXT else f"{text[:_TEXT]}..."

@@ -7,6 +7,7 @@ exit status.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,11 +27,12 @@ from vdbg_env.application.session import FinishedRun, RunPorts, RunView
 from vdbg_env.common.errors import VdbgError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 RUNBOOK = "guard"
 _REPEATED = 3  # crashes of one cause that are no coincidence
+Write = Callable[[Announcement, int | None], str]
+"""Writes an announcement as one line, of fewer bytes than the number where one is given."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -52,8 +54,9 @@ def guard(
     command: GuardedCommand,
     announcer: Announcer,
     say: Callable[[str], None],
+    write: Write,
 ) -> int:
-    """Run the command to its end and return its exit status; `say` gets one line of JSON when it failed."""
+    """Run the command to its end and return its exit status; `say` gets the line of JSON that `write` makes."""
     inputs = {"full_core": "true"} if request.full_core else {}
     run = RunbookRequest(runbook=RUNBOOK, argv=request.argv, inputs=inputs, batch=True, at_once=True)
     try:
@@ -80,7 +83,7 @@ def guard(
             ended=ended,
             seen=seen,
         )
-        _announce(announcement, request, announcer, say)
+        _announce(announcement, request, announcer, say, write)
     return status
 
 
@@ -105,18 +108,23 @@ def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, int | Non
 
 
 def _announce(
-    announcement: Announcement, request: GuardRequest, announcer: Announcer, say: Callable[[str], None]
+    announcement: Announcement,
+    request: GuardRequest,
+    announcer: Announcer,
+    say: Callable[[str], None],
+    write: Write,
 ) -> None:
     """Say it everywhere, the surest place first; what cannot be reached is named on stderr."""
     problems = []
     if request.termination_log:
-        message = announcement.line(most=TERMINATION_MESSAGE_BYTES)
+        message = write(announcement, TERMINATION_MESSAGE_BYTES)
         problems.append(announcer.write(request.termination_log, message))
-    say(announcement.line())
+    line = write(announcement, None)
+    say(line)
     if request.hook:
-        problems.append(announcer.run(request.hook, announcement.line()))
+        problems.append(announcer.run(request.hook, line))
     if request.webhook:
-        problems.append(announcer.post(request.webhook, announcement.line()))
+        problems.append(announcer.post(request.webhook, line))
     for problem in problems:
         if problem:
             say(f"vdbg-env guard: {problem}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from vdbg_env.application.line_packs.inspect import summarize
@@ -39,7 +37,7 @@ def command(stores: tuple[str, ...], as_json: bool) -> int:
             console.note(f"{summary.name}: {summary.problem}")
             lost += 1
     if as_json:
-        click.echo(json.dumps({"schema": pack_json.SCHEMA, "packs": [pack_json.summary(s) for s in found]}, indent=2))
+        click.echo(pack_json.packs([pack_json.Listed(summary=summary) for summary in found]), nl=False)
     else:
         click.echo(pack_text.table(s for s in found if not s.problem), nl=False)
         if not found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -38,7 +37,7 @@ def command(
     result = pack_lines(request, binaries=binary_source(), tell=console.note)
     write_file(Path(output), result.data)
     click.echo(
-        json.dumps(pack_json.packed(result, output), indent=2) if as_json else pack_text.packed(result, output),
-        nl=as_json,
+        pack_json.packed(result, output) if as_json else pack_text.packed(result, output),
+        nl=False,
     )
     return 4 if result.problems else 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from vdbg_env.application.line_packs.inspect import summarize
@@ -33,8 +31,11 @@ def command(packs: tuple[str, ...], functions: bool, as_json: bool) -> int:
             raise UnreadableBinary(f"{summary.name}: {summary.problem}", next_step="get it again, or pack it again")
     if as_json:
         listed = [list(LinePack(file.data).records()) if functions else None for file, _ in found]
-        documents = [pack_json.summary(s, records) for (_, s), records in zip(found, listed, strict=True)]
-        click.echo(json.dumps({"schema": pack_json.SCHEMA, "packs": documents}, indent=2))
+        documents = [
+            pack_json.Listed(summary=summary, records=records)
+            for (_, summary), records in zip(found, listed, strict=True)
+        ]
+        click.echo(pack_json.packs(documents), nl=False)
         return 0
     for file, summary in found:
         click.echo(pack_text.summary(summary), nl=False)

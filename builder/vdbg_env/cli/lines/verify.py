@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from vdbg_env.application.line_packs.inspect import summarize
@@ -27,7 +25,7 @@ def command(packs: tuple[str, ...], as_json: bool) -> int:
     """
     found = [summarize(file, check=True) for name in packs for file in line_store(name).packs()]
     if as_json:
-        click.echo(json.dumps({"schema": pack_json.SCHEMA, "packs": [pack_json.summary(s) for s in found]}, indent=2))
+        click.echo(pack_json.packs([pack_json.Listed(summary=summary) for summary in found]), nl=False)
     else:
         for one in found:
             says = f"damaged: {one.problem}" if one.problem else f"sound, {one.functions:,} functions"

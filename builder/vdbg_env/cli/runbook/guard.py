@@ -15,6 +15,7 @@ from vdbg_env.application.session import RunView
 from vdbg_env.cli.composition.runs import announcer, guard_ports
 from vdbg_env.cli.display.prompt import Nobody
 from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.report.run.guard_line import guard_line
 from vdbg_env.runbook.model.quantities import duration_s
 
 _TERMINATION_LOG = "/dev/termination-log"
@@ -96,7 +97,7 @@ def command(
     view = RunView(
         interactive=False, notice=lambda _: None, listener=lambda _: lambda *_: None, person=lambda _: Nobody()
     )
-    return guarding.guard(request, ports, view, command, announcer(), _say)
+    return guarding.guard(request, ports, view, command, announcer(), _say, guard_line)
 
 
 def _say(line: str) -> None:

@@ -2,55 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from vdbg_env.application.line_packs.inspect import PackSummary
 from vdbg_env.application.line_packs.pack import Packed
+from vdbg_env.cuda.binary.kernel_info import ParameterPlace
+from vdbg_env.cuda.line_pack.provenance import Provenance
 from vdbg_env.cuda.line_pack.record import LineRecord
 from vdbg_env.cuda.symbols.demangling import demangle
-
-SCHEMA: Final = "vdbg-env/lines/v1"
-
-
-def packed(result: Packed, name: str) -> dict[str, Any]:
-    """Return a document of what was packed."""
-    pack = {
-        "name": name,
-        "sha256": result.digest,
-        "size": len(result.data),
-        "functions": result.functions,
-        "binaries": [asdict(binary) for binary in result.binaries],
-    }
-    return {"schema": SCHEMA, "packs": [pack], "problems": list(result.problems)}
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import ABSENT, Document, field
 
 
-def summary(found: PackSummary, records: Iterable[LineRecord] | None = None) -> dict[str, Any]:
-    """Return what a pack has, with its functions where they are given."""
-    document: dict[str, Any] = {
-        "name": found.name,
-        "sha256": found.digest,
-        "size": found.size,
-        "functions": found.functions,
-        "binaries": [asdict(binary) for binary in found.binaries],
-        "problem": found.problem,
-    }
-    if records is not None:
-        document["listed"] = [_function(record) for record in records]
-    return document
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A pack, with its functions where they were asked for."""
+
+    summary: PackSummary
+    records: Sequence[LineRecord] | None = None
 
 
-def _function(record: LineRecord) -> dict[str, Any]:
-    return {
-        "name": record.name,
-        "demangled": demangle(record.name),
-        "kernel": record.kernel,
-        "archs": list(record.archs),
-        "code": record.hash.hex(),
-        "size": record.size,
-        "covered": record.covered,
-        "places": len(record.tree),
-        "parameters": [asdict(parameter) for parameter in record.parameters],
-        "binaries": list(record.sources),
-    }
+class PackedBinary(Document, of=Provenance):
+    """A binary that lines were packed from; what is not known is empty."""
+
+    digest: str = field(doc="sha256 of the binary")
+    binary: str
+    release: str
+    compiler: str
+    options: str
+    plan: str = field(doc="digest of the build plan")
+    verdict: str = field(doc="the proof of line info over the whole binary: full, partial or none")
+    functions: int
+    with_lines: int
+
+
+class PackedParameter(Document, of=ParameterPlace):
+    """Where a kernel's parameter is: bytes from the start of all parameters, and its size in bytes."""
+
+    ordinal: int
+    offset: int
+    size: int
+
+
+class PackedFunction(Document, of=LineRecord):
+    """A function of a pack; `code` is the hash of its instructions, `binaries` are the sha256 of where it is from."""
+
+    name: str
+    demangled: str = field(lambda record, _: demangle(record.name))
+    kernel: bool
+    archs: list[str]
+    code: str = field(lambda record, _: record.hash.hex())
+    size: int
+    covered: int = field(doc="bytes of its code that have a line")
+    places: int = field(lambda record, _: len(record.tree))
+    parameters: list[PackedParameter]
+    binaries: list[str] = field("sources")
+
+
+class PackJson(Document, of=Listed):
+    """A pack; `problem` says why it cannot be used."""
+
+    name: str = field("summary.name")
+    sha256: str = field("summary.digest")
+    size: int = field("summary.size")
+    functions: int = field("summary.functions")
+    binaries: list[PackedBinary] = field("summary.binaries")
+    problem: str | None = field("summary.problem")
+    listed: list[PackedFunction] = field(
+        lambda pack, _: ABSENT if pack.records is None else pack.records, may_be_absent=True,
+        doc="every function, with --functions",
+    )  # fmt: skip
+
+
+class PacksDocument(Document, of=tuple[Listed, ...]):
+    """What `lines list`, `show` and `verify` found."""
+
+    schema: Literal["vdbg-env/lines/v1"]
+    packs: list[PackJson] = field(lambda packs, _: packs)
+
+
+class NewPack(Document, of=Packed):
+    """The pack that was written."""
+
+    name: str = field(lambda _, name: name)
+    sha256: str = field("digest")
+    size: int = field(lambda result, _: len(result.data))
+    functions: int
+    binaries: list[PackedBinary]
+
+
+class PackedDocument(Document, of=Packed):
+    """What `lines pack` packed; `problems` are files that could not be read."""
+
+    schema: Literal["vdbg-env/lines/v1"]
+    packs: list[NewPack] = field(lambda result, _: [result])
+    problems: list[str]
+
+
+def packed(result: Packed, name: str) -> str:
+    """Return what was packed as JSON."""
+    return doc.render(result, PackedDocument, name)
+
+
+def packs(found: Sequence[Listed]) -> str:
+    """Return what packs have as JSON."""
+    return doc.render(found, PacksDocument)

@@ -2,12 +2,15 @@
 
 import json
 
+import jsonschema
 import pytest
 
 from vdbg_env.application.guard.end import TERMINATION_MESSAGE_BYTES, Announcement, exit_status
 from vdbg_env.application.run.result.model import Report
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.report.codec.json_schema import json_schema
+from vdbg_env.report.run.guard_line import GuardDocument, guard_line
 from vdbg_env.runbook.state import Verdict
 
 
@@ -37,8 +40,11 @@ def test_a_message_of_kubernetes_is_whole_json_within_its_limit() -> None:
         report=Report(run="r", runbook="guard", verdict=Verdict.FAILED, why="it died", findings=(lead,)),
         directory="/runs/r", files=("report.md",), status=139, ended=Ended(by=EndedBy.SIGNAL, signal=11), seen=3,
     )  # fmt: skip
-    line = said.line(most=TERMINATION_MESSAGE_BYTES)
+    line = guard_line(said, TERMINATION_MESSAGE_BYTES)
     assert len(line.encode()) < TERMINATION_MESSAGE_BYTES
     document = json.loads(line)
     assert (document["status"], document["seen"], document["report"]) == (139, 3, "/runs/r/report.md")
-    assert json.loads(said.line())["found"].startswith("éé")
+    jsonschema.validate(document, json_schema(GuardDocument))
+    whole = json.loads(guard_line(said))
+    assert whole["found"].startswith("éé") and whole["found"].endswith("é...")
+    jsonschema.validate(whole, json_schema(GuardDocument))

@@ -50,6 +50,24 @@ def test_what_is_shown_of_a_pack() -> None:
     assert [p["size"] for p in pack["listed"][0]["parameters"]] == [8, 4, 8]
 
 
+def test_all_json_of_packs_fits_the_published_schema() -> None:
+    damaged = Path("damaged.lines")
+    damaged.write_bytes(Path("sample.lines").read_bytes()[:-1])
+    for argv, status in (
+        (("show", "sample.lines"), 0),
+        (("show", "--functions", "sample.lines"), 0),
+        (("list", "sample.lines"), 0),
+        (("list", "damaged.lines"), 4),
+        (("verify", "sample.lines"), 0),
+        (("pack", str(CUBINS / "inline_chain_sm90.cubin"), "-o", "new.lines"), 0),
+    ):
+        ran = vdbg_env("lines", argv[0], "--json", *argv[1:])
+        assert ran.status == status, (argv, ran.stderr)
+        document = json.loads(ran.stdout)
+        schema("lines-v1.schema.json").validate(document)
+        assert len(document["packs"]) == 1
+
+
 def test_a_release_library_has_nothing_to_pack() -> None:
     ran = vdbg_env("lines", "pack", STOCK, "-o", "a.lines")
     assert ran.status == 2

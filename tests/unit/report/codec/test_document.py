@@ -17,9 +17,9 @@ from vdbg_env.report.core import as_json as core
 from vdbg_env.report.core import location
 from vdbg_env.report.dumps import stored, triggered
 from vdbg_env.report.lineinfo import as_json as verify
-from vdbg_env.report.lineinfo import lines_built, onto
+from vdbg_env.report.lineinfo import lines_built, onto, pack_json
 from vdbg_env.report.run import as_json as run
-from vdbg_env.report.run import crash_groups, history
+from vdbg_env.report.run import crash_groups, guard_line, history
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "build-v1": (build_result.Built,),
@@ -29,6 +29,8 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "doctor-v1": (doctor.DoctorDocument,),
     "dump-v1": (triggered.Triggered,),
     "dumps-v1": (stored.ListDocument, stored.PruneDocument, stored.ExportDocument),
+    "guard-v1": (guard_line.GuardDocument,),
+    "lines-v1": (pack_json.PacksDocument, pack_json.PackedDocument),
     "lines-build-v1": (lines_built.LinesDocument,),
     "onto-v1": (onto.OntoDocument,),
     "locate-v1": (location.Locations,),
