@@ -60,20 +60,36 @@ import os, subprocess, sys, time
 start = time.perf_counter()
 child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 _, status, usage = os.wait4(child.pid, 0)
-print(time.perf_counter() - start, usage.ru_maxrss / 1024, os.waitstatus_to_exitcode(status))
+wall = time.perf_counter() - start
+print(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, os.waitstatus_to_exitcode(status))
 """
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Run:
+    """One run of a command: wall and processor time in seconds, peak memory in MiB."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
 
 
 def run_once(argv: Sequence[str], *, allowed: Sequence[int] = (0, 3, 4)) -> tuple[float, float]:
     """Run a command to its end; returns its wall time in seconds and its peak memory in MiB."""
+    ran = measure(argv, allowed=allowed)
+    return ran.wall_s, ran.peak_mib
+
+
+def measure(argv: Sequence[str], *, allowed: Sequence[int] = (0, 3, 4)) -> Run:
+    """Run a command to its end; processor time is what compares commands on a busy machine."""
     between = [sys.executable, "-I", "-S", "-c", _BETWEEN, *map(str, argv)]
     # An installed program has its bytecode at hand; compiling it anew each time would be measured instead.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     ran = subprocess.run(between, capture_output=True, text=True, check=True, env=env)
-    wall, peak, status = ran.stdout.split()
+    wall, cpu, peak, status = ran.stdout.split()
     if int(status) not in allowed:
         raise subprocess.CalledProcessError(int(status), list(argv))
-    return float(wall), float(peak)
+    return Run(wall_s=float(wall), cpu_s=float(cpu), peak_mib=float(peak))
 
 
 def _figure(name: str, runs: Sequence[tuple[float, float]]) -> Figure:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.paired import run_once
+from benchmarks.paired import measure
 from vdbg_env.application.analysis.triage import rule_book
 
 FAILURE = (
@@ -70,22 +71,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="vdbg-bench-") as folder:
         log, patterns = Path(folder) / "server.log", Path(folder) / "patterns"
         size = write_log(log, int(asked.size * 1e9))
-        literals = sorted({literal for rule in rule_book().scanned for literal in rule.literals})
+        literals = searched()
         patterns.write_text("\n".join(literals) + "\n")
-        print(f"log of {size / 1e9:.2f} GB, {len(literals)} patterns, best and median of {asked.runs} runs")
-        for name, command in commands(log, patterns):
-            runs = sorted(run_once(command, allowed=(0, 1, 3)) for _ in range(asked.runs))
-            best, median = size / runs[0][0] / 1e6, size / runs[len(runs) // 2][0] / 1e6
-            print(f"{name:<28} {best:8.0f} MB/s {median:8.0f} MB/s   {max(m for _, m in runs):8.1f} MiB", flush=True)
+        print(f"log of {size / 1e9:.2f} GB, {len(literals)} patterns, {asked.runs} rounds, each command in turn")
+        print(f"{'':<28} {'best':>8} {'median':>8} MB/s {'per CPU':>8} MB/s {'peak':>8} MiB")
+        timed = commands(log, patterns)
+        rounds = [[measure(command, allowed=(0, 1, 3)) for _, command in timed] for _ in range(asked.runs)]
+        for (name, _), runs in zip(timed, zip(*rounds, strict=True), strict=True):
+            mb = size / 1e6
+            best, median = mb / min(r.wall_s for r in runs), mb / statistics.median(r.wall_s for r in runs)
+            per_cpu = mb / min(r.cpu_s for r in runs)
+            print(f"{name:<28} {best:8.0f} {median:8.0f} {per_cpu:13.0f} {max(r.peak_mib for r in runs):13.1f}")
+
+
+def searched() -> list[str]:
+    """Return what triage looks for in a log once it has seen the program work: no signs of progress."""
+    rules = [rule for rule in rule_book().scanned if rule.role not in {"progress", "well"}]
+    return sorted({literal for rule in rules for literal in rule.literals})
 
 
 def commands(log: Path, patterns: Path) -> list[tuple[str, list[str]]]:
-    """What is measured, each on one core where it lets itself be told."""
+    """Return the commands to measure, each on one core where it has an option for that.
+
+    grep ends at the first line found when it writes to /dev/null, so the peers write to a file.
+    """
     found = [("vdbg-env triage", [sys.executable, "-m", "vdbg_env", "triage", str(log)])]
+    into = ["sh", "-c", 'exec "$@" > "$0"', str(patterns.with_suffix(".found"))]
     if rg := shutil.which("rg"):
-        found.append(("ripgrep -F, one thread", [rg, "-j1", "--no-mmap", "-F", "-n", "-f", str(patterns), str(log)]))
+        command = [rg, "-j1", "--no-mmap", "-F", "-n", "-f", str(patterns), str(log)]
+        found.append(("ripgrep -F, one thread", [*into, *command]))
     if grep := shutil.which("grep"):
-        found.append(("grep -F", [grep, "-F", "-n", "-f", str(patterns), str(log)]))
+        found.append(("grep -F", [*into, grep, "-F", "-n", "-f", str(patterns), str(log)]))
+    if wc := shutil.which("wc"):
+        found.append(("wc -l, which only reads", [wc, "-l", str(log)]))
     return found
 
 

@@ -30,7 +30,7 @@ _OPTIONS.max_mem = 8 << 20
 
 _PRECISION = {"root": 50, "messenger": 30, "stall": 20, "exception": 15, "cascade": 10}
 # Fitted on published logs: how often an answer by such a line was right, see docs/10-triage-score.md.
-_CONFIDENCE = {"root": 0.96, "messenger": 0.85, "stall": 0.7, "exception": 0.96, "cascade": 0.4}
+_CONFIDENCE = {"root": 0.96, "messenger": 0.85, "stall": 0.85, "exception": 0.96, "cascade": 0.4}
 
 
 @dataclass(frozen=True, kw_only=True)

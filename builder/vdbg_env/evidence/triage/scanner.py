@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import re2
@@ -136,7 +137,13 @@ def _automaton(literals: Iterable[str]) -> Any:
 
 
 def _wrappable(word: bytes) -> bytes:
-    return _BREAK.join(re2.escape(word[i : i + 1]) for i in range(len(word)))
+    return _BREAK.join(map(_escaped, word))
+
+
+@cache
+def _escaped(byte: int) -> bytes:
+    escaped: bytes = re2.escape(bytes([byte]))
+    return escaped
 
 
 def _line_end(buffer: bytes, offset: int) -> int:
