@@ -5,9 +5,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from docker.errors import ImageNotFound
 
 from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
 from vdbg_env.adapters.builders.buildx import BuildxBuilder, find_buildx
@@ -90,7 +92,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         time.sleep(0.2)
     assert left == set()
     for image in unnamed_images(engine) - before:
-        engine.client.remove_image(image)
+        with suppress(ImageNotFound):  # it was another's, and is gone
+            engine.client.remove_image(image)
 
 
 def our_containers(engine: Engine) -> list[str]:

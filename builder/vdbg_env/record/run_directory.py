@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
@@ -18,12 +19,13 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.atomic_write import replacement
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 SCHEMA = "vdbg-env/run-head/v1"
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -56,9 +58,6 @@ class RunHead:
     container: Mapping[str, Any] = field(default_factory=dict)
     placement: Mapping[str, Any] = field(default_factory=dict)
     pseudonyms: bool = False
-
-
-_HEAD = TypeAdapter(RunHead)
 
 
 class RunDirectory:
@@ -159,15 +158,7 @@ class RunDirectory:
             ) from error
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise BadInput(f"{self.path / 'run.json'} does not follow {SCHEMA}")
-        known = {name: document[name] for name in RunHead.__dataclass_fields__ if name in document}
-        try:
-            return _HEAD.validate_python(known)
-        except ValidationError as error:
-            what = error.errors()[0]
-            raise BadInput(
-                f"{self.path / 'run.json'} is damaged: {'.'.join(map(str, what['loc']))}: {what['msg']}",
-                cause="it was edited, or its disk lost data",
-            ) from error
+        return _head({name: document[name] for name in RunHead.__dataclass_fields__ if name in document}, self.path)
 
     def attempt(self, step: str, attempt: int, folder: str = "") -> Path:
         """Return the folder of one attempt, or `folder` in it."""
@@ -205,6 +196,27 @@ class RunDirectory:
         """Write a JSON file below the run, whole or not at all."""
         with replacement(self.path / name) as file:
             file.write(json.dumps(document, indent=1).encode() + b"\n")
+
+
+def _head(document: Mapping[str, Any], run: Path) -> RunHead:
+    # A list of runs, which has an index, takes longer to import pydantic than to do its work.
+    from pydantic import ValidationError
+
+    try:
+        return _head_type().validate_python(document)
+    except ValidationError as error:
+        what = error.errors()[0]
+        raise BadInput(
+            f"{run / 'run.json'} is damaged: {'.'.join(map(str, what['loc']))}: {what['msg']}",
+            cause="it was edited, or its disk lost data",
+        ) from error
+
+
+@functools.cache
+def _head_type() -> TypeAdapter[RunHead]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(RunHead)
 
 
 def _plain(head: RunHead) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
-import sys
 import time
 
 from vdbg_env.supervisor.job import Job, from_json, settled
@@ -16,6 +16,10 @@ from vdbg_env.supervisor.processes.signals import become_subreaper, send
 from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.watch.guard import FORWARDED
 
+# How long a job may take to arrive. Less than an engine waits to know whether a step was started (`was_started`). Where
+# dockerd is killed after it took the job and before it passed it on, a container's standard input never ends.
+JOB_LIMIT_S = 20.0
+
 
 def main() -> int:
     """Take the lock of the step's directory, then the job, and run it; returns the exit status.
@@ -24,7 +28,7 @@ def main() -> int:
     arrived whole, and `ready` is said only after the lock is held: so an engine that finds no lock knows that nothing
     runs, and one that died while it sent the job has started nothing.
     """
-    named = sys.stdin.buffer.readline()
+    named, rest = read_line(0)
     if not named.endswith(b"\n"):
         return 1  # the engine went before it had a step for us
     os.chdir(json.loads(named))
@@ -32,7 +36,7 @@ def main() -> int:
     # A signal that arrives before its handler is set must wait: it would end us, or pass a container's first process.
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     os.write(1, b"ready\n")
-    job = from_json(sys.stdin.buffer.readline())
+    job = from_json(read_line(0, rest, limit_s=JOB_LIMIT_S)[0])
     if job is None:
         return 1
     # The folder is this process's own from here on, wherever its name may lead when the workload has moved it.
@@ -44,6 +48,21 @@ def main() -> int:
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
     return supervise(job, lock)
+
+
+def read_line(descriptor: int, begun: bytes = b"", *, limit_s: float | None = None) -> tuple[bytes, bytes]:
+    """Return the next line, and what was read past its end; without its end where the input ends or the time is up."""
+    until = None if limit_s is None else time.monotonic() + limit_s
+    while b"\n" not in begun:
+        left = None if until is None else max(0.0, until - time.monotonic())
+        if not select.select([descriptor], [], [], left)[0]:
+            return begun, b""
+        piece = os.read(descriptor, 1 << 16)
+        if not piece:
+            return begun, b""
+        begun += piece
+    line, end, rest = begun.partition(b"\n")
+    return line + end, rest
 
 
 def supervise(job: Job, lock: int, *, refused: str = "") -> int:

@@ -46,6 +46,7 @@ class Engine:
     def __init__(self, client: docker.APIClient, endpoint: Endpoint, version: Mapping[str, Any]) -> None:
         self.client = client
         self.endpoint = endpoint
+        self.looked_for_abandoned = False  # containers of killed programs are looked for once
         self.version = str(version.get("Version", "unknown"))
         self.api_version = str(version.get("ApiVersion", "0"))
         self.is_podman = any("Podman" in str(part.get("Name")) for part in version.get("Components") or ())

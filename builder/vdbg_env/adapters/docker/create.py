@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -16,9 +18,13 @@ from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_erro
 from vdbg_env.adapters.docker.host_config import host_options
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.image.container.run_settings import Gpu, RunSettings, Ulimit
+from vdbg_env.supervisor.processes.proc import boot_id, process
 
 _PODMANS = {"nofile", "nproc"}  # it asks for a million of each, which it may not have itself
 PURPOSE = f"{OUR_LABEL}.purpose"
+OWNER = f"{OUR_LABEL}.owner"  # the process that made a container, and removes it unless it is killed
+_HELPERS = {"look", "look-inside", "dumps"}
+_ABANDONED_S = 7 * 24 * 3600.0  # how long an ended container may wait for an owner that nothing is known of
 
 # setrlimit(2)'s numbers, by which runc reports a limit that it could not set; crun reports its name.
 _RLIMITS = {"3": "stack", "4": "core", "6": "nproc", "7": "nofile", "8": "memlock"}
@@ -149,8 +155,46 @@ def no_such_image(name: str) -> BadInput:
     )
 
 
+def remove_abandoned(engine: Engine) -> None:
+    """Remove what killed programs of this machine left: helper containers, and others that have ended.
+
+    The container of a step outlives its program by design, and is its run's to remove; one that has ended goes after a
+    week. What runs for a user (`vdbg-env run`) is never ended here.
+    """
+    engine.looked_for_abandoned = True
+    for found in engine.client.containers(all=True, filters={"label": [OWNER, PURPOSE]}):
+        labels, runs = found["Labels"], found["State"] in {"running", "paused", "restarting"}
+        purpose, old = labels[PURPOSE], time.time() - found["Created"] > _ABANDONED_S
+        is_ours_to_end = not runs or purpose in _HELPERS
+        if is_ours_to_end and ((not runs and old) or (purpose != "step" and _is_dead(labels[OWNER]))):
+            _remove(engine, found["Id"])
+
+
+def _me() -> str:
+    """Return what names this process, also to programs in other process namespaces, or after a reboot."""
+    me = process(os.getpid())
+    return f"{_place()} {os.getpid()} {me.start if me else 0}"
+
+
+def _place() -> str:
+    return f"{boot_id()} {os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116
+
+
+def _is_dead(owner: str) -> bool:
+    """Return whether an owner is known to have ended: one of another machine, or namespace, is not known."""
+    place, _, of_process = owner.rpartition(" ")
+    place, _, pid = place.rpartition(" ")
+    if place != _place() or not pid.isdigit():
+        return False
+    found = process(int(pid))
+    return found is None or str(found.start) != of_process
+
+
 def _create(engine: Engine, wanted: NewContainer) -> str:
     client, settings = engine.client, wanted.settings
+    if not engine.looked_for_abandoned:
+        with engine_errors(engine.endpoint):
+            remove_abandoned(engine)
     command = list(settings.command)
     options = host_options(engine, settings) | {"init": wanted.init}
     if not wanted.log:
@@ -168,7 +212,7 @@ def _create(engine: Engine, wanted: NewContainer) -> str:
                 tty=settings.interactive,
                 stdin_open=settings.interactive or wanted.stdin,
                 ports=list(settings.ports) or None,
-                labels={PURPOSE: wanted.purpose, **wanted.labels},
+                labels={PURPOSE: wanted.purpose, OWNER: _me(), **wanted.labels},
                 stop_timeout=settings.stop_grace_s,
                 host_config=client.create_host_config(**options),
             )

@@ -7,24 +7,14 @@ from collections.abc import Iterable
 
 import click
 
-from vdbg_env.application.guard.groups import crash_groups
-from vdbg_env.application.run.history import recorded, redact_again, report_anew
-from vdbg_env.application.run.result.next_steps import typed_outside
-from vdbg_env.application.run.run_list import RunList, list_lines, list_runs
-from vdbg_env.cli.composition.files import core_files, source_text
-from vdbg_env.cli.composition.runs import runbook_library, this_host
+from vdbg_env.application.run.run_list import list_lines
 from vdbg_env.common.console import note
 from vdbg_env.common.errors import BadInput
-from vdbg_env.record.diff import diff
 from vdbg_env.record.runs import find_run, runs_home
-from vdbg_env.report.codec import document as doc
 from vdbg_env.report.plain_text import printable
-from vdbg_env.report.run import as_json as run_json
-from vdbg_env.report.run import as_markdown as run_markdown
-from vdbg_env.report.run import as_terminal as run_terminal
-from vdbg_env.report.run import crash_groups as crash_groups_report
 from vdbg_env.report.run import history
-from vdbg_env.report.run.files import write_report
+
+# What only one of these commands needs is imported there: a list of ten thousand runs takes less than a second.
 
 
 @click.group("runs")
@@ -54,6 +44,9 @@ def list_command(group: bool, as_json: bool) -> int:
     if group:
         return _list_groups(as_json)
     if as_json:
+        from vdbg_env.application.run.run_list import list_runs
+        from vdbg_env.report.codec import document as doc
+
         found = list_runs(os.environ)
         _note_unreadable(found.unreadable)
         click.echo(doc.render(found, history.RunsDocument), nl=False)
@@ -67,6 +60,10 @@ def list_command(group: bool, as_json: bool) -> int:
 
 
 def _list_groups(as_json: bool) -> int:
+    from vdbg_env.application.guard.groups import crash_groups
+    from vdbg_env.report.codec import document as doc
+    from vdbg_env.report.run import crash_groups as crash_groups_report
+
     groups, unreadable = crash_groups(os.environ)
     _note_unreadable(unreadable)
     if as_json:
@@ -93,6 +90,10 @@ def show_command(run: str, as_json: bool) -> int:
     Example:
       vdbg-env runs show 20261121-072809-illegal-memory-access-1f2e
     """
+    from vdbg_env.application.run.history import recorded
+    from vdbg_env.application.run.run_list import RunList
+    from vdbg_env.report.codec import document as doc
+
     found = recorded(find_run(run, os.environ))
     if as_json:
         click.echo(doc.render(RunList(runs=(found,), unreadable=()), history.RunsDocument), nl=False)
@@ -114,6 +115,9 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
     Example:
       vdbg-env runs diff last-good-run latest-run
     """
+    from vdbg_env.record.diff import diff
+    from vdbg_env.report.codec import document as doc
+
     documents = [find_run(name, os.environ).read_report() for name in (before, after)]
     found = diff(*documents)
     if as_json:
@@ -136,6 +140,15 @@ def report_command(run: str, form: str, write: bool) -> int:
     Example:
       vdbg-env runs report 20261121-072809-illegal-memory-access-1f2e --format markdown
     """
+    from vdbg_env.application.run.result.again import report_anew
+    from vdbg_env.application.run.result.next_steps import typed_outside
+    from vdbg_env.cli.composition.files import core_files, source_text
+    from vdbg_env.cli.composition.runs import runbook_library, this_host
+    from vdbg_env.report.run import as_json as run_json
+    from vdbg_env.report.run import as_markdown as run_markdown
+    from vdbg_env.report.run import as_terminal as run_terminal
+    from vdbg_env.report.run.files import write_report
+
     directory = find_run(run, os.environ)
     sources = source_text((), ())
     report = report_anew(
@@ -169,6 +182,9 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     Example:
       vdbg-env runs redact 20261121-072809-illegal-memory-access-1f2e --hosts
     """
+    from vdbg_env.application.run.result.again import redact_again
+    from vdbg_env.cli.composition.runs import this_host
+
     wanted = names if hosts or names else None
     redacted = redact_again(find_run(run, os.environ), os.environ, this_host(), hosts=wanted)
     for name in redacted.changed:

@@ -7,12 +7,13 @@ digits and case folded away, and what was found is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 REMEMBERED = 20_000  # lines; then all are forgotten
 LONGEST = 1024  # bytes of a line worth remembering
 
 _UPPER, _LOWER = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz"
+Counts = Callable[[bytes, int, int], bool]  # of a text, and the place of a word in it: its begin and end
 PLAIN_FOLD = bytes.maketrans(_UPPER + b"123456789", _LOWER + b"000000000")
 
 
@@ -24,16 +25,16 @@ def fold_also(letters: bytes) -> bytes:
 class NeedleIndex:
     """Looks for `words`; a hit is only a candidate, for words that fold to the same text are not told apart.
 
-    A word given with bytes in `followed_by` counts only where one of them, or the line's end, comes next: `tokens/s`
-    is on every other line of an inference log, `token=` is not.
+    A word given in `counts` counts only where its function says so, of text that is folded and whose lines have nothing
+    to do with one another: `tokens/s` is on every other line of an inference log, `token=` is not.
     """
 
     def __init__(
-        self, words: Sequence[bytes], fold: bytes = PLAIN_FOLD, followed_by: Mapping[bytes, bytes] | None = None
+        self, words: Sequence[bytes], fold: bytes = PLAIN_FOLD, counts: Mapping[bytes, Counts] | None = None
     ) -> None:
         self._fold = fold
         self._words: dict[bytes, list[int]] = {}
-        self._followed_by = {word.translate(fold): after for word, after in (followed_by or {}).items()}
+        self._counts = {word.translate(fold): function for word, function in (counts or {}).items()}
         for number, word in enumerate(words):
             self._words.setdefault(word.translate(fold), []).append(number)
         self._known: dict[bytes, tuple[tuple[int, int], ...]] = {}
@@ -64,11 +65,10 @@ class NeedleIndex:
         joined = b"\n".join(lines)
         found: dict[bytes, list[tuple[int, int]]] = {}
         for word, numbers in self._words.items():
-            after = self._followed_by.get(word)
+            counts = self._counts.get(word)
             at, start, end, line = -len(word), 0, -1, b""
             while (at := joined.find(word, at + len(word))) >= 0:
-                following = joined[at + len(word) : at + len(word) + 1]
-                if after and following not in {b"", b"\n"} and following not in after:
+                if counts and not counts(joined, at, at + len(word)):
                     continue
                 if at > end:  # a long line with many hits is cut out once
                     start = joined.rfind(b"\n", 0, at) + 1

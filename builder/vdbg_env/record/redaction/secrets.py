@@ -110,8 +110,25 @@ RULES: tuple[SecretRule, ...] = (
 
 _LONGEST_NEEDLE = max(len(needle) for rule in RULES for needle in rule.needles)
 
-# What may follow these names where a value follows them (the ends of `_NAME`, then `_ASSIGN` or a flag's blank).
-_FOLLOWED_BY = dict.fromkeys((b"token", b"key", b"pwd"), b"=:\"'], \t\r\x0b\x0c\\")
+# What follows these names where a value does: `_ASSIGN`, or what may be between a flag and its value. The end of a line
+# is either, because the next line is not known.
+_ASSIGNED = re.compile(rb"\\?[\"']?\]?[ \t\r\x0b\x0c]{0,4}(?:[=:\n]|\Z)")
+_AFTER_FLAG = re.compile(rb"[\"']?,?(?:[ \t\r\x0b\x0c\n]|\Z)")
+
+
+def _has_value(text: bytes, start: int, end: int) -> bool:
+    """Return whether a name may be that of a value: nearly every line of a log says `tokens/s`, hardly one `token=`."""
+    if _ASSIGNED.match(text, end):
+        return True
+    return text.find(b"--", max(0, start - LOOKBACK - 2), start) >= 0 and bool(_AFTER_FLAG.match(text, end))
+
+
+def _is_key_with_value(text: bytes, start: int, end: int) -> bool:
+    """Return whether this is the end of `api-key` or the like (see `_NAME`), and may be that of a value."""
+    return start > 0 and text[start - 1] in b"i_-" and _has_value(text, start, end)
+
+
+_COUNTS = {b"token": _has_value, b"pwd": _has_value, b"key": _is_key_with_value}
 
 _SENSITIVE_NAME = (
     r"(?:^|_|-)(?:[A-Z]*TOKEN|[A-Z]*SECRET|PASS|[A-Z]*PASSW(?:OR)?D|PASSPHRASE|PWD|API_?KEY|[A-Z]*APIKEY|ACCESS_KEY"
@@ -153,7 +170,7 @@ class SecretFinder:
         self.known = LiteralFinder(literals)
         self._rules = tuple((rule, needle) for rule in RULES if rule.strict or not strict for needle in rule.needles)
         # The five GitHub prefixes differ in one letter: folded together they are searched for once.
-        self._index = NeedleIndex(tuple(needle for _, needle in self._rules), fold_also(b"pousr"), _FOLLOWED_BY)
+        self._index = NeedleIndex(tuple(needle for _, needle in self._rules), fold_also(b"pousr"), _COUNTS)
         self._spelt = frozenset(_spellings()) if strict else frozenset()
         self._strict = Prefixes((*self.known.values, *self._spelt)) if strict else None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from vdbg_env.common.writing import write_whole
 from vdbg_env.supervisor.processes import cgroups
-from vdbg_env.supervisor.processes.proc import Process, below, marked, process, processes
+from vdbg_env.supervisor.processes.proc import Process, below, boot_id, marked, process, processes
 from vdbg_env.supervisor.processes.signals import send
 
 NAME = "processes.txt"
@@ -94,7 +94,7 @@ class AttemptTree:
         os.close(self._file)
 
     def _write(self, lines: list[str]) -> None:
-        text = "".join(f"{line}\n" for line in (lines or [_boot()]))
+        text = "".join(f"{line}\n" for line in (lines or [boot_id()]))
         try:
             write_whole(self._file, text.encode())
         except OSError:
@@ -146,10 +146,5 @@ def _listed(directory: str) -> list[tuple[int, int]]:
         return []
     with os.fdopen(descriptor, "rb") as file:
         boot, *lines = file.read(1 << 20).decode("ascii", "replace").splitlines() or [""]
-    pairs = [line.split() for line in lines] if boot == _boot() else []
+    pairs = [line.split() for line in lines] if boot == boot_id() else []
     return [(int(x[0]), int(x[1])) for x in pairs if len(x) == 2 and x[0].isdecimal() and x[1].isdecimal()]
-
-
-def _boot() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
-        return file.read().strip()

@@ -41,6 +41,12 @@ def process(pid: int) -> Process | None:
     )
 
 
+def boot_id() -> str:
+    """Return what names this boot of the kernel: pids and start times of an earlier one mean other processes."""
+    with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
+        return file.read().strip()
+
+
 def is_alive(pid: int) -> bool:
     """Return whether `pid` exists and is not a zombie."""
     one = process(pid)

@@ -79,14 +79,15 @@ class StepContainers:
         return self._engines[me]
 
     def close(self) -> None:
-        """Remove what was left: by helper programs that were ended while they ran, by an engine that was away."""
+        """Remove what was left: by helper programs that were ended while they ran, by an engine that was away.
+
+        A container of a step that runs is left: another vdbg-env may take over the step.
+        """
         with suppress(VdbgError):
             for container in self._labelled(f"{PURPOSE}=look", f"{LOOK}={self.looks}"):
                 self._remove(container)
-            ended = (
-                self._labelled(f"{PURPOSE}=step", f"{RUN}={self.run_mark}", only_ended=True) if self.run_mark else ()
-            )
-            for container in ended:
+            idle = self._labelled(f"{PURPOSE}=step", f"{RUN}={self.run_mark}", only_idle=True) if self.run_mark else ()
+            for container in idle:
                 self._remove(container)
 
     def supervise(
@@ -144,8 +145,11 @@ class StepContainers:
     def _marked(self, mark: str) -> tuple[str, ...]:
         return self._labelled(f"{PURPOSE}=step", f"{ATTEMPT}={mark}")
 
-    def _labelled(self, *labels: str, only_ended: bool = False) -> tuple[str, ...]:
-        filters: dict[str, Any] = {"label": list(labels), **({"status": "exited"} if only_ended else {})}
+    def _labelled(self, *labels: str, only_idle: bool = False) -> tuple[str, ...]:
+        filters: dict[str, Any] = {
+            "label": list(labels),
+            **({"status": ["created", "exited", "dead"]} if only_idle else {}),
+        }
         with engine_errors(self.engine.endpoint):
             found = self.engine.client.containers(all=True, filters=filters)
         return tuple(str(container["Id"]) for container in found)

@@ -1,0 +1,99 @@
+"""Report a recorded run anew, and redact it again: what takes more than reading its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.ports.this_host import ThisHost
+from vdbg_env.application.run.history import condition
+from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.application.run.pseudonyms import pseudonyms
+from vdbg_env.application.run.result.model import Report
+from vdbg_env.application.run.result.run_report import run_report
+from vdbg_env.common.errors import BadInput
+from vdbg_env.record.codec import from_document
+from vdbg_env.record.event_log import Event, read_events
+from vdbg_env.record.progress import at_start, replay
+from vdbg_env.record.redaction.redact_run import Redacted, redact_run
+from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redaction.secrets import secret_values
+from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook.state import BranchTo, Facts, RunState
+
+
+def report_anew(
+    run: RunDirectory,
+    library: RunbookLibrary,
+    environment: Mapping[str, str],
+    *,
+    cores: CoreFiles,
+    sources: SourceText,
+    host: ThisHost,
+) -> Report:
+    """Return the report of a run up to where its record ends, made by this release.
+
+    The record has no secret, but source lines are read again: the secrets of `environment` are redacted in them too.
+
+    Raises BadInput when its runbook has changed since: its steps would be judged by other rules.
+    """
+    head = run.read_head()
+    runbook = library.load_recorded(head)
+    if runbook.digest != head.digest:
+        raise BadInput(
+            f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
+            next_step=f"read the report of then: {run.path / 'report.md'}",
+        )
+    facts = from_document(Facts, head.facts)
+
+    def start_branch(branch: BranchTo) -> RunState:
+        other = library.load(branch.runbook)
+        inputs = {name: head.inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
+        return transitions.start(other, inputs, facts, came_from=branch.came_from)[0]
+
+    state, _ = transitions.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
+    log = LastOf(read_events(run.events))
+    progress = replay(at_start(state), log, start_branch)
+    finish = progress.finish
+    if finish is None and (cut := condition(run, log.last)) != "running":
+        finish = transitions.cut_short(progress.state, str((log.last and log.last.data.get("why")) or cut))[1]
+    elapsed = log.last.elapsed_s if log.last else None
+    redactor = Redactor(secret_values(environment), pseudonyms(host, {}, (head.host,)) if head.pseudonyms else None)
+    return run_report(
+        head,
+        progress,
+        run.path,
+        cores=cores,
+        sources=sources,
+        redact=redactor.text,
+        elapsed_s=elapsed,
+        finish=finish,
+    )
+
+
+def redact_again(
+    run: RunDirectory, environment: Mapping[str, str], host: ThisHost, *, hosts: tuple[str, ...] | None = None
+) -> Redacted:
+    """Redact a run once more and return what changed; raises BadInput while a process works on it.
+
+    With `hosts`, host names and addresses become pseudonyms, the same for all runs of this user: those of the run and
+    of this machine, and the names given.
+    """
+    with run.locked():
+        literals = secret_values(environment)
+        names = None if hosts is None else pseudonyms(host, {}, (*hosts, run.read_head().host))
+        return redact_run(run.path, Redactor(literals, names), literals)
+
+
+class LastOf:
+    """Events as they are read, and the last of them, None before there is one."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._events = events
+        self.last: Event | None = None
+
+    def __iter__(self) -> Iterator[Event]:
+        for event in self._events:
+            self.last = event
+            yield event
