@@ -30,9 +30,9 @@ class PackFolder:
         """Whether reading all of its packs fetches nothing."""
         return True
 
-    def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
+    def packs(self, keys: Collection[bytes] = (), *, release: str | None = None) -> Iterator[PackFile]:
         """Yield every pack, whatever the keys: looking into a file here costs less than an index of them."""
-        del keys
+        del keys, release
         for path in self.paths():
             try:
                 yield PackFile(name=str(path), data=mapped(path), path=path)

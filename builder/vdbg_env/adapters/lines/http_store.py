@@ -37,13 +37,13 @@ class HttpStore:
         """Whether reading all of its packs fetches nothing."""
         return False
 
-    def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
+    def packs(self, keys: Collection[bytes] = (), *, release: str | None = None) -> Iterator[PackFile]:
         """Yield the packs that have one of the keys, fetched where they are not in the cache."""
         if self._failed:
             raise self._failed
         try:
-            digests = {digest for key in keys for digest in self._with(key)} if keys else self._listed()
-            for digest in sorted(digests):
+            digests = sorted({d for key in keys for d in self._with(key)}) if keys else self._listed(release)
+            for digest in digests:
                 yield self._cache.get(digest, self._address, lambda digest=digest: self._pack(digest))  # type: ignore[misc]
         except (HostNotAble, UnreadableBinary) as error:
             self._failed = error
@@ -56,7 +56,8 @@ class HttpStore:
             self._shards[name] = set() if data is None else key_shards.load(data)
         return {digest.hex() for found, digest in self._shards[name] if found == key}
 
-    def _listed(self) -> set[str]:
+    def _listed(self, release: str | None) -> list[str]:
+        """Return the packs of the list, those of a release first."""
         data = self._get(LIST, _LARGEST_INDEX)
         if data is None:
             raise HostNotAble(
@@ -64,10 +65,12 @@ class HttpStore:
                 cause="the address of another folder, or one that `vdbg-env lines push` did not write",
                 next_step=f"curl -sI {self._address}/{LIST}",
             )
-        found = set(read_list(data))
+        found = read_list(data)
         if not all(DIGEST.fullmatch(digest) for digest in found):
             raise UnreadableBinary(f"{self._address}/{LIST} names packs by something else than their sha256")
-        return found
+        return sorted(
+            found, key=lambda digest: (not release or release not in str(found[digest].get("builds")), digest)
+        )
 
     def _pack(self, digest: str) -> bytes:
         data = self._get(f"{PACKS}/{digest}{SUFFIX}", fetch.LARGEST)

@@ -88,9 +88,9 @@ class RegistryStore:
         """Whether reading all of its packs fetches nothing."""
         return False
 
-    def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
+    def packs(self, keys: Collection[bytes] = (), *, release: str | None = None) -> Iterator[PackFile]:
         """Yield every pack of the artifact, whatever the keys, fetched where it is not in the cache."""
-        del keys
+        del keys, release
         if self._failed:
             raise self._failed
         try:

@@ -36,7 +36,8 @@ class TriageRequest:
 def triage_logs(request: TriageRequest, source: LogSource, lines: PackedLines | None = None) -> Triage:
     """Name the failure of one run from its logs; raises BadInput when none of them can be read.
 
-    Where they name a kernel with an offset, `lines` are asked for its lines.
+    Where they name a kernel with an offset, `lines` are asked for its lines; packs are fetched only from addresses
+    that are configured, a few of each.
     """
     book = rule_book(request.rules)
     evidence = [_read(log, book) for log in source.open(request.targets)]
@@ -44,13 +45,27 @@ def triage_logs(request: TriageRequest, source: LogSource, lines: PackedLines | 
     verdict = judge(evidence, book.classes)
     problems = tuple(note for log in evidence for note in log.notes or _empty(log))
     verdict = replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
+    return _with_lines(verdict, lines, _release(evidence)) if lines else verdict
+
+
+def _with_lines(verdict: Triage, lines: PackedLines, release: str | None) -> Triage:
+    """Add the lines of the kernel that the logs name: by packs on this machine, else by those of the addresses."""
     place = named_place(verdict.kernel_text) if verdict.kernel_text else None
-    return replace(verdict, lines=lines_by_name(lines.local_packs(), place)) if place and lines else verdict
+    if place is None:
+        return verdict
+    found = lines_by_name(lines.local_packs(), place)
+    found = found or lines_by_name(lines.fetched_packs(place.name or "", release), place)
+    return replace(verdict, lines=found, notes=(*verdict.notes, *lines.notes))
+
+
+def _release(evidence: Sequence[LogEvidence]) -> str | None:
+    """Return the release of vLLM that the logs name."""
+    return next((log.release for log in evidence if log.release), None)
 
 
 def _stale(evidence: Sequence[LogEvidence]) -> Iterator[str]:
     """Yield what replaced the flags and variables that the logs report as unknown."""
-    release = next((log.release for log in evidence if log.release), None)
+    release = _release(evidence)
     said = " ".join(text for log in evidence for text in log.settings)
     for name in dict.fromkeys(_NAME.findall(said)):
         judged = shipped_knowledge().judge_name(name, release)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from vdbg_env.application.ports.files import LineStore, PackFile
@@ -17,6 +18,9 @@ from vdbg_env.cuda.lines.code_map import CodeMap
 from vdbg_env.cuda.lines.line_table import Place
 from vdbg_env.cuda.lines.source_frame import BorrowedLines
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
+
+MOST_FETCHED: Final = 8
+"""How many packs of one address are fetched to look for a name of which only the demangled form is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +86,26 @@ class PackedLines:
 
     def local_packs(self) -> Iterator[tuple[str, LinePack]]:
         """Yield every pack of the stores on this machine, with its name: nothing is fetched."""
-        for file in self._files((), local=True):
-            pack = self._pack(file)
-            if pack:
-                yield file.name, pack
+        yield from self._opened(store for store in self._stores if store.local)
+
+    def fetched_packs(self, name: str, release: str | None = None) -> Iterator[tuple[str, LinePack]]:
+        """Yield packs of the addresses that are configured: those with a mangled name, else the first of each address.
+
+        Without the mangled name no index says where a function is. At most MOST_FETCHED of an address are then taken,
+        those of a release first.
+        """
+        keys = pack_keys(None, name) if name.startswith("_Z") else ()
+        yield from self._opened((store for store in self._stores if not store.local), keys, release, MOST_FETCHED)
+
+    def _opened(
+        self, stores: Iterable[LineStore], keys: tuple[bytes, ...] = (), release: str | None = None,
+        most: int | None = None,
+    ) -> Iterator[tuple[str, LinePack]]:  # fmt: skip
+        for store in stores:
+            for file in islice(self._files(keys, [store], release), most):
+                pack = self._pack(file)
+                if pack:
+                    yield file.name, pack
 
     def _borrowed(self, found: Found, identity: CodeIdentity, offset: int) -> BorrowedLines | None:
         holders = {id(held.record): held for held in found.same}
@@ -112,7 +132,7 @@ class PackedLines:
     def _search(self, code: CodeMap, identity: CodeIdentity) -> Found:
         same: list[Held] = []
         other: list[Held] = []
-        for file in self._files(pack_keys(identity.hash, identity.function.name)):
+        for file in self._files(pack_keys(identity.hash, identity.function.name), self._stores):
             pack = self._pack(file)
             if pack is None:
                 continue
@@ -125,10 +145,12 @@ class PackedLines:
             other += (Held(record=record, pack=pack, name=file.name) for record in found.other)
         return Found(same=tuple(same), other=() if same else tuple(other))
 
-    def _files(self, keys: tuple[bytes, ...], *, local: bool = False) -> Iterator[PackFile]:
-        for store in (store for store in self._stores if store.local or not local):
+    def _files(
+        self, keys: tuple[bytes, ...], stores: Iterable[LineStore], release: str | None = None
+    ) -> Iterator[PackFile]:
+        for store in stores:
             try:
-                yield from store.packs(keys)
+                yield from store.packs(keys, release=release)
             except VdbgError as error:
                 self._notes[f"line packs of {store.name} are not used: {error.what}"] = None
 

@@ -121,9 +121,10 @@ class LineStore(Protocol):
         """Whether reading all of its packs fetches nothing."""
         ...
 
-    def packs(self, keys: Collection[bytes] = ()) -> Iterator[PackFile]:
+    def packs(self, keys: Collection[bytes] = (), *, release: str | None = None) -> Iterator[PackFile]:
         """Yield the packs that may have a function of one of these keys (`pack_keys`), all of them where none is given.
 
+        A pack is fetched when it is taken. Where the place knows it, those of builds that name the release are first.
         Raises BadInput when the place does not exist or has something else, HostNotAble when it cannot be reached.
         """
         ...

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.builders.core_builder import illegal_address_core
 from tests.support.command_line import Ran, vdbg_env
 from tests.support.line_packs import pack_of
+from vdbg_env.application.line_packs import lookup
 
 ONE, OTHER = pack_of("inline_chain_sm90"), pack_of("shared_leaf_sm90")
 
@@ -193,3 +195,60 @@ def test_merging_is_the_same_in_any_order(server: Server) -> None:
 def test_an_address_that_only_gives_packs_says_what_to_do(server: Server) -> None:
     assert refused(vdbg_env("lines", "push", "one.lines", server.address), "only gives line packs")
     assert refused(vdbg_env("lines", "pull", "oci://nothing"), "oci://HOST/NAME:TAG")
+
+
+LOG = """\
+INFO vLLM API server version 0.33.0
+========= Invalid __global__ write of size 4 bytes
+=========     at {place}
+"""
+
+
+def triaged(*argv: str) -> dict[str, list[Any]]:
+    ran = vdbg_env("triage", "--json", *argv, "run.log")
+    assert ran.status == 3, ran.stderr
+    document: dict[str, list[Any]] = json.loads(ran.stdout)
+    return document
+
+
+def lines_of(document: dict[str, list[Any]]) -> list[list[int]]:
+    return [[frame["line"] for frame in found["chain"]] for found in document["lines"]]
+
+
+@pytest.mark.parametrize(
+    ("place", "fetched"),
+    [
+        ("void kern<float>(float*, int, float)+0x140", {1, 2}),  # no index knows a demangled name: until it is found
+        ("_Z4kernIfEvPT_iS0_+0x140", {1}),
+    ],
+)
+def test_triage_fetches_what_it_needs_of_a_name(server: Server, place: str, fetched: set[int]) -> None:
+    Path("run.log").write_text(LOG.format(place=place))
+    assert lines_of(triaged()) == [] and server.asked == []
+    assert lines_of(triaged("--lines", server.address)) == [[3, 13, 8, 19]]
+    packs = [path for path in server.asked if "/packs/" in path]
+    assert len(packs) in fetched
+    server.asked.clear()
+    assert lines_of(triaged("--lines", "one.lines", "--lines", server.address)) == [[3, 13, 8, 19]]
+    assert server.asked == [], "what a pack on this machine answers is not looked for elsewhere"
+
+
+def test_triage_takes_packs_of_the_release_first_and_no_more_than_a_few(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("run.log").write_text(LOG.format(place="void unknown_kernel<float>(float*)+0x140"))
+    listed = json.loads(Path("www/packs.json").read_text())
+    mine = hashlib.sha256(OTHER).hexdigest()
+    listed[mine]["builds"] = "vllm 0.33.0, nvcc 13.0.88"
+    Path("www/packs.json").write_text(json.dumps(listed))
+    monkeypatch.setattr(lookup, "MOST_FETCHED", 1)
+    assert lines_of(triaged("--lines", server.address)) == []
+    assert [path for path in server.asked if "/packs/" in path] == [f"/packs/{mine}.lines"]
+
+
+def test_triage_notes_an_address_that_does_not_respond(server: Server) -> None:
+    Path("run.log").write_text(LOG.format(place="void kern<float>(float*, int, float)+0x140"))
+    server.spoil["packs.json"] = (500, b"", None)
+    document = triaged("--lines", server.address)
+    assert document["lines"] == []
+    assert any(f"line packs of {server.address} are not used" in note for note in document["notes"])
