@@ -19,7 +19,8 @@ class Invocation:
 
     Without a `driver` the command runs to its end; a `server` has none while it is well, and is ended when one of the
     matchers named in `decisive` has matched and its grace is over. `hooks` are variables by which our plug-in is
-    loaded; they are no part of the delta.
+    loaded; they are no part of the delta. `alarm` is a file, seen from a rank's folder, by which a rank that hangs has
+    all others take their stacks.
     """
 
     step: str
@@ -38,6 +39,7 @@ class Invocation:
     server: bool = False
     decisive: tuple[str, ...] = ()
     verify_env: bool = True
+    alarm: str = ""
     placement: Placement = field(default_factory=Placement)
 
 

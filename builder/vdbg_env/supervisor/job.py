@@ -73,6 +73,7 @@ class Job(NamedTuple):
     driver: tuple[str, ...] = ()
     server: bool = False
     cgroups: tuple[str, ...] = KINDS
+    alarm: str = ""  # a file that is there once another rank hangs: all take their stacks before any of them is ended
     stop: str = ""  # a file that means, once it is there, what a SIGTERM does; more than one if it says so
     guard: int = 0
     live: tuple[int, ...] = ()

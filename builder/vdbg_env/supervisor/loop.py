@@ -16,6 +16,7 @@ from vdbg_env.supervisor.processes.polite_end import PoliteEnd
 from vdbg_env.supervisor.processes.proc import Process, descendants, process
 from vdbg_env.supervisor.processes.signals import send
 from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor.state.alarm import HEARD_S, heard, sound
 from vdbg_env.supervisor.state.ownership import give_back
 from vdbg_env.supervisor.state.result_file import Ending
 from vdbg_env.supervisor.watch.growing_files import GrowingFiles
@@ -67,6 +68,7 @@ class Supervisor:
         self._decided_at: float | None = None
         self._polite = PoliteEnd(job.kill_signal)
         self._survivors: list[Process] = []
+        self._heard_by = 0.0
         self._notes: list[str] = []
         self._next_look = 0.0
         self._next_sight = 0.0
@@ -186,6 +188,7 @@ class Supervisor:
             if now >= self._next_beat:
                 self._next_beat = now + lock_file.BEAT_S
                 self._cancels = max(self._cancels, lock_file.beat(self._lock, self._job.stop))
+                self._listen(now)
             self._helpers.end_overdue(now)
             if self._job.dumps:
                 self._growing.show(self._job.directory)
@@ -213,6 +216,7 @@ class Supervisor:
             case Phase.HANGING:
                 if self._hang.step() or self._status is not None:
                     pause = AFTER_HANG_S if self._job.hang_commands else 0.0
+                    pause = max(pause, self._heard_by - now)
                     self._enter(Phase.SETTLING, now + self._job.dump_wait_s, at_least=pause)
             case Phase.SETTLING:
                 if now >= self._at_least and (now >= self._phase_until or not self._growing.growing(now)):
@@ -251,9 +255,20 @@ class Supervisor:
         elif server and server.by != "watch":
             self._end(server, now)
         elif stuck := server or (EndReason("watch", hang) if hang else None):
-            self._verdict = stuck
-            self._hang.begin(stuck.message or "", self._root, self._processes())
-            self._enter(Phase.HANGING, now)
+            if self._job.alarm:
+                sound(self._job.alarm)
+            self._hangs(stuck, now)
+
+    def _listen(self, now: float) -> None:
+        """Take the stacks here too when another rank hangs."""
+        if self._job.alarm and self._phase is Phase.RUNNING and self._status is None and heard(self._job.alarm):
+            self._hangs(EndReason("peer", "another rank hung"), now)
+
+    def _hangs(self, why: EndReason, now: float) -> None:
+        self._verdict = why
+        self._heard_by = now + HEARD_S if self._job.alarm else now
+        self._hang.begin(why.message or "", self._root, self._processes())
+        self._enter(Phase.HANGING, now)
 
     def _end(self, verdict: EndReason, now: float) -> None:
         """End the step for our own reason; unless the reason forbids it, wait for a growing dump."""

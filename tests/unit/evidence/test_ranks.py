@@ -1,11 +1,19 @@
 """Which rank failed first: by what it says, then by a common clock, and by its exit status last."""
 
+import re
 from typing import Any
 
 import pytest
 
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, MemoryKills, Observation, RankClock
-from vdbg_env.evidence.system.ranks import CAUSE, VICTIM, first_failure, summary
+from vdbg_env.evidence.system.ranks import (
+    CAUSE,
+    CAUSE_PATTERN,
+    VICTIM,
+    VICTIM_PATTERN,
+    first_failure,
+    summary,
+)
 from vdbg_env.runbook.expressions import scope
 
 SAME_CLOCK = RankClock(ahead_s=0.0, within_s=0.0)
@@ -50,6 +58,7 @@ def test_a_lost_node_is_not_named_before_a_crash() -> None:
         ({"signal": 9}, {"by": "exit", "code": 3}),
         ({"by": "peer", "signal": 15}, {"by": "exit", "code": 3}),
         ({"by": "exit", "code": 1, "said": (VICTIM,)}, {"by": "node_lost"}),
+        ({"by": "died", "said": (VICTIM,)}, {"by": "died"}),  # vLLM's server returns 0 on both nodes
         ({"signal": 9}, {"by": "exit", "code": 137, "memory_kills": MemoryKills(cgroup=1)}),
     ],
 )
@@ -92,3 +101,20 @@ def test_of_a_single_rank_nothing_changes() -> None:
     assert first_failure([rank(0, "exit", code=0)]) is None
     killed = rank(0, signal=9)
     assert first_failure([killed]) is killed
+
+
+# What vLLM 0.32 printed on two nodes when a worker of the second one died of SIGSEGV.
+@pytest.mark.parametrize(
+    ("line", "cause", "victim"),
+    [
+        ("!!!!!!! Segfault encountered !!!!!!!", True, False),
+        ("Worker proc VllmWorker-1 died unexpectedly (exit code: None), shutting down executor.", False, False),
+        ("RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:19340. This is typically", False, True),
+        ("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.", False, True),
+    ],
+)
+def test_the_rank_whose_worker_died_is_told_from_the_one_that_lost_its_peer(
+    line: str, cause: bool, victim: bool
+) -> None:
+    assert bool(re.search(CAUSE_PATTERN, line)) is cause
+    assert bool(re.search(VICTIM_PATTERN, line)) is victim

@@ -111,6 +111,7 @@ def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> 
         disk_floor=settings.disk_floor,
         driver=_driver(invocation.driver, settings) if invocation.driver else (),
         server=invocation.server,
+        alarm=invocation.alarm,
         cgroups=settings.cgroups,
         guard=os.getpid() if guarded else 0,
         live=guarded.streams[1:] if guarded else (),

@@ -7,10 +7,12 @@ first as `    function (file:line)`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
 
 _PROCESS = re.compile(r"process (?P<pid>\d+) (?P<name>.+) \(parent \d+, state (?P<state>\w)\)$")
 _PY_PROCESS = re.compile(r"Process (?P<pid>\d+): (?P<command>.+)$")
@@ -23,6 +25,14 @@ _IDLE = re.compile(
 )
 
 
+# What a rank is in while it waits for the others: torch.distributed, and what vLLM and others put around it.
+_COLLECTIVE = re.compile(
+    r"(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|(?:batch_)?i?send_recv|i?recv)"
+    r"(?:_\w+)?$"
+)
+_DISTRIBUTED = re.compile(r"(?:^|/)(?:torch/distributed|distributed)/|nccl|gloo")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PythonThread:
     """One thread as py-spy saw it, innermost frame first; `active` when it was running rather than waiting."""
@@ -31,6 +41,12 @@ class PythonThread:
     name: str
     active: bool
     frames: tuple[SourceFrame, ...]
+
+    @property
+    def collective(self) -> str | None:
+        """The collective that the thread is in, by the names of its frames."""
+        inside = (f for f in self.frames if _DISTRIBUTED.search(f.file) and _COLLECTIVE.search(f.function))
+        return next((frame.function for frame in inside), None)
 
     @property
     def own_frame(self) -> SourceFrame | None:
@@ -82,3 +98,40 @@ def parse_host_stacks(lines: Iterable[str]) -> HostStacks:
             frames.append(place)
     close()
     return HostStacks(processes=processes, threads=tuple(threads))
+
+
+def missing_ranks(stacks: Mapping[int, HostStacks]) -> tuple[Finding, ...]:
+    """Return which ranks are not in the collective that others wait in; `stacks` are those of each rank.
+
+    A rank whose threads could not be read is not judged.
+    """
+    read = {rank: one for rank, one in stacks.items() if one.threads}
+    inside = {rank: found for rank, one in read.items() if (found := _collectives(one))}
+    missing = [rank for rank in sorted(read) if rank not in inside]
+    if not inside or not missing:
+        return ()
+    name = Counter(name for names in inside.values() for name in names).most_common(1)[0][0]
+    waits = f"{len(inside)} of {len(read)} ranks wait in {name}"
+    places = "; ".join(f"rank {rank} is at {', '.join(_places(read[rank])[:2]) or 'no line'}" for rank in missing[:4])
+    more = f", and {len(missing) - 4} more" if len(missing) > 4 else ""
+    return (
+        Finding(
+            rule="ranks-missing-from-collective",
+            level=Level.ERROR,
+            message=f"{waits}, and {'it is' if len(missing) == 1 else 'these are'} missing: {places}{more}",
+            how_known=HowKnown.LOG,
+            confidence=0.8,
+            next_step="look at what the missing ranks do: their whole stacks are in hang.txt of their folders",
+        ),
+    )
+
+
+def _collectives(stacks: HostStacks) -> set[str]:
+    return {name for thread in stacks.threads if (name := thread.collective)}
+
+
+def _places(stacks: HostStacks) -> list[str]:
+    """Return where the running threads of a rank are, else its main threads."""
+    mains = [thread for thread in stacks.threads if thread.name == "MainThread"]
+    busy = [thread for thread in mains if thread.active]
+    return [f"{frame} ({stacks.processes.get(t.pid, 'python')})" for t in busy or mains if (frame := t.own_frame)]

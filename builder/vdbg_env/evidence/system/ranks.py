@@ -16,17 +16,21 @@ CAUSE, VICTIM = "rank_cause", "rank_victim"
 
 CAUSE_PATTERN = (
     r"CUDA error|CUDA_EXCEPTION|illegal memory access|device-side assert|unspecified launch failure|"
-    r"OutOfMemoryError|out of memory|Segmentation fault|Fatal Python error|std::bad_alloc|MemoryError"
+    r"OutOfMemoryError|out of memory|Segmentation fault|Segfault encountered|Fatal Python error|"
+    r"std::bad_alloc|MemoryError"
 )
+# `Worker proc ... died unexpectedly` is said by the rank whose worker died: alone it makes no victim.
 VICTIM_PATTERN = (
     r"[Ww]atchdog caught collective operation timeout|[Cc]onnection (?:was )?(?:closed|reset) by (?:remote )?peer|"
-    r"EngineDeadError|died unexpectedly|ncclRemoteError|remote process exited or there was a network error|"
+    r"EngineDeadError|Engine core proc \S+ died unexpectedly|ncclRemoteError|"
+    r"remote process exited or there was a network error|"
     r"NCCL communicator was aborted|to avoid data inconsistency, we are taking the entire process down|"
     r"closing signal SIGTERM|Broken pipe"
 )
 
 _BY_OTHERS = {9, 15}  # SIGKILL and SIGTERM, which a launcher sends to the ranks it tears down
 _UNSEEN = {EndedBy.NODE_LOST, EndedBy.ENGINE_LOST}
+_BY_ITSELF = {EndedBy.EXIT, EndedBy.SIGNAL, EndedBy.DIED}  # vLLM's server returns 0 after a crash
 _OWN_SIGNALS = {4, 5, 7, 8, 11}  # SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: raised by its own instruction
 
 
@@ -80,7 +84,7 @@ def first_failure(ranks: Iterable[Observation]) -> Observation | None:
 def is_victim(seen: Observation) -> bool:
     """Return whether a rank that failed was torn down by another's failure: by what it says, or by the signal."""
     ended = seen.ended
-    if ended.signal in _OWN_SIGNALS or CAUSE in seen.matched or ended.by not in {EndedBy.EXIT, EndedBy.SIGNAL}:
+    if ended.signal in _OWN_SIGNALS or CAUSE in seen.matched or ended.by not in _BY_ITSELF:
         return False
     if seen.memory_kills.cgroup:
         return False

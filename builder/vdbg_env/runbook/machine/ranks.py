@@ -12,6 +12,7 @@ from vdbg_env.runbook.model import Matcher
 from vdbg_env.runbook.workload.recognise import recognise
 
 NUMBER = "${{ rank.number }}"
+ALARM = "../hang"  # in the attempt's folder
 MATCHERS = (
     Matcher(name=ranks.CAUSE, pattern=ranks.CAUSE_PATTERN),
     Matcher(name=ranks.VICTIM, pattern=ranks.VICTIM_PATTERN),
@@ -33,8 +34,14 @@ def ranked(invocation: Invocation, *, ranks: int, nodes: int, master: str) -> Ra
 
     `master` is where the first rank runs. Raises BadInput for words that contradict the placement.
     """
-    marked = replace(invocation, matchers=(*invocation.matchers, *MATCHERS))
-    first, others = marked, replace(marked, driver=None)
+    marked = replace(invocation, matchers=(*invocation.matchers, *MATCHERS), alarm=ALARM)
+    others = replace(marked, driver=None)
+    if invocation.driver is not None:
+        # Only the first rank says what it serves: silence of the others is no hang, and the alarm is heard by all.
+        others = replace(
+            others, watch=invocation.watch.model_copy(update={"output_idle_s": None, "gpu_pinned_s": None})
+        )
+    first = marked
     words = _words(invocation.argv)
     if recognise(invocation.base_argv).kind != "vllm" or not recognise(invocation.base_argv).serves:
         return RankedInvocation(first=first, others=others)

@@ -10,7 +10,8 @@ from vdbg_env.adapters.placement.local_ranks import LocalRanks
 from vdbg_env.application.ports import Layout, StartedAttempt
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.model import ArtifactRule, KillPolicy, OnFirstFailure, Placement, Ready, ServerDriver
+from vdbg_env.runbook.machine.ranks import ranked as of_ranks
+from vdbg_env.runbook.model import ArtifactRule, KillPolicy, OnFirstFailure, Placement, Ready, ServerDriver, Watch
 
 RANK = "import os,sys,time,signal\nrank=int(sys.argv[1])\n"
 QUICKLY = Placement(on_first_failure=OnFirstFailure(wait_s=0.2))
@@ -138,3 +139,27 @@ def free_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])
+
+
+@pytest.mark.long
+def test_the_stacks_of_all_ranks_are_taken_before_any_is_ended(tmp_path: Path) -> None:
+    """Rank 0 sees the hang; rank 1 prints on and would never be looked at, and is ended as a peer."""
+    code = "while True:\n    print(time.time(), flush=True) if rank else None\n    time.sleep(0.1)\n"
+    folder = attempt(tmp_path)
+    invocation = ranked(code, watch=Watch(output_idle_s=3.0), placement=QUICKLY, timeout_s=90.0)
+    seen = ends(LocalRanks(runner(tmp_path), 2).start(invocation, folder), 80.0)
+    assert (seen[0].ended.by, seen[1].ended.by) == (EndedBy.WATCH, EndedBy.PEER)
+    for rank in seen:
+        assert "python" in (folder / f"localhost-{rank}" / "hang.txt").read_text()
+    assert "another rank hung" in (folder / "localhost-1" / "hang.txt").read_text()
+
+
+def test_silence_of_the_ranks_that_serve_no_request_is_no_hang(tmp_path: Path) -> None:
+    driver = ServerDriver(replay="requests.jsonl", ready=Ready(http="http://127.0.0.1:1/"))
+    invocation = ranked("pass", watch=Watch(output_idle_s=3.0, gpu_idle_s=9.0), driver=driver)
+    both = of_ranks(invocation, ranks=2, nodes=2, master="n0")
+    assert both.first.watch == invocation.watch
+    assert (both.others.watch.output_idle_s, both.others.watch.gpu_idle_s) == (None, 9.0)
+    assert of_ranks(
+        ranked("pass", watch=Watch(output_idle_s=3.0)), ranks=2, nodes=2, master="n0"
+    ).others.watch.output_idle_s

@@ -1,6 +1,8 @@
 """Stacks of a silent process tree: where each process waits."""
 
-from vdbg_env.evidence.logs.host_stacks import parse_host_stacks
+import pytest
+
+from vdbg_env.evidence.logs.host_stacks import HostStacks, missing_ranks, parse_host_stacks
 
 SERVER = """\
 Process 154: VLLM::EngineCore
@@ -34,3 +36,49 @@ def test_a_native_frame_gives_way_to_the_python_frame_that_called_it() -> None:
 def test_a_thread_that_only_waits_still_has_a_place() -> None:
     text = 'Process 7: python\nThread 7 (idle): "MainThread"\n    select (selectors.py:468)\n'
     assert parse_host_stacks(text.splitlines()).waiting_in == ("python (7): selectors.py:468 in select",)
+
+
+# From a vLLM 0.32 on two nodes (CPU backend, gloo), by py-spy 0.4: rank 1 spins, rank 0 waits for it.
+WAITS = """\
+process 1453 VLLM::Worker_TP (parent 1, state S)
+Process 1453: VLLM::Worker_TP0
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 1453 (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:3252)
+    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
+    CpuCommunicator.all_reduce (vllm/distributed/device_communicators/cpu_communicator.py:85)
+    tensor_model_parallel_all_reduce (vllm/distributed/communication_op.py:14)
+    VocabParallelEmbedding.forward (vllm/model_executor/layers/vocab_parallel_embedding.py:562)
+Process 30495: VLLM::EngineCore
+Thread 30495 (idle): "MainThread"
+    Poller.poll (zmq/sugar/poll.py:106)
+    MessageQueue.dequeue (vllm/distributed/device_communicators/shm_broadcast.py:971)
+"""
+SPINS = """\
+process 30497 VLLM::Worker_TP (parent 1, state R)
+Process 30497: VLLM::Worker_TP1
+Thread 30497 (active+gil): "MainThread"
+    _spin (vllm_faults.py:158)
+    Worker.execute_model (vllm/v1/worker/gpu_worker.py:1328)
+Thread 6125 (idle): "tqdm_monitor"
+    Condition.wait (threading.py:331)
+"""
+
+
+def of(*texts: str) -> dict[int, HostStacks]:
+    return {rank: parse_host_stacks(text.splitlines()) for rank, text in enumerate(texts)}
+
+
+def test_the_rank_that_is_missing_from_the_collective_is_named_with_its_place() -> None:
+    (found,) = missing_ranks(of(WAITS, SPINS, WAITS))
+    assert found.message == (
+        "2 of 3 ranks wait in all_reduce, and it is missing: rank 1 is at vllm_faults.py:158 in _spin (VLLM::Worker_TP)"
+    )
+
+
+@pytest.mark.parametrize(
+    "ranks", [(WAITS, WAITS), (SPINS, SPINS), (WAITS, "process 7 python (parent 1, state S)\n"), (WAITS,)]
+)
+def test_no_rank_is_missing_where_all_are_there_or_none_can_be_read(ranks: tuple[str, ...]) -> None:
+    assert missing_ranks(of(*ranks)) == ()

@@ -30,7 +30,10 @@ def notes(observations: Sequence[Observation]) -> Iterator[str]:
         return
     if first := first_failure(ranks):
         count = sum(not seen.went_well for seen in ranks)
-        yield f"rank {first.rank} on {first.host} failed first, of {count} that did not end well among {len(ranks)}"
+        if first.ended.by is EndedBy.WATCH:
+            yield f"rank {first.rank} on {first.host} reported the hang; a rank that is silent may be its cause"
+        else:
+            yield f"rank {first.rank} on {first.host} failed first, of {count} that did not end well among {len(ranks)}"
     blur = max((seen.clock.within_s for seen in ranks if seen.clock), default=0.0)
     ahead = max((abs(seen.clock.ahead_s) for seen in ranks if seen.clock), default=0.0)
     if ahead > blur:
