@@ -45,7 +45,7 @@ class PythonThread:
     @property
     def collective(self) -> str | None:
         """The collective that the thread is in, by the names of its frames."""
-        inside = (f for f in self.frames if _DISTRIBUTED.search(f.file) and _COLLECTIVE.search(f.function))
+        inside = (f for f in self.frames if _DISTRIBUTED.search(f.file) and _COLLECTIVE.search(f.function or ""))
         return next((frame.function for frame in inside), None)
 
     @property
