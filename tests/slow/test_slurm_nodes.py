@@ -1,5 +1,7 @@
-"""Nodes that are lost, a job at its time limit, and more ranks than a machine has processors, on a real cluster."""
+"""Nodes that are lost, an srun that is killed, and more ranks than a machine has processors, on a real cluster."""
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster, ends, missing, ranked, until
+from tests.slurm.test_ranks_live_on import PATIENT, running, sruns, waiting
 from tests.support.patience import patience
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.evidence.system.ranks import first_failure
@@ -75,3 +78,22 @@ def test_forty_eight_real_supervisors(cluster: Cluster, attempt: Path) -> None:
         assert first is not None
         assert first.rank == 17
         assert time.monotonic() - began < patience(60)
+
+
+def test_ranks_whose_srun_was_killed_are_lost_and_nothing_of_them_runs_on(cluster: Cluster, attempt: Path) -> None:
+    """Slurm has every task killed when one of srun's two processes is: no rank can write its end."""
+    with cluster.allocated(2) as allocation:
+        started = allocation.ranks(attempt).start(ranked(waiting(attempt), placement=PATIENT), attempt)
+        running(attempt, 2)
+        os.kill(sruns(attempt)[0], signal.SIGKILL)
+        started.cancel()
+        seen = ends(started, patience(90.0))
+    assert {one.ended.by for one in seen.values()} <= {EndedBy.NODE_LOST, EndedBy.ENGINE_LOST, EndedBy.CANCEL}
+    until(lambda: not [pid for pid in cluster.steps_and_tasks() if _is_of(pid, attempt)])
+
+
+def _is_of(pid: str, attempt: Path) -> bool:
+    try:
+        return os.fsencode(attempt) in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False

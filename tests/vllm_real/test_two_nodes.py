@@ -33,7 +33,9 @@ spec:
   commands:
     workload:
       argv: "${{{{ inputs.argv }}}}"
-      driver: {{replay: "${{{{ inputs.request }}}}", ready: {{http: "${{{{ workload.url }}}}/health", timeout: {ready:.0f}s}}}}
+      driver:
+        replay: "${{{{ inputs.request }}}}"
+        ready: {{http: "${{{{ workload.url }}}}/health", timeout: {ready:.0f}s}}
       env:
         VLLM_CPU_OMP_THREADS_BIND: "${{{{ rank.number }}}}"
       timeout: {run:.0f}s
@@ -47,9 +49,12 @@ spec:
         - uses: builtin/hang-stacks@v1
         - uses: builtin/triage@v1
       outcomes:
-        - hang: {{when: "ended.by == 'watch'", message: "it hangs"}}
-        - reproduced: {{when: "!ended.clean", message: "rank ${{{{ ended.rank }}}} on ${{{{ ended.host }}}} failed"}}
-        - not_reproduced: {{}}
+        - hang: {{when: "ended.by == 'watch'", message: "it hangs", next: end}}
+        - reproduced:
+            when: "!ended.clean"
+            message: "rank ${{{{ ended.rank }}}} on ${{{{ ended.host }}}} failed"
+            next: end
+        - not_reproduced: {{next: end}}
 """
 
 Served = Callable[[dict[str, object]], dict[str, Any]]
@@ -86,8 +91,8 @@ def served(vllm_cpu: RealVllm, cluster: Cluster, recorded_requests: Path, tmp_pa
                 **slurm,
             )
             ran = subprocess.run(
-                [Path(sys.executable).parent / "vdbg-env", "runbook", "two-nodes", "--file", runbook, "--batch", "--json",
-                 "--on", "slurm", "--run-dir", tmp_path / "run", "-i", f"request={recorded_requests}", "--",
+                [Path(sys.executable).parent / "vdbg-env", "runbook", "two-nodes", "--file", runbook, "--batch",
+                 "--json", "--on", "slurm", "--run-dir", tmp_path / "run", "-i", f"request={recorded_requests}", "--",
                  *vllm_cpu.serve(free_port(), *flags)],
                 env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=patience(1500.0), check=False,
             )  # fmt: skip
