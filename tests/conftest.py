@@ -8,6 +8,8 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.support.groups import group_of
+
 # What `make test` and `make test-slow` install by themselves. A skip of such a test is a hole in the proof, so where CI
 # runs it is a failure; only a GPU may be missing there.
 PROVIDED = ("engine", "nvcc", "browser", "vllm")
@@ -29,6 +31,14 @@ if importlib.util.find_spec("hypothesis"):
     settings.register_profile("unhurried", deadline=None)
     settings.register_profile("repeatable", deadline=None, derandomize=True)
     settings.load_profile("repeatable" if os.environ.get("CI") == "true" else "unhurried")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep together, for `--dist loadgroup`, what one worker must run."""
+    if config.pluginmanager.hasplugin("xdist"):  # a machine with a GPU may lack it
+        for item in items:
+            if group := group_of(item.path):
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(wrapper=True)
