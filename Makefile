@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Half of what tests do is waiting, for processes and for an engine.
+WORKERS := $(shell expr 2 \* $$(nproc))
 
 help:            ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +26,8 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 
 test: lint       ## Everything CI runs
 	scripts/prepare-tests
-	$(BIN)/pytest -q -n auto -m "not long" tests/unit
-	$(BIN)/pytest -m "not long" --ignore tests/unit --ignore tests/slow
+	$(BIN)/pytest -q -n $(WORKERS) -m "not long" tests/unit
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not long" --ignore tests/unit --ignore tests/slow
 
 test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of output, an engine killed at every place
 	scripts/prepare-tests
@@ -35,7 +37,7 @@ test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of o
 	$(BIN)/pytest tests/vllm_real
 
 coverage: $(READY) ## Branch coverage of the unit tests, each file below 80 % named
-	$(BIN)/pytest -q -n auto --cov --cov-report=term:skip-covered tests/unit
+	$(BIN)/pytest -q -n $(WORKERS) --cov --cov-report=term:skip-covered tests/unit
 
 docs: $(READY)   ## The documentation as a site in out/site, every warning an error
 	$(BIN)/pip install --quiet --disable-pip-version-check '.[docs]'

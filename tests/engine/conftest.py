@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from docker.errors import ImageNotFound
 
-from tests.support.groups import builds_nothing
+from tests.support.groups import leaves_images_alone
 from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
 from vdbg_env.adapters.builders.buildx import BuildxBuilder, find_buildx
 from vdbg_env.adapters.builders.classic import ClassicBuilder
@@ -83,9 +83,9 @@ def make_builder(name: str, request: pytest.FixtureRequest, engine: Engine) -> I
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """After every test the engine holds no container of ours; images without a name that a test made are removed.
 
-    Tests of steps run while other tests build: they look at what is their own.
+    Tests that run while others build look at what is their own.
     """
-    if builds_nothing(request.node.path) or shutil.which("docker") is None or os.environ.get("DOCKER_HOST"):
+    if leaves_images_alone(request.node.path) or shutil.which("docker") is None or os.environ.get("DOCKER_HOST"):
         yield
         return
     engine: Engine = request.getfixturevalue("docker_engine")

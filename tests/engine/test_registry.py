@@ -2,19 +2,21 @@
 
 import base64
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engine.imported_image import imported
 from tests.engine.registry import PASSWORD, USER, Registry, running_registry
+from tests.support.build_orders import BASE
 from tests.support.command_line import Ran, vdbg_env
+from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
 from vdbg_env.adapters.docker.client import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-
-BASE = "vdbg/debian-trixie:local"
 
 
 @pytest.fixture
@@ -32,6 +34,23 @@ def forget(engine: Engine, *names: str) -> None:
         engine.client.remove_image(name, force=True)
 
 
+def test_the_digest_told_of_a_push_is_the_registrys(docker_engine: Engine, tmp_path: Path) -> None:
+    """An image of a few bytes goes the way of a large one."""
+    builder = BuildKitBuilder(docker_engine, why="test")
+    with running_registry(tmp_path) as registry, imported(docker_engine, {"opt/x": uuid.uuid4().bytes}) as name:
+        tag = f"{registry.host}/debug/tiny:pushed"
+        image = builder.tag(name, [tag], {"dev.vdbg-env.proof": "full: 1"})
+        *progress, last = builder.push(tag)
+        assert progress and last.digest == registry.digest("debug/tiny", "pushed")
+        forget(docker_engine, tag)
+        by_digest = f"{registry.host}/debug/tiny@{last.digest}"
+        docker_engine.client.pull(by_digest)
+        found = docker_engine.client.inspect_image(by_digest)  # type: ignore[no-untyped-call]
+        assert (found["Id"], found["Config"]["Labels"]["dev.vdbg-env.proof"]) == (image, "full: 1")
+        forget(docker_engine, by_digest)
+
+
+@pytest.mark.long  # the engine takes a minute to compress a gigabyte
 def test_a_proven_image_is_pushed_and_the_digest_told_is_the_registrys(
     docker_engine: Engine, registry: Registry
 ) -> None:
@@ -56,7 +75,7 @@ def test_a_base_is_pulled_by_its_digest(docker_engine: Engine, registry: Registr
     for _ in docker_engine.client.push(name, tag="trixie", stream=True):
         pass
     forget(docker_engine, f"{name}:trixie")
-    tag, base = "vdbg-test/sample:from-registry", f"{name}@{registry.digest('base/debian', 'trixie')}"
+    tag, base = f"vdbg-test/sample:{uuid.uuid4().hex}", f"{name}@{registry.digest('base/debian', 'trixie')}"
     ran = build("--base", base, "--tag", tag, "--json")
     assert ran.status == 0, ran.stderr
     document: dict[str, Any] = json.loads(ran.stdout)
@@ -65,7 +84,7 @@ def test_a_base_is_pulled_by_its_digest(docker_engine: Engine, registry: Registr
     forget(docker_engine, tag)
 
 
-@pytest.mark.long  # a second push of a gigabyte, which the engine takes a minute to compress
+@pytest.mark.long  # as above
 def test_a_registry_that_wants_a_password_is_told_with_what_to_type(
     docker_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

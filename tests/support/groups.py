@@ -3,14 +3,19 @@
 from pathlib import Path
 
 _TESTS = Path(__file__).parents[1]
-# They start containers of runs and build nothing, so they run while another worker builds. All other tests of an engine
-# look at what it holds before and after.
-_OF_STEPS = {"test_look_into_step_image", "test_killed_with_containers", "test_runbook_in_containers"}
+# They start containers of runs, or nothing, so they run while another worker builds. All other tests of an engine look
+# at what it holds before and after.
+_APART = {
+    "test_look_into_step_image": "steps",
+    "test_killed_with_containers": "steps",
+    "test_runbook_in_containers": "steps",
+    "test_build_on_host": "host",
+}
 
 
-def builds_nothing(module: Path) -> bool:
-    """Return whether a module of tests/engine has the engine run steps alone."""
-    return module.stem in _OF_STEPS
+def leaves_images_alone(module: Path) -> bool:
+    """Return whether no test of a module of tests/engine changes what images and containers of builds there are."""
+    return module.stem in _APART
 
 
 def group_of(module: Path) -> str | None:
@@ -23,7 +28,7 @@ def group_of(module: Path) -> str | None:
         case "unit":
             return None
         case "engine":
-            return "steps" if builds_nothing(module) else "engine"
+            return _APART.get(module.stem, "engine")
         case "slurm":
             return "slurm"
     return module.stem

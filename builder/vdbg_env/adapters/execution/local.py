@@ -49,11 +49,11 @@ class LocalProcesses:
     def adopt(self, invocation: Invocation, directory: Path) -> LocalStep | None:
         """Take over an attempt: it runs, it has ended, or it is lost; see `StepRunner.adopt`."""
         where = directory.resolve()
+        if supervisor := lock_file.holder(str(where)):
+            # A stopped one would never read its job nor end the step; to any other the signal means nothing.
+            send([supervisor], signal.SIGCONT)
         if not has_ended(where) and not lock_file.was_started(str(where)):
             return None
-        supervisor = lock_file.holder(str(where))
-        if supervisor:
-            send([supervisor], signal.SIGCONT)  # a stopped one would never end the step; to any other it means nothing
         return LocalStep(invocation, where, job_for(invocation, where, self._settings), None)
 
 

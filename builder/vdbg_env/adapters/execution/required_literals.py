@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from functools import lru_cache
 from typing import Any
 
 _LEAST = 3  # a shorter one is on nearly every line
@@ -14,6 +15,7 @@ _MOST = 12  # more words cost more than the search they save
 _parser: Any = importlib.import_module("re._parser") if hasattr(re, "_parser") else None
 
 
+@lru_cache(4096)  # a run searches every step's output for the same few patterns
 def needles(pattern: str) -> tuple[str, ...]:
     """Return words, in lower case, of which one is in every match; none where that cannot be said."""
     if _parser is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import re2
@@ -136,6 +136,7 @@ def _automaton(literals: Iterable[str]) -> Any:
     return re2.compile(b"|".join(_wrappable(word) for word in words) if words else _NOTHING, options)
 
 
+@lru_cache(4096)
 def _wrappable(word: bytes) -> bytes:
     return _BREAK.join(map(_escaped, word))
 

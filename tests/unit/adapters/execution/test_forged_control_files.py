@@ -105,12 +105,14 @@ def test_a_stopped_supervisor_is_continued_by_who_takes_over(tmp_path: Path) -> 
     first = runner(tmp_path).start(python("import time; time.sleep(0.5)"), directory)
     supervisor = lock_file.holder(str(directory))
     assert supervisor
-    os.kill(supervisor.pid, signal.SIGSTOP)
+    os.kill(supervisor.pid, signal.SIGSTOP)  # as a rule before it has read its job
+    began = time.monotonic()
     second = runner(tmp_path).adopt(WAITS, directory)
     assert second is not None
     seen = second.wait(20)
     assert seen is not None and seen.ended.by is EndedBy.EXIT
-    first.wait(20)
+    assert time.monotonic() - began < patience(5)
+    assert first.wait(20) is not None
 
 
 def test_a_stopped_supervisor_obeys_a_cancel(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.golden import assert_golden
@@ -117,6 +117,7 @@ def test_kubernetes_has_no_word_for_one_cdi_device() -> None:
         kubernetes(CDI)
 
 
+@settings(max_examples=40)
 @given(
     st.text(st.characters(codec="utf-8"), max_size=20).filter(str.isprintable),
     st.sampled_from(["yes", "0644", "22:22", "null", "~", "1e3", "- a", "a: b", "# c", "*x", "&x", "!t", "3.10"]),

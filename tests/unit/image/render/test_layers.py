@@ -138,6 +138,7 @@ KINDS: tuple[DebugInfo, ...] = ("lineinfo", "device-debug")
 DIALECTS: tuple[Dialect, ...] = ("classic", "buildkit")
 
 
+@pytest.mark.long  # each shipped profile, platform and dialect is read in test_dockerfile_golden
 def test_hadolint_finds_nothing_in_sixty_renders(tmp_path: Path) -> None:
     profiles = ("pypi-cu130", "vllm-cu129", "vllm-cu130")
     vllm = product(profiles, SOURCES, (("9.0",), ("8.0", "9.0")), (None, "_C_stable_libtorch"), DIALECTS)

@@ -1,7 +1,7 @@
 import base64
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vdbg_env.adapters.builders.progress.events import Progress
@@ -48,6 +48,7 @@ def test_no_bytes_stop_the_reader(data: bytes, size: int) -> None:
     read(data, size)
 
 
+@settings(max_examples=30)
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=3), max_leaves=5))
 def test_fields_of_another_type_are_passed_over(value: object) -> None:
     document = {"vertexes": [{"digest": value, "started": value}], "logs": [{"data": value, "stream": value}]}
