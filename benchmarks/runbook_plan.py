@@ -17,6 +17,7 @@ from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
 from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.common import yaml_source
+from vdbg_env.report.runbook.plan import as_text
 from vdbg_env.runbook.load import load
 from vdbg_env.runbook.machine import plan, transitions
 from vdbg_env.runbook.machine.inputs import final_inputs
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     rows = {
         "read the YAML": seconds(lambda: yaml_source.read(text, "long.yaml")),
         "parse and lint": seconds(lambda: load(source, Library({}), catalogue())),
-        "plan": seconds(lambda: plan.as_text(plan.plan(runbook, inputs, Facts()))),
+        "plan": seconds(lambda: as_text(plan.plan(runbook, inputs, Facts()))),
         "walk it with the engine": seconds(lambda: _walk(steps, text), runs=3),
     }
     with tempfile.TemporaryDirectory() as folder:

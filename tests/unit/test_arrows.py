@@ -43,7 +43,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "atomic_write", "set_ids", "redaction", "codec", "event_log", "run_directory", "run_files", "runs",
         "progress", "diff", "dump_files", "recorded_requests",
     ),
-    "report": ("plain_text", "codec", "core", "lineinfo", "dumps", "run"),
+    "report": ("plain_text", "codec", "core", "lineinfo", "dumps", "run", "runbook"),
     "application": (
         "ports", "host", "knowledge", "line_packs", "analysis", "lines", "image", "run", "builtins", "session", "guard",
         "failure_pages",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Unpack
@@ -18,7 +17,7 @@ from vdbg_env.cli.runbook.runbook_run import run
 from vdbg_env.cli.runbook.submit_run import queue
 from vdbg_env.common.console import note
 from vdbg_env.record.runs import find_run
-from vdbg_env.runbook.machine.plan import as_json, as_text
+from vdbg_env.report.runbook import plan as shown_plan
 from vdbg_env.runbook.model.quantities import duration_s
 
 
@@ -168,8 +167,5 @@ def command(
 
 def _show_plan(request: RunbookRequest) -> int:
     plan = session.planned(request, run_ports(request.files), note)
-    if request.json:
-        click.echo(json.dumps(as_json(plan), indent=2, ensure_ascii=False))
-    else:
-        click.echo(as_text(plan), nl=False)
+    click.echo(shown_plan.as_json(plan) if request.json else shown_plan.as_text(plan), nl=False)
     return 0

@@ -16,9 +16,9 @@ from vdbg_env.cli.composition.images import programs
 from vdbg_env.cli.composition.runs import runbook_library
 from vdbg_env.cli.runbook.runbook_files import fmt_command, new_command
 from vdbg_env.common.errors import BadInput
-from vdbg_env.report import runbook_text as explain
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.failure_page import render_all
+from vdbg_env.report.runbook import text as explain
 from vdbg_env.runbook.model.runbook import json_schema
 
 _FILES = click.option(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import ContextItem, FileBytes, FileOnDisk, TreeOnDisk
@@ -34,8 +34,9 @@ class Manifest(BaseModel):
     `layers` identifies the image by its content, whatever store it is loaded into.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, title=SCHEMA, serialize_by_alias=True)
 
+    form: Literal["vdbg-env/bundle/v1"] = Field(default="vdbg-env/bundle/v1", alias="schema")
     made_by: str
     image: str
     layers: str
@@ -46,7 +47,7 @@ class Manifest(BaseModel):
 
     def text(self) -> str:
         """Return the manifest as JSON."""
-        return json.dumps({"schema": SCHEMA, **self.model_dump(mode="json")}, indent=2) + "\n"
+        return self.model_dump_json(indent=2) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """A bundle is the plan that was decided, whole: what arrives changed or cut off is refused before anything is built."""
 
 import io
+import json
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.fake_builder import FakeEngine
+from tests.support.golden import assert_golden
 from tests.support.image_library import PACKAGE, shipped
 from vdbg_env.adapters.builders.bundles import BundleTar
 from vdbg_env.adapters.files.source_trees import SourceTreesOnDisk
@@ -18,6 +20,7 @@ from vdbg_env.application.image.build import BuildResult, BuildSettings
 from vdbg_env.application.image.bundle import BundleResult, build_from_bundle, write_bundle
 from vdbg_env.application.image.planning import plan_build
 from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.bundle import Manifest
 from vdbg_env.image.plan.plan import CommandStep, CopyStep
 from vdbg_env.image.profile.request import BuildRequest
 from vdbg_env.image.profile.source import LocalTree
@@ -48,6 +51,11 @@ def bundled(tmp_path: Path, checkout: Path) -> BundleResult:
     settings = BuildSettings(tags=("vdbg/sample:lineinfo",))
     path = tmp_path / "sample.tar"
     return write_bundle(plan, settings, path, builder=FakeEngine(PROVEN), files=BundleTar(), tell=lambda _: None)
+
+
+def test_the_published_schema_is_that_of_the_manifest() -> None:
+    schema = json.dumps(Manifest.model_json_schema(mode="serialization"), indent=2) + "\n"
+    assert_golden("../../docs/schemas/bundle-v1.schema.json", schema)
 
 
 def build(path: Path, on: FakeEngine, *tags: str) -> BuildResult:

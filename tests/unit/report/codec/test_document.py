@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from tests.support.golden import assert_golden
-from vdbg_env.report import build_result, capture, doctor, runbook_text, triage
+from vdbg_env.report import build_result, capture, doctor, triage
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.codec.json_schema import json_schema
@@ -20,6 +20,8 @@ from vdbg_env.report.lineinfo import as_json as verify
 from vdbg_env.report.lineinfo import lines_built, onto, pack_json
 from vdbg_env.report.run import as_json as run
 from vdbg_env.report.run import crash_groups, guard_line, history
+from vdbg_env.report.runbook import plan as shown_plan
+from vdbg_env.report.runbook import text as runbook_text
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "build-v1": (build_result.Built,),
@@ -38,6 +40,7 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "render-v1": (build_result.Rendered,),
     "run-head-v1": (history.RunHeadDocument,),
     "run-v1": (run.Run,),
+    "runbook-plan-v1": (shown_plan.PlanDocument,),
     "runbooks-lint-v1": (runbook_text.Lint,),
     "runbooks-list-v1": (runbook_text.RunbookList,),
     "runbooks-show-v1": (runbook_text.Shown,),

@@ -1,0 +1,1 @@
+"""Runbooks in words and as JSON."""

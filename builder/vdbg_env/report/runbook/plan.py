@@ -1,0 +1,214 @@
+"""Show a plan: each step's command line and what it changes, for a terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, assert_never
+
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import ABSENT, Document, Source, field
+from vdbg_env.runbook.machine.plan import Plan, PlannedStep, Whether
+from vdbg_env.runbook.model import Data, End, KillPolicy, Manual, Next, Run, Runbook, Step, ToRunbook, ToStep, Uses
+from vdbg_env.runbook.model.quantities import duration_text
+
+
+def next_text(target: Next) -> str:
+    """Return where something leads as one word or two."""
+    match target:
+        case End():
+            return "end"
+        case ToStep(step=step):
+            return step
+        case ToRunbook(runbook=name):
+            return f"runbook {name}"
+        case _:
+            assert_never(target)
+
+
+def _of_run(read: Source) -> Any:
+    """A field that only a step with a command has; `read` is given its invocation and its step."""
+
+    def source(planned: PlannedStep, _: object) -> object:
+        ran = isinstance(planned.step, Run) and planned.invocation is not None
+        return read(planned.invocation, planned.step) if ran else ABSENT
+
+    return field(source, may_be_absent=True)
+
+
+def _of_step(kind: type[Step], read: Source) -> Any:
+    """A field that only one kind of step has."""
+    return field(lambda planned, _: read(planned.step, None) if isinstance(planned.step, kind) else ABSENT,
+                 may_be_absent=True)  # fmt: skip
+
+
+def _kind(planned: PlannedStep, _: object) -> object:
+    match planned.step:
+        case Uses():
+            return "uses"
+        case Manual():
+            return "manual"
+        case _:
+            return "run" if planned.invocation else ABSENT
+
+
+def _time_limit(planned: PlannedStep, _: object) -> object:
+    match planned.step:
+        case Uses() as step:
+            return step.timeout_s
+        case Manual() as step:
+            return step.question.timeout_s
+        case _:
+            return planned.invocation.timeout_s if planned.invocation else ABSENT
+
+
+class LeadsTo(Document):
+    """An outcome or a choice, when it is taken, and where it leads."""
+
+    outcome: str = field(lambda row, _: row[0])
+    when: str | None = field(lambda row, _: row[1])
+    next: str = field(lambda row, _: next_text(row[2]))
+
+
+class Changes(Document):
+    """What a step changes of the command as given; what it leaves as it is, is absent."""
+
+    wrap: list[str] = field(lambda changes, _: changes.get("wrap", ABSENT), may_be_absent=True)
+    append: list[str] = field(lambda changes, _: changes.get("append", ABSENT), may_be_absent=True)
+    remove: list[str] = field(lambda changes, _: changes.get("remove", ABSENT), may_be_absent=True)
+    env: dict[str, str | None] = field(lambda changes, _: changes.get("env", ABSENT), may_be_absent=True)
+
+
+class Kill(Document, of=KillPolicy):
+    """How a step is ended: the signal, and the seconds until SIGKILL."""
+
+    signal: str
+    grace_s: float
+
+
+class StepDocument(Document, of=PlannedStep):
+    """A step of the plan. The fields behind `kind` are those of its kind; a step that is not run has no `kind`."""
+
+    id: str = field("step.id")
+    title: str = field("step.title")
+    runs: Whether
+    why_not: str | None
+    leads_to: list[LeadsTo]
+    kind: Literal["run", "uses", "manual"] = field(_kind, may_be_absent=True)
+    uses: str = _of_step(Uses, lambda step, _: step.uses)
+    prompt: str = _of_step(Manual, lambda step, _: step.question.prompt)
+    default: str = _of_step(Manual, lambda step, _: step.question.default)
+    argv: list[str] = _of_run(lambda command, _: command.argv)
+    env: dict[str, str | None] = _of_run(lambda command, _: command.env)
+    changes: Changes = field(lambda planned, _: planned.changes if planned.invocation else ABSENT, may_be_absent=True)
+    attempts: int = _of_run(lambda _, step: step.repeat.count)
+    timeout_s: float | None = field(_time_limit, may_be_absent=True)
+    kill: Kill = _of_run(lambda command, _: command.kill)
+    matchers: list[str] = _of_run(lambda command, _: [matcher.name for matcher in command.matchers])
+    artifacts: list[str] = _of_run(lambda command, _: [rule.glob for rule in command.artifacts])
+    readers: list[str] = _of_run(lambda _, step: [str(reader) for reader in step.readers])
+
+
+class RunbookOfPlan(Document, of=Runbook):
+    """The runbook that was planned."""
+
+    name: str
+    file: str
+    digest: str
+
+
+class PlanDocument(Document, of=Plan):
+    """What a runbook would do with these inputs on this host. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/runbook-plan/v1"]
+    runbook: RunbookOfPlan
+    inputs: dict[str, Any] = field(lambda plan, _: _shown_inputs(plan))
+    on: str = field("facts.on")
+    image: str | None
+    steps: list[StepDocument]
+
+
+def _shown_inputs(plan: Plan) -> Mapping[str, Data]:
+    return {
+        name: "***" if wanted.sensitive and plan.inputs.get(name) is not None else plan.inputs.get(name)
+        for name, wanted in plan.runbook.inputs.items()
+    }
+
+
+def as_json(plan: Plan) -> str:
+    """Return the plan as the document that `--plan --json` prints."""
+    return doc.render(plan, PlanDocument)
+
+
+def as_text(plan: Plan) -> str:
+    """Return the plan for a terminal: one paragraph per step with what it changes, the commands as given once."""
+    runbook = plan.runbook
+    lines = [f"{runbook.name}: {runbook.title}", f"  {runbook.file}", *_command_lines(plan), ""]
+    for number, planned in enumerate(plan.steps, 1):
+        mark = {"yes": " ", "no": "-", "depends": "?"}[planned.runs]
+        lines.append(f"{mark}{number:3} {planned.step.id}: {planned.step.title}")
+        lines += [f"       {line}" for line in _step_lines(planned)]
+    lines += ["", "  -  is not run here     ?  depends on what is seen before"]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _command_lines(plan: Plan) -> list[str]:
+    """Return each command as given, with the variables that every step shares."""
+    lines = [f"  each start in a separate container, of {plan.image}"] if plan.image else []
+    for name, command in plan.runbook.commands.items():
+        first = next((x.invocation for x in plan.steps if isinstance(x.step, Run) and x.step.command == name), None)
+        if first:
+            lines.append(f"  {name}: " + " ".join(quoted(word) for word in first.base_argv))
+            lines += [f"    env {_variable(x, first.env[x])}" for x in command.env if first.env[x] is not None]
+    return lines
+
+
+def _step_lines(planned: PlannedStep) -> list[str]:
+    step, invocation = planned.step, planned.invocation
+    if planned.runs == "no":
+        return [f"not run: {planned.why_not}"]
+    lines = [planned.why_not] if planned.why_not else []
+    match step:
+        case Uses():
+            lines.append(f"{step.uses}{_limit(step.timeout_s)}")
+        case Manual():
+            asked = step.question
+            lines.append(f"asks: {asked.prompt}")
+            lines.append(f"takes {asked.default!r} after {duration_text(asked.timeout_s)}, at once in batch")
+        case Run() if invocation is not None:
+            lines.append("argv " + " ".join(quoted(word) for word in invocation.argv))
+            changed = planned.changes.get("env", {})
+            assert isinstance(changed, dict)
+            lines += [f"env  {_variable(name, value)}" for name, value in invocation.env.items() if name in changed]
+            tries = f"up to {step.repeat.count} times, " if step.repeat.count > 1 else ""
+            kill = f"{invocation.kill.signal}, SIGKILL after {duration_text(invocation.kill.grace_s)}"
+            lines.append(f"runs {tries}at most {duration_text(invocation.timeout_s or 0)} each; ended by {kill}")
+        case _:
+            pass
+    leads = ", ".join(f"{outcome} -> {next_text(target)}" for outcome, target in _shortened(planned))
+    lines.append(f"then {leads}")
+    return lines
+
+
+def _variable(name: str, value: str | None) -> str:
+    return f"unset {name}" if value is None else f"{name}={quoted(value)}"
+
+
+def _shortened(planned: PlannedStep) -> list[tuple[str, Next]]:
+    """Return each outcome once; when all lead to the same place, one line for all."""
+    pairs = list(dict.fromkeys((outcome, target) for outcome, _, target in planned.leads_to))
+    if len({target for _, target in pairs}) == 1:
+        return [("any outcome", pairs[0][1])]
+    return pairs
+
+
+def _limit(seconds: float | None) -> str:
+    return f", at most {duration_text(seconds)}" if seconds else ""
+
+
+def quoted(word: str) -> str:
+    """Return a word as a shell would have to be given it, control characters made visible: for eyes only."""
+    if word and all(c.isalnum() or c in "@%+=:,./_-" for c in word) and word.isascii():
+        return word
+    if word.isprintable():
+        return "'" + word.replace("'", "'\\''") + "'"
+    return "$'" + word.encode("unicode_escape").decode("ascii").replace("'", "\\'") + "'"
