@@ -9,6 +9,7 @@ _APART = {
     "test_look_into_step_image": "steps",
     "test_killed_with_containers": "steps",
     "test_runbook_in_containers": "steps",
+    "test_dockerd_killed": "steps",
     "test_build_on_host": "host",
 }
 
