@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 from vdbg_env.common.size import size_text
 
@@ -28,11 +28,27 @@ class Dump:
     kind: DumpKind
 
 
+class Stored(Protocol):
+    """What retention looks at: `size` in bytes, `modified` in seconds since the epoch."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def modified(self) -> float: ...
+
+
+Thing = TypeVar("Thing", bound=Stored)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Retention:
     """What to keep: the newest `keep` dumps, none older than `older_than_s` seconds, no more than `max_bytes` in all.
 
-    Each rule that is None removes nothing.
+    Each rule that is None removes nothing; the same rules hold for other things that pile up.
     """
 
     keep: int | None = None
@@ -116,22 +132,27 @@ def retire(dumps: Sequence[Dump], retention: Retention, *, now: float) -> tuple[
 
     `now` is in seconds since the epoch.
     """
-    held = sorted((d for d in dumps if d.kind != "other"), key=lambda d: (d.modified, d.path), reverse=True)
-    removals: list[Removal] = []
+    held = [dump for dump in dumps if dump.kind != "other"]
+    return tuple(Removal(dump=dump, why=why) for dump, why in retired(held, retention, now=now))
+
+
+def retired(things: Sequence[Thing], retention: Retention, *, now: float) -> tuple[tuple[Thing, str], ...]:
+    """Return which of the things to remove and the rule that says so, oldest first."""
+    removals: list[tuple[Thing, str]] = []
     total = 0
-    for place, dump in enumerate(held, 1):
-        total += dump.size
-        if why := _why(dump, place, total, retention, now):
-            removals.append(Removal(dump=dump, why=why))
+    for place, thing in enumerate(sorted(things, key=lambda t: (t.modified, t.path), reverse=True), 1):
+        total += thing.size
+        if why := _why(thing, place, total, retention, now):
+            removals.append((thing, why))
     return tuple(reversed(removals))
 
 
-def _why(dump: Dump, place: int, total: int, retention: Retention, now: float) -> str | None:
-    """Return the rule that removes a dump; `total` is its size and that of every newer one."""
+def _why(thing: Stored, place: int, total: int, retention: Retention, now: float) -> str | None:
+    """Return the rule that removes a thing; `total` is its size and that of every newer one."""
     if retention.keep is not None and place > retention.keep:
         return f"the newest {retention.keep} are kept" if retention.keep != 1 else "the newest one is kept"
-    if retention.older_than_s is not None and now - dump.modified > retention.older_than_s:
-        return f"{age_text(now - dump.modified)} old"
+    if retention.older_than_s is not None and now - thing.modified > retention.older_than_s:
+        return f"{age_text(now - thing.modified)} old"
     if retention.max_bytes is not None and total > retention.max_bytes:
         return f"with the newer ones more than {size_text(retention.max_bytes)}"
     return None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 SCHEMA = "vdbg-env/run-head/v1"
+LOCK = "run.lock"
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -104,7 +105,7 @@ class RunDirectory:
         dies with its holder. The descriptor is closed in every child: one that was inherited would outlive this
         process in a workload.
         """
-        descriptor = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,6 +129,14 @@ class RunDirectory:
             os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
+
+    def is_worked_on(self) -> bool:
+        """Return whether a process holds the run."""
+        try:
+            with self.locked():
+                return False
+        except BadInput:
+            return True
 
     def check_in_place(self, name: str = "") -> None:
         """Raise HostNotAble when the run, or `name` below it, has become a way to somewhere else since the run began.

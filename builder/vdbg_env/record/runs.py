@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Mapping, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vdbg_env.common.errors import BadInput, nearest
-from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.record.run_directory import LOCK, RunDirectory
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
 RUNS_FOLDER = "vdbg-runs"
@@ -26,6 +28,86 @@ _SCHEMA = 2  # of the documents: one of another release is not read
 def runs_home(environment: Mapping[str, str]) -> Path:
     """Return the folder of all runs: that of VDBG_ENV_RUNS, else `vdbg-runs` here."""
     return Path(environment.get(RUNS_VARIABLE) or RUNS_FOLDER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """A recorded run that no process works on: its folder's name, its size in bytes, the time of its last event."""
+
+    path: str
+    runbook: str
+    size: int
+    modified: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolders:
+    """The runs of a folder by what may be done with them: removed, or left because they run or cannot be read."""
+
+    ended: tuple[RunFolder, ...]
+    running: tuple[str, ...]
+    unreadable: tuple[str, ...]
+
+
+def run_folders(home: Path) -> RunFolders:
+    """Look at every run directly below a folder; a link is not one, and neither is a folder without our `run.json`."""
+    ended, running, unreadable = [], [], []
+    entries = sorted(home.iterdir()) if home.is_dir() else []
+    for path in (p for p in entries if p.is_dir() and not p.is_symlink() and (p / "run.json").is_file()):
+        run = RunDirectory(path)
+        try:
+            folder = _folder(run)
+        except (BadInput, OSError):
+            unreadable.append(path.name)
+            continue
+        if run.is_worked_on():
+            running.append(path.name)
+        else:
+            ended.append(folder)
+    return RunFolders(ended=tuple(ended), running=tuple(running), unreadable=tuple(unreadable))
+
+
+def remove_run(home: Path, folder: RunFolder) -> None:
+    """Remove a run with all that is in it; raises BadInput when a process works on it, or it has changed since."""
+    run = RunDirectory(home / folder.path)
+    try:
+        with run.locked():
+            if run.path.is_symlink() or _folder(run) != folder:
+                raise BadInput(
+                    f"{run.path} changed since it was listed, and was not removed",
+                    cause="another program writes there",
+                    next_step="vdbg-env runs prune, then the same again with --yes",
+                )
+            shutil.rmtree(run.path)
+    except FileNotFoundError:
+        return  # gone already
+    except OSError as error:
+        raise BadInput(
+            f"{run.path} cannot be removed: {error.strerror}",
+            cause="it, or a file that a container wrote into it, belongs to another user",
+            next_step="use sudo",
+        ) from error
+
+
+def _folder(run: RunDirectory) -> RunFolder:
+    head = run.read_head()
+    last = run.events if run.events.is_file() else run.path / "run.json"
+    return RunFolder(
+        path=run.path.name,
+        runbook=head.runbook,
+        size=_size(run.path),
+        modified=last.stat(follow_symlinks=False).st_mtime,
+    )
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of all files below a folder but the lock; links are not followed."""
+    found = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found += os.lstat(f"{place}/{name}").st_size if name != LOCK else 0
+    return found
 
 
 def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:

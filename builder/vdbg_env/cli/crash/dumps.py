@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +11,12 @@ import click
 
 from vdbg_env.application.host.stored_dumps import PruneRequest, export_dumps, list_dumps, prune_dumps
 from vdbg_env.cli.composition.containers import dump_export, dump_store
+from vdbg_env.cli.options.retention import read_retention, retention_options
 from vdbg_env.common import console
-from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.run_settings import parse_dumps, parse_size
-from vdbg_env.record.dump_files import Retention
+from vdbg_env.image.container.run_settings import parse_dumps
 from vdbg_env.report.dumps import stored as report
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def _shared(function: Function) -> Function:
@@ -57,10 +54,7 @@ def list_command(place: str, as_json: bool) -> int:
 
 @command.command("prune")
 @_shared
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N dumps.")
-@click.option("--older-than", metavar="AGE", help="Remove those older than this, as in 12h or 7d.")
-@click.option("--max-size", metavar="SIZE", help="Remove the oldest until the rest fits, as in 50g.")
-@click.option("--yes", is_flag=True, help="Remove them; without this they are only shown.")
+@retention_options("dumps")
 @click.option("--adopt", is_flag=True, help="Allow it in a place that vdbg-env did not make; needed once.")
 def prune_command(
     place: str, as_json: bool, keep: int | None, older_than: str | None, max_size: str | None, yes: bool, adopt: bool
@@ -75,11 +69,7 @@ def prune_command(
       vdbg-env dumps prune --older-than 7d
       vdbg-env dumps prune --older-than 7d --yes
     """
-    retention = Retention(
-        keep=keep,
-        older_than_s=_seconds(older_than) if older_than is not None else None,
-        max_bytes=parse_size(max_size, "--max-size") if max_size is not None else None,
-    )
+    retention = read_retention(keep, older_than, max_size)
     request = PruneRequest(retention=retention, remove=yes, adopt=adopt)
     found = prune_dumps(request, dump_store(parse_dumps(place)), now=time.time())
     click.echo(report.as_json(found) if as_json else report.prune_text(found), nl=False)
@@ -103,10 +93,3 @@ def export_command(place: str, as_json: bool, target: Path, names: tuple[str, ..
     found = export_dumps(dump_store(parse_dumps(place)), dump_export(target), names, console.note)
     click.echo(report.as_json(found) if as_json else report.export_text(found), nl=False)
     return 0
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"([0-9]{1,9})([smhdw])", text.strip().lower())
-    if not found:
-        raise BadInput(f"--older-than {text!r} is not an age", next_step="write it as in --older-than 12h, 7d or 2w")
-    return float(int(found[1]) * _UNITS[found[2]])

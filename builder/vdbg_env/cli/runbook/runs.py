@@ -1,13 +1,15 @@
-"""`vdbg-env runs`: list, show, compare, report and redact recorded runs."""
+"""`vdbg-env runs`: list, show, compare, report, prune and redact recorded runs."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 
 import click
 
 from vdbg_env.application.run.run_list import list_lines
+from vdbg_env.cli.options.retention import read_retention, retention_options
 from vdbg_env.common.console import note
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.runs import find_run, runs_home
@@ -19,7 +21,7 @@ from vdbg_env.report.run import history
 
 @click.group("runs")
 def command() -> None:
-    """List, show, compare, report and redact recorded runs.
+    """List, show, compare, report, prune and redact recorded runs.
 
     Runs are kept in the folder of VDBG_ENV_RUNS, else in ./vdbg-runs; a run is named by its folder's name or its path.
 
@@ -169,6 +171,32 @@ def report_command(run: str, form: str, write: bool) -> int:
     if write:
         note(f"written: {', '.join(write_report(report, directory.path))}")
     return report.exit_status
+
+
+@command.command("prune")
+@retention_options("runs")
+@click.option("--runbook", metavar="NAME", help="Only runs of this runbook; `guard` is that of vdbg-env guard.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs-prune/v1).")
+def prune_command(
+    keep: int | None, older_than: str | None, max_size: str | None, yes: bool, runbook: str | None, as_json: bool
+) -> int:
+    """Show which records the rules would remove, and remove them with --yes.
+
+    Only folders with the record of a run are ever removed, with the dumps in them. A run that a process works on stays.
+
+    \b
+    Example:
+      vdbg-env runs prune --runbook guard --older-than 30d
+      vdbg-env runs prune --keep 100 --max-size 50g --yes
+    """
+    from vdbg_env.application.host.stored_runs import PruneRunsRequest, prune_runs
+    from vdbg_env.report.codec import document as doc
+    from vdbg_env.report.run import pruned
+
+    request = PruneRunsRequest(retention=read_retention(keep, older_than, max_size), runbook=runbook, remove=yes)
+    found = prune_runs(request, os.environ, now=time.time())
+    click.echo(doc.render(found, pruned.PrunedRunsDocument) if as_json else pruned.as_text(found), nl=False)
+    return 0
 
 
 @command.command("redact")

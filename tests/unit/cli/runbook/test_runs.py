@@ -274,3 +274,29 @@ def test_an_old_run_is_redacted_by_the_secrets_of_today(
     assert capsys.readouterr().out == ""
     assert (here / "state/vdbg-env/pseudonym.key").stat().st_mode & 0o077 == 0
     assert main(["runs", "show", "bad"]) == 0
+
+
+def test_runs_are_pruned_by_rules_and_only_with_yes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def prune(*argv: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main(["runs", "prune", "--json", *argv]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        jsonschema.validate(document, schema("runs-prune-v1"))
+        return document
+
+    runs = here / "vdbg-runs"
+    assert main(["runs", "prune"]) == 2
+    assert "nothing says what to keep" in capsys.readouterr().err
+    assert main(["runs", "prune", "--older-than", "soon"]) == 2
+
+    looked = prune("--keep", "1")
+    assert ([run["run"] for run in looked["runs"]], looked["removed"]) == (["bad"], False)
+    assert prune("--older-than", "1h")["runs"] == prune("--runbook", "guard", "--keep", "0")["runs"] == []
+    assert len(prune("--max-size", "1k")["runs"]) == 2
+    assert {path.name for path in runs.iterdir() if path.is_dir()} == {"bad", "good"}
+
+    (runs / "notes").mkdir()
+    assert [run["run"] for run in prune("--keep", "1", "--yes")["runs"]] == ["bad"]
+    assert {path.name for path in runs.iterdir() if path.is_dir()} == {"good", "notes"}
+    assert main(["runs", "prune", "--keep", "0"]) == 0
+    assert "the same command with --yes" in capsys.readouterr().out

@@ -1,0 +1,49 @@
+"""The flags that say what to keep of what piles up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.record.dump_files import Retention
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def retention_options(things: str) -> Callable[[Function], Function]:
+    """Give a command the flags that say which of the things to keep, for `read_retention`, and --yes."""
+    options = (
+        click.option("--keep", type=click.IntRange(min=0), metavar="N", help=f"Keep the newest N {things}."),
+        click.option("--older-than", metavar="AGE", help="Remove those older than this, as in 12h or 7d."),
+        click.option("--max-size", metavar="SIZE", help="Remove the oldest until the rest fits, as in 50g."),
+        click.option("--yes", is_flag=True, help="Remove them; without this they are only shown."),
+    )
+
+    def add(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def read_retention(keep: int | None, older_than: str | None, max_size: str | None) -> Retention:
+    """Return what to keep; raises BadInput for what is not an age or a size."""
+    return Retention(
+        keep=keep,
+        older_than_s=_seconds(older_than) if older_than is not None else None,
+        max_bytes=parse_size(max_size, "--max-size") if max_size is not None else None,
+    )
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,9})([smhdw])", text.strip().lower())
+    if not found:
+        raise BadInput(f"--older-than {text!r} is not an age", next_step="write it as in --older-than 12h, 7d or 2w")
+    return float(int(found[1]) * _UNITS[found[2]])
