@@ -13,6 +13,7 @@ from vdbg_env.runbook.expressions import scope, template
 from vdbg_env.runbook.expressions.cel import BadExpression, Names, compile_condition
 from vdbg_env.runbook.lint import patterns
 from vdbg_env.runbook.lint.paths import path_complaints
+from vdbg_env.runbook.lint.ranks import rank_complaints
 from vdbg_env.runbook.model import (
     ArtifactRule,
     Builtin,
@@ -52,6 +53,7 @@ def complaints(runbook: Runbook, places: Places, *, runbooks: Sequence[str] | No
         *_commands(runbook, places),
         *(complaint for index, step in steps for complaint in _Step(runbook, places, index, step).complaints()),
         *path_complaints(runbook, places, runbooks),
+        *rank_complaints(runbook, places),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
+from vdbg_env.application.builtins.core_groups import core_groups
 from vdbg_env.application.builtins.disassembly import code_of, instruction_at, opinion
 from vdbg_env.common.errors import BadInput, VdbgError
 from vdbg_env.cuda.gpu_core import decoded
@@ -65,8 +66,10 @@ def work(context: BuiltinContext) -> BuiltinResult:
     if not readings:
         return BuiltinResult(notes=tuple(notes) or ("no core was given",))
     ordered = sorted(readings.items(), key=lambda item: (not item[1].faults, item[1].written))
-    findings = tuple(f for name, read in ordered for f in gpu_core_findings(read.faults, read.warp_groups, name))
+    by_core = {name: gpu_core_findings(read.faults, read.warp_groups, name) for name, read in ordered}
+    findings = tuple(finding for found in by_core.values() for finding in found)
     lead = ordered[0][1]
+    notes += core_groups(by_core)
     notes += [f"{name}: {note}" for name, read in ordered for note in read.notes]
     notes += _disassembled(context, ordered[0][0])
     if context.parameters.get("cuda_gdb", True):
