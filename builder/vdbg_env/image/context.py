@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import BinaryIO, Literal
 
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.tar import tarfile
 
 BLOCK = 512
 CHUNK = 1 << 20

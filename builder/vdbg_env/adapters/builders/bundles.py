@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.tar import tarfile
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.plan.bundle import Bundle, read_manifest
 

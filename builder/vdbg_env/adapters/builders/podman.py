@@ -6,7 +6,6 @@ import os
 import posixpath
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from vdbg_env.adapters.files.context_tar import extract
 from vdbg_env.application.ports import BinaryFile, BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, Built
 from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.common.tar import tarfile
 from vdbg_env.image.profile.reference import parse_reference
 
 _TAR_LACKS = 2  # tar's exit status for a folder that is not there

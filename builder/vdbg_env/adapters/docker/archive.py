@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from tarfile import TarFile
 
 from docker import APIClient
 from docker.utils import decode_json_header
 
 from vdbg_env.adapters.docker.client import raise_for_status
 from vdbg_env.adapters.files.context_tar import tar_stream
+from vdbg_env.common.tar import tarfile
 
 
 @contextmanager
-def container_archive(client: APIClient, container: str, path: str) -> Iterator[tuple[TarFile, str]]:
+def container_archive(client: APIClient, container: str, path: str) -> Iterator[tuple[tarfile.TarFile, str]]:
     """Open `path` as a tar read member by member, with its real path where it is a link.
 
     The connection is closed when the block ends, however much was read (the client's `get_archive` leaves it open):

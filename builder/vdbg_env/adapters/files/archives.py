@@ -6,7 +6,6 @@ import bz2
 import gzip
 import json
 import lzma
-import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ import zstandard
 
 from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.application.ports import BinaryFile
+from vdbg_env.common.tar import tarfile
 
 _DAMAGED: Final = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)
 _HEAD: Final = 512

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import tarfile
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.tar import tarfile
 from vdbg_env.image.context import BuildContext, TreeEntry, TreeOnDisk, tar_chunks
 
 

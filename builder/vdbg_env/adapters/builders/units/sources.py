@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shutil
-import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from vdbg_env.adapters.builders.units.toolkit import Toolkit
 from vdbg_env.adapters.builders.units.torch_parts import take_torch_parts
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, TreeRequest
 from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.common.tar import tarfile
 from vdbg_env.image.units.compile_commands import read_compile_commands
 
 CUTLASS: Final = "nvidia-cutlass==4.2.0.0"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from vdbg_env.application.ports import DumpStore
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.tar import tarfile
 from vdbg_env.record.dump_files import Dump, Exported
 
 Tell = Callable[[str], None]
