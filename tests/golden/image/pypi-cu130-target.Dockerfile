@@ -59,7 +59,10 @@ RUN set -eu; \
     pip install -r "$list"; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
     mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
-    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so -x c /dev/null
+    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
+    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
+    rm driver.i driver.c
 
 # From here on everything depends on the architecture and the kind of debug information.
 ENV NVCC_PREPEND_FLAGS="-lineinfo" \
@@ -136,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:3d50a4a7e1fbcb34bf7d289e3645c80bf38bb43bb8b08328d3c4857bbb8bc055"
+    dev.vdbg-env.plan.digest="sha256:3fa25442de177917fd6e650d8d2ca5522110f66e142cf70f2b514e27e45febe8"

@@ -68,7 +68,10 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --no-deps nvidia-nccl-cu13==2.31.2; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
     mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
-    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so -x c /dev/null
+    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
+    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
+    rm driver.i driver.c
 
 # From here on everything depends on the architecture and the kind of debug information.
 ENV NVCC_PREPEND_FLAGS="-lineinfo" \
@@ -167,4 +170,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:265839f37e251145fbab387f8132f5d42224f50b2a2d852de33290b5070ce708"
+    dev.vdbg-env.plan.digest="sha256:cdfb8c0a413982d812f565c5bbbf1ac73f184263c8578fb5eea8e0fa23f7d690"

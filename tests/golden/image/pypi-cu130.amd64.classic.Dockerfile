@@ -65,7 +65,10 @@ RUN set -eu; \
     pip install --no-deps nvidia-nccl-cu13==2.31.2; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
     mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
-    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so -x c /dev/null
+    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
+    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
+    rm driver.i driver.c
 
 # From here on everything depends on the architecture and the kind of debug information.
 ENV NVCC_PREPEND_FLAGS="-lineinfo" \
@@ -115,10 +118,7 @@ RUN set -eu; \
     python3 -c \
       'import sys; sys.exit(None if sys.version_info >= (3, 11) else "vdbg-env guard needs Python 3.11 or later: build with --no-guard, or on another base")'; \
     python3 -m venv --without-pip "$VDBG_ROOT"/tool; \
-    pip --python "$VDBG_ROOT"/tool/bin/python3 install 'ahocorasick_rs>=1.0' 'cel-expr-python>=0.1.3,<0.2' \
-      'click>=8.1' 'docker>=7' 'google-re2>=1.1.20240702' 'jinja2>=3.1' 'lz4>=4.3' 'platformdirs>=4' 'psutil>=6' \
-      'pydantic>=2.11' 'pydemumble>=0.1' 'pyyaml>=6' 'rich>=13' 'ruamel.yaml>=0.18' 'typing-extensions>=4.12' \
-      'zstandard>=0.22'
+    pip --python "$VDBG_ROOT"/tool/bin/python3 install 'click>=8.1' 'cel-expr-python>=0.1.3,<0.2'
 
 # The tools start and agree
 RUN set -eu; \
@@ -165,4 +165,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:64fed1963394c084135632a79b1fbefcc4968d2b008c031099e1d5956ffcc532"
+    dev.vdbg-env.plan.digest="sha256:cdfb8c0a413982d812f565c5bbbf1ac73f184263c8578fb5eea8e0fa23f7d690"

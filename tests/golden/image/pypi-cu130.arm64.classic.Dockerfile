@@ -67,7 +67,10 @@ RUN set -eu; \
     pip install --no-deps nvidia-nccl-cu13==2.31.2; \
     for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
     mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
-    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so -x c /dev/null
+    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
+    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
+    rm driver.i driver.c
 
 # From here on everything depends on the architecture and the kind of debug information.
 ENV NVCC_PREPEND_FLAGS="-lineinfo" \
@@ -164,4 +167,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:63e482d2112f05712090aad1e3f87f1521311ce520e758f6ac058d56ee985d20"
+    dev.vdbg-env.plan.digest="sha256:4f1e3895b2953f721231b40936dc17b01b07d489d5cf0477ca86e39728e5139f"
