@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 from docker.errors import APIError
 
+from tests.support.build_orders import OF_THIS_PROCESS
 from tests.support.groups import leaves_images_alone
 from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
 from vdbg_env.adapters.builders.buildx import BuildxBuilder, find_buildx
 from vdbg_env.adapters.builders.classic import ClassicBuilder
 from vdbg_env.adapters.builders.host import HostBuilder
 from vdbg_env.adapters.docker.client import Engine, connect
+from vdbg_env.adapters.docker.create import OWNER, PURPOSE
 from vdbg_env.application.ports import ImageBuilder
 
 REPOSITORY = Path(__file__).parents[2]
+SAMPLE = "dev.vdbg-env.profile=sample"
 
 
 @pytest.fixture(scope="session")
@@ -89,23 +92,32 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     engine: Engine = request.getfixturevalue("docker_engine")
-    before, running = unnamed_images(engine), set(our_containers(engine))
+    before, running = unnamed_images(engine, SAMPLE), set(our_containers(engine))
     yield
     deadline = time.monotonic() + 10  # an engine may be shared: what others run there ends by itself
     while (left := set(our_containers(engine)) - running) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left == set()
-    for image in unnamed_images(engine) - before:
+    for image in (unnamed_images(engine) | unnamed_images(engine, SAMPLE)) - before:
         with suppress(APIError):  # another's, which is used or gone by now
             engine.client.remove_image(image)
 
 
 def our_containers(engine: Engine) -> list[str]:
-    """Return our containers; those of runbooks, which may be others' and last long, have tests of their own."""
-    found = engine.client.containers(all=True, filters={"label": "dev.vdbg-env.purpose"})
-    return [c["Id"] for c in found if c["Labels"]["dev.vdbg-env.purpose"] not in {"step", "look"}]
+    """Return the containers of this process and of programs that have ended; those of runbooks have other tests."""
+    found = engine.client.containers(all=True, filters={"label": PURPOSE})
+    return [
+        one["Id"] for one in found
+        if one["Labels"][PURPOSE] not in {"step", "look"} and not of_another(one["Labels"].get(OWNER, ""))
+    ]  # fmt: skip
 
 
-def unnamed_images(engine: Engine) -> set[str]:
-    found = engine.client.images(filters={"dangling": True, "label": "dev.vdbg-env.plan.digest"})
-    return {image["Id"] for image in found}
+def of_another(owner: str) -> bool:
+    """Return whether an owner is a program that runs, and not this one: an engine may be shared."""
+    pid = (owner.split() or ["", ""])[-2]
+    return pid.isdigit() and int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()
+
+
+def unnamed_images(engine: Engine, label: str = "=".join(OF_THIS_PROCESS)) -> set[str]:
+    """Return the images without a name of small orders of this process, or those with another label."""
+    return {image["Id"] for image in engine.client.images(filters={"dangling": True, "label": label})}

@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,10 +77,14 @@ class OwnEngine:
 
 
 @contextmanager
-def own_engine_in(folder: Path, *, disk_mib: int) -> Iterator[OwnEngine]:
-    """Start a dockerd on a small disk of its own, and take both away at the end."""
+def own_engine(*, disk_mib: int) -> Iterator[OwnEngine]:
+    """Start a dockerd on a small disk of its own, and take both away at the end.
+
+    Its folder has a short name: the path of a socket has at most 107 bytes, and containerd puts some in there.
+    """
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         pytest.skip("only root may start a second dockerd, and dockerd must be installed")
+    folder = Path(tempfile.mkdtemp(prefix="vdbg-dockerd-"))
     disk, mount = folder / "disk", folder / "root"
     mount.mkdir()
     with disk.open("wb") as file:
@@ -87,6 +92,7 @@ def own_engine_in(folder: Path, *, disk_mib: int) -> Iterator[OwnEngine]:
     made = subprocess.run(["mkfs.ext4", "-q", "-F", disk], capture_output=True, check=False)
     mounted = subprocess.run(["mount", "-o", "loop", disk, mount], capture_output=True, text=True, check=False)
     if made.returncode or mounted.returncode:
+        shutil.rmtree(folder)
         pytest.skip(f"no disk of its own for a second dockerd: {mounted.stderr.strip()}")
     engine = OwnEngine(folder, mount)
     try:
@@ -96,7 +102,7 @@ def own_engine_in(folder: Path, *, disk_mib: int) -> Iterator[OwnEngine]:
         engine.stop()
         for place in [*(folder / "exec" / "netns").glob("*"), mount]:
             subprocess.run(["umount", "-l", place], check=False, capture_output=True)
-        disk.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_base(engine: OwnEngine) -> None:

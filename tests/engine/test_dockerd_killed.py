@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.own_engine import OwnEngine, own_engine_in
+from tests.engine.own_engine import OwnEngine, own_engine
 from tests.engine.step_images import python_image
 from tests.support import small_run
 from tests.support.killing import EVENTS, STARTS, STEPS, Killing, KillingRunner, ledger, left_running, outcome, run
@@ -41,10 +41,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def dockerd(docker_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEngine]:
+def dockerd(docker_engine: Engine) -> Iterator[OwnEngine]:
     """A dockerd of this module's own, with the image that steps run in."""
     image = python_image(docker_engine)
-    with own_engine_in(tmp_path_factory.mktemp("dockerd"), disk_mib=2048) as engine:
+    with own_engine(disk_mib=2048) as engine:
         with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as save:
             subprocess.run(["docker", "--host", engine.host, "load", "-q"], stdin=save.stdout, check=True)
         assert save.returncode == 0

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine.conftest import make_builder
-from tests.engine.own_engine import TINY, OwnEngine, make_base, own_engine_in
+from tests.engine.own_engine import TINY, OwnEngine, make_base
+from tests.engine.own_engine import own_engine as running_engine
 from tests.support.build_orders import failed, small_order
 from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
 from vdbg_env.application.ports import ImageBuilder
@@ -30,8 +31,8 @@ def sockets_are_collected_here() -> Iterator[None]:
 
 
 @pytest.fixture
-def own_engine(tmp_path: Path) -> Iterator[OwnEngine]:
-    with own_engine_in(tmp_path, disk_mib=400) as engine:
+def own_engine() -> Iterator[OwnEngine]:
+    with running_engine(disk_mib=400) as engine:
         make_base(engine)
         yield engine
 

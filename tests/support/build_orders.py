@@ -1,5 +1,6 @@
 """Small build orders for tests of engines: one list of commands as a plan and as the Dockerfile of the same plan."""
 
+import os
 from collections.abc import Mapping
 
 from vdbg_env.application.ports import BuildOrder
@@ -9,6 +10,7 @@ from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildPlan, CommandStep,
 from vdbg_env.image.profile.request import Network
 
 BASE = "vdbg/debian-trixie:local"
+OF_THIS_PROCESS = ("dev.vdbg-env.test", str(os.getpid()))  # tells these images from those of others on a shared engine
 
 
 def small_order(
@@ -34,7 +36,7 @@ def small_order(
     dockerfile = "\n".join(
         [
             f"FROM {base}",
-            f'LABEL "{LABEL_DIGEST}"="{plan.digest}"',
+            f'LABEL "{LABEL_DIGEST}"="{plan.digest}" "{OF_THIS_PROCESS[0]}"="{OF_THIS_PROCESS[1]}"',
             f"ENV VDBG_ROOT={ROOT}",
             f"WORKDIR {ROOT}",
             *(["COPY files ./"] if items else []),
