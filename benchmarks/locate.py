@@ -1,7 +1,7 @@
 """Finds one PC's inline chain in a cubin of over 10 MB, against `nvdisasm -gi` of the whole: the usual way today.
 
     python -m benchmarks.locate                        the cubin
-    python -m benchmarks.locate LIBRARY NAME           a function of that name, somewhere in a library
+    python -m benchmarks.locate LIBRARY NAME...        functions of these names, somewhere in a library
 
 Needs nvcc and nvdisasm. The cubin is compiled once (two minutes) and kept under .cache/bench.
 """
@@ -70,28 +70,36 @@ def one_place(data: bytes) -> tuple[float, int]:
 
 
 _TIMES = """
-import resource, subprocess, sys
+import resource, subprocess, sys, time
+start = time.perf_counter()
 subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+wall = time.perf_counter() - start
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(used.ru_utime + used.ru_stime)
+print(used.ru_utime + used.ru_stime, wall)
 """
 
 
-def by_name(library: str, name: str) -> None:
-    """Print the processor seconds of `locate` by name, five times, and of a name that no function has."""
-    for asked in (name, "no_function_has_this_name"):
+def by_name(library: str, names: list[str]) -> None:
+    """Print what `locate` by name takes, five times each, and what a name takes that no function has.
+
+    Each is a new process, and nothing is kept between them; other jobs of the machine raise wall time above processor
+    time.
+    """
+    print(f"{Path(library).name}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for asked in (*names, "no_function_has_this_name"):
         argv = [sys.executable, "-m", "vdbg_env", "locate", "0x10", "--kernel", asked, library]
         ran = [subprocess.run([sys.executable, "-c", _TIMES, *argv], capture_output=True, text=True) for _ in range(5)]
-        seconds = sorted(float(one.stdout) for one in ran)
+        used, wall = (sorted(figures) for figures in zip(*(map(float, one.stdout.split()) for one in ran), strict=True))
         print(
-            f"{Path(library).name}, {asked}: {seconds[0]:.2f} s of processor time at the least, {seconds[2]:.2f} median"
+            f"{asked}: processor {used[0]:.2f} s least, {used[2]:.2f} median; "
+            f"wall {wall[0]:.2f} s least, {wall[2]:.2f} median"
         )
 
 
 def main() -> None:
     """Print the figures."""
-    if len(sys.argv) == 3:
-        by_name(sys.argv[1], sys.argv[2])
+    if len(sys.argv) > 2:
+        by_name(sys.argv[1], sys.argv[2:])
         return
     path = large_cubin()
     data = path.read_bytes()
