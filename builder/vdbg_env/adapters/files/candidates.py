@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
@@ -32,7 +33,8 @@ def mapped(name: str, descriptor: int, *, path: Path | None = None, asked_for: b
     pages.madvise(mmap.MADV_SEQUENTIAL)  # a cold disk reads ahead further
     view = memoryview(pages)
     try:
-        yield BinaryFile(name=name, data=view, path=path, asked_for=asked_for)
+        forget = partial(pages.madvise, mmap.MADV_DONTNEED)
+        yield BinaryFile(name=name, data=view, path=path, asked_for=asked_for, forget=forget)
     finally:
         with suppress(BufferError):  # the reader still holds a slice: the pages go when it lets go
             view.release()

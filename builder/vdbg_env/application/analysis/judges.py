@@ -1,14 +1,15 @@
 """Judge the entries of a file on all cores: threads for what their first bytes settle, processes for line tables.
 
 Whether rows cover the code is worked out in Python, which runs on one core whatever the number of threads. A process
-takes a quarter of a second to start, so they are started for files of some size only.
+takes a quarter of a second to start and 35 MiB, so they are started for large files only; below that, cubins with line
+tables are read one after the other, which holds one of them at a time.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
@@ -23,7 +24,7 @@ from vdbg_env.cuda.binary.thin_cubin import thin
 from vdbg_env.cuda.lines.lineinfo import Judgement, Read, judge_start, judge_whole, read_stored
 
 _BATCH: Final = 8  # entries a thread takes at once: a task for each would cost more than a small cubin
-_PROCESSES_FROM: Final = 128 << 20  # bytes of cubins with line tables, expanded: a second and a half of work
+_PROCESSES_FROM: Final = 1 << 30  # bytes of cubins with line tables, expanded: some ten seconds of work
 
 _Stored = tuple[bytes, Compression, int]
 
@@ -57,14 +58,18 @@ class Judges:
             self._started.shutdown(cancel_futures=True)
         self._stack.close()
 
-    def judge_all(self, codes: Iterator[DeviceCode]) -> Iterable[Judgement]:
-        """Judge entries, in order; raises UnreadableBinary for the first that is damaged."""
+    def judge_all(self, codes: Iterator[DeviceCode], forget: Callable[[], None]) -> Iterable[Judgement]:
+        """Judge entries, in order; raises UnreadableBinary for the first that is damaged.
+
+        `forget` is called when some were read, whose bytes are not needed again.
+        """
         found: list[tuple[DeviceCode, Judgement | None]] = []
         for batch in self._threads.map(_starts, _batches(codes)):
             found += batch
+            forget()
         left = [code for code, judged in found if judged is None]
         alone = self._count < 2 or sum(code.entry.size for code in left) < _PROCESSES_FROM
-        rest = iter(self._threads.map(judge_whole, left) if alone else self._in_processes(left))
+        rest = _each(left, forget) if alone else self._in_processes(left)
         return (judged or next(rest) for _, judged in found)
 
     def _in_processes(self, codes: list[DeviceCode]) -> Iterator[Judgement]:
@@ -76,6 +81,12 @@ class Judges:
             if isinstance(read, _Refused):
                 raise UnreadableBinary(read.what, cause=read.cause, next_step=read.next_step)
             yield Judgement(code=code, cubin=read[0], coverage=read[1])
+
+
+def _each(codes: list[DeviceCode], forget: Callable[[], None]) -> Iterator[Judgement]:
+    for code in codes:
+        yield judge_whole(code)
+        forget()
 
 
 def _batches(codes: Iterator[DeviceCode]) -> Iterator[tuple[DeviceCode, ...]]:

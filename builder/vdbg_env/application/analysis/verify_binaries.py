@@ -82,7 +82,7 @@ def _read(file: BinaryFile, judges: Judges) -> FileReport:
     if file.problem is not None:
         return FileReport(path=file.name, problem=file.problem)
     try:
-        return file_report(file.name, judges.judge_all(find_device_code(file.data)))
+        return file_report(file.name, judges.judge_all(find_device_code(file.data, file.forget), file.forget))
     except UnreadableBinary as error:
         return FileReport(path=file.name, problem=error.what, next_step=error.next_step)
 

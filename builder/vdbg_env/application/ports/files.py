@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,8 @@ class BinaryFile:
 
     `path` is where the same bytes lie on disk, for programs that want a file; `asked_for` says that the user named this
     very file rather than a place it was found in; `problem` says why a file that was found could not be read.
-    `labels` are those of the image that it is in.
+    `labels` are those of the image that it is in. `forget` may be called while the bytes are read: pages of the file
+    that were read leave this process's memory, and are mapped again where they are needed again.
     """
 
     name: str
@@ -26,6 +27,7 @@ class BinaryFile:
     asked_for: bool = False
     problem: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    forget: Callable[[], None] = lambda: None
 
 
 class BinarySource(Protocol):

@@ -24,7 +24,7 @@ LARGEST: Final = 1 << 30
 _FIRST_PIECE: Final = 16 << 10
 _LARGEST_PIECE: Final = 64 << 10  # most of the last piece is expanded in vain
 _LZ4_STEPS: Final = (16 << 10, 128 << 10, 1 << 20, 8 << 20)  # each starts anew: LZ4 blocks cannot be continued
-_REUSED_UP_TO: Final = 16 << 20  # a decompressor keeps a window of the largest payload it has read
+_REUSED_UP_TO: Final = 1 << 20  # a decompressor keeps a window as large as the largest payload it has read
 _idle: Final[list[zstandard.ZstdDecompressor]] = []  # to make one takes longer than to expand a small payload's start
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary import ar, fatbin, pe
 from vdbg_env.cuda.binary.elf import ET_CORE, SHT_NOBITS, Buffer, Elf, looks_like_elf
-from vdbg_env.cuda.binary.embedded import Span, find_embedded
+from vdbg_env.cuda.binary.embedded import Searched, Span, find_embedded
 from vdbg_env.cuda.binary.fatbin import Entry, EntryFlag, EntryKind
 from vdbg_env.cuda.binary.kernel_info import is_for_one_architecture
 
@@ -45,36 +45,38 @@ def may_hold_device_code(start: Buffer) -> bool:
     return any(look(memoryview(start)) for look in looks)
 
 
-def find_device_code(data: Buffer) -> Iterator[DeviceCode]:
+def find_device_code(data: Buffer, searched: Searched = lambda: None) -> Iterator[DeviceCode]:
     """Yield the device code of a file, first what is where nvcc puts it; a bare cubin counts as one raw entry.
+
+    `searched` is called each time some megabytes were searched for code that is elsewhere.
 
     Raises UnreadableBinary when the file is damaged, is a GPU core dump, or is none of the kinds named above.
     """
     view = memoryview(data)
     if not ar.looks_like_archive(view):
-        yield from _in_file(view)
+        yield from _in_file(view, searched)
         return
     for member in ar.members(view):
         if may_hold_device_code(member.data) and not ar.looks_like_archive(member.data):
-            found = _in_file(member.data)
+            found = _in_file(member.data, searched)
         else:
-            found = _elsewhere(member.data, [], [])
+            found = _elsewhere(member.data, [], [], searched)
         yield from (replace(code, member=member.name) for code in found)
 
 
-def _in_file(view: memoryview) -> Iterator[DeviceCode]:
+def _in_file(view: memoryview, searched: Searched) -> Iterator[DeviceCode]:
     if fatbin.looks_like_fatbin(view):
         yield from (DeviceCode(entry=entry) for entry in fatbin.entries(view))
     elif pe.looks_like_pe(view):
         places = [(s.name, (s.start, s.end)) for s in pe.read_sections(view)]
-        yield from _in_sections(view, places, _PE_SECTIONS, [])
+        yield from _in_sections(view, places, _PE_SECTIONS, [], searched)
     elif not looks_like_elf(view):
         raise UnreadableBinary(
             "neither ELF, nor a DLL, nor a static library, nor a fat binary",
             next_step="name a library, object file, archive, wheel, .cubin, .fatbin, a folder of these, or an image",
         )
     elif bytes(view[4:6]) != b"\x02\x01":
-        yield from _elsewhere(view, [], [])  # 32-bit or big-endian: nvcc no longer has such hosts
+        yield from _elsewhere(view, [], [], searched)  # 32-bit or big-endian: nvcc no longer has such hosts
     else:
         elf = Elf(view)
         if elf.is_cuda:
@@ -86,21 +88,23 @@ def _in_file(view: memoryview) -> Iterator[DeviceCode]:
                 elf.contents(section)  # raises where the file is cut off
         places = [(elf.name(s), (s.offset, s.offset + s.size)) for s in sections]
         tables = [(s.offset, s.offset + s.size) for s in sections if s.type in _TABLES]
-        yield from _in_sections(view, places, _SECTIONS, tables)
+        yield from _in_sections(view, places, _SECTIONS, tables, searched)
 
 
 def _in_sections(
-    view: memoryview, places: list[tuple[str, Span]], known: tuple[str, ...], tables: list[Span]
+    view: memoryview, places: list[tuple[str, Span]], known: tuple[str, ...], tables: list[Span], searched: Searched
 ) -> Iterator[DeviceCode]:
     """Yield what is in the sections called as nvcc does, then what is anywhere else but in `tables`."""
     own = [span for name in known for other, span in places if other == name]
     for start, end in own:
         yield from (DeviceCode(entry=entry) for entry in fatbin.entries(view[start:end]))
-    yield from _elsewhere(view, [*own, *tables], places)
+    yield from _elsewhere(view, [*own, *tables], places, searched)
 
 
-def _elsewhere(view: memoryview, skipped: list[Span], places: list[tuple[str, Span]]) -> Iterator[DeviceCode]:
-    for offset, found in find_embedded(view, skipped):
+def _elsewhere(
+    view: memoryview, skipped: list[Span], places: list[tuple[str, Span]], searched: Searched
+) -> Iterator[DeviceCode]:
+    for offset, found in find_embedded(view, skipped, searched):
         section = next((name for name, (start, end) in places if start <= offset < end), "") or NO_SECTION
         entry = found if isinstance(found, Entry) else replace(_bare_cubin(Elf(found)), offset=offset)
         yield DeviceCode(entry=entry, section=section)

@@ -32,6 +32,25 @@ def test_an_empty_file_is_no_reason_to_fail(tmp_path: Path) -> None:
     assert found(tmp_path / "empty.so") == {"": b""}
 
 
+def _mapped_kib() -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
+    return int(line.split()[1])
+
+
+def test_pages_that_were_read_are_forgotten_and_mapped_again(tmp_path: Path) -> None:
+    path = tmp_path / "large.so"
+    with path.open("wb") as file:
+        file.write(b"start")
+        file.truncate(64 << 20)
+    with BinaryFiles().open(str(path)) as files:
+        for large in files:
+            assert bytes(large.data).count(b"\0") == (64 << 20) - 5
+            before = _mapped_kib()
+            large.forget()
+            assert before - _mapped_kib() > 32 << 10
+            assert bytes(large.data[:6]) == b"start\0"
+
+
 def test_a_folder_yields_candidates_by_their_first_bytes_not_their_names(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "libx.so.1").write_bytes(LIBRARY)

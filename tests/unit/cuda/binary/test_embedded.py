@@ -57,6 +57,12 @@ def test_a_container_over_several_pieces_is_one() -> None:
     assert [c.entry.target for c in codes] == ["sm_90", "sm_80", "sm_90"]
 
 
+def test_who_maps_the_file_hears_of_each_piece_that_was_searched() -> None:
+    heard: list[int] = []
+    assert list(find_device_code(host((".data", bytes(20 << 20))), lambda: heard.append(1))) == []
+    assert 2 <= len(heard) <= 6
+
+
 def test_a_file_full_of_headers_is_refused_in_bounded_time() -> None:
     header = bytearray(BARE[:64])
     rows = 0xFEFF

@@ -17,7 +17,7 @@ from vdbg_env.cuda.lines.coverage import read_coverage
 CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 
 
-def thinned(data: bytes, step: int = 1000) -> bytes | None:
+def thinned(data: bytes, step: int = 1000) -> bytearray | None:
     def pieces() -> Iterator[bytes]:
         return (data[at : at + step] for at in range(0, len(data), step))
 
@@ -42,6 +42,38 @@ def test_the_embedded_ptx_and_the_code_are_dropped() -> None:
     assert small
     assert b".version" not in small
     assert Elf(small).contents_end < len(small) < len(data) * 0.75
+
+
+def test_sections_that_overlap_are_not_copied_each() -> None:
+    """65,000 headers of a gigabyte each would be 65,000 copies of it."""
+    data = bytearray(cubin("k", lines=True))
+    elf = Elf(bytes(data))
+    (table,) = elf.sections_named(".debug_line")
+    start = int.from_bytes(data[40:48], "little")
+    row = bytearray(data[start + 64 * table.number : start + 64 * table.number + 64])
+    row[24:40] = (64).to_bytes(8, "little") + (start - 64).to_bytes(8, "little")  # everything
+    copies = bytes(row) * 40
+    data[60:62] = (elf.section_count + 40).to_bytes(2, "little")
+    assert thinned(bytes(data + copies)) is None
+
+
+def test_a_payload_that_ends_before_its_sections_is_damaged() -> None:
+    data = cubin("k", lines=True)
+    size = len(data)
+    with pytest.raises(UnreadableBinary, match="ends before its sections"):
+        thin(_Shrinking(data), size)
+
+
+class _Shrinking:
+    """A payload that is whole when its headers are read, and ends early when its contents are."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._asked = 0
+
+    def __call__(self) -> Iterator[bytes]:
+        self._asked += 1
+        return iter([self._data if self._asked < 4 else self._data[:100]])
 
 
 def test_another_layout_is_not_thinned() -> None:
