@@ -103,7 +103,7 @@ def _stored(entry: Entry) -> _Stored:
     if entry.compression is Compression.RAW:
         small = thin(lambda: (entry.stored,), entry.size)
         if small is not None:
-            return small, Compression.RAW, len(small)
+            return bytes(small), Compression.RAW, len(small)
     return bytes(entry.stored), entry.compression, entry.size
 
 
