@@ -21,7 +21,7 @@ from vdbg_env.cuda.binary.decompression import Compression
 from vdbg_env.cuda.binary.device_code import DeviceCode
 from vdbg_env.cuda.binary.fatbin import Entry
 from vdbg_env.cuda.binary.thin_cubin import thin
-from vdbg_env.cuda.lines.lineinfo import Judgement, Read, judge_start, judge_whole, read_stored
+from vdbg_env.cuda.lines.lineinfo import EntryReport, Read, judge_start, judge_whole, read_stored
 
 _BATCH: Final = 8  # entries a thread takes at once: a task for each would cost more than a small cubin
 _PROCESSES_FROM: Final = 1 << 30  # bytes of cubins with line tables, expanded: some ten seconds of work
@@ -58,12 +58,12 @@ class Judges:
             self._started.shutdown(cancel_futures=True)
         self._stack.close()
 
-    def judge_all(self, codes: Iterator[DeviceCode], forget: Callable[[], None]) -> Iterable[Judgement]:
+    def judge_all(self, codes: Iterator[DeviceCode], forget: Callable[[], None]) -> Iterable[EntryReport]:
         """Judge entries, in order; raises UnreadableBinary for the first that is damaged.
 
         `forget` is called when some were read, whose bytes are not needed again.
         """
-        found: list[tuple[DeviceCode, Judgement | None]] = []
+        found: list[tuple[DeviceCode, EntryReport | None]] = []
         for batch in self._threads.map(_starts, _batches(codes)):
             found += batch
             forget()
@@ -72,7 +72,7 @@ class Judges:
         rest = _each(left, forget) if alone else self._in_processes(left)
         return (judged or next(rest) for _, judged in found)
 
-    def _in_processes(self, codes: list[DeviceCode]) -> Iterator[Judgement]:
+    def _in_processes(self, codes: list[DeviceCode]) -> Iterator[EntryReport]:
         if self._started is None:
             fresh = multiprocessing.get_context("spawn")  # threads run here: a fork could copy a lock that is held
             self._started = ProcessPoolExecutor(self._count, fresh, initializer=_leave_interrupts)
@@ -80,10 +80,10 @@ class Judges:
         for code, read in zip(codes, self._started.map(_read, stored), strict=True):
             if isinstance(read, _Refused):
                 raise UnreadableBinary(read.what, cause=read.cause, next_step=read.next_step)
-            yield Judgement(code=code, cubin=read[0], coverage=read[1])
+            yield EntryReport(code=code, cubin=read[0], coverage=read[1])
 
 
-def _each(codes: list[DeviceCode], forget: Callable[[], None]) -> Iterator[Judgement]:
+def _each(codes: list[DeviceCode], forget: Callable[[], None]) -> Iterator[EntryReport]:
     for code in codes:
         yield judge_whole(code)
         forget()
@@ -94,7 +94,7 @@ def _batches(codes: Iterator[DeviceCode]) -> Iterator[tuple[DeviceCode, ...]]:
         yield batch
 
 
-def _starts(codes: tuple[DeviceCode, ...]) -> list[tuple[DeviceCode, Judgement | None]]:
+def _starts(codes: tuple[DeviceCode, ...]) -> list[tuple[DeviceCode, EntryReport | None]]:
     return [(code, judge_start(code)) for code in codes]
 
 

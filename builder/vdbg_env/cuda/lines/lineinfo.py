@@ -131,7 +131,7 @@ class Witness:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class EntryReport:
     """One entry of device code, read; `coverage` is None where there is no line table."""
 
     code: DeviceCode
@@ -253,7 +253,7 @@ class LineinfoReport:
 Read = tuple[Cubin, Coverage | None]
 
 
-def judge(code: DeviceCode) -> Judgement:
+def judge(code: DeviceCode) -> EntryReport:
     """Read one entry, with as little expansion as settles it; raises UnreadableBinary when it is damaged.
 
     That rows cover the code is only ever found by reading the line table of the whole cubin. That there is no table can
@@ -262,23 +262,23 @@ def judge(code: DeviceCode) -> Judgement:
     return judge_start(code) or judge_whole(code)
 
 
-def judge_start(code: DeviceCode) -> Judgement | None:
+def judge_start(code: DeviceCode) -> EntryReport | None:
     """Judge an entry by its first bytes; None where they do not settle it."""
     entry = code.entry
     if entry.kind != EntryKind.ELF:
-        return Judgement(code=code, cubin=None)
+        return EntryReport(code=code, cubin=None)
     # One that is stored as it is costs nothing to read whole, which finds damage at its end too.
     known = entry.compression is not Compression.RAW
     start = read_cubin_start(entry.payload_in_pieces()) if known else None
-    return Judgement(code=code, cubin=start) if start else None
+    return EntryReport(code=code, cubin=start) if start else None
 
 
-def judge_whole(code: DeviceCode) -> Judgement:
+def judge_whole(code: DeviceCode) -> EntryReport:
     """Judge a cubin by its section headers and its line table; raises UnreadableBinary when it is damaged."""
     entry = code.entry
     small = thin(entry.payload_in_pieces, entry.size) if entry.compression is Compression.ZSTD else None
     cubin, coverage = _read(small or entry.payload())
-    return Judgement(code=code, cubin=cubin, coverage=coverage)
+    return EntryReport(code=code, cubin=cubin, coverage=coverage)
 
 
 def read_stored(stored: memoryview, how: Compression, size: int) -> Read:
@@ -293,14 +293,14 @@ def _read(payload: Buffer) -> Read:
     return cubin, read_coverage(payload) if judged else None
 
 
-def file_report(path: str, judgements: Iterable[Judgement]) -> FileReport:
+def file_report(path: str, entries: Iterable[EntryReport]) -> FileReport:
     """Sum up the entries of one file."""
     archs: defaultdict[tuple[bool, int, str], Counts] = defaultdict(Counts)
     covered = Covered()
     elsewhere = Counts()
     sections: Counter[str] = Counter()
     missing = []
-    for judged in judgements:
+    for judged in entries:
         entry = judged.code.entry
         if judged.code.section:
             elsewhere += judged.counts
