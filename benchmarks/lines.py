@@ -1,6 +1,7 @@
 """Measures line packs: size and time for cubins with line info, and look-ups among ten million rows.
 
     python -m benchmarks.lines CUBIN...            cubins compiled with -lineinfo
+    python -m benchmarks.lines PACK.lines          look-ups of its own functions
 
 The peer for size is the cubins' own debug sections, compressed by zstd at level 10. Rows are those that a look-up has
 to tell apart: the instructions' runs, and not the callers that `.debug_line` repeats. Times are of the processor.
@@ -73,12 +74,17 @@ def look_up(records: Sequence[LineRecord], folder: Path) -> None:
     path = folder / "copies.lines"
     path.write_bytes(writer.build())
     print(f"{rows:,} rows of {len(writer):,} functions: {path.stat().st_size:,} bytes")
+    time_look_ups(path, sought)
+
+
+def time_look_ups(path: Path, sought: Sequence[LineRecord]) -> None:
+    """Open the pack anew for each look-up of a function's middle instruction, and print the times."""
     taken = []
     for one in sought[:: max(1, len(sought) // LOOKED_UP)]:
         offset = one.size // 2 // 16 * 16
         began = time.process_time()
         with path.open("rb") as file:
-            (found,) = LinePack(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))).find(
+            (found, *_) = LinePack(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))).find(
                 one.hash, one.name
             )
             chain = found.chain(offset)
@@ -91,11 +97,23 @@ def look_up(records: Sequence[LineRecord], folder: Path) -> None:
     )
 
 
+def read(path: Path) -> None:
+    """Print what a pack has, and look its functions up."""
+    records = list(LinePack(path.read_bytes()).records())
+    rows, code = sum(len(record.starts) for record in records), sum(record.size for record in records)
+    size = path.stat().st_size
+    print(f"{path.name}: {size:,} bytes, {len(records):,} functions with {code:,} bytes of code, {rows:,} rows")
+    time_look_ups(path, records)
+
+
 def main() -> None:
     """Measure with the cubins that the command line names."""
     paths = [Path(word) for word in sys.argv[1:]]
     if not paths:
         print("benchmarks.lines: name cubins that were compiled with -lineinfo")
+        return
+    if paths[0].suffix == ".lines":
+        read(paths[0])
         return
     records = list({(record.hash, record.name): record for record in pack(paths)}.values())
     with tempfile.TemporaryDirectory(prefix="vdbg-env-lines-") as folder:

@@ -1,5 +1,6 @@
 """The entry point of an image that `build` makes guards each command, and nothing else about the command changes."""
 
+import io
 import json
 import subprocess
 import sys
@@ -8,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.engine.step_images import user_image
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
 from vdbg_env.adapters.docker.client import Engine
+from vdbg_env.cli.composition.images import image_swaps, own_package
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -102,3 +105,22 @@ def test_another_release_of_the_program_compiles_nothing_again(image: str, docke
     compiled = max(n for n, text in enumerate(commands) if "cmake --build" in text)
     installed = min(n for n, text in enumerate(commands) if "wheel" in text and "COPY" in text)
     assert compiled < installed
+
+
+def test_onto_puts_the_guard_in_front_of_the_entry_point_of_another_image(docker_engine: Engine) -> None:
+    base, result = "vdbg-test/own-entry:1", "vdbg-test/own-entry:guarded"
+    dockerfile = f'FROM {user_image(docker_engine)}\nWORKDIR /srv\nENTRYPOINT ["sh", "-c"]\nCMD ["exit 7"]\n'
+    client = docker_engine.client
+    said = list(client.build(fileobj=io.BytesIO(dockerfile.encode()), tag=base, rm=True, decode=True))
+    assert not any("error" in message for message in said), said[-1]
+    images = image_swaps()
+    guarded = images.tag(images.guard(base, "python3", own_package()), [result], {})
+
+    assert docker(result).returncode == 7
+    ran = docker(result, "id -u; pwd; exit 5")
+    assert (ran.returncode, ran.stdout.split()) == (5, ["4711", "/srv"])
+    assert message(ran.stderr)["status"] == 5
+    kept = [client.inspect_image(name)["Config"] for name in (base, guarded)]  # type: ignore[no-untyped-call]
+    assert kept[1]["Entrypoint"] == ["/opt/vdbg/entrypoint.sh", "/opt/vdbg/vdbg-env", "guard", "--", "sh", "-c"]
+    for name in ("User", "Env", "Cmd", "WorkingDir"):
+        assert kept[0][name] == kept[1][name]

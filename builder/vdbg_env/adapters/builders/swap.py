@@ -13,12 +13,14 @@ from vdbg_env.adapters.docker.archive import container_archive
 from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, label_parameters, post_build
 from vdbg_env.adapters.docker.client import Engine, engine_errors
 from vdbg_env.adapters.docker.create import created, tool_container
+from vdbg_env.adapters.docker.guard_layer import add_guard
 from vdbg_env.adapters.docker.images import DockerImages, image_id_of
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import Release
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.context import BuildContext, FileBytes
+from vdbg_env.image.profile.request import OwnPackage
 
 _CANDIDATE: Final = "vdbg-env-candidate"
 _PYTHONS: Final = ("python3", "/opt/venv/bin/python3", "/usr/local/bin/python3", "python")
@@ -50,7 +52,7 @@ class DockerSwaps(DockerImages):
             if ran.code == 0:
                 found = json.loads(ran.stdout)
                 release = Release(project=found["name"], version=found["version"], requires=tuple(found["requires"]))
-                return Installed(release=release, folder=found["folder"], image_id=image_id)
+                return Installed(release=release, folder=found["folder"], image_id=image_id, python=python)
             told = ran.stderr.strip().rpartition("\n")[2] or told
         raise BadInput(
             f"{image} has no installed {project}: {told}",
@@ -78,6 +80,10 @@ class DockerSwaps(DockerImages):
                 return self._build(BuildContext(items=tuple(items)))
             finally:
                 self.engine.client.remove_image(candidate, noprune=True)
+
+    def guard(self, image_id: str, python: str, package: OwnPackage) -> str:
+        """See `ImageSwaps.guard`."""
+        return add_guard(self, image_id, python, package)
 
     def _build(self, context: BuildContext) -> str:
         version = BUILDKIT if self.engine.has_buildkit() else CLASSIC

@@ -19,6 +19,7 @@ from vdbg_env.common.errors import BadInput, NotProven
 from vdbg_env.cuda.graft.cubin import add_line_tables
 from vdbg_env.cuda.graft.library import rewrite_library
 from vdbg_env.image.plan.plan import LABEL_PROOF
+from vdbg_env.image.profile.request import OwnPackage
 
 LABEL_BASE = "dev.vdbg-env.onto"
 """The image that a swapped one was made from, by its id."""
@@ -26,12 +27,16 @@ LABEL_BASE = "dev.vdbg-env.onto"
 
 @dataclass(frozen=True, kw_only=True)
 class OntoRequest:
-    """Which image, what of it (`lines`, whose requirement is not used), and the names of the result."""
+    """Which image, what of it (`lines`, whose requirement is not used), and the names of the result.
+
+    With `guard` that package is put in front of the image's entry point; without, nothing but libraries changes.
+    """
 
     image: str
     project: str
     lines: LinesRequest
     tags: tuple[str, ...]
+    guard: OwnPackage | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,8 @@ def build_onto(
     lines = rebuild(request.lines, libraries, base.release, origin=request.image, builds=builds)
     swaps = _swaps(lines, images, base)
     built = images.swap(base.image_id, tuple(swaps.values()))
+    if request.guard:
+        built = images.guard(built, base.python, request.guard)
     proof = prove_swap(images, built, swaps, _replaced(lines))
     label = proof.label()
     image_id = images.tag(built, request.tags, {LABEL_PROOF: label, LABEL_BASE: base.image_id})

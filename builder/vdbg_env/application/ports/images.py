@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vdbg_env.image.context import BuildContext, TreeOnDisk
     from vdbg_env.image.plan.bundle import Bundle
     from vdbg_env.image.plan.plan import BuildPlan
+    from vdbg_env.image.profile.request import OwnPackage
 
 
 BuilderName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]
@@ -189,11 +190,15 @@ class SourceTrees(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """A package in an image: its metadata, and the folder of its modules; `image_id` is what the name stood for."""
+    """A package in an image: its metadata, the folder of its modules, and the Python that has it.
+
+    `image_id` is what the image's name stood for.
+    """
 
     release: Release
     folder: str
     image_id: str
+    python: str = "python3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +230,13 @@ class ImageSwaps(Protocol):
         """Return the id of an untagged image with the files replaced, and the originals next to them.
 
         Owners, user, entry point, environment and everything else are the image's own. Raises EngineFailed.
+        """
+        ...
+
+    def guard(self, image_id: str, python: str, package: OwnPackage) -> str:
+        """Return the id of an untagged image with this program in front of the image's own entry point.
+
+        `python` is the program that `installed` found. Raises BadInput where it is too old, or a package is missing.
         """
         ...
 

@@ -14,14 +14,14 @@ from vdbg_env.application.image.onto import OntoRequest, OntoResult, build_onto
 from vdbg_env.application.lines.build import LinesRequest
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
 from vdbg_env.cli.composition.files import core_files
-from vdbg_env.cli.composition.images import image_swaps, programs, unit_builds
+from vdbg_env.cli.composition.images import image_swaps, own_package, programs, unit_builds
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.profile.reference import parse_reference
 
 _TAKEN = {
     "onto", "kernels", "core", "work", "target", "archs", "deps", "jobs", "tags", "metadata_file", "as_json", "verbose",
-    "quiet", "debug",
+    "quiet", "debug", "guard",
 }  # fmt: skip
 _VARIABLES = {"cutlass": "VLLM_CUTLASS_SRC_DIR", "flash-attn": "VLLM_FLASH_ATTN_SRC_DIR"}
 
@@ -63,6 +63,7 @@ def onto(flags: dict[str, Any]) -> OntoResult:
             jobs=flags["jobs"] or os.cpu_count() or 1,
         ),
         tags=tuple(str(parse_reference(tag, "--tag")) for tag in flags["tags"]) or ("vdbg/onto:lineinfo",),
+        guard=own_package() if flags["guard"] else None,
     )
     with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
         builds = unit_builds(display.tell, flags["work"])

@@ -1,0 +1,130 @@
+"""Add this program to an image that exists, in front of the image's own entry point, without a network in the build.
+
+What the program requires is fetched here, as wheels for the image's Python: the image need not have pip, a package
+index or certificates.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, label_parameters, post_build
+from vdbg_env.adapters.docker.client import engine_errors
+from vdbg_env.adapters.docker.images import DockerImages, image_id_of
+from vdbg_env.adapters.files.context_tar import upload
+from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.context import BuildContext, FileBytes, TreeOnDisk
+from vdbg_env.image.plan.plan import ROOT
+from vdbg_env.image.plan.planner import GUARD
+from vdbg_env.image.profile.request import OwnPackage
+from vdbg_env.image.render.dockerfile import quoted
+
+_CANDIDATE: Final = "vdbg-env-candidate"
+_ASK: Final = "import json, platform, sys; print(json.dumps([*sys.version_info[:2], platform.machine()]))"
+_OLDEST: Final = (3, 11)
+_LIBC: Final = ("2_17", "2_24", "2_26", "2_27", "2_28")  # by which PyPI's wheels are named, up to Debian 10's
+_INSTALL: Final = f"""\
+set -eu; {{python}} -m venv --without-pip {ROOT}/tool; \\
+    packages="$({ROOT}/tool/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \\
+    for wheel in {ROOT}/wheel/*.whl; do {{python}} -m zipfile -e "$wheel" "$packages"; done; \\
+    {ROOT}/tool/bin/python3 -m compileall -q "$packages"; \\
+    {ROOT}/vdbg-env --version"""
+
+
+def add_guard(images: DockerImages, image_id: str, python: str, package: OwnPackage) -> str:
+    """Return the id of an untagged image with the program and its entry point; all else is the image's own.
+
+    Raises BadInput where the image's Python is too old or its packages cannot be fetched, EngineFailed for the rest.
+    """
+    with tempfile.TemporaryDirectory(prefix="vdbg-env-guard-") as folder:
+        _fetch(_about(images, image_id, python), package, Path(folder))
+        return _build(images, image_id, python, package, Path(folder))
+
+
+def _about(images: DockerImages, image_id: str, python: str) -> tuple[int, int, str]:
+    ran = images.execute(image_id, [python, "-c", _ASK])
+    major, minor, machine = json.loads(ran.stdout)
+    if (major, minor) < _OLDEST:
+        raise BadInput(
+            f"the image has Python {major}.{minor}, and the guard needs {_OLDEST[0]}.{_OLDEST[1]} or later",
+            next_step="leave out --guard; vdbg-env guard on the machine guards `docker run` itself",
+        )
+    return major, minor, machine
+
+
+def _fetch(about: tuple[int, int, str], package: OwnPackage, folder: Path) -> None:
+    """Fetch what the program requires, by this machine's pip and its configuration."""
+    major, minor, machine = about
+    (folder / Path(package.wheel.name).name).write_bytes(package.wheel.data)
+    platforms = (word for libc in _LIBC for word in ("--platform", f"manylinux_{libc}_{machine}"))
+    argv = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--dest", str(folder),
+        "--only-binary", ":all:", "--implementation", "cp", "--python-version", f"{major}.{minor}", *platforms,
+        "--platform", f"manylinux2014_{machine}", *package.requirements,
+    ]  # fmt: skip
+    ran = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise BadInput(
+            f"what vdbg-env requires cannot be fetched for Python {major}.{minor}",
+            cause=(ran.stderr.strip().splitlines() or ["pip printed nothing"])[-1],
+            next_step="PIP_INDEX_URL names an index that has it; or leave out --guard",
+        )
+
+
+def _build(images: DockerImages, image_id: str, python: str, package: OwnPackage, wheels: Path) -> str:
+    candidate = f"{_CANDIDATE}:{uuid.uuid4().hex}"
+    templates = data_dir("templates")
+    client = images.engine.client
+    with engine_errors(images.engine.endpoint):
+        config = client.inspect_image(image_id)["Config"]  # type: ignore[no-untyped-call]
+        items = (
+            TreeOnDisk(name="wheel", path=str(wheels)),
+            FileBytes(name="vdbg-env", data=(templates / "vdbg-env.sh").read_bytes(), mode=0o755),
+            FileBytes(name="entrypoint.sh", data=(templates / "entrypoint.sh").read_bytes(), mode=0o755),
+            FileBytes(name="Dockerfile", data=_dockerfile(candidate, python, config).encode()),
+        )
+        client.tag(image_id, candidate)
+        try:
+            version = BUILDKIT if images.engine.has_buildkit() else CLASSIC
+            parameters = {**label_parameters({}), "networkmode": "none"}
+            built, printed = "", ""
+            context = upload(BuildContext(items=items))
+            for message in post_build(client, context, version=version, parameters=parameters):
+                built = image_id_of(message) or built
+                printed = message.get("stream", "").strip() or printed
+                if "error" in message:
+                    raise EngineFailed(
+                        f"the guard could not be added: {message['error']}", details=tuple(printed.splitlines()[-5:])
+                    )
+        finally:
+            client.remove_image(candidate, noprune=True)
+    if not built:
+        raise EngineFailed("the engine ended without an image", next_step="vdbg-env doctor")
+    return built
+
+
+def _dockerfile(candidate: str, python: str, config: Mapping[str, Any]) -> str:
+    """Return what puts the guard in front of the image's own entry point; to set that resets the command."""
+    entry = [f"{ROOT}/entrypoint.sh", *GUARD, *(config.get("Entrypoint") or ())]
+    lines = [
+        f"FROM {candidate}",
+        "USER 0",
+        *(f"COPY {json.dumps([name, f'{ROOT}/{name}'])}" for name in ("wheel", "vdbg-env", "entrypoint.sh")),
+        f"RUN {_INSTALL.format(python=python)}",
+        f"USER {quoted(config.get('User') or '0', 'the user of the image')}",
+        f"ENTRYPOINT {json.dumps(entry)}",
+        *([f"CMD {json.dumps(_words(config['Cmd']))}"] if config.get("Cmd") else []),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _words(command: Sequence[str] | str) -> list[str]:
+    return [command] if isinstance(command, str) else list(command)
