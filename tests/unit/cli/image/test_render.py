@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
-from tests.support.image_library import shipped
+from tests.support.image_library import PACKAGE, shipped
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.profile.request import HostGpu
 
@@ -74,7 +74,10 @@ def test_a_driver_too_old_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("profile", sorted(shipped().profiles))
-def test_a_dry_run_prints_the_golden_dockerfile_and_nothing_else(profile: str) -> None:
+def test_a_dry_run_prints_the_golden_dockerfile_and_nothing_else(
+    profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vdbg_env.cli.options.build.own_package", lambda: PACKAGE)
     ran = vdbg_env("build", "--lineinfo", "--profile", profile, "--dry-run")
     assert ran.status == 0
     assert_golden(f"image/{profile}.amd64.classic.Dockerfile", ran.stdout)
