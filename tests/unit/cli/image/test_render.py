@@ -74,9 +74,7 @@ def test_a_driver_too_old_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("profile", sorted(shipped().profiles))
-def test_a_dry_run_prints_the_golden_dockerfile_and_nothing_else(
-    profile: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_prints_the_golden_dockerfile_and_nothing_else(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vdbg_env.cli.options.build.own_package", lambda: PACKAGE)
     ran = vdbg_env("build", "--lineinfo", "--profile", profile, "--dry-run")
     assert ran.status == 0
