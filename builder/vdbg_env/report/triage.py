@@ -7,7 +7,7 @@ from typing import Literal
 
 from vdbg_env.cuda.lines.source_frame import LinesByName
 from vdbg_env.evidence.triage import verdict
-from vdbg_env.evidence.triage.rules import Remedy
+from vdbg_env.evidence.triage.remedy import Remedy
 from vdbg_env.evidence.triage.sighting import LogEvidence
 from vdbg_env.evidence.triage.verdict import Triage
 from vdbg_env.report.codec import document as doc
@@ -86,7 +86,9 @@ class TriageDocument(Document, of=Triage):
     )
     alternatives: list[Alternative]
     notes: list[str]
-    remedies: list[Fix] = field(doc="By the lines that were met, for the release of vLLM that the logs name.")
+    remedies: list[Fix] = field(
+        doc="By the lines that were met, for the release of vLLM that the logs name; else by the class."
+    )
     logs: list[Log]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Role = Literal[
     "root", "messenger", "stall", "exception", "cascade", "victim", "shutdown", "ready", "begin", "progress", "well",
@@ -48,13 +48,31 @@ class SourceDocument(_Strict):
 
 
 class RemedyDocument(_Strict):
-    """What to do about a signature, in the releases of `program` from `since` on and before `until`."""
+    """What to do about some signatures or classes, in releases of `program` from `since` on and before `until`."""
 
+    signatures: list[Named] = []
+    classes: list[Named] = []
     do: Annotated[str, Field(min_length=10)]
     program: str = "vLLM"
-    since: Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")] | None = None
-    until: Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")] | None = None
+    since: Annotated[str, Field(pattern=r"^\d+(\.\d+)*$")] | None = None
+    until: Annotated[str, Field(pattern=r"^\d+(\.\d+)*$")] | None = None
     source: Annotated[str, Field(min_length=4)]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if not (self.signatures or self.classes):
+            raise ValueError("a remedy names the signatures or the classes that it is for")
+        if not (self.since or self.until):
+            raise ValueError("a remedy names the first release that it is for, or the first that it is not for")
+        return self
+
+
+class RemediesDocument(_Strict):
+    """remedies-*.yaml."""
+
+    api_version: Literal["vdbg-env/v1"] = Field(alias="apiVersion")
+    kind: Literal["TriageRemedies"]
+    remedies: list[RemedyDocument]
 
 
 class RuleDocument(_Strict):
@@ -82,7 +100,6 @@ class RuleDocument(_Strict):
     reach: Annotated[int, Field(ge=0, le=50)] = 0
     alternative: Named | None = None
     note: str | None = None
-    remedies: list[RemedyDocument] = []
     source: SourceDocument
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +19,7 @@ from vdbg_env.evidence.triage.document import (
     RuleDocument,
     RulesDocument,
 )
+from vdbg_env.evidence.triage.remedy import Remedy, read_remedies
 
 NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
 UNKNOWN = "unknown"  # no line of a known form says what happened
@@ -45,32 +45,7 @@ class FailureClass:
     survivable: bool
     at_exit: bool
     settle: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remedy:
-    """What to do about a signature; it holds from release `since` of `program` on, and before `until`."""
-
-    do: str
-    program: str
-    since: str | None
-    until: str | None
-    source: str
-
-    def fits(self, vllm: str | None) -> bool:
-        """Return whether it may hold: the release of another program, and one that no log has, are not known."""
-        if self.program != "vLLM" or vllm is None:
-            return True
-        key = _release_key(vllm)
-        return (not self.since or key >= _release_key(self.since)) and (
-            not self.until or key < _release_key(self.until)
-        )
-
-    @property
-    def releases(self) -> str:
-        """Where it holds, in words."""
-        since, until = (f"from {self.since}" if self.since else ""), (f"before {self.until}" if self.until else "")
-        return " ".join(filter(None, (self.program, since, until)))
+    remedies: tuple[Remedy, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +119,9 @@ def read_rule_book(files: Iterable[tuple[str, bytes]]) -> RuleBook:
     classes: dict[str, FailureClass] = {}
     rules: list[Rule] = []
     complaints: list[Complaint] = []
-    sources = [read(data, name) for name, data in files]
-    for source in sorted(sources, key=lambda s: (_kind(s) != "TriageClasses", s.name)):
+    sources = sorted((read(data, name) for name, data in files), key=lambda s: s.name)
+    cures = [source for source in sources if _kind(source) == "TriageRemedies"]
+    for source in sorted((s for s in sources if s not in cures), key=lambda s: _kind(s) != "TriageClasses"):
         try:
             if _kind(source) == "TriageClasses":
                 for entry in validate(ClassesDocument, source).classes:
@@ -156,18 +132,21 @@ def read_rule_book(files: Iterable[tuple[str, bytes]]) -> RuleBook:
                 complaints += _unknown_classes(document, source, classes)
         except BadDocument as error:
             complaints += error.complaints
+    try:
+        remedies = read_remedies(cures, {rule.id for rule in rules}, classes)
+    except BadDocument as error:
+        complaints += error.complaints
     if complaints:
         raise BadDocument(tuple(complaints))
-    return RuleBook(classes=classes, rules=tuple(rules))
+    return RuleBook(
+        classes={name: replace(one, remedies=remedies.of_class.get(name, ())) for name, one in classes.items()},
+        rules=tuple(replace(rule, remedies=remedies.of_signature.get(rule.id, ())) for rule in rules),
+    )
 
 
 def compile_pattern(pattern: str) -> Any:
     """Compile one pattern with RE2; raises re2.error for what it refuses (back references, look-around)."""
     return re2.compile(pattern, _OPTIONS)
-
-
-def _release_key(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
 def _kind(source: YamlSource) -> object:
@@ -219,7 +198,7 @@ def _rule(entry: RuleDocument, source: YamlSource, index: int, complaints: list[
         reach=entry.reach,
         alternative=entry.alternative,
         note=entry.note,
-        remedies=tuple(Remedy(**remedy.model_dump()) for remedy in entry.remedies),
+        remedies=(),
         origin=f"{entry.source.program} {entry.source.version}, {entry.source.file}",
     )
 

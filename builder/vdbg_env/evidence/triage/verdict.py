@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vdbg_env.cuda.lines.source_frame import LinesByName
-from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass, Remedy
+from vdbg_env.evidence.triage.remedy import Remedy
+from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass
 from vdbg_env.evidence.triage.sighting import LogEvidence, Sighting
 
 _TELLING = 13  # an exception below this precision only says that something else went wrong
@@ -100,7 +101,7 @@ def judge(logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]) -> T
         kernel_text=named.kernel_text if named else None,
         alternatives=others + _asked(same, others, failure),
         notes=_notes(root, failure, logs, suspects),
-        remedies=_remedies((root, *same), logs),
+        remedies=_remedies(failure, (root, *same), logs),
         evidence=tuple(seen[:50]),
         logs=tuple(logs),
     )
@@ -160,7 +161,7 @@ def _by_exception(
         process=root.process,
         alternatives=others + _asked([root], others, failure),
         notes=_notes(root, failure, logs, ()),
-        remedies=_remedies((root,), logs),
+        remedies=_remedies(failure, (root,), logs),
         evidence=tuple(thrown[:50]),
         logs=tuple(logs),
     )
@@ -251,10 +252,11 @@ def _notes(
     return tuple(dict.fromkeys(notes))
 
 
-def _remedies(seen: Iterable[Sighting], logs: Sequence[LogEvidence]) -> tuple[Remedy, ...]:
-    """Return what may be done about these lines in the release that the logs name, each remedy once."""
+def _remedies(failure: FailureClass, seen: Iterable[Sighting], logs: Sequence[LogEvidence]) -> tuple[Remedy, ...]:
+    """Return what may be done about these lines in the release that the logs name, else about their class."""
     release = next((log.release for log in logs if log.release), None)
-    return tuple(dict.fromkeys(r for one in seen for r in one.rule.remedies if r.fits(release)))
+    of_lines = [r for one in seen for r in one.rule.remedies if r.fits(release)]
+    return tuple(dict.fromkeys(of_lines or [r for r in failure.remedies if r.fits(release)]))
 
 
 def _without_suspect(
@@ -273,7 +275,7 @@ def _without_suspect(
             process=root.process,
             alternatives=_asked(named, (), classes[root.failure]),
             notes=_notes(root, classes[root.failure], logs, ()),
-            remedies=_remedies((root,), logs),
+            remedies=_remedies(classes[root.failure], (root,), logs),
             evidence=tuple(named[:50]),
             logs=tuple(logs),
         )
