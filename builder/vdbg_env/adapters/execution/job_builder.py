@@ -136,6 +136,7 @@ def _driver(driver: ServerDriver, settings: StepSettings) -> tuple[str, ...]:
         "ready_url": driver.ready.http,
         "ready_timeout_s": driver.ready.timeout_s,
         "replay": str(settings.cwd / driver.replay),
+        "concurrency": driver.concurrency,
     }
     return (*settings.interpreter, str(settings.packages / SUPERVISOR / "request_driver.py"), json.dumps(document))
 

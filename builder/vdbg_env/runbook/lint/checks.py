@@ -103,6 +103,8 @@ def _command_texts(command: Command) -> Iterator[tuple[Path, str]]:
     if command.driver:
         yield ("driver", "replay"), command.driver.replay
         yield ("driver", "ready", "http"), command.driver.ready.http
+        if isinstance(command.driver.concurrency, str):
+            yield ("driver", "concurrency"), command.driver.concurrency
 
 
 def _texts(texts: Iterable[tuple[Path, str]], path: Path, names: Names, places: Places) -> Iterator[Complaint]:

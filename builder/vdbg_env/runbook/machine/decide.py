@@ -219,7 +219,14 @@ def _driver(command: Command, names: Names, values: dict[str, Value]) -> ServerD
         return None  # nothing to send: the command is run to its own end
     ready = command.driver.ready
     url = template.fill_text(ready.http, names, values)
-    return ServerDriver(replay=replay, ready=Ready(http=url, timeout_s=ready.timeout_s))
+    at_once = _concurrency(command.driver.concurrency, names, values)
+    return ServerDriver(replay=replay, ready=Ready(http=url, timeout_s=ready.timeout_s), concurrency=at_once)
+
+
+def _concurrency(asked: int | str | None, names: Names, values: dict[str, Value]) -> int | None:
+    """Return how many requests may be under way; None for null, and at least one."""
+    filled = template.fill(asked, names, values) if isinstance(asked, str) else asked
+    return max(1, int(template.as_text(filled))) if filled is not None else None
 
 
 def _before(state: RunState, step: Step) -> tuple[Names, dict[str, Value]]:

@@ -83,7 +83,12 @@ class Ready(Part):
 
 
 class ServerDriver(Part):
-    """How a server is driven: wait until it is ready, send the requests of `replay`, stop it."""
+    """How a server is driven: wait until it is ready, send the requests of `replay`, stop it.
+
+    `concurrency` bounds how many requests are under way at once; without it they are sent at their recorded times, or
+    one after the other where the recording has none.
+    """
 
     replay: Text
     ready: Ready
+    concurrency: Count | Text | None = None

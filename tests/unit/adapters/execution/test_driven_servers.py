@@ -48,12 +48,20 @@ def free_port() -> int:
 
 
 def driven(
-    tmp_path: Path, answer: str, *, grace_s: float = 0.4, requests: int = 3, key: str = "", **fields: Any
+    tmp_path: Path,
+    answer: str,
+    *,
+    grace_s: float = 0.4,
+    requests: int = 3,
+    key: str = "",
+    at_once: int | None = None,
+    **fields: Any,
 ) -> Observation:
     lines = [{"url": "/v1/completions", "body": {"prompt": i}, "headers": {"X-Tag": "t"}} for i in range(requests)]
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
     port = free_port()
-    driver = ServerDriver(ready=Ready(http=f"http://127.0.0.1:{port}/health", timeout_s=10), replay="requests.jsonl")
+    ready = Ready(http=f"http://127.0.0.1:{port}/health", timeout_s=10)
+    driver = ServerDriver(ready=ready, replay="requests.jsonl", concurrency=at_once)
     code = SERVER.format(answer=answer, port=port)
     return seen(
         tmp_path,
@@ -73,6 +81,18 @@ def test_a_server_is_driven_and_then_stopped(tmp_path: Path) -> None:
     assert found.requests == Requests(recorded=3, ready=True, sent=3, answered=3)
     assert found.went_well
     assert stdout(tmp_path).count(b" t True\n") == 3
+
+
+@pytest.mark.parametrize("at_once", [None, 3])
+def test_as_many_requests_are_under_way_as_the_runbook_asks_for(tmp_path: Path, at_once: int | None) -> None:
+    # Answers are held back until three requests are there, for a second at most.
+    met = "barrier = globals().setdefault('BARRIER', threading.Barrier(3))\n"
+    wait = (
+        "        try:\n            barrier.wait(1.0); self.answer(200)\n"
+        "        except threading.BrokenBarrierError:\n            self.answer(400)"
+    )
+    found = driven(tmp_path, met + wait, at_once=at_once)
+    assert found.requests == Requests(recorded=3, ready=True, sent=3, **{"answered" if at_once else "refused": 3})
 
 
 def test_a_server_whose_engine_died_ended_by_itself_and_not_well(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from vdbg_env.report.triage import triage_text
 BOOK = rule_book()
 
 
-def shipped_files() -> list[tuple[str, bytes]]:
+def shipped_files() -> tuple[tuple[str, bytes], ...]:
     return read_tables(data_dir("runbooks") / "triage")
 
 
@@ -120,7 +120,7 @@ def test_a_line_without_a_remedy_for_its_release_has_that_of_its_class() -> None
     found = triage(BEGIN.format("0.32.0") + HANG)
     assert found.failure.remedies
     assert found.remedies == found.failure.remedies
-    other = triage("DeepEP error: CPU recv timeout\n")  # no remedy of its own
+    other = triage("DeepEP error: CPU recv timeout\n")
     assert other.remedies == BOOK.classes["kernel-hang"].remedies
 
 

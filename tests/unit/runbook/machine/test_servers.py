@@ -50,13 +50,14 @@ STEP = Run(
 )
 
 
-def begun(*argv: str, step: Run = STEP) -> RunState:
+def begun(*argv: str, step: Run = STEP, at_once: int | None = None) -> RunState:
     runbook = Runbook(
         name="small",
         title="Small",
         inputs={
             "argv": Input(name="argv", type="array", required=True),
             "url": Input(name="url", type="string"),
+            "concurrency": Input(name="concurrency", type="int"),
         },
         matchers={"failure": Matcher(name="failure", pattern="illegal")},
         commands={
@@ -66,13 +67,14 @@ def begun(*argv: str, step: Run = STEP) -> RunState:
                 driver=ServerDriver(
                     replay="r.jsonl",
                     ready=Ready(http="${{ inputs.url == null ? workload.url : inputs.url }}/health"),
+                    concurrency="${{ inputs.concurrency }}",
                 ),
             )
         },
         steps=(step,),
     )
     words = argv or ("vllm", "serve", "M", "--port", "8005")
-    return transitions.start(runbook, {"argv": list(words), "url": None}, Facts())[0]
+    return transitions.start(runbook, {"argv": list(words), "url": None, "concurrency": at_once}, Facts())[0]
 
 
 def attempt(ended: Ended, requests: Requests | None, *matchers: str) -> Observation:
@@ -81,6 +83,14 @@ def attempt(ended: Ended, requests: Requests | None, *matchers: str) -> Observat
 
 def judged(seen: Observation, step: Run = STEP) -> StepRecord:
     return transitions.advance(begun(step=step), result("step", seen))[0].trail[-1]
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(None, None), (8, 8), (0, 1), (-3, 1)])
+def test_requests_are_sent_side_by_side_where_an_input_asks_for_it(asked: int | None, sent: int | None) -> None:
+    decision = begun(at_once=asked).decision
+    assert isinstance(decision, RunStep)
+    assert decision.invocation.driver is not None
+    assert decision.invocation.driver.concurrency == sent
 
 
 def test_a_server_that_answers_all_is_well() -> None:
