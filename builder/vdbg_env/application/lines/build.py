@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Literal
 
 from vdbg_env.application.lines.choose import Choice, Wanted, choose
 from vdbg_env.application.lines.compare import Comparison, compare
+from vdbg_env.application.lines.place import Candidates, Unplaced, place
 from vdbg_env.application.lines.stock import StockLibrary, one_compiler, read_stock
 from vdbg_env.application.ports import BinarySource
 from vdbg_env.application.ports.unit_builds import (
@@ -24,9 +27,9 @@ from vdbg_env.application.ports.unit_builds import (
     UnitOrder,
 )
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.units.compile_commands import Unit
-from vdbg_env.image.units.link_order import match_by_order
 from vdbg_env.image.units.targets import torch_arch_list
+
+PlacedBy = Literal["link order", "kernel names"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +48,16 @@ class LinesRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltUnit:
-    """One cubin compiled again and compared; `comparison` is None where it could not be compiled."""
+    """One cubin compiled again and compared; `comparison` is None where it could not be compiled.
+
+    `placed_by` says how its source was found.
+    """
 
     choice: Choice
     source: str
     compiled: CompiledUnit
     comparison: Comparison | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unplaced:
-    """A choice without a unit of the configured sources, and why."""
-
-    choice: Choice
-    reason: str
+    placed_by: PlacedBy = "link order"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,49 +100,23 @@ def rebuild(
             externals=request.externals,
         )
     )
-    placed, unplaced = _place(chosen, used, tree)
+    placed = place(chosen, used, tree, builds)
+    built = list(_compile(placed.orders, tree, builds, request.jobs))
+    unplaced = list(placed.unplaced)
+    for candidates in placed.candidates:
+        match _try(candidates, tree, builds):
+            case BuiltUnit() as unit:
+                built.append(unit)
+            case Unplaced() as left:
+                unplaced.append(left)
     return LinesBuilt(
         origin=origin,
         release=release,
         compiler=compiler,
         tree=tree,
-        built=tuple(_compile(placed, tree, builds, request.jobs)),
-        unplaced=unplaced,
+        built=tuple(built),
+        unplaced=tuple(unplaced),
     )
-
-
-def _place(
-    chosen: Sequence[Choice], libraries: Sequence[StockLibrary], tree: ConfiguredTree
-) -> tuple[dict[UnitOrder, Choice], tuple[Unplaced, ...]]:
-    """Find the unit of each choice by the order of its library's link."""
-    orders: dict[UnitOrder, Choice] = {}
-    unplaced: list[Unplaced] = []
-    matches = {library.name: _match(library, tree) for library in libraries}
-    for choice in chosen:
-        match matches[choice.library.name]:
-            case str(reason):
-                unplaced.append(Unplaced(choice=choice, reason=reason))
-            case units:
-                unit = units[choice.unit.number]
-                if unit is None:
-                    reason = "the sources list another file there, for other architectures"
-                    unplaced.append(Unplaced(choice=choice, reason=reason))
-                else:
-                    orders[UnitOrder(unit=unit, target=choice.target)] = choice
-    return orders, tuple(unplaced)
-
-
-def _match(library: StockLibrary, tree: ConfiguredTree) -> tuple[Unit | None, ...] | str:
-    units = [unit for unit in tree.units if unit.extension == library.extension]
-    if not units:
-        return f"the configured sources do not build {library.extension}: it is another project's"
-    matched = match_by_order([unit.targets for unit in library.units], units)
-    if matched is None:
-        return (
-            f"{library.extension} was linked from {len(library.units)} CUDA sources, "
-            f"and these sources have {len(units)} for it"
-        )
-    return matched
 
 
 def _compile(
@@ -151,7 +124,33 @@ def _compile(
 ) -> Iterator[BuiltUnit]:
     with closing(builds.compile(tree, tuple(orders), jobs=jobs)) as compiled:  # to close it early ends the compilers
         for done in compiled:
-            choice = orders[done.order]
-            stock = choice.unit.cubin(choice.target)
-            comparison = compare(stock, done.cubin) if stock and done.cubin is not None else None
-            yield BuiltUnit(choice=choice, source=done.order.unit.source, compiled=done, comparison=comparison)
+            yield _compared(orders[done.order], done)
+
+
+def _try(candidates: Candidates, tree: ConfiguredTree, builds: UnitBuilds) -> BuiltUnit | Unplaced:
+    """Compile the candidates in turn, until the kernels asked for, or else all functions, are identical.
+
+    The one with most identical functions is taken then; where no function is, the choice has no source here.
+    """
+    choice, tried = candidates.choice, []
+    for unit in candidates.units:
+        order = UnitOrder(unit=unit, target=choice.target)
+        with closing(builds.compile(tree, (order,), jobs=1)) as compiled:
+            built = replace(_compared(choice, next(compiled)), placed_by="kernel names")
+        tried.append(built)
+        found = built.comparison
+        if found and (set(choice.kernels) <= set(found.identical) if choice.kernels else found.complete):
+            return built
+    best = max(tried, key=lambda built: len(built.comparison.identical) if built.comparison else 0)
+    if best.comparison and best.comparison.identical:
+        return best
+    names = ", ".join(PurePath(unit.source).name for unit in candidates.units)
+    return Unplaced(
+        choice=choice, reason=f"{candidates.reason}; what names its kernels ({names}) compiles to other code"
+    )
+
+
+def _compared(choice: Choice, done: CompiledUnit) -> BuiltUnit:
+    stock = choice.unit.cubin(choice.target)
+    comparison = compare(stock, done.cubin) if stock and done.cubin is not None else None
+    return BuiltUnit(choice=choice, source=done.order.unit.source, compiled=done, comparison=comparison)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -16,6 +17,13 @@ from vdbg_env.cuda.line_pack.identity import CodeIdentity, compiler_notes, ident
 from vdbg_env.cuda.lines.code_map import CodeMap
 
 _SECTION = ".nv_fatbin"
+_PTX_VERSION = re.compile(rb"^\.version (\d+\.\d+)", re.MULTILINE)
+_PTX_HEAD = 4096
+# The release of CUDA whose compiler writes a version of PTX (PTX ISA, "Release Notes").
+_CUDA_OF_PTX = {
+    "7.8": "11.8", "8.0": "12.0", "8.1": "12.1", "8.2": "12.2", "8.3": "12.3", "8.4": "12.4", "8.5": "12.5 or 12.6",
+    "8.6": "12.7", "8.7": "12.8", "8.8": "12.9",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,7 @@ class StockUnit:
     number: int
     targets: tuple[str, ...]
     cubins: tuple[StockCubin, ...]
+    ptx: tuple[Entry, ...] = ()
 
     def cubin(self, target: str) -> StockCubin | None:
         """Return the cubin of a target, or None where the unit has none."""
@@ -75,6 +84,15 @@ class StockLibrary:
         """The releases of ptxas that its cubins name, one cubin of each unit asked."""
         found = (compiler_release(unit.cubins[0].entry.payload()) for unit in self.units if unit.cubins)
         return frozenset(release for release in found if release)
+
+    @property
+    def ptx_version(self) -> str | None:
+        """The version of the first PTX that it has, such as 8.8: each release of CUDA writes the newest it knows."""
+        for entry in (entry for unit in self.units for entry in unit.ptx):
+            found = _PTX_VERSION.search(bytes(entry.payload())[:_PTX_HEAD])
+            if found:
+                return found[1].decode()
+        return None
 
 
 def read_stock(files: Iterable[BinaryFile]) -> Iterator[StockLibrary]:
@@ -102,17 +120,20 @@ def extension_of(file: str) -> str:
     return PurePosixPath(file.rpartition(":")[2]).name.partition(".")[0]
 
 
-def one_compiler(libraries: Iterable[StockLibrary]) -> str:
+def one_compiler(libraries: Sequence[StockLibrary]) -> str:
     """Return the one release that made all these libraries; raises BadInput when none is noted, or several are."""
     named = {library.name: library.compilers for library in libraries}
     releases = frozenset().union(*named.values()) if named else frozenset[str]()
     if len(releases) == 1:
         return next(iter(releases))
     if not releases:
+        version = next((library.ptx_version for library in libraries if library.ptx_version), None)
+        cuda = _CUDA_OF_PTX.get(version or "")
+        known = f"; their PTX is of version {version}, that of CUDA {cuda}" if cuda else ""
         raise BadInput(
-            "the cubins do not name the compiler that made them",
+            f"the cubins do not name the compiler that made them{known}",
             cause="they are older than CUDA 13, whose ptxas is the first to note its release",
-            next_step="--compiler-release 12.9.86, if that is what the wheel was built with",
+            next_step=f"--compiler /usr/local/cuda-{(cuda or '12.9').partition(' ')[0]}, an installed toolkit",
         )
     raise BadInput(
         f"the libraries were made by {len(releases)} compilers: {', '.join(sorted(releases))}",
@@ -127,5 +148,6 @@ def _library(file: BinaryFile) -> StockLibrary:
         for container in fatbin.containers(elf.contents(section)):
             cubins = tuple(StockCubin(entry) for entry in container.entries if entry.kind == EntryKind.ELF)
             targets = tuple(entry.target for entry in container.entries)
-            units.append(StockUnit(number=len(units), targets=targets, cubins=cubins))
+            ptx = tuple(entry for entry in container.entries if entry.kind == EntryKind.PTX)
+            units.append(StockUnit(number=len(units), targets=targets, cubins=cubins, ptx=ptx))
     return StockLibrary(name=file.name, extension=extension_of(file.name), units=tuple(units))

@@ -83,6 +83,10 @@ class UnitBuilds(Protocol):
         """Return the configured sources; raises HostNotAble and EngineFailed with the lines that say why."""
         ...
 
+    def mentions(self, tree: ConfiguredTree, units: Sequence[Unit], names: frozenset[str]) -> tuple[int, ...]:
+        """Return how many of the names each unit's source has, files of the tree that it includes counted in."""
+        ...
+
     def compile(
         self, tree: ConfiguredTree, orders: Sequence[UnitOrder], *, jobs: int
     ) -> Generator[CompiledUnit, None, None]:

@@ -71,7 +71,13 @@ def image_swaps() -> ImageSwaps:
     return DockerSwaps(connect())
 
 
-def unit_builds(tell: Callable[[BuildEvent], None], work: Path | None) -> UnitBuilds:
+def unit_builds(tell: Callable[[BuildEvent], None], work: Path | None, installed: Path | None = None) -> UnitBuilds:
     from vdbg_env.adapters.builders.units.unit_builds import LocalUnitBuilds
 
-    return LocalUnitBuilds(tell, work)
+    return LocalUnitBuilds(tell, work, installed)
+
+
+def installed_compiler(folder: Path) -> str:
+    from vdbg_env.adapters.builders.units.toolkit import installed_release
+
+    return installed_release(folder)

@@ -11,7 +11,7 @@ from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lin
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
 from vdbg_env.application.lines.pack import pack_built
 from vdbg_env.cli.composition.files import binary_source, core_files
-from vdbg_env.cli.composition.images import unit_builds
+from vdbg_env.cli.composition.images import installed_compiler, unit_builds
 from vdbg_env.cli.composition.lines import default_pack, write_file
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.common.errors import BadInput
@@ -28,6 +28,8 @@ from vdbg_env.report.lineinfo.lines_built import lines_json, lines_text
 @click.option("--external", "externals", multiple=True, metavar="VARIABLE=DIR",
               help="A local tree for CMake's variable, as in VLLM_CUTLASS_SRC_DIR=~/cutlass.")  # fmt: skip
 @click.option("--compiler-release", metavar="13.0.88", help="Where the wheel's cubins do not name theirs.")
+@click.option("--compiler", "toolkit", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
+              help="An installed CUDA toolkit instead of packages, as wheels for CUDA 12 need.")  # fmt: skip
 @click.option("--jobs", "-j", type=click.IntRange(min=1), default=None, help="Compilers at a time; default: the cores.")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Where all of it is kept.")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
@@ -45,6 +47,7 @@ def command(
     everything: bool,
     externals: tuple[str, ...],
     compiler_release: str | None,
+    toolkit: Path | None,
     jobs: int | None,
     work: Path | None,
     output: Path | None,
@@ -71,12 +74,12 @@ def command(
     request = LinesRequest(
         requirement=requirement,
         wanted=wanted,
-        compiler=compiler_release,
+        compiler=compiler_release or (installed_compiler(toolkit) if toolkit else None),
         externals=dict(_external(text) for text in externals),
         jobs=jobs or os.cpu_count() or 1,
     )
     with build_display(quiet=quiet, verbose=verbose) as display:
-        builds = unit_builds(display.tell, work)
+        builds = unit_builds(display.tell, work, toolkit)
         result = build_lines(request, builds=builds, binaries=binary_source())
     if cubins:
         _write_cubins(result, cubins)

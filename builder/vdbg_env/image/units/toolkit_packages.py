@@ -26,20 +26,14 @@ def compiler_packages(release: str) -> tuple[str, ...]:
     Raises BadInput for a release that the package index cannot have.
     """
     found = _RELEASE.match(release)
-    if not found or int(found[1]) < 12:
+    if not found or int(found[1]) < 13:
         raise BadInput(
             f"no packages are known for the CUDA compiler {release}",
-            cause="NVIDIA publishes its compiler as Python packages from CUDA 12 on",
-            next_step="--compiler DIR names an installed toolkit of that release",
+            cause="NVIDIA's packages have nvcc from CUDA 13 on; nvidia-cuda-nvcc-cu12 has ptxas and libnvvm alone",
+            next_step="--compiler /usr/local/cuda-12.9, an installed toolkit of that very release",
         )
     major, minor = found[1], found[2]
     series = f">={major}.{minor}.0,<{major}.{int(minor) + 1}.0"
-    if int(major) == 12:
-        return (
-            f"nvidia-cuda-nvcc-cu12=={release}",
-            f"nvidia-cuda-runtime-cu12{series}",
-            f"nvidia-cuda-cccl-cu12{series}",
-        )
     exact = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt")
     return (
         *(f"{name}=={release}" for name in exact),

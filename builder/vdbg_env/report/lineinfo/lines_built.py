@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, Unplaced
+from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, PlacedBy
 from vdbg_env.application.lines.compare import Comparison
+from vdbg_env.application.lines.place import Unplaced
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
@@ -64,6 +65,7 @@ class UnitJson(Document, of=BuiltUnit):
     cached: bool = field("compiled.cached")
     duration_s: float = field(lambda unit, _: round(unit.compiled.duration_s, 3))
     comparison: Compared | None
+    placed_by: PlacedBy = field(doc="how its source was found; the comparison says whether it is the right one")
     error: str | None = field(lambda unit, _: unit.compiled.output or None)
 
 
@@ -99,7 +101,8 @@ def lines_json(result: LinesBuilt, pack: Path | None = None) -> str:
 def _unit_lines(unit: BuiltUnit) -> Iterator[str]:
     source = Path(unit.source).name
     took = "compiled earlier" if unit.compiled.cached else f"compiled in {duration(unit.compiled.duration_s)}"
-    head = f"{unit.choice.library.extension} {unit.choice.target}: {source}, {took}"
+    found_by = ", found by the names of its kernels" if unit.placed_by == "kernel names" else ""
+    head = f"{unit.choice.library.extension} {unit.choice.target}: {source}{found_by}, {took}"
     found = unit.comparison
     if found is None:
         yield f"failed    {head}"

@@ -1,20 +1,31 @@
 """What a name, a core dump or an extension means in a stock wheel, and what is refused with its reason."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
+from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.cubins import DATA, cubin
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.application.lines.build import LinesRequest, rebuild
 from vdbg_env.application.lines.choose import Wanted, choose, wanted_by_core
 from vdbg_env.application.lines.compare import compare
-from vdbg_env.application.lines.stock import StockCubin, StockLibrary, StockUnit, compiler_release, one_compiler
-from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
+from vdbg_env.application.lines.stock import (
+    StockCubin,
+    StockLibrary,
+    StockUnit,
+    compiler_release,
+    one_compiler,
+    read_stock,
+)
+from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.binary.device_code import find_device_code
+from vdbg_env.cuda.binary.fatbin import EntryKind
 from vdbg_env.image.units.compile_commands import Unit
+from vdbg_env.report.lineinfo.lines_built import lines_text
 
 
 def unit(name: str, number: int = 0) -> StockUnit:
@@ -76,18 +87,26 @@ def test_the_compiler_is_the_one_that_the_cubins_name() -> None:
 
 @dataclass
 class Builds:
-    """The port over a configured tree that is given, which compiles nothing."""
+    """The port over a configured tree that is given: how many names a source has, and what it compiles to."""
 
     units: tuple[Unit, ...]
     asked: list[TreeRequest] = field(default_factory=list)
+    naming: dict[str, int] = field(default_factory=dict)
+    cubins: dict[str, bytes] = field(default_factory=dict)
+    compiled: list[str] = field(default_factory=list)
 
     def configure(self, request: TreeRequest) -> ConfiguredTree:
         self.asked.append(request)
         return ConfiguredTree(folder="/tree", compiler="/cuda", units=self.units)
 
-    def compile(self, tree: ConfiguredTree, orders: tuple[Any, ...], *, jobs: int) -> Any:
-        assert orders == ()
-        yield from ()
+    def mentions(self, tree: ConfiguredTree, units: Sequence[Unit], names: frozenset[str]) -> tuple[int, ...]:
+        assert names == {"kern"}
+        return tuple(self.naming.get(unit.source, 0) for unit in units)
+
+    def compile(self, tree: ConfiguredTree, orders: tuple[UnitOrder, ...], *, jobs: int) -> Iterator[CompiledUnit]:
+        for order in orders:
+            self.compiled.append(order.unit.source)
+            yield CompiledUnit(order=order, cubin=self.cubins.get(order.unit.source), cached=False, duration_s=0.1)
 
 
 OTHER = Unit(source="a.cu", extension="_moe_C", folder="/b", argv=(), codes=(("compute_90", "sm_90"),))
@@ -114,6 +133,46 @@ def test_a_unit_without_its_source_is_reported_with_the_reason(units: tuple[Unit
     assert result.built == ()
     assert [left.reason for left in result.unplaced] == [reason]
     assert (builds.asked[0].compiler, builds.asked[0].arch_list) == ("13.0.88", "9.0")
+
+
+SAME, ANOTHER = cubin("inline_chain_sm90"), cubin("shared_leaf_sm90")
+
+
+@pytest.mark.parametrize(
+    ("naming", "compiled", "source"),
+    [
+        ({"right.cu": 2, "wrong.cu": 1}, ["right.cu"], "right.cu"),
+        ({"right.cu": 1, "wrong.cu": 2}, ["wrong.cu", "right.cu"], "right.cu"),
+        ({"wrong.cu": 1, "broken.cu": 1}, ["wrong.cu", "broken.cu"], None),
+        ({}, [], None),
+    ],
+)
+def test_where_the_order_of_the_link_does_not_hold_sources_are_searched_for_by_name(
+    naming: dict[str, int], compiled: list[str], source: str | None
+) -> None:
+    names = ("wrong.cu", "other.cu", "right.cu", "broken.cu")
+    units = tuple(replace(OTHER, extension="_C", source=name) for name in names)
+    builds = Builds(units, naming=naming, cubins={"wrong.cu": ANOTHER, "right.cu": SAME})
+    request = LinesRequest(requirement="toy==1.0", wanted=Wanted(kernels=("kern",)))
+    result = rebuild(request, [KERN], RELEASE, origin="toy.whl", builds=builds)  # type: ignore[arg-type]
+    assert builds.compiled == compiled
+    assert [(built.source, built.placed_by) for built in result.built] == ([(source, "kernel names")] if source else [])
+    if source:
+        assert result.built[0].comparison and result.built[0].comparison.complete
+        assert "right.cu, found by the names of its kernels" in lines_text(result)
+    else:
+        (left,) = result.unplaced
+        assert "was linked from 1 CUDA sources" in left.reason
+        assert ("compiles to other code" in left.reason) == bool(naming)
+
+
+def test_wheels_for_cuda_12_name_their_release_by_their_ptx() -> None:
+    data = host_library(container(EntrySpec(payload=b"\n\n.version 8.7\n.target sm_90\n", kind=EntryKind.PTX)))
+    (library,) = read_stock([BinaryFile(name="_C.so", data=data)])
+    assert library.ptx_version == "8.7"
+    with pytest.raises(BadInput, match=r"their PTX is of version 8.7, that of CUDA 12.8") as refused:
+        one_compiler([library])
+    assert refused.value.next_step and "--compiler /usr/local/cuda-12.8" in refused.value.next_step
 
 
 def test_a_build_with_line_info_is_the_same_code_and_another_source_is_not() -> None:

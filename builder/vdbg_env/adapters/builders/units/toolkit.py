@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import zipfile
@@ -11,7 +13,7 @@ from pathlib import Path
 from vdbg_env.adapters.builders.host_steps import kept_environment
 from vdbg_env.adapters.builders.units.kept import Kept
 from vdbg_env.adapters.builders.units.running import Programs
-from vdbg_env.common.errors import EngineFailed, HostNotAble
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 from vdbg_env.image.units.toolkit_packages import compiler_packages
 
 _TOOLS = ("cmake", "ninja", "setuptools>=78.1.1,<81", "setuptools-scm>=8", "setuptools-rust>=1.9", "packaging", "wheel",
@@ -24,22 +26,39 @@ _LOOKED_FOR = ("cublas", "cublasLt", "cuda", "cufft", "cuFile", "cupti", "curand
 class Toolkit:
     """Packages below one home; everything is fetched by pip, with the user's own configuration of it."""
 
-    def __init__(self, kept: Kept, programs: Programs) -> None:
+    def __init__(self, kept: Kept, programs: Programs, installed: Path | None = None) -> None:
         self._kept = kept
         self._programs = programs
+        self._installed = installed
 
     def tools(self) -> Path:
         """Return a Python environment with CMake, Ninja and what a source distribution needs to be unpacked."""
         return self._kept.folder("tools", "CMake, Ninja and Python's build tools", self._make_tools)
 
     def compiler(self, release: str) -> Path:
-        """Return the root of a CUDA toolkit whose nvcc is of exactly this release."""
+        """Return the root of a CUDA toolkit whose nvcc is of exactly this release.
+
+        Raises BadInput where another one is installed in the folder that was named.
+        """
+        if self._installed:
+            found = installed_release(self._installed)
+            if found != release:
+                raise BadInput(
+                    f"{self._installed} has nvcc {found}, and the wheel was made by {release}",
+                    cause="another compiler makes other instructions",
+                    next_step="name a toolkit of that release",
+                )
+            return self._installed
         return self._kept.folder(
             f"cuda-{release}", f"CUDA compiler {release}", lambda folder: self._make_compiler(folder, release)
         )
 
     def add_headers(self, compiler: Path, package: str, key: str) -> None:
         """Put the headers of another package into a toolkit; its libraries are not kept."""
+        if compiler == self._installed:
+            raise EngineFailed(
+                f"{compiler} lacks the headers of {package}", next_step="install the whole toolkit, headers included"
+            )
         mark = compiler / f".headers-{package}"
         if mark.exists():
             return
@@ -117,6 +136,19 @@ class Toolkit:
             what=f"fetching {what}",
             next_step="check the package index: pip download --no-deps six; PIP_INDEX_URL names another",
         )
+
+
+def installed_release(folder: Path) -> str:
+    """Return the release of the nvcc of an installed toolkit, as in 12.9.86; raises BadInput where it has none."""
+    nvcc = folder / "bin" / "nvcc"
+    try:
+        printed = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadInput(f"{nvcc} does not run: {error}", next_step="--compiler /usr/local/cuda-12.9") from None
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", printed)
+    if found is None:
+        raise BadInput(f"{nvcc} does not print its release", next_step=f"{nvcc} --version")
+    return found[1]
 
 
 def require_host() -> None:

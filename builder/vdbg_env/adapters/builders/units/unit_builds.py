@@ -13,6 +13,7 @@ import platformdirs
 
 from vdbg_env.adapters.builders.units.compile import Compiler
 from vdbg_env.adapters.builders.units.kept import Kept, Tell
+from vdbg_env.adapters.builders.units.named_sources import mentions
 from vdbg_env.adapters.builders.units.running import Programs
 from vdbg_env.adapters.builders.units.sources import Sources
 from vdbg_env.adapters.builders.units.toolkit import Toolkit
@@ -25,18 +26,22 @@ from vdbg_env.application.ports.unit_builds import (
     UnitOrder,
 )
 from vdbg_env.common.errors import BadInput
+from vdbg_env.image.units.compile_commands import Unit
 
 _PINNED: Final = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.+!]+)$")
 
 
 class LocalUnitBuilds:
-    """`UnitBuilds` with the programs of this machine; `work` is where everything is kept."""
+    """`UnitBuilds` with the programs of this machine.
 
-    def __init__(self, tell: Tell, work: Path | None = None) -> None:
+    `work` is where everything is kept, `installed` a CUDA toolkit to use instead of packages.
+    """
+
+    def __init__(self, tell: Tell, work: Path | None = None, installed: Path | None = None) -> None:
         home = work or Path(platformdirs.user_cache_dir("vdbg-env")) / "units"
         self._kept = Kept(home.absolute(), tell)
         self._programs = Programs(tell)
-        self._toolkit = Toolkit(self._kept, self._programs)
+        self._toolkit = Toolkit(self._kept, self._programs, installed and installed.absolute())
         self._sources = Sources(self._kept, self._toolkit, self._programs)
         self._compiler = Compiler(self._kept, self._toolkit, self._programs)
 
@@ -64,6 +69,10 @@ class LocalUnitBuilds:
     def configure(self, request: TreeRequest) -> ConfiguredTree:
         """See `UnitBuilds.configure`."""
         return self._sources.configure(request)
+
+    def mentions(self, tree: ConfiguredTree, units: Sequence[Unit], names: frozenset[str]) -> tuple[int, ...]:
+        """See `UnitBuilds.mentions`."""
+        return mentions(Path(tree.folder), units, names)
 
     def compile(
         self, tree: ConfiguredTree, orders: Sequence[UnitOrder], *, jobs: int
