@@ -30,6 +30,6 @@ def group_of(module: Path) -> str | None:
             return None
         case "engine":
             return _APART.get(module.stem, "engine")
-        case "slurm":
-            return "slurm"
+        case "slurm" | "k8s":  # a cluster for all of them
+            return folder
     return module.stem

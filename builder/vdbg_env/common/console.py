@@ -32,7 +32,7 @@ def note(text: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    """Keep control characters of the user's input from moving the cursor or forging a second line."""
+    """Keep control characters in input from moving the cursor or forging a second line."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

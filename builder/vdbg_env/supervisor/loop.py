@@ -141,7 +141,7 @@ class Supervisor:
             due.append(now + TICK_S)
         self._streams.wait(max(0.0, min(due) - now))
         if self._streams.held:
-            self._watch.progress()  # whoever reads its output keeps it waiting
+            self._watch.progress()  # the reader of its output keeps it waiting
         if self._streams.stop_wanted and self._matched_at is None:
             self._matched_at = time.monotonic()
         if self._streams.decided_by and self._decided_at is None:

@@ -64,7 +64,7 @@ class PipeState(StrEnum):
     """What can be said of a process's core-dump pipe before it is fired."""
 
     READY = "ready"  # the process holds its reading end
-    STALE = "stale"  # the pipe is there, but nobody reads it
+    STALE = "stale"  # the pipe is there, but no process reads it
     MISSING = "missing"  # armed by its environment, but no pipe yet: CUDA has not started in it
     NOT_ARMED = "not-armed"
     FORBIDDEN = "forbidden"  # its environment or its files may not be looked at

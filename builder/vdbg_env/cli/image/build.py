@@ -107,7 +107,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
     if flags["bundle"]:
         return _build_bundle(flags, tags, builder)
     request, library = read_request(flags, dialect=dialect_of(described))
-    if described.name == "host":  # a folder has no entry point, and a new release of ours must not compile all anew
+    if described.name == "host":  # a folder has no entry point, and our new release must not compile everything again
         request = replace(request, guard=None)
     plan = plan_here(request, library)
     jobs = parallelism(

@@ -1,4 +1,4 @@
-"""The parameters and constant banks of a kernel launch, decoded by the parameter table of its own cubin.
+"""The parameters and constant banks of a kernel launch, decoded by the parameter table of its cubin.
 
 `paramsOffset` of a grid is where its parameters start in constant bank 0; the section of parameter memory starts there
 too, as NVIDIA's libcudacore reads it. Without that section, bank 0 itself may be in the dumped memory.

@@ -1,6 +1,6 @@
 """Searches what a workload left behind for secrets, also inside of compressed files, and masks them.
 
-A compressed file is expanded, up to a limit, into a file without a name that nobody else can open and that a killed
+A compressed file is expanded, up to a limit, into a file without a name that no one else can open and that a killed
 process leaves nothing of; it is masked there and packed again. What cannot be packed again is withheld once a secret
 was found in it. What was not looked into is said, file by file.
 """

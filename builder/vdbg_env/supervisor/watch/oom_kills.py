@@ -1,4 +1,4 @@
-"""Whether the kernel ended processes for lack of memory while a step ran, by the kernel's own counters.
+"""Whether the kernel OOM-killed processes while a step ran, by the kernel's own counters.
 
 They can be read without any right, where the kernel's log often cannot; but they count, and name no process.
 """
