@@ -93,7 +93,7 @@ def _doubt_line(file: FileReport) -> str:
 
 @dataclass(frozen=True)
 class _InsideImage:
-    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; `lent` files are there while a program runs."""
+    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; `lent` files exist while a program runs."""
 
     builder: ImageBuilder
     image_id: str
