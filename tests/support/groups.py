@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-_TESTS = Path(__file__).parents[1]
 # They start containers of runs, or nothing, so they run while another worker builds. All other tests of an engine look
 # at what it holds before and after.
 _APART = {
@@ -19,13 +18,13 @@ def leaves_images_alone(module: Path) -> bool:
     return module.stem in _APART
 
 
-def group_of(module: Path) -> str | None:
-    """Return the group of a module's tests, or None where any worker may run each of them.
+def group_of(test: str) -> str | None:
+    """Return the group of a test by its id, or None where any worker may run it.
 
     A group shares an engine, a cluster, or what a fixture of its module made.
     """
-    folder, *_ = module.relative_to(_TESTS).parts
-    match folder:
+    module = Path(test.partition("::")[0])
+    match folder := module.parts[1]:
         case "unit":
             return None
         case "engine":
