@@ -1,4 +1,4 @@
-"""What is read: binaries, core dumps, line packs, logs, lines of source; and bytes lent out as a file."""
+"""What is read: binaries, core dumps, line packs, logs, lines of source; and bytes given as a file."""
 
 from __future__ import annotations
 
