@@ -55,6 +55,7 @@ from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import Facts
 from vdbg_env.runbook.verdict import bisect_status
 from vdbg_env.runbook.workload.inputs import Inputs
+from vdbg_env.runbook.workload.ray import ray_hints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -327,12 +328,17 @@ def _sample_recording(request: RunbookRequest, ports: RunPorts) -> Path | None:
 
 
 def _stale(runbook: Runbook, inputs: Inputs, place: StepPlace) -> Iterator[str]:
-    """Yield what has no effect in the command, the environment or the runbook, before any time is spent on it."""
+    """Yield what has no effect in the command, the environment or the runbook, before any time is spent on it.
+
+    With Ray, that may be the variables of each step.
+    """
     words = inputs.workload.argv
     given = Settings(argv=words, environment=place.environment)
     release = lambda: installed_vllm(place.programs, words, here=place.image is None)  # noqa: E731 - asked if needed
     for line in told_before_start(runbook, given, release):
         yield f"stale: {line}"
+    for line in ray_hints(words, place.environment):
+        yield f"ray: {line}"
 
 
 def _resume(ready: ReadyRun) -> str:
