@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
@@ -41,11 +41,24 @@ class SlurmCommands:
                 cause="SLURM_JOB_ID is not set here",
                 next_step="salloc --nodes 2 first, or add --submit to queue the whole run as a batch job",
             )
-        hosts = tuple(self._said("scontrol", "show", "hostnames", nodes).split())
+        hosts = self._hosts(nodes)
         tasks = environment.get("SLURM_NTASKS")
-        described = re.search(r"\bNodeAddr=(\S+)", self._said("scontrol", "--oneliner", "show", "node", hosts[0]))
-        address = described[1] if described else hosts[0]
-        return Allocation(job=job, hosts=hosts, tasks=int(tasks) if tasks else None, address=address)
+        return Allocation(job=job, hosts=hosts, tasks=int(tasks) if tasks else None, address=self._address(hosts[0]))
+
+    def left_of(self, allocation: Allocation) -> Allocation:
+        """Return the allocation without the nodes that it has lost."""
+        said = self._said("squeue", "--noheader", "--jobs", allocation.job, "--states=all", "--format", "%N").strip()
+        hosts = self._hosts(said) if said else ()
+        if not hosts or hosts == allocation.hosts:
+            return allocation
+        return replace(allocation, hosts=hosts, address=self._address(hosts[0]))
+
+    def _hosts(self, nodes: str) -> tuple[str, ...]:
+        return tuple(self._said("scontrol", "show", "hostnames", nodes).split())
+
+    def _address(self, host: str) -> str:
+        described = re.search(r"\bNodeAddr=(\S+)", self._said("scontrol", "--oneliner", "show", "node", host))
+        return described[1] if described else host
 
     def kill_wait_s(self) -> float | None:
         """Return how long Slurm waits between SIGTERM and SIGKILL when it ends a job; None where it does not say."""

@@ -56,6 +56,7 @@ class SlurmRanks:
     ) -> None:
         self._slurm = slurm
         self._allocation = allocation
+        self._left = allocation
         self._settings = settings
         self._environment = environment
         self._ranks = ranks
@@ -72,6 +73,7 @@ class SlurmRanks:
         """Start every rank by one srun and send them their orders; see `StepPlacement.start`."""
         where = directory.resolve()
         (where / ENDED).mkdir(exist_ok=True)
+        self._left = self._slurm.left_of(self._allocation)  # a step on a node that was lost would wait for ever
         orders = self._orders(invocation, where)
         nodes, ranks = self._shape(invocation)
         argv = (
@@ -133,7 +135,7 @@ class SlurmRanks:
             self._kill_wait = self._slurm.kill_wait_s() or float("inf")
         grace = max(1.0, min(invocation.kill.grace_s, self._kill_wait - _MARGIN_S))
         cut = replace(invocation, kill=invocation.kill.model_copy(update={"grace_s": grace}))
-        both = ranked(cut, ranks=ranks, nodes=nodes, master=self._allocation.address)
+        both = ranked(cut, ranks=ranks, nodes=nodes, master=self._left.address)
         rank = where / "${{ rank.host }}-${{ rank.number }}"  # its folder, and the end of its mark
         return Orders(
             directory=str(where),
@@ -150,7 +152,7 @@ class SlurmRanks:
         )
 
     def _shape(self, invocation: Invocation) -> tuple[int, int]:
-        """Return nodes and ranks; raises BadInput for more nodes than there are."""
+        """Return nodes and ranks, on what is left of lost nodes; raises BadInput for more nodes than there were."""
         asked = invocation.placement
         hosts = len(self._allocation.hosts)
         nodes = self._nodes or asked.nodes or (min(hosts, self._ranks) if self._ranks else hosts)
@@ -160,7 +162,7 @@ class SlurmRanks:
                 f"{nodes} nodes are asked for, and the allocation has {hosts}",
                 next_step=f"--nodes {hosts}, or salloc --nodes {nodes}",
             )
-        return nodes, ranks
+        return min(nodes, len(self._left.hosts)), ranks
 
     def _tasks(self, nodes: int | None) -> int:
         return (self._allocation.tasks or 1) if nodes is None and self._nodes is None else 1
