@@ -130,7 +130,7 @@ def measure(ranks: int) -> None:
             placement=Simulated(ranks), builtins=none, worker=ForkedWorker(), person=none,  # type: ignore[arg-type]
             clock=SystemClock(), interrupts=none, redactor=Redactor(),
         )  # fmt: skip
-        began = time.perf_counter()
+        worked, began = time.process_time(), time.perf_counter()
         end = run_runbook(order, context)
         ran = time.perf_counter()
         report = run_report(
@@ -143,6 +143,7 @@ def measure(ranks: int) -> None:
             "ranks": ranks,
             "collected_s": round(ran - began, 2),
             "reported_s": round(done - ran, 2),
+            "processor_s": round(time.process_time() - worked, 2),
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             "events_kib": directory.events.stat().st_size >> 10,
             "report_kib": sum(path.stat().st_size for path in directory.path.glob("report.*")) >> 10,
@@ -160,13 +161,17 @@ def main() -> None:
     if given.one:
         measure(given.one)
         return
-    print(f"{'ranks':>6} {'collected':>10} {'reported':>9} {'peak memory':>12} {'events':>10} {'reports':>10}")
+    print(
+        f"{'ranks':>6} {'collected':>10} {'reported':>9} {'processor':>10}"
+        f" {'peak memory':>12} {'events':>10} {'reports':>10}"
+    )
     for ranks in given.ranks:
         argv = [sys.executable, "-m", "benchmarks.fleet", "--one", str(ranks)]
         done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, check=True)
         found = json.loads(done.stdout)
         print(
-            f"{found['ranks']:6} {found['collected_s']:8.2f} s {found['reported_s']:7.2f} s {found['peak_mib']:8} MiB"
+            f"{found['ranks']:6} {found['collected_s']:8.2f} s {found['reported_s']:7.2f} s"
+            f" {found['processor_s']:8.2f} s {found['peak_mib']:8} MiB"
             f" {found['events_kib']:6} KiB {found['report_kib']:6} KiB"
         )
 

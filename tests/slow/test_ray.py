@@ -83,7 +83,7 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
     """Start a cluster that knows nothing of a step, as a site's would."""
     port = free_port()
     start = [
-        *(RAY / "ray", "start", "--head", f"--port={port}", f"--node-ip-address={HERE}", "--num-cpus=1"),
+        *(str(RAY / "ray"), "start", "--head", f"--port={port}", f"--node-ip-address={HERE}", "--num-cpus=1"),
         *("--include-dashboard=false", f"--object-store-memory={80 << 20}", "--block"),
     ]
     with (tmp_path / "ray.log").open("wb") as log:

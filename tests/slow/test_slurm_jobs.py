@@ -158,7 +158,7 @@ def test_a_node_that_is_lost_starts_nothing_again_and_the_next_step_runs_on_the_
     (batch,) = {host for host in ("n0", "n1", "n2") if host == job.fields()["BatchHost"]}
     lost = next(host for host in ("n1", "n2") if host != batch)
     cluster.verb("lose-hard", lost)
-    until(lambda: "down" in cluster.run("sinfo", "-h", "-N", "-n", lost, "-o", "%t"), patience(90))
+    until(lambda: "down" in cluster.run("sinfo", "-h", "-N", "-n", lost, "-o", "%t"), patience(240))
     assert job.state() == "RUNNING"
     job.go()
     job.ended(180.0)

@@ -81,3 +81,9 @@ def job_of_rank(orders: Orders, *, rank: int, host: str, directory: str, dumps: 
         env={name: filled(value) for name, value in job.env.items()},
         overlay={name: value and filled(value) for name, value in job.overlay.items()},
     )
+
+
+def alike(orders: Orders, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that all ranks should have in common: none that a step gives each rank a value of."""
+    own = {name for name, text in (*orders.first.env.items(), *orders.others.env.items()) if _RANK.search(text)}
+    return {name: text for name, text in environment.items() if name not in own}

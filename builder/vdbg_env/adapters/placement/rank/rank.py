@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from vdbg_env.adapters.placement.rank.node import describe, measure_clock, raise_core_limit
-from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, Orders, job_of_rank, read_orders
+from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, Orders, alike, job_of_rank, read_orders
 from vdbg_env.supervisor.entry import supervise
 from vdbg_env.supervisor.job import settled
 from vdbg_env.supervisor.output.streams import CANCELS
@@ -53,7 +53,7 @@ def main() -> int:
     job = job_of_rank(orders, rank=rank, host=host, directory=str(folder), dumps=str(dumps or ""))
     node = {
         "step": os.environ.get(orders.step_from, ""),
-        "node": describe(job.argv, settled(job, os.environ).env),
+        "node": describe(job.argv, alike(orders, settled(job, os.environ).env)),
         "clock": measure_clock(folder),
     }
     _write_json(folder / NODE, node)
