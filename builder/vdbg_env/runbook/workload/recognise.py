@@ -20,6 +20,7 @@ _ENGINE_COMMANDS = {"serve", "bench", "run-batch", "launch"}
 _VLLM_MODULES = ("vllm.entrypoints.",)
 _SERVER_COMMANDS = {"serve", "launch"}
 _SERVER_MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server", "sglang.launch_server")
+_HELP = {"-h", "--help"}
 _BENCHES_OF_A_SERVER = {"serve"}  # `vllm bench serve` is a client: engine flags mean nothing to it
 
 
@@ -45,7 +46,9 @@ class Workload:
 
     @property
     def serves(self) -> bool:
-        """Whether it is a server, which never ends by itself while it is well."""
+        """Whether it is a server, which never ends by itself while it is well; one that prints its help is none."""
+        if any(word.partition("=")[0] in _HELP for word in self.argv):
+            return False
         return self.command in _SERVER_MODULES or (self.kind == "vllm" and self.command in _SERVER_COMMANDS)
 
 

@@ -32,3 +32,9 @@ from vdbg_env.runbook.workload.recognise import recognise
 def test_workloads_are_recognised(argv: str, kind: str, ranks: int, eager: bool) -> None:
     known = recognise(tuple(argv.split()))
     assert (known.kind, known.ranks, known.eager) == (kind, ranks, eager)
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "--help=all"])
+def test_a_command_that_prints_its_help_is_no_server(word: str) -> None:
+    assert recognise(("vllm", "serve", "m")).serves
+    assert not recognise(("vllm", "serve", word)).serves
