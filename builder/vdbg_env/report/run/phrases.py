@@ -62,7 +62,7 @@ def how_known(source: HowKnown) -> str:
         case HowKnown.SANITIZER:
             return "compute-sanitizer's report"
         case HowKnown.DRIVER:
-            return "the driver's own lines while it wrote the dump"
+            return "the driver's own words"
         case HowKnown.KERNEL_LOG:
             return "the kernel log"
         case HowKnown.STEP_CHANGE:
