@@ -86,6 +86,19 @@ def damaged(what: str) -> BadInput:
     )
 
 
+@contextlib.contextmanager
+def well_formed(what: str) -> Iterator[None]:
+    """Raise BadInput in place of what reading a document raises that has other types than ours; `what` names it."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise BadInput(
+            f"the record is damaged: {what} does not say what such a file says",
+            cause="it was edited, another program wrote it, or its disk lost data",
+            next_step="vdbg-env runs report RUN --write makes a report anew from the record",
+        ) from error
+
+
 class EventLog:
     """Appends events to a log and makes each durable before it returns; one writer at a time, by the run's lock.
 

@@ -192,13 +192,19 @@ class RunDirectory:
     def read_report(self) -> Mapping[str, Any]:
         """Return the run's report as JSON values; raises BadInput where none was written."""
         try:
-            document: Mapping[str, Any] = json.loads((self.path / "report.json").read_bytes())
+            document = json.loads((self.path / "report.json").read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise BadInput(
                 f"run {self.path.name!r} has no report yet",
                 cause="it was cut off before its end",
                 next_step=f"vdbg-env runs report {self.path} --write",
             ) from error
+        if not isinstance(document, dict):
+            raise BadInput(
+                f"{self.path / 'report.json'} is not a report",
+                cause="it was edited, or another program wrote it",
+                next_step=f"vdbg-env runs report {self.path} --write",
+            )
         return document
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:

@@ -154,8 +154,11 @@ class RunIndex:
         known = self._known.get(name)
         if known is None or known[0] != stamp:
             return None
-        document: Mapping[str, Any] = json.loads(known[1])
-        return document
+        try:
+            document = json.loads(known[1])
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return document if isinstance(document, dict) else None
 
     def put(self, name: str, stamp: str, document: Mapping[str, Any]) -> None:
         """Keep what is known of a run."""

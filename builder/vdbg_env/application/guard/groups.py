@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from vdbg_env.application.run.history import Condition, condition, lead_finding
 from vdbg_env.application.run.run_list import entries
 from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.fingerprint import is_same_cause
-from vdbg_env.record.event_log import summarize
+from vdbg_env.record.event_log import summarize, well_formed
 from vdbg_env.record.run_directory import RunDirectory
 
 
@@ -94,23 +94,27 @@ def _crash(run: RunDirectory) -> RecordedCrash:
         report = run.read_report()
     except BadInput:
         return crash
-    known = report.get("fingerprint")
-    if not isinstance(known, dict):
-        return crash
-    frames = known.get("frames") or [None]
-    return RecordedCrash(
-        run=head.run,
-        condition=state,
-        host=head.host,
-        started=head.started,
-        cause=str(known.get("id", "")),
-        base=str(known.get("base", "")),
-        exception=str(known.get("exception", "")),
-        kernel=known.get("kernel"),
-        place=frames[0],
-        found=lead_finding(run),
-        ranks=_ranks(report),
-    )
+    with well_formed(f"{run.path / 'report.json'}"):
+        known = report.get("fingerprint")
+        if not isinstance(known, dict):
+            return crash
+        frames = known.get("frames") or [None]
+        return replace(
+            crash,
+            cause=_text(known.get("id", "")) or "",
+            base=_text(known.get("base", "")) or "",
+            exception=_text(known.get("exception", "")) or "",
+            kernel=_text(known.get("kernel")),
+            place=_text(frames[0]),
+            found=lead_finding(run),
+            ranks=_ranks(report),
+        )
+
+
+def _text(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
 
 
 def _ranks(report: Mapping[str, object]) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.result.model import REPORT_FILES
 from vdbg_env.application.session import FinishedRun, RunPorts, RunView
 from vdbg_env.common.errors import VdbgError
+from vdbg_env.evidence.observation import Ended
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,17 +75,34 @@ def guard(
         return 1
     status = exit_status(ended)
     if not went_well(done.report):
-        done, seen = _counted(done, ports)
-        announcement = Announcement(
-            report=done.report,
-            directory=str(done.directory),
-            files=done.files,
-            status=status,
-            ended=ended,
-            seen=seen,
-        )
-        _announce(announcement, request, announcer, say, write)
+        try:
+            _explain(done, ended, status, request, ports, announcer, say, write)
+        except Exception as error:  # nor does its exit status change for what is wrong with what explains it
+            _LOG.info("the failure could not be announced", exc_info=True)
+            say(f"vdbg-env guard: the failure could not be announced: {error}")
     return status
+
+
+def _explain(
+    done: FinishedRun,
+    ended: Ended,
+    status: int,
+    request: GuardRequest,
+    ports: RunPorts,
+    announcer: Announcer,
+    say: Callable[[str], None],
+    write: Write,
+) -> None:
+    """Count the failure among those of its cause, and announce it."""
+    seen = None
+    try:
+        done, seen = _counted(done, ports)
+    except Exception:  # the records of other runs are others'
+        _LOG.info("the crashes of this cause could not be counted", exc_info=True)
+    announcement = Announcement(
+        report=done.report, directory=str(done.directory), files=done.files, status=status, ended=ended, seen=seen
+    )
+    _announce(announcement, request, announcer, say, write)
 
 
 def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, int | None]:

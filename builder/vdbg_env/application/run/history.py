@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.symbols.demangling import short_name
-from vdbg_env.record.event_log import Event, damaged, read_events
+from vdbg_env.record.event_log import Event, damaged, read_events, well_formed
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 
 Condition = Literal["running", "finished", "interrupted", "cut off"]
@@ -90,6 +90,11 @@ def lead_finding(run: RunDirectory) -> str | None:
         report = run.read_report()
     except BadInput:
         return None
+    with well_formed(f"{run.path / 'report.json'}"):
+        return _lead(report)
+
+
+def _lead(report: Mapping[str, Any]) -> str | None:
     lead = next((f for f in report.get("findings", ()) if f.get("id") == report.get("lead")), None)
     if lead is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any, Protocol, TypeVar
@@ -55,7 +56,7 @@ class RunList:
 
 def list_lines(environment: Mapping[str, str]) -> tuple[tuple[RunLine, ...], tuple[BadInput, ...]]:
     """Return a line for each run of the folder of all runs, the oldest first, and why other records cannot be read."""
-    return entries(environment, "line", _line, asdict, lambda known: RunLine(**known))
+    return entries(environment, "line", _line, asdict, _line_from_index)
 
 
 def list_runs(environment: Mapping[str, str]) -> RunList:
@@ -78,8 +79,9 @@ def entries(
     unreadable = []
     for name, stamp in index.names():
         if (known := index.get(name, stamp)) is not None:
-            found.append(from_index(known))
-            continue
+            with suppress(TypeError, KeyError, ValueError, AttributeError):  # another program's: read again
+                found.append(from_index(known))
+                continue
         try:
             entry = read(RunDirectory(home / name))
         except BadInput as error:
@@ -107,6 +109,14 @@ def _line(run: RunDirectory) -> RunLine:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise damaged(f"an event of {run.events}") from error
+
+
+def _line_from_index(known: Mapping[str, Any]) -> RunLine:
+    line = RunLine(**known)
+    texts = (line.run, line.condition, line.verdict or "", line.found or "")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(line.elapsed_s + line.steps, float | int):
+        raise TypeError("not a line of a list")
+    return line
 
 
 def _to_index(run: RecordedRun) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -26,6 +27,9 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float |
         return None if text == "off" else duration_s(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+from vdbg_env.report.plain_text import printable
 
 
 @click.command("guard", context_settings={"auto_envvar_prefix": "VDBG_GUARD"})
@@ -101,5 +105,6 @@ def command(
 
 
 def _say(line: str) -> None:
-    """Write a line after the command's own output."""
-    print(line, file=sys.stderr, flush=True)
+    """Write a line after the command's own output, where that can still be written."""
+    with suppress(OSError, ValueError):
+        print(printable(line), file=sys.stderr, flush=True)

@@ -118,10 +118,12 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
       vdbg-env runs diff last-good-run latest-run
     """
     from vdbg_env.record.diff import diff
+    from vdbg_env.record.event_log import well_formed
     from vdbg_env.report.codec import document as doc
 
     documents = [find_run(name, os.environ).read_report() for name in (before, after)]
-    found = diff(*documents)
+    with well_formed(f"the report of {before} or of {after}"):
+        found = diff(*documents)
     if as_json:
         click.echo(doc.render(found, history.DiffDocument), nl=False)
     else:

@@ -1,0 +1,86 @@
+"""Records of other runs, edited or written by another program: lists leave them out, and nothing else changes."""
+
+import json
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.runbook.test_guard import environment, guard_command, guarded, the_run
+from vdbg_env.cli import main
+
+HOSTILE = [
+    "[]",
+    "3",
+    "null",
+    '{"findings": 3, "lead": 1, "fingerprint": {"id": 3}}',
+    '{"findings": [3], "lead": 1, "fingerprint": {"id": "a", "frames": 5}}',
+    '{"fingerprint": {"id": "a", "base": "b", "frames": "x"}, "steps": [3]}',
+    '{"fingerprint": {"id": "a", "base": "b"}, "steps": [{"attempts": [{"rank": "x", "reproduced": true}]}]}',
+    '{"fingerprint": {"id": "a", "base": "b", "frames": [["x"]], "kernel": {"a": 1}}}',
+    "[" * 100_000,
+]
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a guarded command that raised."""
+    folder = tmp_path_factory.mktemp("crashed")
+    assert guarded(folder, "raise ValueError('no such expert')").status == 1
+    return the_run(folder)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, crashed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(crashed, tmp_path / "runs" / "0-sound")
+    monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("report", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_report_that_is_none_is_left_out(
+    runs: Path, crashed: Path, report: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(crashed, runs / "1-hostile")
+    (runs / "1-hostile" / "report.json").write_text(report)
+    for words in (["list"], ["list", "--json"], ["list", "--group"], ["list", "--group", "--json"]):
+        (runs / ".runs.sqlite").unlink(missing_ok=True)
+        assert main(["runs", *words]) == 0
+    assert main(["runs", "diff", "0-sound", "1-hostile"]) in {2, 4}
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("document", ["3", "[]", '{"x": 1}', "no JSON", '{"run": 3}'])
+def test_an_index_that_another_program_wrote_is_made_anew(
+    runs: Path, document: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lists() -> list[str]:
+        for words in (["list"], ["list", "--json"], ["list", "--group"]):
+            assert main(["runs", *words]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    sound = lists()
+    with sqlite3.connect(runs / ".runs.sqlite") as index:
+        assert index.execute("UPDATE known SET document = ?", (document,)).rowcount == 3
+    index.close()
+    assert lists() == sound
+
+
+def test_the_status_of_a_guarded_command_does_not_depend_on_other_runs(tmp_path: Path, crashed: Path) -> None:
+    shutil.copytree(crashed, tmp_path / "runs" / crashed.name)
+    (tmp_path / "runs" / crashed.name / "report.json").write_text(HOSTILE[4])
+    done = guarded(tmp_path, "import os; open('x', 'w'); raise ValueError('no such expert')")
+    assert done.status == 1
+    assert done.said and json.dumps(done.said)
+
+
+def test_a_guard_whose_stderr_has_no_reader_returns_the_status_of_its_command(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        guard_command("sh", "-c", "exit 7"), env=environment(tmp_path), cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr
+    process.stderr.close()
+    assert process.wait() == 7
