@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
-from vdbg_env.adapters.files.context_tar import upload
+from vdbg_env.adapters.files.context_tar import Unpacking, upload
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
 from vdbg_env.image.context import BuildContext
@@ -41,7 +41,7 @@ class BundleTar:
         """See `BundleFiles.open`."""
         with tempfile.TemporaryDirectory(prefix="vdbg-bundle-") as folder:
             try:
-                with tarfile.open(path) as archive:
+                with tarfile.open(path, mode="r:") as archive:
                     manifest = read_manifest(_bytes(archive, _MANIFEST))
                     files = _unpack(archive, Path(folder), {i.name for i in manifest.context if i.kind == "file"})
             except (KeyError, tarfile.TarError, EOFError) as error:
@@ -89,11 +89,13 @@ def _unpack(archive: tarfile.TarFile, folder: Path, files: set[str]) -> dict[str
     if stream is None:
         raise tarfile.ReadError(f"{_CONTEXT} is not a file")
     found: dict[str, bytes] = {}
-    with tarfile.open(fileobj=stream) as context:
+    unpacking = Unpacking(folder)
+    with tarfile.open(fileobj=stream, mode="r:") as context:
         for member in context:
-            data = context.extractfile(member) if member.isfile() and member.name in files else None
-            if data is not None:
+            data = context.extractfile(member) if member.isfile() else None
+            if data is not None and member.name in files:
                 found[member.name] = data.read()
             else:
-                context.extract(member, folder, filter="tar")
+                unpacking.add(member, data)
+    unpacking.finish()
     return found

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
@@ -104,6 +104,51 @@ def _require_ours(folder: Path, mark: str, ours: bytes) -> None:
             cause="a folder of something else was named",
             next_step="name a folder that does not exist yet",
         )
+
+
+class Unpacking:
+    """Unpacks members of a tar that may be hostile below a folder; `finish` makes its links, after everything else.
+
+    Nothing is written through a link, and nothing written over: tarfile's own filters can be led outside in releases of
+    Python that are in use (CVE-2025-4517). A member of another kind, or with another place, raises tarfile.ReadError.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._links: list[tuple[Path, str]] = []
+
+    def add(self, member: tarfile.TarInfo, data: IO[bytes] | None) -> None:
+        """Unpack one member; `data` is what it has, where it is a file."""
+        parts = PurePath(member.name).parts
+        if not parts or ".." in parts or PurePath(member.name).is_absolute() or "\0" in member.name:
+            raise tarfile.ReadError(f"{member.name!r} is not a place below its folder")
+        path = self._folder.joinpath(*parts)
+        try:
+            if member.isdir():
+                path.mkdir(parents=True, exist_ok=True)
+            elif member.issym():
+                self._links.append((path, member.linkname))
+            elif data is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as file:
+                    shutil.copyfileobj(data, file)
+                path.chmod(member.mode & 0o755 | 0o600)
+                os.utime(path, (member.mtime, member.mtime))
+            else:
+                raise tarfile.ReadError(f"{member.name!r} is neither a file nor a folder nor a link")
+        except (FileExistsError, NotADirectoryError) as error:
+            raise tarfile.ReadError(f"{member.name!r} is there twice") from error
+
+    def finish(self) -> None:
+        """Make the links."""
+        for path, target in self._links:
+            if not path.parent.resolve().is_relative_to(self._folder):
+                raise tarfile.ReadError(f"{str(path.relative_to(self._folder))!r} is below a link that leads outside")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.symlink_to(target)
+            except FileExistsError as error:
+                raise tarfile.ReadError(f"{str(path.relative_to(self._folder))!r} is there twice") from error
 
 
 def tar_stream(chunks: Iterable[bytes]) -> tarfile.TarFile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import requests
@@ -22,9 +22,14 @@ def send(
     headers: Mapping[str, str] | None = None,
     data: bytes | None = None,
 ) -> requests.Response:
-    """Return the answer to a request, its body unread; raises HostNotAble when there is none."""
+    """Return the answer to a request, its body unread; raises HostNotAble when there is none.
+
+    A redirection from TLS to plain HTTP is none: whoever is on the way could answer it.
+    """
     try:
-        return session.request(method, address, headers=dict(headers or {}), data=data, timeout=_TIMEOUTS, stream=True)
+        answer = session.request(
+            method, address, headers=dict(headers or {}), data=data, timeout=_TIMEOUTS, stream=True
+        )
     except (requests.RequestException, ValueError) as error:
         raise HostNotAble(
             f"{address} cannot be reached: {_reason(error)}",
@@ -32,6 +37,24 @@ def send(
             "(REQUESTS_CA_BUNDLE)",
             next_step=f"curl -sI {address}",
         ) from error
+    if lost := without_tls([one.url for one in (*answer.history, answer)]):
+        answer.close()
+        raise HostNotAble(
+            f"{address} redirects to {lost}, which has no TLS",
+            cause="a proxy or a server that is set up wrongly, or someone on the way",
+            next_step=f"curl -sIL {address}",
+        )
+    return answer
+
+
+def without_tls(addresses: Sequence[str]) -> str | None:
+    """Return the first address without TLS that follows one with it; None where there is none."""
+    secured = False
+    for address in addresses:
+        if secured and not address.startswith("https://"):
+            return address
+        secured = secured or address.startswith("https://")
+    return None
 
 
 def body(answer: requests.Response, most: int = LARGEST) -> bytes:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import quote, urlencode, urljoin
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import requests
 
@@ -147,6 +147,11 @@ def _layers(manifest: bytes, name: str) -> list[str]:
     return digests
 
 
+def _origin(address: str) -> tuple[str, str | None, int | None]:
+    found = urlsplit(address)
+    return found.scheme, found.hostname, found.port
+
+
 class _Repository:
     """One repository of a registry, with the credentials that `docker login` kept."""
 
@@ -201,8 +206,13 @@ class _Repository:
         self, method: str, address: str, *, headers: Mapping[str, str] | None = None, data: bytes | None = None
     ) -> requests.Response:
         """Send a request, once more with what the registry asks for when it refuses the first."""
+        ours = _origin(address) == _origin(self._reference.base)
+        if fetch.without_tls([self._reference.base, address]):
+            raise HostNotAble(f"{self._reference.host} has its blobs sent to {address[:200]}, which has no TLS")
+        if not ours:  # a registry may have another server take the blobs: it is not given our password
+            return fetch.send(self._session, method, address, headers=headers, data=data)
         answer = fetch.send(self._session, method, address, headers=self._with(headers), data=data)
-        if answer.status_code != requests.codes.unauthorized:
+        if answer.status_code != requests.codes.unauthorized or _origin(answer.url) != _origin(self._reference.base):
             return answer
         challenge = answer.headers.get("WWW-Authenticate", "")
         answer.close()
@@ -228,6 +238,12 @@ class _Repository:
             return basic
         words = dict(_CHALLENGE.findall(challenge))
         realm = words.pop("realm", "")
+        if basic and fetch.without_tls([self._reference.base, realm]):
+            raise HostNotAble(
+                f"{self._reference.host} has its password sent to {realm[:200]}, which has no TLS",
+                cause="a registry that is set up wrongly, or someone on the way",
+                next_step=f"docker login {self._reference.host}, to see whether it does so too",
+            )
         answer = fetch.send(
             self._session, "GET", f"{realm}?{urlencode(words)}", headers={"Authorization": basic} if basic else {}
         )

@@ -16,6 +16,7 @@ from vdbg_env.application.session import RunView
 from vdbg_env.cli.composition.runs import announcer, guard_ports
 from vdbg_env.cli.display.prompt import Nobody
 from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.report.plain_text import printable
 from vdbg_env.report.run.guard_line import guard_line
 from vdbg_env.runbook.model.quantities import duration_s
 
@@ -27,9 +28,6 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float |
         return None if text == "off" else duration_s(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-
-
-from vdbg_env.report.plain_text import printable
 
 
 @click.command("guard", context_settings={"auto_envvar_prefix": "VDBG_GUARD"})

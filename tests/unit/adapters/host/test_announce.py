@@ -55,7 +55,12 @@ def test_a_webhook_whose_server_dribbles_is_given_up() -> None:
 
 def test_a_webhook_follows_no_redirection() -> None:
     asked: list[bytes] = []
-    with server(lambda c: (asked.append(b"x"), c.sendall(b"HTTP/1.0 200 OK\r\n\r\n"))[1]) as inside:
+
+    def take(connection: socket.socket) -> None:
+        asked.append(b"x")
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+
+    with server(take) as inside:
         head = f"HTTP/1.0 302 Found\r\nLocation: {inside}\r\n\r\n".encode()
         with server(lambda c: c.sendall(head)) as url:
             problem = LocalAnnouncer().post(url, "{}")
