@@ -92,7 +92,7 @@ def command(
         argv=argv,
         full_core=full_core,
         termination_log=termination_log,
-        hook=tuple(shlex.split(hook)) if hook else (),
+        hook=_words(hook),
         webhook=webhook,
     )
     command, ports = guard_ports(settings, runs, keep - 1)
@@ -100,6 +100,13 @@ def command(
         interactive=False, notice=lambda _: None, listener=lambda _: lambda *_: None, person=lambda _: Nobody()
     )
     return guarding.guard(request, ports, view, command, announcer(), _say, guard_line)
+
+
+def _words(hook: str | None) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(hook)) if hook else ()
+    except ValueError as error:
+        raise click.BadParameter(f"{hook}: {error}", param_hint="--hook") from error
 
 
 def _say(line: str) -> None:

@@ -155,6 +155,7 @@ class Knowledge:
     def judge_text(self, text: str) -> tuple[NameJudgement, ...]:
         """Return the stale advice that a text gives, with 1-based line numbers."""
         found = []
+        text = text.encode("utf-8", "replace").decode()  # RE2 takes no text with bytes of another encoding
         for number, line in enumerate(text.splitlines(), 1):
             for advice in self.advice:
                 words = advice.met(line)

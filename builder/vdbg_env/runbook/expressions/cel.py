@@ -186,12 +186,17 @@ def _reason(message: str) -> str:
     return text[:1].lower() + text[1:]
 
 
+# Bytes that are not UTF-8, as Python has them in arguments and file names, and what they are within CEL.
+_BYTES = {0xDC00 + byte: 0x10FE00 + byte for byte in range(0x80, 0x100)}
+_BYTES_AGAIN = {inside: byte for byte, inside in _BYTES.items()}
+
+
 def _speakable(value: Data) -> Data:
     """Return a value with every text in a form CEL keeps whole: it ends a text at NUL and refuses lone surrogates."""
     match value:
         case str():
             clean = value.replace("\0", "\u2400")
-            return clean if clean.isascii() else clean.encode("utf-8", "replace").decode()
+            return clean if clean.isascii() else clean.translate(_BYTES).encode("utf-8", "replace").decode()
         case list():
             return [_speakable(x) for x in value]
         case dict():
@@ -203,8 +208,10 @@ def _speakable(value: Data) -> Data:
 def _plain(value: Any) -> Data:
     """Return a CEL value as plain data; times and bytes become text, as JSON would have them."""
     match value:
-        case None | bool() | int() | float() | str():
+        case None | bool() | int() | float():
             return value
+        case str():
+            return value if value.isascii() else value.translate(_BYTES_AGAIN)
         case bytes() | bytearray():
             return bytes(value).decode("utf-8", "backslashreplace")
         case list() | tuple():

@@ -2,13 +2,13 @@
 
 import io
 import os
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from vdbg_env.adapters.builders.bundles import _unpack
 from vdbg_env.adapters.files.context_tar import Unpacking
+from vdbg_env.common.tar import tarfile
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:

@@ -84,3 +84,18 @@ def test_a_guard_whose_stderr_has_no_reader_returns_the_status_of_its_command(tm
     assert process.stderr
     process.stderr.close()
     assert process.wait() == 7
+
+
+def test_words_of_another_encoding_are_run_and_recorded(tmp_path: Path) -> None:
+    """As file names and variables of an older system have them: RE2 takes none of these."""
+    done = subprocess.run(
+        guard_command("sh", "-c", 'printf %s "$0"; exit 3', "\udcff"),
+        env=environment(tmp_path, OTHER="\udcfe"), cwd=tmp_path, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, b"\xff")
+    assert b"could not be explained" not in done.stderr and b"without its guard" not in done.stderr
+
+
+def test_a_hook_that_cannot_be_read_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["guard", "--hook", '"', "--", "true"]) == 2
+    assert "--hook" in capsys.readouterr().err
