@@ -74,7 +74,7 @@ def _over(_number: int, _frame: FrameType | None) -> None:
     raise TooLong
 
 
-@settings(deadline=None, max_examples=100, phases=[Phase.explicit, Phase.generate])
+@settings(deadline=None, max_examples=50, phases=[Phase.explicit, Phase.generate])
 @given(NESTED)
 @example("(a+a{0,60})?a!")
 @example("([ab])+b*a+!")
