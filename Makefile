@@ -27,7 +27,7 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 test: lint       ## Everything CI runs
 	scripts/prepare-tests
 	$(BIN)/pytest -q -n $(WORKERS) -m "not long" tests/unit
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not long" --ignore tests/unit --ignore tests/slow
+	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not long" --ignore tests/unit --ignore tests/slow
 
 test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of output, an engine killed at every place
 	scripts/prepare-tests
