@@ -114,7 +114,7 @@ def our_containers(engine: Engine) -> list[str]:
 
 def of_another(owner: str) -> bool:
     """Return whether an owner is a program that runs, and not this one: an engine may be shared."""
-    pid = (owner.split() or ["", ""])[-2]
+    _, _, pid = owner.rpartition(" ")[0].rpartition(" ")
     return pid.isdigit() and int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
