@@ -28,6 +28,8 @@ _TOOL: Final = struct.Struct("<6I")  # version, object name, tool, its version, 
 _RELEASE: Final = re.compile(r"V(\d+\.\d+\.\d+)")
 _PRIVATE: Final = re.compile(r"(_GLOBAL__N__|_INTERNAL_|__nv_static_\d+__)([0-9a-f]{8})_(\d{1,3})_")
 _SUFFIX: Final = re.compile(r"_[0-9a-f]{8}")
+_PROCESS: Final = re.compile(r"_\d+$")
+_LENGTH: Final = re.compile(r"[1-9]\d*$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,17 +113,26 @@ def code_hash(code: bytes, fields: tuple[PatchedField, ...] = ()) -> bytes:
 
 
 def stable_name(name: str) -> str:
-    """Return a mangled name with zeros where nvcc puts a hash of the source's path into names of internal linkage."""
+    """Return a mangled name with zeros where nvcc puts a hash of the source's path into names of internal linkage.
+
+    A source that defines nothing for others also gets the number of nvcc's process at the end, which is left out.
+    """
     parts: list[str] = []
     at = 0
     while found := _PRIVATE.search(name, at):
         file_end = found.end() + int(found[3])
         suffix = _SUFFIX.match(name, file_end)
-        parts += name[at : found.start(2)], "0" * 8, name[found.end(2) : file_end if suffix else found.end()]
+        length = _LENGTH.search(name, at, found.start())
+        process = _PROCESS.match(name, suffix.end(), found.start() + int(length[0])) if suffix and length else None
+        head = name[at : found.start(2)]
+        if process and length:
+            shorter = int(length[0]) - len(process[0])
+            head = f"{name[at : length.start()]}{shorter}{name[length.end() : found.start(2)]}"
+        parts += head, "0" * 8, name[found.end(2) : file_end if suffix else found.end()]
         at = found.end()
         if suffix:
             parts.append("_" + "0" * 8)
-            at = suffix.end()
+            at = process.end() if process else suffix.end()
     return "".join((*parts, name[at:]))
 
 

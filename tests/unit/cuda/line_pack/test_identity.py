@@ -102,6 +102,16 @@ def test_a_name_without_the_hash_of_a_path(name: str, stable: str) -> None:
     assert stable_name(name) == stable
 
 
+@pytest.mark.parametrize(("process", "length"), [("_7593", 66), ("_151", 65), ("", 61)])
+def test_the_number_of_a_process_is_no_part_of_a_name(process: str, length: int) -> None:
+    name = (
+        f"_ZN{length}_GLOBAL__N__24963849_28_dcp_direct_a2a_lse_reduce_cu_6b687e18{process}23wait_lse_combine_kernelEv"
+    )
+    stable = "_ZN61_GLOBAL__N__00000000_28_dcp_direct_a2a_lse_reduce_cu_0000000023wait_lse_combine_kernelEv"
+    assert stable_name(name) == stable
+    assert stable_name(stable_name(name)) == stable
+
+
 def test_what_the_compiler_noted() -> None:
     (note,) = compiler_notes(CodeMap(cubin("inline_chain_sm90")).elf)
     assert (note.tool, note.release) == ("ptxas", "13.0.88")
