@@ -13,7 +13,7 @@ from typing import Final
 
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.cubin_names import read_section_names
-from vdbg_env.cuda.binary.elf import EM_CUDA, SHT_NOBITS, Buffer, Elf
+from vdbg_env.cuda.binary.elf import EM_CUDA, SHF_EXECINSTR, SHT_NOBITS, Buffer, Elf, Section
 
 KERNELS_NAMED: Final = 16
 """How many kernels of one cubin are named: libtorch_cuda.so alone holds 147,201, which say no more than the first."""
@@ -45,12 +45,17 @@ def read_cubin(data: Buffer) -> Cubin:
         raise UnreadableBinary(f"not a cubin: the ELF file is for machine {elf.machine}, CUDA is {EM_CUDA}", offset=18)
     kernels = list(elf.sections_starting(_KERNEL))
     return Cubin(
-        has_code=any(True for _ in elf.sections_starting(_CODE)),
+        has_code=any(True for _ in elf.sections_starting(_CODE)) or any(map(_is_executable, elf.sections)),
         has_debug_line=any(s.size and s.type != SHT_NOBITS for s in elf.sections_named(".debug_line")),
         device_debug=any(True for _ in elf.sections_named(".debug_info")),
         kernels=tuple(elf.name(s).removeprefix(_KERNEL) for s in kernels[:KERNELS_NAMED]),
         kernel_count=len(kernels),
     )
+
+
+def _is_executable(section: Section) -> bool:
+    """Return whether a section holds instructions, whatever its name."""
+    return bool(section.flags & SHF_EXECINSTR and section.size)
 
 
 def read_cubin_start(pieces: Iterable[Buffer]) -> Cubin | None:
@@ -61,10 +66,11 @@ def read_cubin_start(pieces: Iterable[Buffer]) -> Cubin | None:
     is none; that there is one is never concluded here. From any other layout nothing is concluded.
     """
     names = read_section_names(pieces)
-    if names is None or names.has(".debug_line"):
+    # Without a name of code it may be a stub, or damaged: only the section headers say that there is no code.
+    if names is None or names.has(".debug_line") or not any(True for _ in names.behind(_CODE)):
         return None
     return Cubin(
-        has_code=any(True for _ in names.behind(_CODE)),
+        has_code=True,
         has_debug_line=False,
         device_debug=False,
         kernels=tuple(islice(names.behind(_KERNEL), KERNELS_NAMED)),

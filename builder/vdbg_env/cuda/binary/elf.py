@@ -27,6 +27,7 @@ ET_CORE: Final = 4
 SHT_SYMTAB: Final = 2
 SHT_STRTAB: Final = 3
 SHT_NOBITS: Final = 8
+SHF_EXECINSTR: Final = 0x4
 STT_FUNC: Final = 2
 SHN_XINDEX: Final = 0xFFFF
 

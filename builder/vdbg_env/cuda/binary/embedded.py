@@ -77,10 +77,17 @@ def _starts(data: memoryview, start: int, end: int) -> list[int]:
 
 
 def _container_size(data: memoryview, at: int, end: int) -> int:
-    """Return the size of a container with its header; 0 for a header that no entry follows."""
+    """Return the size of a container with its header; 0 for a header that no entry follows.
+
+    Raises UnreadableBinary where an entry follows and the container does not end in these bytes.
+    """
     first = at + len(_CONTAINER) + 8
-    (size,) = struct.unpack_from("<Q", data, at + 8) if first + 4 <= end else (0,)
-    return 16 + int(size) if 0 < size <= end - first and fatbin.looks_like_entry(data[first:end]) else 0
+    if first + 4 > end or not fatbin.looks_like_entry(data[first:end]):
+        return 0
+    (size,) = struct.unpack_from("<Q", data, at + 8)
+    if not 0 < size <= end - first:
+        raise UnreadableBinary(f"a fat binary container of {size:,} bytes runs past the end", offset=at)
+    return 16 + int(size)
 
 
 class _Cubins:

@@ -96,6 +96,13 @@ class Entry:
         """Yield the payload from its start, piece by piece; raises as `payload` does, but for wrong first bytes."""
         return expand_in_pieces(self.stored, self.compression, self.size)
 
+    def starts_as_elf(self) -> bool:
+        """Return whether the payload is an ELF file by its first bytes, whatever the entry says that it is."""
+        try:
+            return looks_like_elf(next(self.payload_in_pieces(), b""))
+        except UnreadableBinary:
+            return False  # link-time code is stored in ways of its own
+
     def _unexplained(self) -> UnreadableBinary:
         unknown = self.flags & ~sum(EntryFlag)
         named = f"unknown flags {unknown:#x} of {self.flags:#x}" if unknown else f"flags {self.flags:#x}"

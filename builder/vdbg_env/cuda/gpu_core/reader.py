@@ -27,6 +27,10 @@ RowT = TypeVar("RowT", bound=tuple[int | None, ...])
 _LONGEST_STRING: Final = 4096
 _MOST_NOTES: Final = 20
 _MOST_STRAY_IMAGES: Final = 4096
+_NEVER_ZEROS: Final = frozenset(  # launches are counted from 1
+    {SectionType.DEVICES, SectionType.GRIDS, SectionType.SMS, SectionType.CTAS, SectionType.WARPS}
+)
+_HOLE: Final = ": lost by a full disk, or by a copy that made a hole of them"
 _EMBEDDED: Final = re.compile(rb"\x7fELF\x02\x01.{12}" + re.escape(EM_CUDA.to_bytes(2, "little")), re.DOTALL)
 
 
@@ -166,6 +170,8 @@ class _Reader:
             self._lane_rows[table] = len(lanes)
         if len(tables) > 1:
             self._damage.append(f"{len(tables)} tables of lanes belong to one warp; the first of them was read")
+        if lanes and row.valid_lanes and not any(map(any, lanes)):
+            self._damage.append(f"{self._name(tables[0])}: zeros for every thread of a warp that has some{_HOLE}")
         words = self._string(row.barrier_info) or None
         return Warp(row=row, lanes=lanes, lane_table=table, table=warps.number, index=index, barrier_words=words)
 
@@ -241,6 +247,10 @@ class _Reader:
                 "the tables claim more bytes than the file has: they overlap, and the rest of them is left out"
             )
             return []
+        # The row of SM 0 may be zeros; with a second one there is another SM.
+        least = 2 * size if section.type == SectionType.SMS else 1
+        if section.type in _NEVER_ZEROS and len(table) >= least and not bytes(table).strip(b"\0"):
+            self._damage.append(f"{self._name(section)}: {len(table):,} bytes of zeros, where rows were{_HOLE}")
         return list(form.rows(table, section.entry_size))
 
     def _contents(self, section: Section) -> memoryview:

@@ -14,12 +14,11 @@ from functools import cached_property
 from typing import Final, Protocol
 
 from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.binary.elf import STT_FUNC, Buffer, Elf, Section, Symbol
+from vdbg_env.cuda.binary.elf import SHF_EXECINSTR, STT_FUNC, Buffer, Elf, Section, Symbol
 from vdbg_env.cuda.lines.line_table import LineTable, Place
 from vdbg_env.cuda.lines.source_frame import BorrowedLines, Chain
 from vdbg_env.cuda.symbols.demangling import demangle
 
-SHF_EXECINSTR: Final = 0x4
 SHT_REL: Final = 9
 STO_CUDA_ENTRY: Final = 0x10
 _RELA: Final = struct.Struct("<QQq")

@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import Final
 
 from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.binary.elf import STT_FUNC, Buffer
-from vdbg_env.cuda.lines.code_map import SHF_EXECINSTR, CodeMap, Function
+from vdbg_env.cuda.binary.elf import SHF_EXECINSTR, STT_FUNC, Buffer
+from vdbg_env.cuda.lines.code_map import CodeMap, Function
 from vdbg_env.cuda.lines.line_coverage import Span, merged
 from vdbg_env.cuda.lines.line_table import LineTable
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.cubin import Cubin, read_cubin, read_cubin_start
 from vdbg_env.cuda.binary.decompression import Compression, expand, expand_in_pieces
 from vdbg_env.cuda.binary.device_code import DeviceCode, find_device_code
@@ -266,6 +267,11 @@ def judge_start(code: DeviceCode) -> EntryReport | None:
     """Judge an entry by its first bytes; None where they do not settle it."""
     entry = code.entry
     if entry.kind != EntryKind.ELF:
+        if entry.starts_as_elf():
+            raise UnreadableBinary(
+                f"an entry of kind {entry.kind} holds a cubin, whose kind is {EntryKind.ELF:d}: its header is damaged",
+                offset=entry.offset,
+            )
         return EntryReport(code=code, cubin=None)
     # One that is stored as it is costs nothing to read whole, which finds damage at its end too.
     known = entry.compression is not Compression.RAW

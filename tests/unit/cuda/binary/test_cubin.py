@@ -61,7 +61,7 @@ def test_of_many_kernels_the_first_are_named_and_all_are_counted() -> None:
 @given(st.lists(kernel_names, unique=True, max_size=40), st.integers(100, 5000))
 def test_the_start_of_a_cubin_without_line_info_tells_what_the_whole_tells(names: list[str], size: int) -> None:
     data = cubin(*names)
-    assert read_cubin_start(pieces(data, size)) == read_cubin(data)
+    assert read_cubin_start(pieces(data, size)) == (read_cubin(data) if names else None)  # a stub is read whole
 
 
 @given(st.lists(kernel_names, unique=True, max_size=40), st.booleans(), st.integers(100, 5000))

@@ -111,6 +111,12 @@ def test_a_container_damaged_further_on_is_not_passed_over() -> None:
         found(host((".data", bytes(body))))
 
 
+@pytest.mark.parametrize("size", [0, 1 << 20, 1 << 63])
+def test_a_container_that_does_not_end_is_not_passed_over(size: int) -> None:
+    with pytest.raises(UnreadableBinary, match="runs past the end"):
+        found(host((".data", TWO[:8] + size.to_bytes(8, "little") + TWO[16:])))
+
+
 def test_no_proof_passes_with_code_elsewhere_that_has_no_lines() -> None:
     report = verify(host((".nv_fatbin", WITH_LINES), (".data", ONE)))
     assert report.verdict is Verdict.PARTIAL

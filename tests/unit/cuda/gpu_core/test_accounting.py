@@ -67,6 +67,19 @@ def test_a_damaged_sm_table_never_reads_as_a_clean_core(field: str, value: int) 
     assert read.notes
 
 
+@pytest.mark.parametrize("make", [exited_warps_core, illegal_address_core, hang_core])
+@pytest.mark.parametrize("kind", [SectionType.DEVICES, SectionType.SMS, SectionType.CTAS, SectionType.WARPS,
+                                  SectionType.LANES, SectionType.GRIDS])  # fmt: skip
+def test_a_table_that_is_a_hole_never_reads_as_a_whole_one(make: Callable[[], bytes], kind: SectionType) -> None:
+    """A full disk, or a copy of a file with holes, leaves zeros where rows were."""
+    data = make()
+    for table in (s for s in Elf(data).sections if s.type == kind):
+        hole = data[: table.offset] + bytes(table.size) + data[table.offset + table.size :]
+        read = decode_core(hole)
+        doubts = [doubt for fault in read.faults for doubt in fault.doubts]
+        assert decode_core(data).notes == () and (read.notes or doubts) and not is_clean(read)
+
+
 @pytest.mark.parametrize(("field", "value"), [("type", 5), ("type", 99), ("link", 0), ("info", 3)])
 def test_an_sm_table_that_no_row_links_is_found_by_its_name(field: str, value: int) -> None:
     read = decode_core(damaged(exited_warps_core(), SectionType.SMS, field, value))

@@ -1,9 +1,12 @@
 """The verdict: what counts, what passes, what is only reported."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.builders.cubin import EMPTY_TABLE, cubin
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
+from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.decompression import Compression
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.fatbin import EntryKind
@@ -113,3 +116,19 @@ def test_one_unreadable_file_leaves_nothing_proven() -> None:
     assert LineinfoReport(files=(good, bad)).verdict is Verdict.UNREADABLE
     assert LineinfoReport(files=(good, report(WITHOUT))).verdict is Verdict.PARTIAL
     assert LineinfoReport(files=()).verdict is Verdict.NO_DEVICE_CODE
+
+
+@pytest.mark.parametrize("how", Compression)
+def test_code_in_sections_of_another_name_is_judged_all_the_same(how: Compression) -> None:
+    """A hex editor that takes `.text.` out of the names must not make a proof of the rest."""
+    hidden = EntrySpec(payload=WITHOUT.payload.replace(b".text.", b".tfxt."), how=how)
+    read = report(WITH, hidden)
+    assert hidden.payload != WITHOUT.payload
+    assert (read.counts.with_code, read.verdict) == (2, Verdict.PARTIAL)
+
+
+@pytest.mark.parametrize("how", Compression)
+@pytest.mark.parametrize("kind", [EntryKind.PTX, EntryKind.LTO_IR, 3, 64])
+def test_a_cubin_whose_entry_says_that_it_is_none_is_not_passed_over(kind: int, how: Compression) -> None:
+    with pytest.raises(UnreadableBinary, match=f"an entry of kind {kind:d} holds a cubin"):
+        report(WITH, replace(WITHOUT, kind=kind, how=how))
