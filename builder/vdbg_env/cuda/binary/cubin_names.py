@@ -1,6 +1,6 @@
 """Reads the names in a cubin from its first bytes, before its code.
 
-A large library has gigabytes of code to a megabyte of names: this is what makes a search by name, and the proof that
+A large library has gigabytes of code to a megabyte of names: that makes a search by name, and the proof that
 there is no line table, quick. ptxas writes the ELF header, the sections' names, the symbols' names, then the symbol
 table, and the section headers at the very end; NVIDIA's own assembler writes headers, symbols and names first.
 """

@@ -101,7 +101,7 @@ class Entry:
         try:
             return looks_like_elf(next(self.payload_in_pieces(), b""))
         except UnreadableBinary:
-            return False  # link-time code is stored in ways of its own
+            return False  # link-time code is stored in a form that only NVIDIA knows
 
     def _unexplained(self) -> UnreadableBinary:
         unknown = self.flags & ~sum(EntryFlag)
