@@ -12,7 +12,8 @@ from tests.builders.cubin import CODE_SIZE, EMPTY_TABLE, cubin
 from tests.builders.elf import ElfSpec, SectionSpec, SymbolSpec, build_elf
 from tests.builders.line_program import RowSpec, build_line_section
 from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.lines.code_map import SHF_EXECINSTR, CodeMap
+from vdbg_env.cuda.binary.elf import SHF_EXECINSTR
+from vdbg_env.cuda.lines.code_map import CodeMap
 from vdbg_env.cuda.lines.coverage import (
     BOUND,
     FUNCTIONS_NAMED,
