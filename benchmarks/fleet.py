@@ -26,6 +26,7 @@ from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
+from vdbg_env.adapters.placement.records import RankRecords
 from vdbg_env.adapters.placement.slurm.attempt import SlurmAttempt
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
 from vdbg_env.application.ports import Layout
@@ -62,7 +63,8 @@ class Simulated:
             directory=str(directory), step=invocation.step, attempt=1, first=job, others=job, rank_from="", artifacts=()
         )
         return SlurmAttempt(
-            directory=directory, orders=orders, ranks=self.ranks, rule=EndingRule(invocation, directory),
+            directory=directory, records=RankRecords(directory, orders), ranks=self.ranks,
+            rule=EndingRule(invocation, directory),
             slurm=SlurmCommands(Programs()), job="1", name="simulated", process=None,
         )  # fmt: skip
 

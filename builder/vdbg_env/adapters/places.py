@@ -14,6 +14,7 @@ from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.application.ports import BinarySource, SourceText, StepPlacement
 from vdbg_env.application.ports.places import Scratch, StepPlace
 from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.runbook.catalogue import TOOLS
@@ -105,6 +106,30 @@ class Places:
             nodes=nodes or len(allocation.hosts),
             time_left_s=slurm.time_left_s(allocation.job),
             scratch=scratch,
+        )
+
+    def pods(self, settings: PodSettings, *, ranks: int | None, nodes: int | None) -> StepPlace:
+        """Return the pods of a Kubernetes cluster; see `StepPlaces.pods`."""
+        from vdbg_env.adapters.placement.k8s.api import KubeApi
+        from vdbg_env.adapters.placement.k8s.ranks import PodRanks
+        from vdbg_env.image.render.manifests import devices
+
+        api = KubeApi(context=settings.context, namespace=settings.namespace)
+
+        def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
+            return PodRanks(
+                settings, run=run, api=api, disk_floor=DISK_FLOOR, sensitive=sensitive, names=names, ranks=ranks,
+                nodes=nodes,
+            )  # fmt: skip
+
+        return replace(
+            self.here(),
+            placement=placement,
+            environment=dict(settings.run.env),
+            data_dir=DATA,
+            on="k8s",
+            nodes=nodes or 1,
+            gpus=(devices(settings.run) or {"limits": {}})["limits"].get("nvidia.com/gpu", 0),
         )
 
     def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:

@@ -300,7 +300,7 @@ def _place(request: RunbookRequest, library: RunbookLibrary, ports: RunPorts, no
         name = str(head.image.get("name"))
         if recorded:
             return ports.places.containers(recorded, name=name, notice=notice)
-        return _ranks_here(resumed_placement(head, request.placement), ports)
+        return _ranks_here(resumed_placement(head, request.placement, ports.environment), ports)
     if request.container is None:
         return _ranks_here(request.placement, ports)
     library.load(request.runbook)  # no container is started for a runbook that cannot be run
@@ -317,6 +317,8 @@ def _left_s(place: StepPlace) -> float | None:
 def _ranks_here(asked: PlacementRequest | None, ports: RunPorts) -> StepPlace:
     if asked and asked.on == "slurm":
         return ports.places.slurm(ranks=asked.ranks, nodes=asked.nodes, extra=asked.arguments, scratch=asked.scratch)
+    if asked and asked.pods:
+        return ports.places.pods(asked.pods, ranks=asked.ranks, nodes=asked.nodes)
     return ports.places.here(ranks=asked.ranks if asked else None)
 
 

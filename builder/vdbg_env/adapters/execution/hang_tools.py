@@ -5,18 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from vdbg_env.adapters.execution.job_builder import PACKAGES
-from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.runbook.model import HangAction
 from vdbg_env.supervisor.job import HangCommand
+
+
+class FindsPrograms(Protocol):
+    """Says where a program is, in the place where steps run."""
+
+    def which(self, program: str) -> str | None:
+        """Return what starts the program, or None when it was not found."""
+        ...
+
 
 _DUMP_LIMIT_S = 600.0
 PROBE_PERIOD_S = 2
 
 
 def hang_tools(
-    programs: ProgramRunner, *, python: str = sys.executable, packages: Path = PACKAGES
+    programs: FindsPrograms, *, python: str = sys.executable, packages: Path = PACKAGES
 ) -> dict[HangAction, HangCommand]:
     """Return the commands for the hang actions that can be done where steps run; `programs` are those available there.
 
@@ -35,7 +44,7 @@ def hang_tools(
     return tools
 
 
-def gpu_probe(programs: ProgramRunner, environment: Mapping[str, str]) -> tuple[str, ...]:
+def gpu_probe(programs: FindsPrograms, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command that prints the load of each GPU the workload may use, again and again; none without one."""
     program = programs.which("nvidia-smi")
     if program is None:

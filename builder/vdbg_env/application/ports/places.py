@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.files import BinarySource, SourceText
     from vdbg_env.application.ports.programs import ProgramRunner
     from vdbg_env.application.ports.steps import StepPlacement
+    from vdbg_env.image.container.pod_settings import PodSettings
     from vdbg_env.image.container.step_container import StepContainer, StepImage
     from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 
@@ -31,7 +32,8 @@ class StepPlace:
     `sources` finds the text of source lines; `environment` is what a workload inherits, `data_dir` the folder of the
     shipped runbooks as the place sees it. `placement` starts the steps of a run, given the run's folder, the values
     that must not be kept and the pseudonyms if there are any; `close` ends helper programs that are still running.
-    `time_left_s` is when the place itself ends, in seconds from now; None where it has no limit.
+    `gpus` is how many each rank gets, where that is not seen from here. `time_left_s` is when the place itself ends, in
+    seconds from now; None where it has no limit.
     """
 
     programs: ProgramRunner
@@ -44,8 +46,9 @@ class StepPlace:
     close: Callable[[], None]
     container: StepContainer | None = None
     image: StepImage | None = None
-    on: Literal["local", "docker", "slurm"] = "local"
+    on: Literal["local", "docker", "slurm", "k8s"] = "local"
     nodes: int = 1
+    gpus: int | None = None
     time_left_s: float | None = None
     scratch: Scratch | None = None
 
@@ -54,6 +57,8 @@ class StepPlace:
         """The place as a report's environment shows it; nothing for this machine."""
         if self.on == "slurm":
             return {"steps run in": f"a Slurm allocation of {self.nodes} nodes", **self._dumps}
+        if self.on == "k8s":
+            return {"steps run in": "pods of a Kubernetes cluster"}
         if self.image is None:
             return {}
         return {"steps run in": f"containers of {self.image.name}", "image": self.image.digest or self.image.image_id}
@@ -110,6 +115,13 @@ class StepPlaces(Protocol):
         """Return the nodes of the Slurm allocation around this process; `extra` are arguments for srun.
 
         Raises BadInput outside of one.
+        """
+        ...
+
+    def pods(self, settings: PodSettings, *, ranks: int | None, nodes: int | None) -> StepPlace:
+        """Return the pods of a Kubernetes cluster.
+
+        Raises BadInput where no cluster is configured, HostNotAble without the client's package.
         """
         ...
 

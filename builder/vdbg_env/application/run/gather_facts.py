@@ -34,7 +34,7 @@ def gather_facts(
     if request.at_once:
         return Facts(data_dir=place.data_dir, python_path=place.environment.get("PYTHONPATH", ""))
     programs, here = place.programs, place.image is None
-    gpus, driver = _gpus(programs)
+    gpus, driver = _gpus(programs) if place.gpus is None else (place.gpus, None)
     versions = {} if request.replay else _versions(programs, argv, here=here)
     wants_lines = runbook.requires.lineinfo and here and not request.replay
     facts = Facts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.yaml_source import YamlSource
+from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.workload.inputs import Inputs
@@ -23,23 +24,28 @@ if TYPE_CHECKING:
 
     from vdbg_env.record.run_directory import RunHead
 
-Launcher = Literal["local", "slurm"]
+Launcher = Literal["local", "slurm", "k8s"]
 ArgvFrom = Literal["command line", "vdbg.yaml", "nowhere"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRequest:
-    """The ranks requested on the command line: how they are started, and how many; None is what a step asks for."""
+    """The ranks requested on the command line: how they are started, and how many; None is what a step asks for.
+
+    `pods` are those of Kubernetes.
+    """
 
     on: Launcher = "local"
     ranks: int | None = None
     nodes: int | None = None
     arguments: tuple[str, ...] = ()  # for the launcher, unread
     scratch: Scratch | None = None
+    pods: PodSettings | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return what `run.json` keeps of it."""
-        return asdict(self)
+        """Return what `run.json` keeps of it: of the variables of pods the names alone."""
+        kept = _without_values(self, lambda _name: _NOT_KEPT)
+        return {name: value for name, value in asdict(kept).items() if name != "pods" or value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +126,36 @@ def prepare(
     return PreparedRun(runbook=runbook, inputs=final_inputs(runbook, given, argv, environment), argv_from=argv_from)
 
 
-def resumed_placement(head: RunHead, asked: PlacementRequest | None) -> PlacementRequest | None:
-    """Return the placement a run was begun with; raises BadInput where another one is requested."""
+_NOT_KEPT = "[not kept]"
+
+
+def _without_values(asked: PlacementRequest, value: Callable[[str], str]) -> PlacementRequest:
+    """Return a placement whose variables have these values."""
+    if asked.pods is None:
+        return asked
+    run = asked.pods.run
+    env = tuple((name, value(name)) for name, _ in run.env)
+    return replace(asked, pods=replace(asked.pods, run=replace(run, env=env)))
+
+
+def resumed_placement(
+    head: RunHead, asked: PlacementRequest | None, environment: Mapping[str, str]
+) -> PlacementRequest | None:
+    """Return the placement a run was begun with; raises BadInput where another one is requested.
+
+    The record has no values of variables: they are those given again, or of `environment`.
+    """
     recorded = TypeAdapter(PlacementRequest).validate_python(dict(head.placement)) if head.placement else None
+    same = recorded if asked is None else _without_values(asked, lambda _name: _NOT_KEPT)
+    if recorded and recorded.pods and same == recorded:
+        given = dict(asked.pods.run.env) if asked and asked.pods else environment
+        missing = [name for name, _ in recorded.pods.run.env if name not in given]
+        if missing:
+            raise BadInput(
+                f"the record of run {head.run!r} has no values of variables, and {missing[0]} is not set here",
+                next_step=f"export {missing[0]}, then --resume again",
+            )
+        return _without_values(recorded, lambda name: given[name])
     if asked and asked != recorded:
         raise BadInput(
             f"the ranks of run {head.run!r} were started in another way",

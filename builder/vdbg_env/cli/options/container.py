@@ -11,7 +11,8 @@ from click.core import ParameterSource
 
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.run import OPTIONS, RunFlags, read_request
-from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.run_settings import Gpu, RunSettings, parse_size
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -19,8 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS = {
     "on": click.option(
         "--on",
-        type=click.Choice(["local", "docker", "slurm"]),
-        help="Where steps run: here (local), in containers (docker, if an image is named), or in a Slurm allocation.",
+        type=click.Choice(["local", "docker", "slurm", "k8s"]),
+        help="Where steps run: here, in containers (docker, if an image is named), in a Slurm allocation, or in pods.",
     ),
     "image": OPTIONS["image"],
     "mounts": OPTIONS["mounts"],
@@ -36,7 +37,7 @@ FEW = ("on", "image", "mounts", "variables", "gpu", "dumps")
 class ContainerFlags(TypedDict):
     """What the flags give."""
 
-    on: Literal["local", "docker", "slurm"] | None
+    on: Literal["local", "docker", "slurm", "k8s"] | None
     mounts: tuple[str, ...]
     user: str | None
     memory: str | None
@@ -92,6 +93,8 @@ def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -
     Raises BadInput for a wrong value, and a usage error for a flag of containers where none are requested.
     """
     on = flags["on"] or ("docker" if flags["image"] else "local")
+    if on == "k8s":
+        return None  # see `pod_settings`
     if on != "docker":
         others = [option for option in _given(context) if option.name != "on"]
         if others:
@@ -105,6 +108,33 @@ def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -
         user=place.user,
         memory=parse_size(flags["memory"], "--memory") if flags["memory"] else None,
         folder=place.folder,
+    )
+
+
+# What a pod has too; its volumes and its time to end are given in another way.
+_OF_PODS = {"on", "image", "variables", "gpu", "user", "memory", "ipc", "shm_size", "capabilities", "seccomp"}
+
+
+def pod_run_settings(context: click.Context, **flags: Unpack[ContainerFlags]) -> RunSettings:
+    """Return what the flags say of the pods of a run; the system calls allowed are the cluster's default.
+
+    Raises BadInput for a wrong value or without an image, and a usage error for a flag that has no effect there.
+    """
+    given = _given(context)
+    for option in given:
+        if option.name not in _OF_PODS:
+            raise click.UsageError(f"{option.opts[-1]} has no effect on pods: use --k8s-volume and --k8s-pod", context)
+    if not flags["image"]:
+        raise BadInput("--on k8s needs --image", next_step="--image with a name that the nodes of the cluster can pull")
+    asked = read_request((), interactive=False, **_run_flags({**flags, "mounts": ()}))
+    seccomp = any(option.name == "seccomp" for option in given)
+    return replace(
+        asked.settings,
+        gpu=asked.gpu or Gpu(by="runtime"),
+        seccomp=asked.settings.seccomp if seccomp else "default",
+        memory=parse_size(flags["memory"], "--memory") if flags["memory"] else None,
+        dumps=None,
+        folder=None,
     )
 
 

@@ -11,11 +11,12 @@ import click
 from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.run.request import PlacementRequest
 from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.image.container.pod_settings import PodSettings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--nodes", type=click.IntRange(1, 10000), help="With --on slurm: so many nodes of the allocation."),
+    click.option("--nodes", type=click.IntRange(1, 10000), help="So many nodes of a cluster."),
     click.option("--ranks", type=click.IntRange(1, 10000), help="Start each step on so many ranks."),
     click.option(
         "--slurm-arg", "slurm_arguments", multiple=True, metavar="ARG", help="For srun, unread; repeatable."
@@ -56,7 +57,9 @@ def placement_options(function: Function) -> Function:
     return function
 
 
-def placement_request(on: str | None, flags: PlacementFlags) -> PlacementRequest | None:
+def placement_request(
+    on: str | None, flags: PlacementFlags, pods: Callable[[], PodSettings]
+) -> PlacementRequest | None:
     """Turn the flags into a request; None where a step has one rank here. Raises a usage error for flags of Slurm."""
     if on == "slurm":
         return PlacementRequest(
@@ -67,13 +70,16 @@ def placement_request(on: str | None, flags: PlacementFlags) -> PlacementRequest
             scratch=_scratch(flags),
         )
     for name, value in (
-        ("--nodes", flags["nodes"]),
         ("--slurm-arg", flags["slurm_arguments"]),
         ("--submit", flags["submit"]),
         ("--scratch", flags["scratch"]),
     ):
         if value:
-            raise click.UsageError(f"{name} is for ranks of a cluster: add --on slurm")
+            raise click.UsageError(f"{name} is for ranks of Slurm: add --on slurm")
+    if on == "k8s":
+        return PlacementRequest(on="k8s", ranks=flags["ranks"], nodes=flags["nodes"], pods=pods())
+    if flags["nodes"]:
+        raise click.UsageError("--nodes is for ranks of a cluster: add --on slurm or --on k8s")
     if on == "docker" and flags["ranks"]:
         raise click.UsageError("a step has one container: leave out --ranks, or --on docker")
     return PlacementRequest(ranks=flags["ranks"]) if flags["ranks"] else None

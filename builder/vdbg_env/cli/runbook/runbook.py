@@ -11,8 +11,9 @@ import click
 from vdbg_env.application import session
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli.composition.runs import run_ports, runbook_library
-from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
+from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request, pod_run_settings
 from vdbg_env.cli.options.placement import PlacementFlags, placement_options, placement_request
+from vdbg_env.cli.options.pods import PodFlags, pod_options, pod_settings, refuse
 from vdbg_env.cli.runbook.runbook_run import run
 from vdbg_env.cli.runbook.submit_run import queue
 from vdbg_env.common.console import note
@@ -73,6 +74,7 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 )
 @click.option("--json", "as_document", is_flag=True, help="Print the report (or the plan) as JSON on stdout.")
 @placement_options
+@pod_options
 @container_options()
 @click.pass_context
 def command(
@@ -99,6 +101,13 @@ def command(
     submit: bool,
     submit_arguments: tuple[str, ...],
     setup: Path | None,
+    k8s_volumes: tuple[str, ...],
+    k8s_namespace: str | None,
+    k8s_context: str | None,
+    k8s_env_from: tuple[str, ...],
+    k8s_pod: Path | None,
+    k8s_python: str,
+    k8s_wait: float,
     as_document: bool,
     **place: Unpack[ContainerFlags],
 ) -> int:
@@ -136,6 +145,17 @@ def command(
         submit_arguments=submit_arguments,
         setup=setup,
     )
+    pods = PodFlags(
+        k8s_volumes=k8s_volumes,
+        k8s_namespace=k8s_namespace,
+        k8s_context=k8s_context,
+        k8s_env_from=k8s_env_from,
+        k8s_pod=k8s_pod,
+        k8s_python=k8s_python,
+        k8s_wait=k8s_wait,
+    )
+    if place["on"] != "k8s":
+        refuse(pods)
     request = RunbookRequest(
         runbook=name or find_run(resume or "", os.environ).read_head().runbook,
         files=files,
@@ -151,7 +171,9 @@ def command(
         bisect=bisect,
         json=as_document,
         container=container_request(context, **place),
-        placement=placement_request(place["on"], placement),
+        placement=placement_request(
+            place["on"], placement, lambda: pod_settings(pod_run_settings(context, **place), pods)
+        ),
         pseudonyms=pseudonyms,
     )
     if replay and request.container:

@@ -54,8 +54,8 @@ def kubernetes(settings: RunSettings) -> str:
         "args": list(settings.command) or None,
         "env": [{"name": name, "value": value} for name, value in settings.env] or None,
         "ports": [{"containerPort": port} for port in settings.ports] or None,
-        "resources": _kubernetes_devices(settings),
-        "securityContext": _security_context(settings),
+        "resources": devices(settings),
+        "securityContext": security_context(settings),
         "volumeMounts": _mounts(settings) or None,
         "stdin": settings.interactive or None,
         "tty": settings.interactive or None,
@@ -113,8 +113,8 @@ def _compose_devices(settings: RunSettings) -> dict[str, Any] | None:
     return {"resources": {"reservations": {"devices": [device]}}}
 
 
-def _kubernetes_devices(settings: RunSettings) -> dict[str, Any] | None:
-    """Return the number of GPUs: a single number is how many, several are counted, and without any it is one."""
+def devices(settings: RunSettings) -> dict[str, Any] | None:
+    """Return a container's GPUs: a single number is how many, several are counted, and without any it is one."""
     devices = settings.gpu.devices
     if settings.gpu.by == "none":
         return None
@@ -127,7 +127,8 @@ def _kubernetes_devices(settings: RunSettings) -> dict[str, Any] | None:
     return {"limits": {"nvidia.com/gpu": max(1, count)}}
 
 
-def _security_context(settings: RunSettings) -> dict[str, Any]:
+def security_context(settings: RunSettings) -> dict[str, Any]:
+    """Return a container's rights."""
     profile: dict[str, str] = {"type": "RuntimeDefault"}
     if settings.seccomp == "ptrace":  # the runtime's own refuses personality(2), by which gdb turns off randomisation
         profile = {"type": "Localhost", "localhostProfile": LOCALHOST_PROFILE}
@@ -156,9 +157,14 @@ def dump_volume(dumps: DumpVolume) -> dict[str, Any]:
 def _volumes(settings: RunSettings) -> list[dict[str, Any]]:
     volumes = [dump_volume(settings.dumps)] if settings.dumps else []
     if settings.ipc == "private":
-        size = f"{max(1, settings.shm_bytes // GIB)}Gi"
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}})
+        volumes.append(shared_memory(settings))
     return volumes
+
+
+def shared_memory(settings: RunSettings) -> dict[str, Any]:
+    """Return a pod's volume for /dev/shm."""
+    size = f"{max(1, settings.shm_bytes // GIB)}Gi"
+    return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
 
 
 def _claim(name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The orders of an attempt: one JSON document for all its ranks, sent on standard input and never kept on a disk."""
+"""The orders of an attempt: one JSON document for all its ranks, sent on standard input or in a Secret."""
 
 from __future__ import annotations
 

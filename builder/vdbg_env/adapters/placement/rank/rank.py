@@ -8,28 +8,39 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from vdbg_env.adapters.placement.rank.node import describe, measure_clock, raise_core_limit
 from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, Orders, alike, job_of_rank, read_orders
+from vdbg_env.record.redaction.secrets import secret_values
 from vdbg_env.supervisor.entry import supervise
-from vdbg_env.supervisor.job import settled
+from vdbg_env.supervisor.job import Job, settled
 from vdbg_env.supervisor.output.streams import CANCELS
 from vdbg_env.supervisor.state import lock_file
 
+TERMINATION_LOG = "VDBG_TERMINATION_LOG"  # the variable that names the file whose content a kubelet reports
 COLLECT_LIMIT_S = 20.0  # for the files that a rank left behind, once its end was asked for
 
 
 def main() -> int:
     """Run one rank; returns 0 when its record was written, whatever became of the workload.
 
-    Exit status 2: the run's folder is not seen from this node.
+    The orders are in the file that is named, or on standard input. Exit status 2: the run's folder is not seen from
+    this node; 3: what makes the record is not installed here.
     """
-    orders = read_orders(sys.stdin.buffer.readline())
+    line = Path(sys.argv[1]).read_bytes() if len(sys.argv) > 1 else sys.stdin.buffer.readline()
+    orders = read_orders(line)
     if orders is None:
         return 1
     rank = int(os.environ[orders.rank_from])
     host = os.environ.get(orders.host_from) or socket.gethostname()
+    if find_spec("pydantic") is None:
+        print(f"{host}: {sys.executable} has no pydantic 2: pip install vdbg-env in the image", file=sys.stderr)
+        return 3
+    here = os.getcwd()  # noqa: PTH109
     folder = Path(orders.directory) / f"{host}-{rank}"
     try:
         folder.mkdir(exist_ok=True)
@@ -50,7 +61,11 @@ def main() -> int:
             dumps = open_scratch(orders.scratch, folder)
         except NoScratch as problem:
             refused = f"--scratch cannot be used on {host}: {problem}"
-    job = job_of_rank(orders, rank=rank, host=host, directory=str(folder), dumps=str(dumps or ""))
+    job = _with_own_secrets(
+        job_of_rank(orders, rank=rank, host=host, directory=str(folder), dumps=str(dumps or ""))
+    )
+    if job.cwd == ".":
+        job = job._replace(cwd=here)
     node = {
         "step": os.environ.get(orders.step_from, ""),
         "node": describe(job.argv, alike(orders, settled(job, os.environ).env)),
@@ -75,6 +90,21 @@ def _report(orders: Orders, folder: Path, dumps: Path | None, rank: int, literal
         signal.signal(number, lambda *_: asked_at.append(time.monotonic()))
     seen = observe(orders, folder, dumps, literals, asked_at, COLLECT_LIMIT_S)
     _write_json(Path(orders.directory) / ENDED / str(rank), seen)
+    if TERMINATION_LOG in os.environ:
+        _say_end(Path(os.environ[TERMINATION_LOG]), rank, seen["ended"])
+
+
+def _with_own_secrets(job: Job) -> Job:
+    """Return the job with the secrets that only this node's environment has: they were not known when it was made."""
+    own = {os.fsdecode(value) for value in secret_values(settled(job, os.environ).env)} - set(job.literals)
+    return job._replace(literals=tuple(sorted({*job.literals, *own}, key=lambda text: (-len(text), text))))
+
+
+def _say_end(path: Path, rank: int, ended: Mapping[str, object]) -> None:
+    """Write the end as the pod's termination message, which stays in its status when logs and volumes are gone."""
+    message = str(ended.get("message") or "")[:1000]
+    with suppress(OSError):
+        path.write_text(json.dumps({"rank": rank, **ended, "message": message}))
 
 
 def _write_json(path: Path, document: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -13,17 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.adapters.placement.ending_rule import EndingRule
-from vdbg_env.adapters.placement.rank.observe import observe
-from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, STOP, Orders
+from vdbg_env.adapters.placement.rank.orders import NODE, STOP
+from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import Ended, EndedBy, Observation
-from vdbg_env.record.codec import from_document
-from vdbg_env.supervisor.state import lock_file, result_file
+from vdbg_env.evidence.observation import EndedBy, Observation
 
 POLL_S = 0.1
 ASK_S = 2.0  # how often the controller is asked whether a step still runs that another program started
-SILENT_S = 3.0 * lock_file.BEAT_S  # a supervisor that did not touch its file for so long is dead
 AFTER_STEP_S = 5.0  # for a file system to show what a rank wrote last
 AFTER_CANCEL_S = 60.0  # a rank of a lost node cannot be asked to end, and is not waited for any longer
 _SAID_LINES = 5
@@ -36,7 +32,7 @@ class SlurmAttempt:
         self,
         *,
         directory: Path,
-        orders: Orders,
+        records: RankRecords,
         ranks: int,
         rule: EndingRule,
         slurm: SlurmCommands,
@@ -45,7 +41,7 @@ class SlurmAttempt:
         process: subprocess.Popen[bytes] | None,
     ) -> None:
         self._directory = directory
-        self._orders = orders
+        self._records = records
         self._ranks = ranks
         self._rule = rule
         self._slurm = slurm
@@ -133,14 +129,14 @@ class SlurmAttempt:
     # -- what the ranks wrote -----------------------------------------------------------------------------------------
 
     def _complete(self) -> bool:
-        self._read_ends()
+        self._records.read_ends(self._seen)
         if len(self._seen) == self._ranks:
             self._reap()
             return True
         if self._launcher_runs():
             self._over_at = None
             return False
-        if self._process and self._process.returncode and not self._seen and not any(self._directory.glob("*-*")):
+        if self._process and self._process.returncode and not self._seen and not self._records.any_started():
             raise self._never_started()
         now = time.monotonic()
         self._over_at = self._over_at or now
@@ -151,53 +147,20 @@ class SlurmAttempt:
                 self._seen[rank] = found
         return len(self._seen) == self._ranks
 
-    def _read_ends(self) -> None:
-        for path in (self._directory / ENDED).iterdir():
-            if path.name.isdigit() and int(path.name) not in self._seen:
-                self._seen[int(path.name)] = from_document(Observation, json.loads(path.read_bytes()))
-
     def _without_end(self, rank: int, now: float) -> Observation | None:
         """Return what is known of a rank whose step is over; None while it lives on, on a node that Slurm lost."""
-        folders = sorted(self._directory.glob(f"*-{rank}"))
-        if not folders:
-            if not self._seen and not any(self._directory.glob("*-*")):
+        folder = self._records.folder(rank)
+        if folder is None:
+            if not self._seen and not self._records.any_started():
                 raise self._never_started()
             why = "no record of it was found: its node was lost before it started, or does not share the run's folder"
-            return self._lost(rank, "", why)
-        folder = folders[-1]
-        if (folder / result_file.NAME).exists():
-            literals = tuple(os.fsencode(text) for text in self._orders.others.literals)
-            seen = from_document(Observation, observe(self._orders, folder, None, literals, (), 0))
-            where = self._orders.scratch
-            note = f"it died before it could move its dumps: they are on {seen.host}, below {where}"
-            return replace(seen, notes=(*seen.notes, note)) if where else seen
+            return self._records.lost(rank, why)
+        if found := self._records.half_written(folder):
+            return found
         given_up = self._asked_at is not None and now > self._asked_at + AFTER_CANCEL_S
-        if self._silent_for(folder) < SILENT_S and not given_up:
+        if self._records.silent_for(folder) < SILENT_S and not given_up:
             return None
-        return self._lost(rank, folder.name.rpartition("-")[0], "its node was lost: Slurm ended the step without it")
-
-    def _lost(self, rank: int, host: str, why: str) -> Observation:
-        where = self._directory / f"{host}-{rank}"
-        return Observation(
-            step=self._orders.step,
-            attempt=self._orders.attempt,
-            rank=rank,
-            host=host or "unknown",
-            ended=Ended(by=EndedBy.NODE_LOST, message=why),
-            duration_s=0.0,
-            directory=str(where.relative_to(self._directory.parents[2])) if host else "",
-        )
-
-    def _silent_for(self, folder: Path) -> float:
-        """Return the seconds since a supervisor last touched its file, both by the file server's clock."""
-        now = self._directory / ".now"
-        now.touch()
-        try:
-            return now.stat().st_mtime - (folder / lock_file.NAME).stat().st_mtime
-        except FileNotFoundError:
-            return float("inf")
-        finally:
-            now.unlink()
+        return self._records.lost(rank, "its node was lost: Slurm ended the step without it")
 
     # -- the launcher -------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from vdbg_env.adapters.execution.job_builder import PACKAGES, StepSettings, job_for
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
+from vdbg_env.adapters.placement.records import RankRecords
 from vdbg_env.adapters.placement.slurm.attempt import SlurmAttempt
 from vdbg_env.adapters.placement.slurm.commands import Allocation, SlurmCommands
 from vdbg_env.application.ports import Layout
@@ -120,7 +121,7 @@ class SlurmRanks:
     ) -> SlurmAttempt:
         return SlurmAttempt(
             directory=where,
-            orders=orders,
+            records=RankRecords(where, orders),
             ranks=self._shape(invocation)[1],
             rule=EndingRule(invocation, where, quiet_s=_QUIET_S),
             slurm=self._slurm,

@@ -1,0 +1,293 @@
+"""An attempt whose ranks are the pods of a Job, followed by the files that ranks write and the status of their pods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vdbg_env.adapters.placement.ending_rule import EndingRule
+from vdbg_env.adapters.placement.k8s.api import Away, KubeApi, Refused
+from vdbg_env.adapters.placement.k8s.evidence import PodEvidence
+from vdbg_env.adapters.placement.k8s.pods import Pod
+from vdbg_env.adapters.placement.k8s.watch import PodWatch
+from vdbg_env.adapters.placement.rank.orders import STOP
+from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.evidence.observation import Ended, EndedBy, Observation
+
+POLL_S = 0.1
+AFTER_POD_S = 5.0  # for a file system to show what a rank wrote last
+STATUS_S = 20.0  # for a pod's status to say why its rank was asked to end
+IMAGE_S = 45.0  # a kubelet tries to pull an image again and again; after so long it is reported
+NODE_S = (
+    120.0  # a rank that did not touch its file for so long is lost with its node; caches of NFS keep times for 60 s
+)
+TIDY_S = 30.0  # for the deletion of a Job at a server that does not answer
+_AGAIN_S = 2.0
+_SAID_LINES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long is waited for what may still change, in seconds."""
+
+    start_s: float
+    image_s: float = IMAGE_S
+    after_pod_s: float = AFTER_POD_S
+    status_s: float = STATUS_S
+    node_s: float = NODE_S
+    silent_s: float = SILENT_S
+    tidy_s: float = TIDY_S
+
+
+class PodAttempt:
+    """A StartedAttempt; the Job is deleted when it has ended, with all that belongs to it."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        records: RankRecords,
+        ranks: int,
+        rule: EndingRule,
+        api: KubeApi,
+        name: str,
+        uid: str,
+        watch: PodWatch,
+        evidence: PodEvidence,
+        patience: Patience,
+    ) -> None:
+        self._directory = directory
+        self._records = records
+        self._ranks = ranks
+        self._rule = rule
+        self._api = api
+        self._name = name
+        self._uid = uid
+        self._watch = watch
+        self._evidence = evidence
+        self._patience = patience
+        self._seen: dict[int, Observation] = {}
+        self._began = time.monotonic()
+        self._since: dict[tuple[int, str], float] = {}
+        self._asked = 0
+        self._asked_at: float | None = None
+        self._cancelled = False
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="k8s")
+        self._deleting: Future[None] | None = None
+        self._deleted = False
+        self._delete_again_at = 0.0
+        watch.start()
+
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
+        """Wait until every rank has written its end, or is known to be lost, and remove the Job.
+
+        Raises HostNotAble, with what the cluster says, when no rank could be started.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._complete():
+            if self._rule.due({rank: seen.went_well for rank, seen in self._seen.items()}, self._ranks):
+                self._ask(1)
+            self._delete_when_asked()
+            left = POLL_S if until is None else min(POLL_S, until - time.monotonic())
+            if left <= 0:
+                return None
+            time.sleep(left)
+        notes = self._tidied()
+        seen = [self._meant(self._seen[rank]) for rank in range(self._ranks)]
+        seen[0] = replace(seen[0], notes=(*seen[0].notes, *notes))
+        return tuple(seen)
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Have every rank ended, with its grace unless `firmly`."""
+        self._cancelled = True
+        self._ask(2 if firmly else 1)
+        self._delete_when_asked()
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _ask(self, times: int) -> None:
+        """Ask all ranks to end: by deleting the Job, and by a file, as the API server may be away."""
+        if times > self._asked:
+            self._asked = times
+            self._asked_at = self._asked_at or time.monotonic()
+            (self._directory / STOP).write_text(str(times))
+
+    def _delete_when_asked(self) -> None:
+        """Delete the Job once an end was asked for; a server that is away is asked again, and never waited for."""
+        if self._deleting is not None and self._deleting.done():
+            done, self._deleting = self._deleting, None
+            self._deleted = done.exception() is None
+            self._delete_again_at = time.monotonic() + _AGAIN_S
+        if self._asked and not self._deleted and self._deleting is None and time.monotonic() >= self._delete_again_at:
+            pods = tuple((self._watch.ranks() or {}).values())
+            self._deleting = self._pool.submit(self._delete, pods)
+
+    def _delete(self, pods: tuple[Pod, ...]) -> None:
+        self._evidence.collect(self._api, pods)
+        self._api.delete_job(self._name, self._uid)
+
+    def _tidied(self) -> tuple[str, ...]:
+        """Keep what the cluster reports of ranks that did not end well, then delete the Job; returns notes."""
+        self._watch.stop()
+        troubled = {rank for rank, seen in self._seen.items() if not seen.went_well}
+        pods = tuple(pod for rank, pod in (self._watch.ranks() or {}).items() if rank in troubled)
+        until = time.monotonic() + self._patience.tidy_s
+        problem = ""
+        while True:
+            try:
+                self._pool.submit(self._delete, pods).result()
+                break
+            except Away as away:
+                problem = str(away)
+            except Refused as refused:
+                problem = refused.message
+                break
+            if time.monotonic() >= until:
+                break
+            time.sleep(_AGAIN_S)
+        self._pool.shutdown(wait=False)
+        where = f"--namespace {self._api.namespace}"
+        left = f"its Job could not be deleted ({problem}): kubectl {where} delete job {self._name}"
+        return (*self._evidence.notes, *([left] if problem and not self._is_gone() else []))
+
+    def _is_gone(self) -> bool:
+        with suppress(Away, Refused):
+            return self._api.job(self._name) is None
+        return False
+
+    def _meant(self, seen: Observation) -> Observation:
+        return seen if self._cancelled else self._rule.meant(seen)
+
+    # -- what is known of each rank -----------------------------------------------------------------------------------
+
+    def _complete(self) -> bool:
+        written: dict[int, Observation] = dict(self._seen)
+        self._records.read_ends(written)
+        pods = self._watch.ranks()
+        if self._watch.refused and not self._records.any_started() and not self._asked:
+            raise self._not_started("the API server does not report its pods", (self._watch.refused.message,))
+        for rank in range(self._ranks):
+            if rank in self._seen:
+                continue
+            pod = (pods or {}).get(rank)
+            if rank in written:
+                found = self._explained(written[rank], pod)
+            elif pods is None or self._watch.away:
+                found = None  # what its pod does is not known, and a record may still be written
+            else:
+                found = self._without_end(rank, pod)
+            if found is not None:
+                self._seen[rank] = found
+        return len(self._seen) == self._ranks
+
+    def _explained(self, seen: Observation, pod: Pod | None) -> Observation | None:
+        """Return an end with its reason: a rank that was asked to end, and not by us, waits for what its pod says."""
+        if self._asked or seen.ended.by is not EndedBy.CANCEL:
+            return seen
+        why = pod.failed if pod else ""
+        if not (why.startswith("its pod was evicted") or (pod and pod.over)) and not self._late(
+            seen.rank, "why", self._patience.status_s
+        ):
+            return None
+        message = why or "its pod was asked to end from outside: kubectl delete, or a drained node"
+        return replace(seen, ended=replace(seen.ended, by=EndedBy.NODE_LOST, message=message))
+
+    def _without_end(self, rank: int, pod: Pod | None) -> Observation | None:
+        folder = self._records.folder(rank)
+        if pod is None:
+            if self._asked and self._deleted:
+                return self._never(rank, "", "it was never started")
+            why = "the Job has no pod for it"
+            return self._not_startable(rank, why) if self._late(rank, "start", self._patience.start_s) else None
+        if pod.over:
+            return (
+                self._of_ended_pod(rank, pod, folder) if self._late(rank, "over", self._patience.after_pod_s) else None
+            )
+        if folder is not None:
+            silent = self._records.silent_for(folder)
+            return self._records.lost(rank, _silent(pod, silent)) if silent > self._patience.node_s else None
+        if pod.waits and not self._asked:
+            limit = self._patience.image_s if pod.waits.startswith("its image") else self._patience.start_s
+            if pod.hopeless or self._late(rank, pod.waits[:14], limit):
+                return self._not_startable(rank, pod.waits)
+        return None
+
+    def _of_ended_pod(self, rank: int, pod: Pod, folder: Path | None) -> Observation | None:
+        """Return what is known of a rank whose pod is over, and which wrote no end."""
+        if folder is not None:
+            if found := self._records.half_written(folder):
+                return self._explained(found, pod)
+            if self._records.silent_for(folder) < self._patience.silent_s and not pod.code and not self._given_up():
+                return None  # the pod was taken off the list by force, and its node still runs it
+            why = pod.failed or "its pod ended"
+            status = "" if pod.code is None else f" (status {pod.code})"
+            return self._records.lost(rank, f"{why}{status}, and it left no record of its end")
+        if pod.said:
+            return self._records.without_end(rank, _ended(pod.said), host=pod.node, notes=(_ELSEWHERE,))
+        if self._asked:
+            return self._never(rank, pod.node, pod.failed or "it was never started")
+        if pod.failed:
+            return self._records.lost(rank, pod.failed)
+        return self._not_startable(rank, f"its pod ended with status {pod.code} before it began: {pod.message}")
+
+    def _not_startable(self, rank: int, why: str) -> Observation:
+        """Return that a rank could not be started; raises HostNotAble where none was, as that is not their failure."""
+        pods = self._watch.ranks() or {}
+        begun = self._seen or self._records.any_started() or any(not (pod.waits or pod.over) for pod in pods.values())
+        if not begun:
+            raise self._not_started(why, ())
+        pod = pods.get(rank)
+        return self._never(rank, pod.node if pod else "", why)
+
+    def _not_started(self, why: str, details: tuple[str, ...]) -> HostNotAble:
+        pods = tuple((self._watch.ranks() or {}).values())
+        with suppress(Away, Refused):
+            self._evidence.collect(self._api, pods)
+        said = (*details, *self._evidence.said(pods, self._name)[-_SAID_LINES:])
+        left = self._tidied()
+        return HostNotAble(
+            f"no rank was started: {why}",
+            cause="the image, the resources that are asked for, or the rights of the pods",
+            details=(*said, *left),
+            next_step=f"read {self._evidence.folder}; --k8s-pod FILE changes the pods, --k8s-wait how long they wait",
+        )
+
+    def _never(self, rank: int, host: str, why: str) -> Observation:
+        by = EndedBy.CANCEL if self._asked else EndedBy.NOT_STARTED
+        return self._records.without_end(rank, Ended(by=by, message=why), host=host)
+
+    def _late(self, rank: int, what: str, limit_s: float) -> bool:
+        """Return whether something has been true of a rank for so long; the first question is when it began."""
+        now = time.monotonic()
+        since = self._began if what == "start" else self._since.setdefault((rank, what), now)
+        return now >= since + limit_s
+
+    def _given_up(self) -> bool:
+        return self._asked_at is not None and time.monotonic() > self._asked_at + self._patience.node_s
+
+
+_ELSEWHERE = "its pod reported this end, but its record is not here: do the pods see the same folder as this program?"
+
+
+def _ended(said: Mapping[str, object]) -> Ended:
+    """Return the end that a rank wrote as its pod's termination message."""
+    code, signal, message = said.get("code"), said.get("signal"), said.get("message")
+    try:
+        by = EndedBy(str(said["by"]))
+    except ValueError:
+        by = EndedBy.ENGINE_LOST
+    return Ended(
+        by=by,
+        code=code if isinstance(code, int) else None,
+        signal=signal if isinstance(signal, int) else None,
+        message=message if isinstance(message, str) else None,
+    )
+
+
+def _silent(pod: Pod, silent_s: float) -> str:
+    return f"its node {pod.node} does not respond: the rank's file was not touched for {silent_s:.0f} s"

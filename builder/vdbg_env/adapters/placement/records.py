@@ -1,0 +1,79 @@
+"""What the ranks of an attempt wrote into its folder, for placements whose ranks run on other nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from vdbg_env.adapters.placement.rank.observe import observe
+from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
+from vdbg_env.evidence.observation import Ended, EndedBy, Observation
+from vdbg_env.record.codec import from_document
+from vdbg_env.supervisor.state import lock_file, result_file
+
+SILENT_S = 3.0 * lock_file.BEAT_S  # a supervisor that did not touch its file for so long is dead
+
+
+class RankRecords:
+    """The records in one attempt's folder."""
+
+    def __init__(self, directory: Path, orders: Orders) -> None:
+        self._directory = directory
+        self._orders = orders
+
+    def read_ends(self, seen: dict[int, Observation]) -> None:
+        """Add the observations that ranks have written since, each by its number."""
+        for path in (self._directory / ENDED).iterdir():
+            if path.name.isdigit() and int(path.name) not in seen:
+                seen[int(path.name)] = from_document(Observation, json.loads(path.read_bytes()))
+
+    def any_started(self) -> bool:
+        """Return whether a rank has made its folder."""
+        return any(path.is_dir() for path in self._directory.glob("*-*"))
+
+    def folder(self, rank: int) -> Path | None:
+        """Return the folder of a rank; None where it made none."""
+        found = sorted(path for path in self._directory.glob(f"*-{rank}") if path.is_dir())
+        return found[-1] if found else None
+
+    def half_written(self, folder: Path) -> Observation | None:
+        """Return what is known of a rank whose supervisor wrote the workload's end, and which died before its own."""
+        if not (folder / result_file.NAME).exists():
+            return None
+        literals = tuple(os.fsencode(text) for text in self._orders.others.literals)
+        seen = from_document(Observation, observe(self._orders, folder, None, literals, (), 0))
+        where = self._orders.scratch
+        note = f"it died before it could move its dumps: they are on {seen.host}, below {where}"
+        return replace(seen, notes=(*seen.notes, note)) if where else seen
+
+    def without_end(self, rank: int, ended: Ended, *, host: str = "", notes: tuple[str, ...] = ()) -> Observation:
+        """Return the observation of a rank that left none; `host` where it is known."""
+        folder = self.folder(rank)
+        host = folder.name.rpartition("-")[0] if folder else host
+        return Observation(
+            step=self._orders.step,
+            attempt=self._orders.attempt,
+            rank=rank,
+            host=host or "unknown",
+            ended=ended,
+            duration_s=0.0,
+            directory=str(folder.relative_to(self._directory.parents[2])) if folder else "",
+            notes=notes,
+        )
+
+    def lost(self, rank: int, why: str) -> Observation:
+        """Return the observation of a rank that was lost with its node."""
+        return self.without_end(rank, Ended(by=EndedBy.NODE_LOST, message=why))
+
+    def silent_for(self, folder: Path) -> float:
+        """Return the seconds since a supervisor last touched its file, both by the file server's clock."""
+        now = self._directory / ".now"
+        now.touch()
+        try:
+            return now.stat().st_mtime - (folder / lock_file.NAME).stat().st_mtime
+        except FileNotFoundError:
+            return float("inf")
+        finally:
+            now.unlink()

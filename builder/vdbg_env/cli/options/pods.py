@@ -1,0 +1,108 @@
+"""The flags that say in which pods of a Kubernetes cluster the ranks of a runbook run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+import click
+
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.pod_settings import PodSettings, parse_env_from, parse_volume
+from vdbg_env.image.container.run_settings import RunSettings
+from vdbg_env.runbook.model.quantities import duration_s
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+_OPTIONS = (
+    click.option(
+        "--k8s-volume", "k8s_volumes", multiple=True, metavar="SOURCE=PATH",
+        help="Mounted at PATH in pods, where this machine sees it too; SOURCE is pvc:NAME, nfs:SERVER:/x or host:/x.",
+    ),
+    click.option("--k8s-namespace", metavar="NAME", help="The namespace of the pods, if not the context's."),
+    click.option("--k8s-context", metavar="NAME", help="The context of the kubeconfig, if not the current one."),
+    click.option(
+        "--k8s-env-from", "k8s_env_from", multiple=True, metavar="KIND/NAME",
+        help="Variables from secret/NAME or configmap/NAME.",
+    ),
+    click.option(
+        "--k8s-pod", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="A YAML file merged into the pods' specification: nodeSelector, tolerations, the container `rank`.",
+    ),
+    click.option("--k8s-python", default="python3", show_default=True, help="Python 3.11 or later in the image."),
+    click.option(
+        "--k8s-wait", default="10m", show_default=True, callback=_seconds, metavar="DURATION",
+        help="How long pods may wait for a node and their image.",
+    ),
+)  # fmt: skip
+
+
+class PodFlags(TypedDict):
+    """What the flags give."""
+
+    k8s_volumes: tuple[str, ...]
+    k8s_namespace: str | None
+    k8s_context: str | None
+    k8s_env_from: tuple[str, ...]
+    k8s_pod: Path | None
+    k8s_python: str
+    k8s_wait: float
+
+
+def pod_options(function: Function) -> Function:
+    """Give a command the flags that say how its pods are made."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def pod_settings(run: RunSettings, flags: PodFlags) -> PodSettings:
+    """Turn the flags into settings; raises BadInput for a wrong value, or without a volume."""
+    if not flags["k8s_volumes"]:
+        raise BadInput(
+            "--on k8s needs a volume that the pods and this machine see",
+            cause="ranks write their records into the run's folder",
+            next_step="--k8s-volume pvc:NAME=/path --run-dir /path/run1",
+        )
+    return PodSettings(
+        run=run,
+        volumes=tuple(map(parse_volume, flags["k8s_volumes"])),
+        namespace=flags["k8s_namespace"],
+        context=flags["k8s_context"],
+        env_from=tuple(map(parse_env_from, flags["k8s_env_from"])),
+        overlay=_overlay(flags["k8s_pod"]),
+        python=flags["k8s_python"],
+        wait_s=flags["k8s_wait"],
+    )
+
+
+def refuse(flags: PodFlags) -> None:
+    """Raise a usage error for a flag of pods where there are none."""
+    for name in ("k8s_volumes", "k8s_namespace", "k8s_context", "k8s_env_from", "k8s_pod"):
+        if flags[name]:
+            raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} is for pods: add --on k8s")
+
+
+def _overlay(path: Path | None) -> dict[str, Any]:
+    import yaml
+
+    if path is None:
+        return {}
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict) or "kind" in found:
+        raise BadInput(
+            f"{path} is not the specification of a pod", next_step="write its fields alone, as in nodeSelector: {...}"
+        )
+    return found
