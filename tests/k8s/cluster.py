@@ -1,4 +1,4 @@
-"""Controllers and kubelet, played: pods of released Jobs run the real rank process, in mounts of their own.
+"""Controllers and kubelet, played: pods of released Jobs run the real rank process, each with its own mounts.
 
 What is played is what a cluster does by its documentation: one pod for each index and no second one, SIGTERM and a
 grace before SIGKILL, a status that a kubelet writes, and the deletion of all that a deleted Job owned.
@@ -189,6 +189,8 @@ class Cluster:
                 raise
 
     def _control(self) -> None:
+        # Before the Jobs: one that is made in between owns objects too.
+        owned = [(place, one) for place in (f"{CORE}/services", f"{CORE}/secrets") for one in self._items(place)]
         jobs = {job["metadata"]["uid"]: job for job in self._items(JOBS)}
         for uid, job in jobs.items():
             for index in range(job["spec"]["completions"]):
@@ -196,11 +198,10 @@ class Cluster:
                     self._make(job, index)
         for pod in self.pods():
             self._keep(pod, jobs)
-        for place in (f"{CORE}/services", f"{CORE}/secrets"):
-            for one in self._items(place):
-                owners = one["metadata"].get("ownerReferences", ())
-                if owners and owners[0]["uid"] not in jobs:
-                    self.server.call("DELETE", f"{place}/{one['metadata']['name']}")
+        for place, one in owned:
+            owners = one["metadata"].get("ownerReferences", ())
+            if owners and owners[0]["uid"] not in jobs:
+                self.server.call("DELETE", f"{place}/{one['metadata']['name']}")
 
     def _make(self, job: Mapping[str, Any], index: int) -> None:
         name, template = job["metadata"]["name"], job["spec"]["template"]

@@ -1,4 +1,4 @@
-"""What a client takes for a whole cluster: pods and jobs are lent to a server of custom resources.
+"""What a client takes for a whole cluster: a server of custom resources behind the names of pods and jobs.
 
 Requests are passed on as they are, but for the names of groups. Objects that a client makes are checked strictly, and
 what a cluster would refuse or lose can be played: a missing right, a watch that is too old, a server that is gone.

@@ -1,6 +1,6 @@
 """A real API server and its etcd on this machine. Its programs are not part of the project: without them, tests skip.
 
-The server is Kubernetes' own for custom resources, so it has no pods and jobs: `front` lends it those names.
+The server is Kubernetes' own for custom resources, so it has no pods and jobs: `front` gives it those names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def missing() -> str | None:
         return f"no {' and no '.join(absent)} in {folder} (VDBG_KUBE_PROGRAMS names another folder)"
     if shutil.which("openssl") is None or shutil.which("unshare") is None:
         return "openssl and unshare are needed"
-    return None if os.geteuid() == 0 else "pods have mounts of their own here, which needs root"
+    return None if os.geteuid() == 0 else "each pod has its own mounts here, which needs root"
 
 
 def unpacked(name: str) -> Path:
@@ -73,6 +73,8 @@ class ApiServer:
         self._etcd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._certificate()
+        self._context = ssl.create_default_context(cafile=str(folder / "c.crt"))
+        self._context.load_cert_chain(folder / "c.crt", folder / "c.key")
 
     def start(self) -> None:
         client, peer = (f"http://127.0.0.1:{port}" for port in self._etcd_ports)
@@ -103,9 +105,7 @@ class ApiServer:
                 process.wait()
 
     def connection(self) -> http.client.HTTPSConnection:
-        context = ssl.create_default_context(cafile=str(self.folder / "c.crt"))
-        context.load_cert_chain(self.folder / "c.crt", self.folder / "c.key")
-        return http.client.HTTPSConnection("127.0.0.1", self.port, context=context, timeout=120)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, context=self._context, timeout=120)
 
     def call(self, method: str, path: str, body: object = None, kind: str = "application/json") -> tuple[int, Any]:
         connection = self.connection()

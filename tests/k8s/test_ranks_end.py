@@ -74,6 +74,7 @@ def test_one_rank_without_its_image_ends_the_others(cluster: Cluster, pods: Pods
     assert first.ended.by is EndedBy.PEER
 
 
+@pytest.mark.long
 def test_an_eviction_is_reported_as_one(cluster: Cluster, pods: Pods, attempt: Path) -> None:
     started = pods().start(ranked(waiting(attempt)), attempt)
     running(attempt)

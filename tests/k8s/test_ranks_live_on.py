@@ -22,16 +22,18 @@ PATIENT = Placement()
 SECRET = "hf_" + "Qw7" * 12
 
 
+@pytest.mark.long
 def test_a_watch_that_is_too_old_begins_again(cluster: Cluster, pods: Pods, attempt: Path) -> None:
     cluster.front.expire_watches = 2
-    started = pods(1).start(ranked("pass"), attempt)
+    started = pods(1).start(ranked(waiting(attempt)), attempt)
+    until(lambda: cluster.front.asked.count(("watch", "pods")) == 3)
+    (attempt / "go").touch()
     assert [one.ended.code for one in ends(started)] == [0]
-    lists = [at for at, right in enumerate(cluster.front.asked) if right == ("list", "pods")]
-    watches = [at for at, right in enumerate(cluster.front.asked) if right == ("watch", "pods")]
-    assert cluster.front.expire_watches == 0
-    assert len(lists) >= 4 and len(watches) >= 3 and lists[-1] > watches[1]  # one list is that of the start
+    asked = [verb for verb, resource in cluster.front.asked if resource == "pods"]
+    assert asked == ["list", *(["list", "watch"] * 3)]  # the first list is a question for the right to it
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_for_a_while_costs_nothing(cluster: Cluster, pods: Pods, attempt: Path) -> None:
     started = pods().start(ranked(waiting(attempt), placement=PATIENT), attempt)
     running(attempt)
@@ -62,6 +64,7 @@ def test_ranks_are_ended_without_a_server_and_the_job_that_is_left_is_named(
         cluster.restart()
 
 
+@pytest.mark.long
 def test_the_next_engine_takes_the_pods_over(cluster: Cluster, pods: Pods, attempt: Path) -> None:
     invocation = ranked(waiting(attempt), placement=PATIENT)
     pods().start(invocation, attempt)._watch.stop()
@@ -102,6 +105,7 @@ def test_a_job_that_was_never_released_is_begun_anew(cluster: Cluster, pods: Pod
     assert pods(1).adopt(ranked("pass"), attempt.parent) is None
 
 
+@pytest.mark.long
 def test_names_that_are_taken_are_left_alone(
     cluster: Cluster, pods: Pods, attempt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +143,7 @@ def test_a_missing_right_is_reported_with_what_to_grant(
     until(lambda: cluster.objects() == [])
 
 
+@pytest.mark.long
 def test_what_is_granted_is_what_a_run_asks_for(cluster: Cluster, pods: Pods, attempt: Path) -> None:
     from vdbg_env.adapters.placement.k8s.api import RULES
 

@@ -10,8 +10,8 @@ import click
 
 from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.run.request import PlacementRequest
-from vdbg_env.image.container.run_settings import parse_size
 from vdbg_env.image.container.pod_settings import PodSettings
+from vdbg_env.image.container.run_settings import parse_size
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

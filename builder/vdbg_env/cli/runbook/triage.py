@@ -65,6 +65,8 @@ def command(
     given = given_option(context)
     if given and not run:
         raise click.UsageError(f"{given} is for the runbook that --run starts", context)
+    if place["on"] in {"slurm", "k8s"}:
+        raise click.UsageError(f"--run starts one rank: vdbg-env runbook NAME --on {place['on']} starts more", context)
     targets, argv = _split(logs, run)
     verdict = triage_logs(TriageRequest(targets=targets, rules=rules), log_source(), packed_lines(line_packs))
     runbook = verdict.failure.runbook

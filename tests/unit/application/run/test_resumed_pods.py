@@ -24,7 +24,7 @@ ASKED = PlacementRequest(
 
 
 def head(**placement: Any) -> RunHead:
-    document = {
+    document: dict[str, Any] = {
         "run": "r", "runbook": "b", "digest": "d", "started": "s", "workload": [], "inputs": {}, "facts": {},
         "tool_version": "1", "host": "h", "placement": placement,
     }  # fmt: skip

@@ -18,6 +18,7 @@ VOLUME = ("--k8s-volume", "pvc:runs=/data")
         ((*ON, "--image", "i", *VOLUME, "--mount", "/a", "--", "x"), "--mount has no effect on pods"),
         ((*ON, "--image", "i", *VOLUME, "--submit", "--", "x"), "--submit is for ranks of Slurm"),
         (("runbook", "host-crash", *VOLUME, "--", "x"), "--k8s-volume is for pods: add --on k8s"),
+        (("triage", "--run", "--on", "k8s", "x.log", "--", "x"), "vdbg-env runbook NAME --on k8s starts more"),
         (("runbook", "host-crash", "--nodes", "2", "--", "x"), "add --on slurm or --on k8s"),
     ],
 )

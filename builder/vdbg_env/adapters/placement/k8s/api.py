@@ -6,7 +6,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
@@ -196,11 +197,12 @@ def _libraries() -> tuple[Any, Any]:
 def _configure(config: Any, settings: Any, context: str | None) -> str:
     """Take the kubeconfig, or in a pod without one its service account; returns the namespace that it names."""
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    file = os.environ.get("KUBECONFIG") or None  # the client reads the variable once, when it is imported
     try:
-        _, active = config.list_kube_config_contexts()
-        config.load_kube_config(context=context, client_configuration=settings)
+        contexts, active = config.list_kube_config_contexts(file)
+        config.load_kube_config(file, context=context, client_configuration=settings)
         if context:
-            active = next(one for one in config.list_kube_config_contexts()[0] if one["name"] == context)
+            active = next(one for one in contexts if one["name"] == context)
         return str((active or {}).get("context", {}).get("namespace") or "default")
     except config.ConfigException as error:
         if context or not in_pod:
@@ -209,9 +211,10 @@ def _configure(config: Any, settings: Any, context: str | None) -> str:
                 next_step="kubectl config get-contexts; KUBECONFIG names another file, --k8s-context another context",
             ) from error
     config.load_incluster_config(client_configuration=settings)
-    with suppress(OSError), open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:  # noqa: PTH123
-        return file.read().strip()
-    return "default"
+    try:
+        return Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace").read_text().strip()
+    except OSError:
+        return "default"
 
 
 def _message(body: object) -> str:

@@ -1,4 +1,4 @@
-"""What a pod's status says of its rank."""
+"""Read from a pod's status what became of its rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 INDEX = "batch.kubernetes.io/job-completion-index"
-# What the kubelet says of an image, or of a container, that it cannot start; the first ones do not change by waiting.
+# The kubelet's reasons for an image, or a container, that it cannot start; the first ones do not change by waiting.
 _HOPELESS = {"InvalidImageName", "ErrImageNeverPull"}
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", *_HOPELESS}
 _CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}

@@ -41,6 +41,7 @@ PACKAGES = Path(step_container.PACKAGES)  # where a pod has our package
 RECORD = "job.json"  # in the attempt's folder: which Job it is
 _NAMES = 3  # tries to find a name that is free
 _MARGIN_S = 10.0  # for the last files of a rank to reach the file server
+_QUIET_S = 5.0  # NFS shows a size that is up to three seconds old
 _UNFOLLOWED_S = 3600.0  # for what an attempt waits for besides its own time limit
 
 
@@ -220,7 +221,7 @@ class PodRanks:
             directory=where,
             records=RankRecords(where, orders),
             ranks=self._shape(invocation)[1],
-            rule=EndingRule(invocation, where),
+            rule=EndingRule(invocation, where, quiet_s=_QUIET_S),
             api=self._api,
             name=name,
             uid=uid,

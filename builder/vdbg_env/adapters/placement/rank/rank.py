@@ -61,9 +61,7 @@ def main() -> int:
             dumps = open_scratch(orders.scratch, folder)
         except NoScratch as problem:
             refused = f"--scratch cannot be used on {host}: {problem}"
-    job = _with_own_secrets(
-        job_of_rank(orders, rank=rank, host=host, directory=str(folder), dumps=str(dumps or ""))
-    )
+    job = _with_own_secrets(job_of_rank(orders, rank=rank, host=host, directory=str(folder), dumps=str(dumps or "")))
     if job.cwd == ".":
         job = job._replace(cwd=here)
     node = {
