@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -187,7 +188,13 @@ def _is_dead(owner: str) -> bool:
     if place != _place() or not pid.isdigit():
         return False
     found = process(int(pid))
-    return found is None or str(found.start) != of_process
+    if found is not None:
+        return str(found.start) != of_process
+    try:
+        os.kill(int(pid), 0)
+    except OSError as error:
+        return error.errno == errno.ESRCH  # or another user's, which /proc mounted with hidepid does not show
+    return False
 
 
 def _create(engine: Engine, wanted: NewContainer) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -40,7 +39,8 @@ class LocalAnnouncer:
 
     def run(self, command: Sequence[str], text: str) -> str | None:
         """Run a program with the text on its standard input; what it leaves in the background is not waited for."""
-        with tempfile.TemporaryFile() as said:
+        # Not a file on disk: a container may have none that it can write.
+        with os.fdopen(os.memfd_create("what a hook says"), "w+b") as said:
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True

@@ -2,11 +2,14 @@
 
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.support.patience import patience
 from vdbg_env.adapters.host.announce import LocalAnnouncer
@@ -94,6 +97,12 @@ def test_a_hook_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -
     while Path(f"/proc/{child}/stat").exists() and ") Z" not in Path(f"/proc/{child}/stat").read_text():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def test_a_hook_runs_where_no_file_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a read-only file system."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    assert LocalAnnouncer().run(("sh", "-c", "echo it >&2; exit 3"), "{}") == "the hook sh ended with 3: it"
 
 
 def test_a_hook_that_fails_says_why() -> None:
