@@ -1,6 +1,7 @@
 """A real vLLM on two nodes of a real Slurm cluster, run by the tool: the report names the rank that failed, and why."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from tests.slurm.cluster import Cluster, missing
 from tests.support.patience import patience
-from tests.vllm_real.server import SHARED_MEMORY, RealVllm, free_port, unused
+from tests.vllm_real.server import HERE, SHARED_MEMORY, RealVllm, free_port, unused
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -85,6 +86,7 @@ def served(vllm_cpu: RealVllm, cluster: Cluster, recorded_requests: Path, tmp_pa
             slurm = {name: text for name, text in allocation.environment.items() if name.startswith("SLURM")}
             environment = vllm_cpu.environment(
                 VDBG_TEST_FAULT=json.dumps({"request": 2, "when": [], "rank": 1, **fault}),
+                PYTHONPATH=f"{HERE / 'plugin'}{os.pathsep}{HERE.parents[1] / 'builder'}",
                 VLLM_HOST_IP="127.0.0.1",
                 GLOO_SOCKET_IFNAME="lo",
                 VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS="3600",

@@ -77,8 +77,10 @@ class SlurmRanks:
         self._left = self._slurm.left_of(self._allocation)  # a step on a node that was lost would wait for ever
         orders = self._orders(invocation, where)
         nodes, ranks = self._shape(invocation)
+        # The ranks of a lost node share the processors of the others.
+        crowded = ("--overcommit",) if self._left.hosts != self._allocation.hosts else ()
         argv = (
-            "srun", f"--job-name={self._name(where)}", f"--nodes={nodes}", f"--ntasks={ranks}", *_ALWAYS,
+            "srun", f"--job-name={self._name(where)}", f"--nodes={nodes}", f"--ntasks={ranks}", *_ALWAYS, *crowded,
             f"--error={where / SRUN_SAID}", *self._extra, sys.executable, "-I", str(RANK),
         )  # fmt: skip
         process = self._launched(argv, where)
