@@ -1,13 +1,16 @@
-"""Fuzzes the ELF reader: cubins whole and by their start, every section, every symbol."""
+"""Fuzzes the ELF reader: cubins whole, by their start and thinned, every section, every symbol, every name."""
 
 import contextlib
+from collections.abc import Iterator
 
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env"]):
     from vdbg_env.common.errors import UnreadableBinary
     from vdbg_env.cuda.binary.cubin import read_cubin, read_cubin_start
+    from vdbg_env.cuda.binary.cubin_names import read_names
     from vdbg_env.cuda.binary.elf import Elf
+    from vdbg_env.cuda.binary.thin_cubin import thin
 
 from tests.builders.cubin import cubin
 from tests.builders.elf import ElfSpec, SectionSpec, SymbolSpec, build_elf
@@ -16,8 +19,18 @@ from tests.fuzz.harness import fuzz
 _PIECE = 100
 
 
+def pieces(data: bytes) -> Iterator[bytes]:
+    return (data[i : i + _PIECE] for i in range(0, len(data), _PIECE))
+
+
 def read(data: bytes) -> None:
-    read_cubin_start(data[i : i + _PIECE] for i in range(0, len(data), _PIECE))
+    read_cubin_start(pieces(data))
+    names = read_names(pieces(data))
+    if names:
+        list(names.functions())
+        names.holding(b"k")
+    with contextlib.suppress(UnreadableBinary):
+        thin(lambda: pieces(data), len(data))
     with contextlib.suppress(UnreadableBinary):
         read_cubin(data)
     with contextlib.suppress(UnreadableBinary):
