@@ -210,7 +210,7 @@ class DockerImages:
         labels = (found.get("Config") or {}).get("Labels") or {}
         if found.get("RepoTags") or not any(name.startswith(OUR_LABEL) for name in labels):
             return
-        with suppress(errors.APIError):  # in use by a container: it stays
+        with engine_errors(self.engine.endpoint), suppress(errors.APIError):  # in use by a container: it stays
             client.remove_image(image_id)
 
     def unnamed(self, label: str) -> frozenset[str]:
