@@ -3,6 +3,7 @@
 import gzip
 import inspect
 import json
+import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -453,3 +454,17 @@ def test_the_stacks_of_a_hang_are_told_by_process(bench: Bench) -> None:
 def test_a_reader_that_finds_nothing_makes_nothing_up(bench: Bench, name: str) -> None:
     results = promised(name, bench.read(name)).results
     assert [value for value in results.values() if value] == []
+
+
+def test_the_rank_that_is_missing_from_a_collective_is_read_from_pytorchs_dumps(bench: Bench) -> None:
+    def dump(*names: str) -> bytes:
+        entries = [{"collective_seq_id": n, "profiling_name": name} for n, name in enumerate(names, 1)]
+        return pickle.dumps({"entries": entries}, protocol=2)
+
+    bench.leave("flight", "flight.0", dump("nccl:all_reduce", "nccl:all_gather"))
+    bench.leave("flight", "flight.1", dump("nccl:all_reduce"))
+    bench.leave("flight", "flight.2", pickle.dumps(print))
+    done = promised("flight-recorder", bench.read("flight-recorder"))
+    assert done.results["dumps"] == 2
+    assert str(done.results["missing"]).endswith("missing: rank 1 (its last is 1, all_reduce)")
+    assert [note.partition(" was not read")[0] for note in done.notes] == ["steps/s/1/localhost-0/flight.2"]
