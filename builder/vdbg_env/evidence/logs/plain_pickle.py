@@ -72,7 +72,7 @@ class _Machine:
             stack[-_TUPLES[name] :] = [tuple(items)]
         elif name in ("TUPLE", "LIST", "DICT"):
             items = self._marked()
-            stack.append({"TUPLE": tuple, "LIST": list, "DICT": _pairs}[name](items))
+            stack.append(tuple(items) if name == "TUPLE" else items if name == "LIST" else _pairs(items))
         elif name in ("APPEND", "APPENDS"):
             items = [stack.pop()] if name == "APPEND" else self._marked()
             stack[-1].extend(items)
