@@ -150,10 +150,12 @@ def kernel_log_findings(log: KernelLog) -> tuple[Finding, ...]:
     findings += [
         Finding(
             rule="kernel-log-oom-kill",
-            level=Level.ERROR,
+            # The log is the whole machine's: other containers' processes are in it, under numbers of another namespace.
+            # Whether one was the workload's, its cgroup and its end say (`memory_kill`).
+            level=Level.WARNING,
             message=f"the kernel ended process {pid} ({name}) because the machine or its cgroup ran out of memory",
             how_known=HowKnown.KERNEL_LOG,
-            confidence=0.95,
+            confidence=0.4,
             next_step="raise the memory limit of the container, or load the model with less host memory",
         )
         for pid, name in log.killed_for_memory[:5]
