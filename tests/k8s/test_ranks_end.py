@@ -34,6 +34,7 @@ def test_ranks_run_to_their_end_and_nothing_is_left(cluster: Cluster, pods: Pods
     assert {one["kind"] for one in cluster.front.made} == {"Job", "Secret", "Service"}
 
 
+@pytest.mark.long
 def test_a_rank_that_crashes_ends_the_others_after_their_records(cluster: Cluster, pods: Pods, attempt: Path) -> None:
     code = "if rank == 1: os.kill(os.getpid(), signal.SIGSEGV)\ntime.sleep(60)"
     first, second = ends(pods().start(ranked(code), attempt))

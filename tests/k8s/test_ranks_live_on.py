@@ -92,6 +92,7 @@ def test_what_ended_while_no_engine_was_there_is_read_from_its_records(
     assert [one.ended.code for one in ends(adopted)] == [0, 1]
 
 
+@pytest.mark.long
 def test_a_job_that_was_never_released_is_begun_anew(cluster: Cluster, pods: Pods, attempt: Path) -> None:
     """An engine that dies before its orders are there has started nothing."""
     cluster.front.denied.add(("patch", "jobs"))
@@ -127,7 +128,13 @@ def test_names_that_are_taken_are_left_alone(
 
 
 @pytest.mark.parametrize(
-    ("verb", "resource"), [("create", "jobs"), ("create", "secrets"), ("list", "pods"), ("patch", "jobs")]
+    ("verb", "resource"),
+    [
+        ("create", "jobs"),
+        pytest.param("create", "secrets", marks=pytest.mark.long),
+        pytest.param("list", "pods", marks=pytest.mark.long),
+        pytest.param("patch", "jobs", marks=pytest.mark.long),
+    ],
 )
 def test_a_missing_right_is_reported_with_what_to_grant(
     cluster: Cluster, pods: Pods, attempt: Path, verb: str, resource: str
