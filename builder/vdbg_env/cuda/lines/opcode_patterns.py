@@ -6,6 +6,7 @@ The repetitions are possessive: each byte is looked at once, whatever the input.
 from __future__ import annotations
 
 import re
+import sys
 from functools import cache
 from typing import Final
 
@@ -25,6 +26,15 @@ _EXTENDED: Final = _extended_pattern()
 _LEB128: Final = rb"[\x80-\xff]*+[\x00-\x7f]"
 
 
+def _all_of(body: bytes) -> bytes:
+    """Return a repetition of `body` that gives nothing back.
+
+    Before Python 3.11.5 a possessive repetition of alternatives could end too early (python/cpython#106052). An atomic
+    group never did, and is slower.
+    """
+    return rb"(?:" + body + rb")*+" if sys.version_info >= (3, 11, 5) else rb"(?>(?:" + body + rb")*)"
+
+
 @cache
 def sequence_pattern(opcode_base: int, counts: tuple[int, ...]) -> re.Pattern[bytes]:
     """Compile a pattern that matches one whole sequence, so that skipping runs at the speed of the `re` module.
@@ -42,7 +52,7 @@ def sequence_pattern(opcode_base: int, counts: tuple[int, ...]) -> re.Pattern[by
             single.append(opcode)
     ones = b"[" + b"".join(rb"\x%02x" % byte for byte in single) + b"]++"
     body = b"|".join(([ones] if single else []) + longer + [_EXTENDED])
-    return re.compile(rb"(?:" + body + rb")*+\x00\x01\x01", re.DOTALL)
+    return re.compile(_all_of(body) + rb"\x00\x01\x01", re.DOTALL)
 
 
 @cache
@@ -52,4 +62,4 @@ def step_pattern() -> re.Pattern[bytes]:
     It reads the opcodes as `sequence_pattern` does, so none is read out of step.
     """
     operands = b"|".join([rb"[\x02-\x05]" + _LEB128, rb"[\x06-\x08]", rb"\x09.."])
-    return re.compile(rb"(?:" + _EXTENDED + rb")*+((?:" + operands + rb")*+[\x01\x0a-\xff]?+)", re.DOTALL)
+    return re.compile(_all_of(_EXTENDED) + rb"(" + _all_of(operands) + rb"[\x01\x0a-\xff]?+)", re.DOTALL)

@@ -91,7 +91,9 @@ RULES: tuple[SecretRule, ...] = (
     ),
     _rule("url-credentials", "://", r"://(?P<secret>(?!\*\*\*)[^\s/@\"'<>]{1,4096})@"),
     _rule(
-        "authorization", "authorization", r"authorization" + _ASSIGN + r"(?:(?:bearer|basic|token)\s{1,4})?+" + _VALUE
+        "authorization",
+        "authorization",
+        r"authorization" + _ASSIGN + r"(?>(?:(?:bearer|basic|token)\s{1,4})?)" + _VALUE,
     ),
     _rule("bearer", "bearer", _ALONE + r"bearer\s{1,4}(?P<secret>[a-z0-9._~+/=-]{8,})"),
     _rule(
