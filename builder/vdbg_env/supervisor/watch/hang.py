@@ -98,8 +98,7 @@ class HangWatch:
     def verdict(self, now: float) -> str | None:
         """Return one sentence when the workload hangs by now."""
         idle, gpu_idle, pinned = self._job.output_idle_s, self._job.gpu_idle_s, self._job.gpu_pinned_s
-        may_be_silent = self._job.guard and not self._in_vain
-        if idle is not None and not may_be_silent and now - self.last_progress >= idle:
+        if idle is not None and not self._may_be_silent and now - self.last_progress >= idle:
             return f"no {self._missing} for {idle:g} s{self._last_line}"
         if self._seen_gpu and gpu_idle is not None and now - self._gpu_busy >= gpu_idle:
             return f"every GPU idle for {gpu_idle:g} s"
@@ -110,6 +109,11 @@ class HangWatch:
         return None
 
     @property
+    def _may_be_silent(self) -> bool:
+        """Whether silence says nothing: a guarded server has no requests at night."""
+        return self._job.guard and not self._in_vain
+
+    @property
     def _missing(self) -> str:
         return "progress" if self._waiting else "output"
 
@@ -118,14 +122,12 @@ class HangWatch:
         return f"; it prints: {self._waiting[:_LINE_SHOWN].decode('utf-8', 'replace')}" if self._waiting else ""
 
     def next_deadline(self) -> float:
-        """Return the monotonic time at which `verdict` should be asked again at the latest."""
-        limits = [
-            start + limit
-            for start, limit in (
-                (self.last_progress, None if self._job.guard and not self._in_vain else self._job.output_idle_s),
-                (self._gpu_busy, self._job.gpu_idle_s),
-                (max(self._gpu_free, self.last_progress), self._job.gpu_pinned_s),
-            )
-            if limit is not None
-        ]
+        """Return the monotonic time at which `verdict` should be asked again; from then on it has an answer."""
+        job, limits = self._job, []
+        if job.output_idle_s is not None and not self._may_be_silent:
+            limits.append(self.last_progress + job.output_idle_s)
+        if self._seen_gpu and job.gpu_idle_s is not None:
+            limits.append(self._gpu_busy + job.gpu_idle_s)
+        if self._seen_gpu and job.gpu_pinned_s is not None:
+            limits.append(max(self._gpu_free, self.last_progress) + job.gpu_pinned_s)
         return min(limits, default=float("inf"))

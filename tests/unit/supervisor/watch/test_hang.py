@@ -94,3 +94,27 @@ def test_work_that_waits_in_vain_hangs_in_production_too() -> None:
     assert "No available shared memory" in str(watch.verdict(watch.last_progress + 10))
     watch.output(b"Engine 000: Avg generation throughput: 812.4 tokens/s, Running: 7 reqs\n")
     assert watch.verdict(watch.last_progress + 1000) is None
+
+
+GPU_LOADS = {"no GPU answers": [], "idle": [b"0, 0\n"], "pinned": [b"0, 100\n"], "at work": [b"0, 100\n", b"0, 60\n"]}
+
+
+@pytest.mark.parametrize("loads", GPU_LOADS.values(), ids=GPU_LOADS)
+@pytest.mark.parametrize("line", [b"", IN_VAIN], ids=["silent", "in vain"])
+@pytest.mark.parametrize("guarded", [True, False])
+def test_nothing_is_due_before_there_is_a_verdict(loads: list[bytes], line: bytes, guarded: bool) -> None:
+    """A deadline that has passed without a verdict is a loop that never waits: it took a core of an idle server."""
+    limits = {"output_idle_s": 30.0, "gpu_idle_s": 20.0, "gpu_pinned_s": 40.0}
+    for name in (*limits, None):
+        job = Job("", (), {}, "", guard=int(guarded), **({name: limits[name]} if name else limits))  # type: ignore[arg-type]
+        watch = HangWatch(job)
+        watch.output(line)
+        watch.output(line)
+        for load in loads:
+            watch.gpu(load)
+        due = watch.next_deadline()
+        if due == float("inf"):
+            assert watch.verdict(time.monotonic() + 1000) is None
+        else:
+            assert watch.verdict(due - 1) is None
+            assert watch.verdict(due)
