@@ -111,7 +111,7 @@ class HangWatch:
     @property
     def _may_be_silent(self) -> bool:
         """Whether silence says nothing: a guarded server has no requests at night."""
-        return self._job.guard and not self._in_vain
+        return bool(self._job.guard) and not self._in_vain
 
     @property
     def _missing(self) -> str:
