@@ -132,9 +132,10 @@ class Supervisor:
     def _wait(self) -> None:
         """Wait for output, a signal, or the next thing that is due."""
         now = time.monotonic()
-        due = [self._timeout_at, now + (SIGHT_S if self._tree.cgroup else 1.0), *self._census_at[:1]]
+        due = [now + (SIGHT_S if self._tree.cgroup else 1.0), *self._census_at[:1]]
         if self._phase is Phase.RUNNING:
-            due += [self._watch.next_deadline(), self._stop_at()]
+            # No deadline counts once the end has begun: it is past, and would be waited for without a pause.
+            due += [self._timeout_at, self._watch.next_deadline(), self._stop_at()]
             if self._helpers.running:
                 due.append(now + 0.25)
         else:
