@@ -97,7 +97,7 @@ class KubeApi:
             for chunk in self._chunks(response):
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in filter(None, lines):
-                    event = json.loads(line)
+                    event = _document(line)
                     if event["type"] == "ERROR":
                         raise Refused(int(event["object"].get("code", 500)), str(event["object"].get("message", "")))
                     yield event
@@ -122,8 +122,7 @@ class KubeApi:
     def _asked(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Document:
         keywords.setdefault("_request_timeout", (_CONNECT_S, _ANSWER_S))
         with closing(self._opened(call, *arguments, **keywords)) as response:
-            document: Document = json.loads(b"".join(self._chunks(response)))
-            return document
+            return _document(b"".join(self._chunks(response)))
 
     def _opened(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Return the response of a call, whose status is good; releases of the client differ in who looks at that."""
@@ -215,6 +214,17 @@ def _configure(config: Any, settings: Any, context: str | None) -> str:
         return Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace").read_text().strip()
     except OSError:
         return "default"
+
+
+def _document(data: bytes) -> Document:
+    """Return an answer; a page that a proxy put in its place means that the server was not reached."""
+    try:
+        document = json.loads(data)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise Away(f"the answer is not JSON: {_message(data)}")
+    return document
 
 
 def _message(body: object) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from vdbg_env.adapters.placement.k8s.api import Away, Document, KubeApi, Refused
@@ -13,15 +15,17 @@ from vdbg_env.record.redaction.redaction import Redactor
 FOLDER = "kubernetes"  # in an attempt's folder
 _MOST_PODS = 32
 _LOG_LIMIT = 64 << 10
+_LIMIT_S = 20.0  # for what one collection asks: the Job is deleted only after it, and a dead node's log takes 30 s
 
 
 class PodEvidence:
     """The folder of one attempt's evidence; a call that fails costs a file, and is noted once."""
 
-    def __init__(self, directory: Path, job: str, redactor: Redactor) -> None:
+    def __init__(self, directory: Path, job: str, redactor: Redactor, *, limit_s: float = _LIMIT_S) -> None:
         self.folder = directory / FOLDER
         self._job = job
         self._redactor = redactor
+        self._limit_s = limit_s
         self._events: dict[str, str] = {}
         self._logged: set[str] = set()
         self._problems: dict[str, str] = {}
@@ -32,13 +36,23 @@ class PodEvidence:
         return tuple(f"{what} could not be kept: {why}" for what, why in self._problems.items())
 
     def collect(self, api: KubeApi, pods: Sequence[Pod]) -> None:
-        """Keep the Job's events, and of each pod its events, log and termination message."""
+        """Keep the Job's events, and of each pod its events, log and termination message, as far as the time goes."""
+        try:
+            self._collect(api, pods)
+        except OSError as error:  # a full disk: the Job is to be deleted none the less
+            self._problems["what the cluster reports"] = error.strerror or str(error)
+
+    def _collect(self, api: KubeApi, pods: Sequence[Pod]) -> None:
+        until = time.monotonic() + self._limit_s
         self.folder.mkdir(exist_ok=True)
         named = [(self._job, f"job {self._job}"), *((pod.name, f"rank {pod.rank}") for pod in pods[:_MOST_PODS])]
-        for name, what in named:
-            self._take_events(api, name, what)
-        for pod in pods[:_MOST_PODS]:
-            self._take_log(api, pod)
+        asked = [partial(self._take_events, api, name, what) for name, what in named]
+        asked += [partial(self._take_log, api, pod) for pod in pods[:_MOST_PODS]]
+        for ask in asked:
+            if time.monotonic() >= until:
+                self._problems["events and logs of some pods"] = f"the cluster took more than {self._limit_s:g} s"
+                break
+            ask()
         lines = sorted(self._events.values())
         if lines:
             self._write("events.txt", "".join(f"{line}\n" for line in lines).encode())

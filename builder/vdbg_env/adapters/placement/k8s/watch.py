@@ -63,12 +63,16 @@ class PodWatch:
             try:
                 version = self._list()
                 while not self._ended.is_set():
+                    began = time.monotonic()
                     version = self._follow(version)
+                    # A proxy may end each watch at once: it is not asked again without a pause.
+                    self._ended.wait(max(0.0, began + _AGAIN_S - time.monotonic()))
             except Refused as refused:
                 if refused.status == 403:
                     self._refused = refused
                     return
                 # 410: the version is too old, or the server was restored: all pods are listed again.
+                self._away = "" if refused.status == 410 else refused.message
             except Away as away:
                 self._away = str(away)
             self._ended.wait(_AGAIN_S)
