@@ -16,6 +16,8 @@ _VALUES = frozenset(
 )
 _EMPTY = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_KEYS = (str, bytes, int, float, type(None))
+_MOST_BITS = 1024  # Python prints no number of thousands of digits
 _NOTHING = frozenset({"PROTO", "FRAME", "STOP"})
 
 
@@ -49,6 +51,8 @@ class _Machine:
         """Do one opcode; raises NotPlainData for one that makes an object."""
         stack = self.stack
         if name in _VALUES:
+            if isinstance(argument, int) and argument.bit_length() > _MOST_BITS:
+                raise NotPlainData(f"a number of {argument.bit_length()} bits")
             stack.append(argument)
         elif name in _CONSTANTS:
             stack.append(_CONSTANTS[name])
@@ -91,4 +95,7 @@ class _Machine:
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
+    # To hash a tuple in a million tuples overflows the interpreter's stack, which ends it.
+    if not all(isinstance(key, _KEYS) for key in items[::2]):
+        raise NotPlainData("a dictionary with other keys than texts and numbers")
     return dict(zip(items[::2], items[1::2], strict=True))

@@ -119,3 +119,14 @@ def test_a_damaged_dump_is_read_or_refused(place: int, value: int) -> None:
     data[place % len(data)] = value
     with contextlib.suppress(NotPlainData):
         flight_findings([read_flight_record(bytes(data), 0), read_flight_record(dump(*BOTH), 1)])
+
+
+HUGE = b"\x80\x02}X\x07\0\0\0entries]}X\x11\0\0\0collective_seq_id\x8b\xd0\x07\0\0" + b"\x7f" * 2000 + b"sas."
+TUPLES = b"}" + b")" + b"\x85" * 300_000 + b"Ns."
+
+
+@pytest.mark.parametrize("data", [HUGE, TUPLES], ids=["a number of 4,800 digits", "a tuple in tuples as a key"])
+def test_what_python_itself_cannot_take_is_refused(data: bytes) -> None:
+    """The number cannot be printed, and to hash the tuple would end the interpreter."""
+    with pytest.raises(NotPlainData):
+        read_flight_record(data, 0)
