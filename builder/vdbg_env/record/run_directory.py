@@ -101,20 +101,9 @@ class RunDirectory:
     def locked(self, host: str | None = None) -> Iterator[None]:
         """Hold the run alone; raises BadInput naming the holder when another process works on it.
 
-        `host` is the name that others read of this machine, its own where it is None. The lock is the kernel's and
-        dies with its holder. The descriptor is closed in every child: one that was inherited would outlive this
-        process in a workload.
+        `host` is the name that others read of this machine, its own where it is None.
         """
-        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BadInput(
-                    f"another process works on {self.path}: {_holder(descriptor)}",
-                    cause="two processes on one run would start its steps twice",
-                    next_step="wait for it, or end that process first",
-                ) from None
+        with self.alone() as descriptor:
             holder = json.dumps({"pid": os.getpid(), "host": host or socket.gethostname()})
             try:
                 os.ftruncate(descriptor, 0)
@@ -127,13 +116,32 @@ class RunDirectory:
                 ) from error
             yield
             os.ftruncate(descriptor, 0)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[int]:
+        """Hold the run as `locked` does, without a name for others to read: that takes no space on a full disk.
+
+        The lock is the kernel's and dies with its holder. The descriptor is closed in every child: one that was
+        inherited would outlive this process in a workload.
+        """
+        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadInput(
+                    f"another process works on {self.path}: {_holder(descriptor)}",
+                    cause="two processes on one run would start its steps twice",
+                    next_step="wait for it, or end that process first",
+                ) from None
+            yield descriptor
         finally:
             os.close(descriptor)
 
     def is_worked_on(self) -> bool:
         """Return whether a process holds the run."""
         try:
-            with self.locked():
+            with self.alone():
                 return False
         except BadInput:
             return True

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.common.errors import BadInput, VdbgError, nearest
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
@@ -53,17 +53,18 @@ def run_folders(home: Path) -> RunFolders:
     """Look at every run directly below a folder; a link is not one, and neither is a folder without our `run.json`."""
     ended, running, unreadable = [], [], []
     entries = sorted(home.iterdir()) if home.is_dir() else []
-    for path in (p for p in entries if p.is_dir() and not p.is_symlink() and (p / "run.json").is_file()):
+    for path in (p for p in entries if p.is_dir() and not p.is_symlink()):
         run = RunDirectory(path)
         try:
+            if not (path / "run.json").is_file():
+                continue
             folder = _folder(run)
-        except (BadInput, OSError):
+            if run.is_worked_on():
+                running.append(path.name)
+            else:
+                ended.append(folder)
+        except (VdbgError, OSError):  # such as another user's
             unreadable.append(path.name)
-            continue
-        if run.is_worked_on():
-            running.append(path.name)
-        else:
-            ended.append(folder)
     return RunFolders(ended=tuple(ended), running=tuple(running), unreadable=tuple(unreadable))
 
 
@@ -71,7 +72,7 @@ def remove_run(home: Path, folder: RunFolder) -> None:
     """Remove a run with all that is in it; raises BadInput when a process works on it, or it has changed since."""
     run = RunDirectory(home / folder.path)
     try:
-        with run.locked():
+        with run.alone():
             if run.path.is_symlink() or _folder(run) != folder:
                 raise BadInput(
                     f"{run.path} changed since it was listed, and was not removed",

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,41 @@ def test_a_link_in_a_record_is_removed_and_not_followed(tmp_path: Path) -> None:
     assert folder.size < 10_000
     remove_run(tmp_path / "runs", folder)
     assert not run.path.exists() and (kept / "data").exists()
+
+
+def test_runs_are_removed_from_a_full_disk(tmp_path: Path) -> None:
+    """That is when they are removed: nothing may be written first."""
+    run = make(tmp_path, "one")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        for folder in run_folders(tmp_path).ended:
+            remove_run(tmp_path, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not run.path.exists()
+
+
+def test_a_run_whose_lock_cannot_be_taken_is_named_and_left(tmp_path: Path) -> None:
+    """As another user's, in a folder of all users' runs."""
+    make(tmp_path, "one")
+    other = make(tmp_path, "other")
+    (other.path / "run.lock").mkdir()
+    found = run_folders(tmp_path)
+    assert ([run.path for run in found.ended], found.unreadable) == (["one"], ("other",))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folder")
+def test_a_folder_of_another_user_is_named_and_left(tmp_path: Path) -> None:
+    make(tmp_path / "runs", "one")
+    make(tmp_path / "runs", "secret")
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)
+    for path in ((tmp_path / "runs"), *(tmp_path / "runs" / "one").rglob("*"), tmp_path / "runs" / "one"):
+        os.chown(path, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        found = run_folders(tmp_path / "runs")
+    finally:
+        os.seteuid(0)
+    assert ([run.path for run in found.ended], found.unreadable) == (["one"], ("secret",))
