@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from docker import errors, types
@@ -165,10 +166,25 @@ def remove_abandoned(engine: Engine) -> None:
     engine.looked_for_abandoned = True
     for found in engine.client.containers(all=True, filters={"label": [OWNER, PURPOSE]}):
         labels, runs = found["Labels"], found["State"] in {"running", "paused", "restarting"}
-        purpose, old = labels[PURPOSE], time.time() - found["Created"] > _ABANDONED_S
+        purpose = labels[PURPOSE]
         is_ours_to_end = not runs or purpose in _HELPERS
-        if is_ours_to_end and ((not runs and old) or (purpose != "step" and _is_dead(labels[OWNER]))):
+        if is_ours_to_end and (
+            (purpose != "step" and _is_dead(labels[OWNER])) or (not runs and _ended_for(engine, found) > _ABANDONED_S)
+        ):
             _remove(engine, found["Id"])
+
+
+def _ended_for(engine: Engine, found: Mapping[str, Any]) -> float:
+    """Return the seconds since a container ended, or since it was made where it never ran."""
+    made: float = found["Created"]
+    if time.time() - made <= _ABANDONED_S:
+        return 0.0
+    try:
+        ended = engine.client.inspect_container(found["Id"])["State"]["FinishedAt"]
+    except errors.NotFound:
+        return 0.0
+    # One that ran for weeks has its end in none of the fields of a list. The year is 1 where it never ran.
+    return time.time() - max(made, datetime.fromisoformat(ended).timestamp())
 
 
 def _me() -> str:
