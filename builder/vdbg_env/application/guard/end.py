@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vdbg_env.application.run.result.model import Report
+from vdbg_env.application.run.result.next_steps import typed_outside
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.runbook.state import Verdict
@@ -64,8 +65,11 @@ class Announcement:
 
     @property
     def next_step(self) -> str | None:
-        """What to type next; None where triage names no runbook."""
+        """What to type next; None where neither triage nor the report names a runbook."""
         runbook = next(
             (s.results["runbook"] for s in self.report.steps if s.id == GUARDED and "runbook" in s.results), None
         )
-        return f"vdbg-env runbook {runbook} --from {self.directory}" if runbook else None
+        if runbook:
+            return f"vdbg-env runbook {runbook} --from {self.directory}"
+        commands = (step.command or "" for step in typed_outside(self.report, self.directory).next_steps)
+        return next((command for command in commands if command.startswith("vdbg-env runbook ")), None)

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from vdbg_env.application.guard.end import TERMINATION_MESSAGE_BYTES, Announcement, exit_status
-from vdbg_env.application.run.result.model import Report
+from vdbg_env.application.run.result.model import NextStep, Report
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.report.codec.json_schema import json_schema
@@ -48,3 +48,11 @@ def test_a_message_of_kubernetes_is_whole_json_within_its_limit() -> None:
     whole = json.loads(guard_line(said))
     assert whole["found"].startswith("éé") and whole["found"].endswith("é...")
     jsonschema.validate(whole, json_schema(GuardDocument))
+
+
+def test_what_the_report_says_next_is_announced_where_triage_names_no_runbook() -> None:
+    ended = Ended(by=EndedBy.SIGNAL, signal=11)
+    advice = (NextStep(text="read it"), NextStep(text="again", command="vdbg-env runbook host-crash --from r"))
+    report = Report(run="r", runbook="guard", verdict=Verdict.FAILED, why="it died", next_steps=advice)
+    said = Announcement(report=report, directory="/my runs/r", files=(), status=139, ended=ended)
+    assert said.next_step == "vdbg-env runbook host-crash --from '/my runs/r'"

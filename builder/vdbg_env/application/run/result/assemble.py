@@ -12,7 +12,7 @@ from typing import assert_never
 from vdbg_env.application.run.result import rank_rows
 from vdbg_env.application.run.result.cause import cause_of
 from vdbg_env.application.run.result.model import Attempt, Provenance, Report, StepReport, StepStatus
-from vdbg_env.application.run.result.next_steps import by_verdict, next_steps, resuming
+from vdbg_env.application.run.result.next_steps import by_verdict, next_steps, on_its_command, resuming
 from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.weigh_findings import judge
 from vdbg_env.record.progress import Progress, StepVisit
@@ -68,7 +68,7 @@ def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
         steps=(*(step_report(visit) for visit in walk.visits), *cut, *missed),
         findings=findings,
         environment=facts.environment,
-        next_steps=(*going, *next_steps(findings))
+        next_steps=(*going, *(on_its_command(step, facts.run) for step in next_steps(findings)))
         or (by_verdict(finish.verdict, runbook=runbook.name, run=facts.run),),
         tool_version=facts.tool_version,
         notes=facts.notes,

@@ -12,6 +12,7 @@ from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.runbook.state import Verdict
 
 _READ_CORE = "vdbg-env core "
+_COMMAND = " -- COMMAND"  # how a runbook writes the command that the run was given
 
 
 def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
@@ -41,6 +42,13 @@ def next_step(text: str, finding: Finding) -> NextStep:
     return NextStep(text=text)
 
 
+def on_its_command(step: NextStep, run: str) -> NextStep:
+    """Return the step with the command of `run` in place of the word COMMAND, so it can be typed as it is."""
+    if step.command is None or not step.command.endswith(_COMMAND):
+        return step
+    return replace(step, command=f"{step.command.removesuffix(_COMMAND)} --from {run}")
+
+
 def resuming(runbook: str, run: str) -> NextStep:
     """Return how to resume a run that was cut short."""
     return NextStep(
@@ -67,16 +75,19 @@ def by_verdict(verdict: Verdict, *, runbook: str, run: str) -> NextStep:
 
 
 def typed_outside(report: Report, folder: str) -> Report:
-    """Return the report with the files its commands name given below `folder`, the run's own: next to the record,
-    a report names them from there, and on a terminal a command is typed in any folder.
+    """Return the report with the files its commands name, and the run, given by `folder`, the run's own: next to the
+    record, a report names them from there, and on a terminal a command is typed in any folder.
     """
+    from_run = f" --from {report.run}"
     inside = {artifact.path for step in report.steps for artifact in step.artifacts}
 
     def word(text: str) -> str:
         return shlex.quote(f"{folder}/{text}") if text in inside else text
 
-    steps = (
-        replace(step, command=" ".join(map(word, step.command.split(" "))) if step.command else None)
-        for step in report.next_steps
-    )
+    def typed(command: str) -> str:
+        if command.endswith(from_run):
+            return f"{command.removesuffix(from_run)} --from {shlex.quote(folder)}"
+        return " ".join(map(word, command.split(" ")))
+
+    steps = (replace(step, command=typed(step.command) if step.command else None) for step in report.next_steps)
     return replace(report, next_steps=tuple(steps))

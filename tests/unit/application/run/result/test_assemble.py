@@ -148,6 +148,15 @@ def test_a_command_on_a_terminal_names_its_core_from_where_the_reader_stands() -
     assert shown and shlex.split(shown) == ["vdbg-env", "core", "/runs of mine/r/a1"]
 
 
+def test_a_command_of_another_runbook_names_this_run_in_place_of_its_command() -> None:
+    finding = dataclasses.replace(FAULT, next_step="why there is none: vdbg-env runbook no-core-dump -- COMMAND")
+    record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,))
+    report = run(record, observed(1, CRASH))
+    assert [step.command for step in report.next_steps] == ["vdbg-env runbook no-core-dump --from r"]
+    shown = typed_outside(report, "/runs of mine/r").next_steps[0].command
+    assert shown and shlex.split(shown) == ["vdbg-env", "runbook", "no-core-dump", "--from", "/runs of mine/r"]
+
+
 def test_a_command_that_could_not_be_started_goes_before_warnings_of_the_machine() -> None:
     refused = Ended(by=EndedBy.NOT_STARTED, message="./serve: Permission denied")
     warning = dataclasses.replace(
