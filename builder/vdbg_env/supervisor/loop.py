@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
@@ -333,5 +334,9 @@ class Supervisor:
 
 
 def _free(directory: str) -> int:
-    space = os.statvfs(directory)
+    """Return the free bytes of a disk; where it does not say so, writes to it fail or do not, which says more."""
+    try:
+        space = os.statvfs(directory)
+    except OSError:  # the workload removed the folder, or its server has another one now
+        return sys.maxsize
     return space.f_bavail * space.f_frsize

@@ -1,11 +1,13 @@
 """How often a supervisor looks at a workload that it ends."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.support.patience import patience
 from vdbg_env.supervisor.job import Job, to_json
+from vdbg_env.supervisor.state import result_file
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
 COUNTED = """
@@ -30,3 +32,16 @@ def test_a_step_past_its_time_limit_is_ended_with_pauses(tmp_path: Path) -> None
     argv = [sys.executable, "-c", COUNTED, str(counts)]
     subprocess.run(argv, input=sent, stdout=subprocess.DEVNULL, timeout=patience(30), check=True)
     assert int(counts.read_text()) < 20, "looks without a pause before them"
+
+
+def test_a_workload_that_removes_its_folder_of_dumps_is_not_ended(tmp_path: Path) -> None:
+    dumps, record = tmp_path / "dumps", tmp_path / "record"
+    dumps.mkdir()
+    record.mkdir()
+    code = f"import os, time; os.rmdir({str(dumps)!r}); time.sleep(1.6)"
+    job = Job(str(record), (sys.executable, "-c", code), {}, "/", dumps=str(dumps))
+    sent = f'"{record}"\n'.encode() + to_json(job)
+    argv = [sys.executable, "-m", "vdbg_env.supervisor"]
+    subprocess.run(argv, input=sent, stdout=subprocess.DEVNULL, timeout=patience(30), check=True)
+    ended = json.loads((record / result_file.NAME).read_bytes())
+    assert (ended["by"], ended["code"]) == ("exit", 0)
