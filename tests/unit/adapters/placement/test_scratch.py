@@ -1,7 +1,10 @@
 """Moving dumps from a node's own disk: what is refused, what is left, what a hostile workload put there."""
 
 import os
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -102,3 +105,50 @@ def test_links_lead_to_nothing(scratch: Path, shared: Path, tmp_path: Path) -> N
 def test_a_required_artifact_that_is_missing_is_noted(scratch: Path, shared: Path) -> None:
     found = moved(scratch, shared, ArtifactRule(name="core", glob="core.*", required=True))
     assert found.notes == ["artifact core: nothing matches core.*"]
+
+
+def test_a_rank_that_ends_while_another_begins_takes_no_folder_from_it(tmp_path: Path, shared: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    folder = open_scratch(str(tmp_path / "disk"), shared)
+    over = threading.Event()
+
+    def clear() -> None:
+        while not over.is_set():
+            for parent in folder.parents[:4]:
+                with suppress(OSError):
+                    parent.rmdir()
+            time.sleep(0.0002)
+
+    other = threading.Thread(target=clear)
+    other.start()
+    try:
+        for _ in range(1000):
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+            assert open_scratch(str(tmp_path / "disk"), shared) == folder
+    finally:
+        over.set()
+        other.join()
+
+
+def test_a_folder_that_the_workload_removed_has_no_dumps(scratch: Path, shared: Path) -> None:
+    scratch.rmdir()
+    assert moved(scratch, shared).artifacts == {}
+
+
+def test_what_cannot_be_removed_is_named(scratch: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As what a process of another user wrote into a folder that it made."""
+    (scratch / "core.1").write_bytes(b"core")
+    (scratch / "theirs").mkdir()
+    (scratch / "theirs" / "cache").write_bytes(b"x")
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "cache":
+            raise PermissionError(13, "Permission denied")
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    found = moved(scratch, shared)
+    assert set(found.artifacts) == {"core"}
+    assert f"1 files on its node could not be removed: they are in {scratch}" in found.notes

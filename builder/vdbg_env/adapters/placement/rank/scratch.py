@@ -24,6 +24,7 @@ from vdbg_env.runbook.model import ArtifactRule
 
 _CHUNK = 1 << 20
 _FLOOR = 1 << 30  # bytes left free where dumps are moved to
+_TRIES = 100  # to make a folder; each takes microseconds
 
 
 @dataclass
@@ -52,10 +53,21 @@ def open_scratch(scratch: str, directory: Path) -> Path:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise NoScratch(f"{mine} is there, and others may write or read in it")
         folder = mine / run / directory.relative_to(directory.parents[3])
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
     except OSError as error:
         raise NoScratch(f"{error.filename}: {error.strerror}") from error
     return folder
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, whose empty parents another rank may remove at the same time: it has ended already."""
+    for left in reversed(range(_TRIES)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return
+        except (FileNotFoundError, FileExistsError):
+            if not left:
+                raise
 
 
 def move_dumps(
@@ -150,13 +162,17 @@ def _copy(source: Path, target: Path, check: Callable[[], None]) -> None:
 
 def _cleared(source: Path, *, keep: set[Path], asked: set[Path]) -> Iterator[str]:
     """Remove all files but those to keep, and the folders that are empty then."""
-    others = 0
+    others = stuck = 0
     for place, folders, files in os.walk(source, topdown=False):
         for name in files:
             path = Path(place, name)
-            if path not in keep:
-                others += path not in asked
+            if path in keep:
+                continue
+            try:
                 path.unlink()
+                others += path not in asked
+            except OSError:  # in a folder of another user: the record of this rank is written none the less
+                stuck += 1
         for path in (Path(place, name) for name in folders):
             with suppress(OSError):  # what is kept is in it
                 path.unlink() if path.is_symlink() else path.rmdir()
@@ -165,3 +181,5 @@ def _cleared(source: Path, *, keep: set[Path], asked: set[Path]) -> Iterator[str
             folder.rmdir()
     if others:
         yield f"{others} files on its node that are no artifact were removed"
+    if stuck:
+        yield f"{stuck} files on its node could not be removed: they are in {source}"
