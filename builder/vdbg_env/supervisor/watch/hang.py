@@ -97,14 +97,15 @@ class HangWatch:
 
     def verdict(self, now: float) -> str | None:
         """Return one sentence when the workload hangs by now."""
+        # Sums, as in `next_deadline`: a difference of times is rounded otherwise, and may be less than the limit then.
         idle, gpu_idle, pinned = self._job.output_idle_s, self._job.gpu_idle_s, self._job.gpu_pinned_s
-        if idle is not None and not self._may_be_silent and now - self.last_progress >= idle:
+        if idle is not None and not self._may_be_silent and now >= self.last_progress + idle:
             return f"no {self._missing} for {idle:g} s{self._last_line}"
-        if self._seen_gpu and gpu_idle is not None and now - self._gpu_busy >= gpu_idle:
+        if self._seen_gpu and gpu_idle is not None and now >= self._gpu_busy + gpu_idle:
             return f"every GPU idle for {gpu_idle:g} s"
         # A GPU at full load is what inference looks like; only without any progress is it a spinning kernel.
-        stuck = min(now - self._gpu_free, now - self.last_progress)
-        if self._seen_gpu and pinned is not None and stuck >= pinned:
+        stuck_since = max(self._gpu_free, self.last_progress)
+        if self._seen_gpu and pinned is not None and now >= stuck_since + pinned:
             return f"a GPU at 100 % and no {self._missing} for {pinned:g} s{self._last_line}"
         return None
 

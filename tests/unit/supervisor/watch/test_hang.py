@@ -118,3 +118,15 @@ def test_nothing_is_due_before_there_is_a_verdict(loads: list[bytes], line: byte
         else:
             assert watch.verdict(due - 1) is None
             assert watch.verdict(due)
+
+
+@pytest.mark.parametrize("began", [32761.392363378185, 65531.04, 131067.7, 4194299.3, 0.1])
+def test_the_verdict_is_there_at_the_deadline_whatever_the_clock_says(
+    began: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is up for 9.1 hours: 32761.392363378185 + 10 - 32761.392363378185 is less than 10."""
+    for name in ("output_idle_s", "gpu_idle_s", "gpu_pinned_s"):
+        monkeypatch.setattr(time, "monotonic", lambda: began)
+        watch = HangWatch(Job("", (), {}, "", **{name: 10.0}))  # type: ignore[arg-type]
+        watch.gpu(b"0, 100\n" if name == "gpu_pinned_s" else b"0, 0\n")
+        assert watch.verdict(watch.next_deadline())
