@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from vdbg_env.application.ports.places import GuardSettings
-from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.runbook.invocation import Invocation
@@ -141,20 +141,22 @@ class Guarded:
 def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
     """Remove all but the newest `keep` runs of guards in a folder, and return their names; one that runs stays.
 
-    A command that is restarted for ever would fill the disk with its crashes.
+    A command that is restarted for ever would fill the disk with its crashes. What cannot be removed stays: the command
+    is started all the same, on a full disk too.
     """
-    if not home.is_dir():
+    try:
+        old = sorted(path for path in home.glob(f"*-{RUNBOOK}-????") if path.is_dir() and not path.is_symlink())
+    except OSError:  # a folder that this user may not enter
         return ()
-    old = sorted(path for path in home.glob(f"*-{RUNBOOK}-????") if path.is_dir() and not path.is_symlink())
     removed = []
     for path in old[: max(0, len(old) - keep)]:
         run = RunDirectory(path)
         try:
             if run.read_head().runbook != RUNBOOK:
                 continue
-            with run.locked():
+            with run.alone():
                 shutil.rmtree(path)
-        except (BadInput, OSError):
+        except (VdbgError, OSError):
             continue
         removed.append(path.name)
     return tuple(removed)

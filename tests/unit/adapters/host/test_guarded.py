@@ -1,6 +1,9 @@
 """What a guard keeps of earlier runs."""
 
+import resource
 from pathlib import Path
+
+import pytest
 
 from vdbg_env.adapters.host.guarded import forget_old_runs
 from vdbg_env.record.run_directory import RunDirectory, RunHead
@@ -24,3 +27,25 @@ def test_the_newest_runs_of_guards_stay_and_nothing_else_is_touched(tmp_path: Pa
     assert removed == ("20261122-000000-guard-abcd", "20261122-010000-guard-abcd")
     assert len(list(tmp_path.iterdir())) == 6
     assert forget_old_runs(tmp_path / "missing", 0) == ()
+
+
+def test_a_full_disk_keeps_no_command_from_its_start(tmp_path: Path) -> None:
+    recorded(tmp_path, "20261122-000000-guard-abcd")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        removed = forget_old_runs(tmp_path, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert removed == ("20261122-000000-guard-abcd",)
+
+
+def test_a_folder_that_is_closed_keeps_no_command_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    recorded(tmp_path, "20261122-000000-guard-abcd")
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert forget_old_runs(tmp_path, 0) == ()
