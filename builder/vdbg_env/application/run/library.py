@@ -51,7 +51,8 @@ class RunbookLibrary:
             return self._files.named(name)
         known = {entry.name: entry for entry in self.entries}
         if name not in known:
-            close = nearest(name, known)
+            here = f"./{name}.yaml"
+            close = here if self._files.exists(here) else nearest(name, known)
             hint = f" (did you mean {close!r}?)" if close else ""
             raise BadInput(f"no runbook {name!r}{hint}", next_step="vdbg-env runbooks list")
         return known[name]

@@ -1,6 +1,7 @@
 """The plan shows each step's final command line and variables, and starts nothing."""
 
 import json
+from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -96,6 +97,12 @@ def test_wrong_words_are_met_with_the_nearest(argv: tuple[str, ...], expected: s
     told = vdbg_env(*argv)
     assert told.status == 2
     assert expected in told.stderr
+
+
+def test_a_runbook_of_this_folder_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("x")
+    assert "did you mean './mine.yaml'?" in vdbg_env("runbook", "mine", "--plan", "--", "x").stderr
 
 
 def test_a_plan_without_a_command_line_says_how_to_give_one() -> None:

@@ -49,7 +49,7 @@ def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
     going = (resuming(runbook.name, facts.resume),) if facts.resume else ()
     findings = judge(finding for visit in walk.visits for finding in visit.record.findings)
     seen = {visit.step.id for visit in walk.visits}
-    cut = _cut_short(walk) if walk.observations or walk.open else ()
+    cut = _cut_short(walk)
     seen |= {step.id for step in cut}
     missed = (
         StepReport(id=s.id, name=s.title, status=StepStatus.NOT_REACHED) for s in runbook.steps if s.id not in seen
@@ -77,10 +77,15 @@ def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
 
 
 def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
-    """Return the step whose attempts were begun and never judged; nothing where it cannot be named."""
-    if not isinstance(walk.decision, RunStep):
+    """Return the step whose attempts were begun and never judged; nothing where there is none or it has no name."""
+    decision = walk.state.decision  # the run itself may be finished: its time was up
+    if not isinstance(decision, RunStep):
         return ()
-    invocation = walk.decision.invocation
+    invocation = decision.invocation
+    # An attempt that the user or the end of the time has ended is in no observation: it is tried again at a resumption.
+    judged = (seen.attempt for visit in walk.visits if visit.step.id == invocation.step for seen in visit.observations)
+    if not walk.observations and not walk.open and walk.used.get(invocation.step, 0) <= max(judged, default=0):
+        return ()
     return (
         StepReport(
             id=invocation.step,

@@ -95,6 +95,20 @@ def test_a_step_that_was_cut_short_keeps_its_attempts_and_has_no_outcome() -> No
     assert step.argv == ("prog", "-x")
 
 
+def test_a_step_whose_only_attempt_was_ended_by_the_user_or_the_time_was_begun() -> None:
+    out_of_time = Finish(verdict=Verdict.OUT_OF_TIME, why="time is up")
+    begun = Progress(state=STATE, used={"baseline": 1}, finish=out_of_time)
+    assert assemble(begun, out_of_time, FACTS).steps[0].status is StepStatus.INTERRUPTED
+    visit = StepVisit(
+        step=BASELINE,
+        decision=DECISION,
+        observations=(observed(1, CRASH),),
+        record=StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End()),
+    )
+    judged = Progress(state=STATE, visits=(visit,), used={"baseline": 1}, finish=out_of_time)
+    assert [s.id for s in assemble(judged, out_of_time, FACTS).steps] == ["baseline", "core", "locate"]
+
+
 def test_a_skipped_step_gives_its_reason_and_a_branch_names_the_runbook() -> None:
     record = StepRecord(step="baseline", outcome=None, next=ToRunbook(runbook="hang"), skipped_because="no GPU")
     step = run(record).steps[0]
