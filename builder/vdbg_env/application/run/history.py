@@ -111,11 +111,9 @@ def _lead(report: Mapping[str, Any]) -> str | None:
 
 def condition(run: RunDirectory, last: Event | None) -> Condition:
     """Return the condition of a run without an end, by the last event of its log and whether a process works on it."""
-    try:
-        with run.locked():
-            return "interrupted" if last is not None and last.kind == "run_interrupted" else "cut off"
-    except BadInput:
+    if run.is_worked_on():
         return "running"
+    return "interrupted" if last is not None and last.kind == "run_interrupted" else "cut off"
 
 
 def _step(event: Event, before: float) -> RecordedStep:
