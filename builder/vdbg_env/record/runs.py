@@ -115,12 +115,19 @@ def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
     """Return a run by its name in the folder of all runs, or by its path; raises BadInput with the nearest name."""
     home = runs_home(environment)
     for path in (home / name, Path(name)):
-        if (path / "run.json").is_file():
+        if _is_run(path):
             return RunDirectory(path.resolve())
-    known = [p.name for p in home.iterdir() if (p / "run.json").is_file()] if home.is_dir() else []
+    known = [p.name for p in home.iterdir() if _is_run(p)] if home.is_dir() else []
     close = nearest(name, known)
     hint = f" (did you mean {close!r}?)" if close else ""
     raise BadInput(f"no run {name!r} in {home}{hint}", next_step="vdbg-env runs list")
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return (path / "run.json").is_file()
+    except PermissionError:  # another user's
+        return False
 
 
 class RunIndex:

@@ -59,7 +59,8 @@ def test_what_ends_a_process_is_not_what_is_named(gdb: str, tmp_path: Path) -> N
     ran = under(gdb, tmp_path, "abort")
     (crash,) = [line for line in ran.stdout.splitlines() if line.startswith("native crash: ")]
     assert "SIGABRT" in crash
-    assert "in os_abort" in crash or "in abort" in crash, "the frames of raise() are passed over"
+    named = crash.partition("): in ")[2].split()[0]  # a distribution's Python has no name for its own os_abort
+    assert named in {"os_abort", "abort", "PyObject_Vectorcall"}, "the frames of raise() are passed over"
 
 
 def test_a_command_that_does_not_crash_keeps_its_status(gdb: str, tmp_path: Path) -> None:

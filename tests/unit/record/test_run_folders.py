@@ -9,7 +9,7 @@ import pytest
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.runs import remove_run, run_folders
+from vdbg_env.record.runs import find_run, remove_run, run_folders
 
 
 def make(home: Path, name: str, *, runbook: str = "guard", age_s: float = 0.0, size: int = 100) -> RunDirectory:
@@ -114,3 +114,6 @@ def test_a_folder_of_another_user_is_named_and_left(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "is_file", refuse)
     found = run_folders(tmp_path)
     assert ([run.path for run in found.ended], found.unreadable) == (["one"], ("secret",))
+    monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path))
+    with pytest.raises(BadInput, match="no run 'secret'"):
+        find_run("secret", os.environ)

@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import time
+from contextlib import suppress
 from typing import Any
 
 from vdbg_env.common.writing import write_whole
@@ -54,7 +55,8 @@ def beat(lock: int, stop: str) -> int:
 
     Returns how often the end was asked for by the file `stop`, 0 where there is none.
     """
-    os.utime(lock)
+    with suppress(OSError):  # a network file system that has lost the file is no reason to end the workload
+        os.utime(lock)
     try:
         with open(stop) as file:  # noqa: PTH123
             return int(file.read() or 1)

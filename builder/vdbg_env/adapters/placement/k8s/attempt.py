@@ -115,7 +115,8 @@ class PodAttempt:
         if times > self._asked:
             self._asked = times
             self._asked_at = self._asked_at or time.monotonic()
-            (self._directory / STOP).write_text(str(times))
+            with suppress(OSError):  # a full disk must not keep the Job from being deleted
+                (self._directory / STOP).write_text(str(times))
 
     def _delete_when_asked(self) -> None:
         """Delete the Job once an end was asked for; a server that is away is asked again, and never waited for."""
