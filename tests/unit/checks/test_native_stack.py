@@ -61,3 +61,16 @@ def test_what_ends_a_process_is_not_what_is_named(gdb: str, tmp_path: Path) -> N
     assert "SIGABRT" in crash
     named = crash.partition("): in ")[2]  # a distribution's Python has no symbol of its own os_abort
     assert named.startswith(("os_abort", "abort", "PyObject_Vectorcall")), "the frames of raise() are passed over"
+
+
+def test_a_command_that_does_not_crash_keeps_its_status(gdb: str, tmp_path: Path) -> None:
+    ran = under(gdb, tmp_path, "none")
+    assert "native crash" not in ran.stdout
+    assert ran.returncode == 3
+
+
+def test_a_command_that_is_not_there_is_reported(gdb: str, tmp_path: Path) -> None:
+    words = [gdb, "-q", "-nx", "-batch", "-x", str(CHECK), "--args", "env", str(tmp_path / "absent")]
+    ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 127
+    assert "No such file" in ran.stderr
