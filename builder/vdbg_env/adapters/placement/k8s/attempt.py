@@ -23,9 +23,8 @@ POLL_S = 0.1
 AFTER_POD_S = 5.0  # for a file system to show what a rank wrote last
 STATUS_S = 20.0  # for a pod's status to say why its rank was asked to end
 IMAGE_S = 45.0  # a kubelet tries to pull an image again and again; after so long it is reported
-NODE_S = (
-    120.0  # a rank that did not touch its file for so long is lost with its node; caches of NFS keep times for 60 s
-)
+# A rank that did not touch its file for so long is lost with its node; caches of NFS keep times for 60 s.
+NODE_S = 120.0
 TIDY_S = 30.0  # for the deletion of a Job at a server that does not answer
 _AGAIN_S = 2.0
 _SAID_LINES = 5
