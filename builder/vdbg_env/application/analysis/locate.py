@@ -22,7 +22,7 @@ from vdbg_env.cuda.lines.line_table import Place
 from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, mangled_stem, matching, may_mean
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 
-_MOST_NAMES = 50_000
+_MOST_NAMES = 200_000
 _MOST_ALIKE = 64
 
 
@@ -89,10 +89,6 @@ def locate(
     for file in request.files:
         for cubin in _cubins(file, binaries, cores, search.notes):
             search.look_into(cubin)
-    if search.lacks_names:  # only to say which there are: a second look is cheaper than to keep them on the first
-        for file in request.files:
-            for cubin in _cubins(file, binaries, cores, []):
-                search.remember(cubin)
     found = search.answer()
     sources = find_lines((place.location.chain for place in found), source_text)
     return LocateReport(query=request.query, candidates=found, sources=sources, notes=tuple(search.notes))
@@ -130,9 +126,9 @@ class _Search:
         self._arch = request.arch
         self._needle = identifier_in(request.query.name).encode() if request.query.name else b""
         self._found: list[Located] = []
-        self._names: dict[str, set[str]] = {}  # by their stems: some of those that differ in template arguments alone
+        self._names: set[str] = set()  # what an answer may suggest
         self._meant: dict[str, bool] = {}
-        self._skipped = False
+        self._passed_over: set[int] = set()
         self._seen: set[tuple[str, str, str, int, int]] = set()
         self._outside: list[Function] = []
         self._seen_code = False
@@ -144,8 +140,7 @@ class _Search:
             return
         self._seen_code = True
         names = cubin.names() if self._needle else None
-        if names and not any(map(self._is_meant, names.holding(self._needle))):
-            self._skipped = True
+        if names and not self._may_be_in(names):
             return
         if cubin.stored and cubin.key in self._seen:  # of the 5,666 cubins of libcublasLt 1,261 differ
             return
@@ -170,21 +165,21 @@ class _Search:
         if not functions:
             self._remember(function.name for function in code.functions)
 
+    def _may_be_in(self, names: CubinNames) -> bool:
+        """Return whether the function may be in a cubin of these names; those passed over are kept, copies once."""
+        if names.key in self._passed_over:
+            return False
+        if any(map(self._is_meant, names.holding(self._needle))):
+            return True
+        self._passed_over.add(names.key)
+        self._remember(names.functions())
+        return False
+
     def _is_meant(self, name: str) -> bool:
         meant = self._meant.get(name)
         if meant is None:
             meant = self._meant[name] = may_mean(name, self._query.name or "")
         return meant
-
-    @property
-    def lacks_names(self) -> bool:
-        """Whether nothing was found, and cubins were passed over whose names an answer should suggest."""
-        return self._skipped and not self._found and not self._outside
-
-    def remember(self, cubin: _Cubin) -> None:
-        """Keep the names of a cubin to suggest."""
-        names = cubin.names() if not self._arch or cubin.target in ("", self._arch) else None
-        self._remember(names.functions() if names else ())
 
     def answer(self) -> tuple[Located, ...]:
         """Return the places found, each once; raises BadInput with the reason when there is none."""
@@ -219,12 +214,13 @@ class _Search:
 
     def _unknown_name(self, name: str) -> BadInput:
         # One name of each stem is demangled, and the others of the nearest: a library has a hundred thousand names.
-        shorts = {short_name(demangle(min(alike))): alike for alike in self._names.values()}
+        stems = self._by_stem()
+        shorts = {short_name(demangle(min(alike))): alike for alike in stems.values()}
         bare = {short.partition("<")[0]: alike for short, alike in shorts.items()}
         closest = nearest(short_name(name).partition("<")[0], bare)
         instances = [short_name(demangle(one)) for one in sorted(bare[closest])] if closest else []
         close = (nearest(short_name(name), instances) if "<" in name else None) or closest
-        close = close or nearest(name, [min(alike) for alike in self._names.values()])
+        close = close or nearest(name, [min(alike) for alike in stems.values()])
         some = tuple(sorted(shorts))[:10]
         return BadInput(
             f"no function is called {name!r}" + (f"; did you mean {close!r}?" if close else ""),
@@ -247,11 +243,17 @@ class _Search:
             self.notes += [n for n in (note, *(self._lines.notes if self._lines else ())) if n not in self.notes]
 
     def _remember(self, names: Iterable[str]) -> None:
-        if len(self._names) < _MOST_NAMES:
-            for name in set(names):  # up to sm_89 the first bytes of a cubin have its names twice
-                alike = self._names.setdefault(mangled_stem(name), set())
-                if len(alike) < _MOST_ALIKE:
-                    alike.add(name)
+        if not self._found and len(self._names) < _MOST_NAMES:
+            self._names.update(names)
+
+    def _by_stem(self) -> dict[str, list[str]]:
+        """Return the names by their stems: of each some of those that differ in template arguments alone."""
+        stems: dict[str, list[str]] = {}
+        for name in sorted(self._names):
+            alike = stems.setdefault(mangled_stem(name), [])
+            if len(alike) < _MOST_ALIKE:
+                alike.append(name)
+        return stems
 
 
 def _cubins(file: str, binaries: BinarySource, cores: CoreFiles, notes: list[str]) -> Iterator[_Cubin]:
