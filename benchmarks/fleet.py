@@ -25,9 +25,10 @@ from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.adapters.placement.ending_rule import EndingRule
+from vdbg_env.adapters.placement.followed import FollowedAttempt
 from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
 from vdbg_env.adapters.placement.records import RankRecords
-from vdbg_env.adapters.placement.slurm.attempt import SlurmAttempt
+from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
 from vdbg_env.application.ports import Layout
 from vdbg_env.application.run.execute import run_runbook
@@ -57,16 +58,16 @@ class Simulated:
     def layout(self, invocation: Invocation) -> Layout:
         return Layout(ranks=self.ranks)
 
-    def start(self, invocation: Invocation, directory: Path) -> SlurmAttempt:
+    def start(self, invocation: Invocation, directory: Path) -> FollowedAttempt:
         job = Job(directory=".", argv=(), env={}, cwd="/")
         orders = Orders(
             directory=str(directory), step=invocation.step, attempt=1, first=job, others=job, rank_from="", artifacts=()
         )
-        return SlurmAttempt(
+        step = SlurmStep(
             directory=directory, records=RankRecords(directory, orders), ranks=self.ranks,
-            rule=EndingRule(invocation, directory),
             slurm=SlurmCommands(Programs()), job="1", name="simulated", process=None,
         )  # fmt: skip
+        return FollowedAttempt(step, self.ranks, EndingRule(invocation, directory))
 
     def adopt(self, invocation: Invocation, directory: Path) -> None:
         return None

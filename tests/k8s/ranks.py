@@ -6,7 +6,10 @@ from typing import Any
 
 from tests.k8s.cluster import until
 from tests.support.steps import python
+from vdbg_env.adapters.placement.followed import FollowedAttempt
+from vdbg_env.adapters.placement.k8s.attempt import JobPods
 from vdbg_env.adapters.placement.k8s.ranks import PodRanks
+from vdbg_env.adapters.placement.k8s.watch import PodWatch
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.model import OnFirstFailure, Placement
 
@@ -22,6 +25,11 @@ def ranked(code: str, **fields: Any) -> Any:
 
 def waiting(attempt: Path, after: str = "raise SystemExit(rank)") -> str:
     return WAITS.format(go=attempt / "go") + after
+
+
+def watch(started: FollowedAttempt) -> PodWatch:
+    assert isinstance(started._ranks, JobPods)
+    return started._ranks._watch
 
 
 def running(attempt: Path, ranks: int = 2) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.k8s.cluster import CORE, JOBS, Cluster, until
 from tests.k8s.conftest import PATIENT as USUAL
-from tests.k8s.ranks import Pods, ends, ranked, running, waiting
+from tests.k8s.ranks import Pods, ends, ranked, running, waiting, watch
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.model import Placement
@@ -39,7 +39,7 @@ def test_a_server_that_is_gone_for_a_while_costs_nothing(cluster: Cluster, pods:
     running(attempt)
     assert started.wait(0.1) is None
     cluster.server.kill()
-    until(lambda: started._watch.away)
+    until(lambda: watch(started).away)
     assert started.wait(0.5) is None
     (attempt / "go").touch()
     until(lambda: len(list((attempt / "ended").glob("[0-9]"))) == 2)
@@ -67,7 +67,7 @@ def test_ranks_are_ended_without_a_server_and_the_job_that_is_left_is_named(
 @pytest.mark.long
 def test_the_next_engine_takes_the_pods_over(cluster: Cluster, pods: Pods, attempt: Path) -> None:
     invocation = ranked(waiting(attempt), placement=PATIENT)
-    pods().start(invocation, attempt)._watch.stop()
+    watch(pods().start(invocation, attempt)).stop()
     running(attempt)
     adopted = pods().adopt(invocation, attempt)
     assert adopted is not None
@@ -82,7 +82,7 @@ def test_what_ended_while_no_engine_was_there_is_read_from_its_records(
     cluster: Cluster, pods: Pods, attempt: Path
 ) -> None:
     invocation = ranked("raise SystemExit(rank)", placement=PATIENT)
-    pods().start(invocation, attempt)._watch.stop()
+    watch(pods().start(invocation, attempt)).stop()
     until(lambda: len(list((attempt / "ended").glob("[0-9]"))) == 2)
     (job,) = (name for name in cluster.objects() if name.startswith("jobs/"))
     assert cluster.server.call("DELETE", f"{JOBS}/{job.removeprefix('jobs/')}")[0] == 200

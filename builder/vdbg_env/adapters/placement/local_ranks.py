@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vdbg_env.adapters.placement.ending_rule import EndingRule
+from vdbg_env.adapters.placement.followed import FollowedAttempt
 from vdbg_env.adapters.placement.one_rank import HOST, OneRank, on_this_host
 from vdbg_env.application.ports import Layout, StartedAttempt, StartedStep, StepRunner
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine.ranks import ranked
-
-POLL_S = 0.05
 
 
 class LocalRanks:
@@ -35,7 +33,7 @@ class LocalRanks:
         if ranks == 1:
             return self._one.start(invocation, directory)
         steps = [self._started(invocation, directory, rank) for rank in range(ranks)]
-        return StartedRanks(steps, EndingRule(invocation, directory))
+        return FollowedAttempt(LocalSteps(steps), ranks, EndingRule(invocation, directory))
 
     def adopt(self, invocation: Invocation, directory: Path) -> StartedAttempt | None:
         """Take over all ranks, and start those that the other engine had not started; see `StepPlacement.adopt`."""
@@ -46,7 +44,7 @@ class LocalRanks:
         if not any(found):
             return None
         steps = [step or self._started(invocation, directory, rank) for rank, step in enumerate(found)]
-        return StartedRanks(steps, EndingRule(invocation, directory))
+        return FollowedAttempt(LocalSteps(steps), ranks, EndingRule(invocation, directory))
 
     def _count(self, invocation: Invocation) -> int:
         return self._ranks or invocation.placement.ranks
@@ -65,43 +63,29 @@ class LocalRanks:
         )
 
 
-class StartedRanks:
-    """A StartedAttempt over the steps of its ranks."""
+class LocalSteps:
+    """RunningRanks, each a step of this machine."""
 
-    def __init__(self, steps: Sequence[StartedStep], rule: EndingRule) -> None:
-        self._steps = steps
-        self._rule = rule
+    def __init__(self, steps: Sequence[StartedStep]) -> None:
+        self._running = dict(enumerate(steps))
         self._seen: dict[int, Observation] = {}
-        self._cancelled = False
 
-    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
-        """Wait until every rank has ended; the rule ends those that have no reason to run on."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._all_seen():
-            if self._rule.due({rank: seen.went_well for rank, seen in self._seen.items()}, len(self._steps)):
-                self._end(firmly=False)
-            left = POLL_S if until is None else min(POLL_S, until - time.monotonic())
-            if left <= 0:
-                return None
-            time.sleep(left)
-        ranks = (self._seen[rank] for rank in range(len(self._steps)))
-        return tuple(ranks) if self._cancelled else tuple(map(self._rule.meant, ranks))
+    def look(self) -> Mapping[int, Observation]:
+        """See `RunningRanks.look`."""
+        for rank, step in tuple(self._running.items()):
+            if (found := step.wait(0.0)) is not None:
+                self._seen[rank] = found
+                del self._running[rank]
+        return self._seen
 
-    def cancel(self, *, firmly: bool = False) -> None:
-        """Have every rank ended."""
-        self._cancelled = True
-        self._end(firmly=firmly)
+    def end(self, *, firmly: bool) -> None:
+        """Have those that still run ended."""
+        for step in self._running.values():
+            step.cancel(firmly=firmly)
 
-    def _end(self, *, firmly: bool) -> None:
-        for rank, step in enumerate(self._steps):
-            if rank not in self._seen:
-                step.cancel(firmly=firmly)
-
-    def _all_seen(self) -> bool:
-        for rank, step in enumerate(self._steps):
-            if rank not in self._seen and (seen := step.wait(0.0)) is not None:
-                self._seen[rank] = seen
-        return len(self._seen) == len(self._steps)
+    def closed(self, seen: list[Observation]) -> list[Observation]:
+        """Return what was seen."""
+        return seen
 
 
 def _folder(directory: Path, rank: int) -> Path:

@@ -1,32 +1,29 @@
-"""An attempt whose ranks are the pods of a Job, followed by the files that ranks write and the status of their pods."""
+"""The ranks of one attempt as the pods of a Job, known by the files that they write and the status of their pods."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vdbg_env.adapters.placement.ending_rule import EndingRule
+from vdbg_env.adapters.placement.followed import AGAIN_S, EndRequest
 from vdbg_env.adapters.placement.k8s.api import Away, KubeApi, Refused
 from vdbg_env.adapters.placement.k8s.evidence import PodEvidence
 from vdbg_env.adapters.placement.k8s.pods import Pod
 from vdbg_env.adapters.placement.k8s.watch import PodWatch
-from vdbg_env.adapters.placement.rank.orders import STOP
 from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 
-POLL_S = 0.1
 AFTER_POD_S = 5.0  # for a file system to show what a rank wrote last
 STATUS_S = 20.0  # for a pod's status to say why its rank was asked to end
 IMAGE_S = 45.0  # a kubelet tries to pull an image again and again; after so long it is reported
 # A rank that did not touch its file for so long is lost with its node; caches of NFS keep times for 60 s.
 NODE_S = 120.0
 TIDY_S = 30.0  # for the deletion of a Job at a server that does not answer
-_AGAIN_S = 2.0
 _SAID_LINES = 5
 
 
@@ -43,8 +40,8 @@ class Patience:
     tidy_s: float = TIDY_S
 
 
-class PodAttempt:
-    """A StartedAttempt; the Job is deleted when it has ended, with all that belongs to it."""
+class JobPods:
+    """RunningRanks; the Job is deleted when they have ended, with all that belongs to it."""
 
     def __init__(
         self,
@@ -52,7 +49,6 @@ class PodAttempt:
         directory: Path,
         records: RankRecords,
         ranks: int,
-        rule: EndingRule,
         api: KubeApi,
         name: str,
         uid: str,
@@ -60,10 +56,8 @@ class PodAttempt:
         evidence: PodEvidence,
         patience: Patience,
     ) -> None:
-        self._directory = directory
         self._records = records
         self._ranks = ranks
-        self._rule = rule
         self._api = api
         self._name = name
         self._uid = uid
@@ -73,103 +67,20 @@ class PodAttempt:
         self._seen: dict[int, Observation] = {}
         self._began = time.monotonic()
         self._since: dict[tuple[int, str], float] = {}
-        self._asked = 0
-        self._asked_at: float | None = None
-        self._cancelled = False
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="k8s")
-        self._deleting: Future[None] | None = None
-        self._deleted = False
-        self._delete_again_at = 0.0
+        self._request = EndRequest(directory, self._deleted_once)
+        self._deleting = threading.Lock()
         watch.start()
 
-    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
-        """Wait until every rank has written its end, or is known to be lost, and remove the Job.
+    def look(self) -> Mapping[int, Observation]:
+        """Return the ends that ranks wrote, and what their pods say of those that wrote none; see `RunningRanks.look`.
 
         Raises HostNotAble, with what the cluster says, when no rank could be started.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._complete():
-            if self._rule.due({rank: seen.went_well for rank, seen in self._seen.items()}, self._ranks):
-                self._ask(1)
-            self._delete_when_asked()
-            left = POLL_S if until is None else min(POLL_S, until - time.monotonic())
-            if left <= 0:
-                return None
-            time.sleep(left)
-        notes = self._tidied()
-        seen = [self._meant(self._seen[rank]) for rank in range(self._ranks)]
-        seen[0] = replace(seen[0], notes=(*seen[0].notes, *notes))
-        return tuple(seen)
-
-    def cancel(self, *, firmly: bool = False) -> None:
-        """Have every rank ended, with its grace unless `firmly`."""
-        self._cancelled = True
-        self._ask(2 if firmly else 1)
-        self._delete_when_asked()
-
-    # -- ends ---------------------------------------------------------------------------------------------------------
-
-    def _ask(self, times: int) -> None:
-        """Ask all ranks to end: by deleting the Job, and by a file, as the API server may be away."""
-        if times > self._asked:
-            self._asked = times
-            self._asked_at = self._asked_at or time.monotonic()
-            with suppress(OSError):  # a full disk must not keep the Job from being deleted
-                (self._directory / STOP).write_text(str(times))
-
-    def _delete_when_asked(self) -> None:
-        """Delete the Job once an end was asked for; a server that is away is asked again, and never waited for."""
-        if self._deleting is not None and self._deleting.done():
-            done, self._deleting = self._deleting, None
-            self._deleted = done.exception() is None
-            self._delete_again_at = time.monotonic() + _AGAIN_S
-        if self._asked and not self._deleted and self._deleting is None and time.monotonic() >= self._delete_again_at:
-            pods = tuple((self._watch.ranks() or {}).values())
-            self._deleting = self._pool.submit(self._delete, pods)
-
-    def _delete(self, pods: tuple[Pod, ...]) -> None:
-        self._evidence.collect(self._api, pods)
-        self._api.delete_job(self._name, self._uid)
-
-    def _tidied(self) -> tuple[str, ...]:
-        """Keep what the cluster reports of ranks that did not end well, then delete the Job; returns notes."""
-        self._watch.stop()
-        troubled = {rank for rank, seen in self._seen.items() if not seen.went_well}
-        pods = tuple(pod for rank, pod in (self._watch.ranks() or {}).items() if rank in troubled)
-        until = time.monotonic() + self._patience.tidy_s
-        problem = ""
-        while True:
-            try:
-                self._pool.submit(self._delete, pods).result()
-                break
-            except Away as away:
-                problem = str(away)
-            except Refused as refused:
-                problem = refused.message
-                break
-            if time.monotonic() >= until:
-                break
-            time.sleep(_AGAIN_S)
-        self._pool.shutdown(wait=False)
-        where = f"--namespace {self._api.namespace}"
-        left = f"its Job could not be deleted ({problem}): kubectl {where} delete job {self._name}"
-        return (*self._evidence.notes, *([left] if problem and not self._is_gone() else []))
-
-    def _is_gone(self) -> bool:
-        with suppress(Away, Refused):
-            return self._api.job(self._name) is None
-        return False
-
-    def _meant(self, seen: Observation) -> Observation:
-        return seen if self._cancelled else self._rule.meant(seen)
-
-    # -- what is known of each rank -----------------------------------------------------------------------------------
-
-    def _complete(self) -> bool:
-        written: dict[int, Observation] = dict(self._seen)
+        self._request.pursue()
+        written = dict(self._seen)
         self._records.read_ends(written)
         pods = self._watch.ranks()
-        if self._watch.refused and not self._records.any_started() and not self._asked:
+        if self._watch.refused and not self._records.any_started() and not self._request.times:
             raise self._not_started("the API server does not report its pods", (self._watch.refused.message,))
         for rank in range(self._ranks):
             if rank in self._seen:
@@ -183,11 +94,64 @@ class PodAttempt:
                 found = self._without_end(rank, pod)
             if found is not None:
                 self._seen[rank] = found
-        return len(self._seen) == self._ranks
+        return self._seen
+
+    def end(self, *, firmly: bool) -> None:
+        """Have every rank ended, with its grace unless `firmly`."""
+        self._request.ask(firmly=firmly)
+
+    def closed(self, seen: list[Observation]) -> list[Observation]:
+        """Keep what the cluster reports of ranks that did not end well, and delete the Job."""
+        notes = self._tidied({one.rank for one in seen if not one.went_well})
+        return [replace(seen[0], notes=(*seen[0].notes, *notes)), *seen[1:]]
+
+    # -- the Job ------------------------------------------------------------------------------------------------------
+
+    def _deleted_once(self, _times: int) -> bool:
+        """Delete the Job, whose pods then get a SIGTERM; returns False where the API server is away or refuses it."""
+        with suppress(Away, Refused):
+            if self._request.sent_at is None:
+                self._delete(tuple((self._watch.ranks() or {}).values()))
+            return True
+        return False
+
+    def _delete(self, pods: tuple[Pod, ...]) -> None:
+        with self._deleting:
+            self._evidence.collect(self._api, pods)
+            self._api.delete_job(self._name, self._uid)
+
+    def _tidied(self, troubled: Collection[int]) -> tuple[str, ...]:
+        """Keep what the cluster reports of some ranks, then delete the Job; returns notes."""
+        self._watch.stop()
+        pods = tuple(pod for rank, pod in (self._watch.ranks() or {}).items() if rank in troubled)
+        until = time.monotonic() + self._patience.tidy_s
+        problem = ""
+        while True:
+            try:
+                self._delete(pods)
+                break
+            except Away as away:
+                problem = str(away)
+            except Refused as refused:
+                problem = refused.message
+                break
+            if time.monotonic() >= until:
+                break
+            time.sleep(AGAIN_S)
+        where = f"--namespace {self._api.namespace}"
+        left = f"its Job could not be deleted ({problem}): kubectl {where} delete job {self._name}"
+        return (*self._evidence.notes, *([left] if problem and not self._is_gone() else []))
+
+    def _is_gone(self) -> bool:
+        with suppress(Away, Refused):
+            return self._api.job(self._name) is None
+        return False
+
+    # -- what is known of each rank -----------------------------------------------------------------------------------
 
     def _explained(self, seen: Observation, pod: Pod | None) -> Observation | None:
         """Return an end with its reason: a rank that was asked to end, and not by us, waits for what its pod says."""
-        if self._asked or seen.ended.by is not EndedBy.CANCEL:
+        if self._request.times or seen.ended.by is not EndedBy.CANCEL:
             return seen
         why = pod.failed if pod else ""
         if not (why.startswith("its pod was evicted") or (pod and pod.over)) and not self._late(
@@ -200,7 +164,7 @@ class PodAttempt:
     def _without_end(self, rank: int, pod: Pod | None) -> Observation | None:
         folder = self._records.folder(rank)
         if pod is None:
-            if self._asked and self._deleted:
+            if self._request.sent_at is not None:
                 return self._never(rank, "", "it was never started")
             why = "the Job has no pod for it"
             return self._not_startable(rank, why) if self._late(rank, "start", self._patience.start_s) else None
@@ -211,7 +175,7 @@ class PodAttempt:
         if folder is not None:
             silent = self._records.silent_for(folder)
             return self._records.lost(rank, _silent(pod, silent)) if silent > self._patience.node_s else None
-        if pod.waits and not self._asked:
+        if pod.waits and not self._request.times:
             limit = self._patience.image_s if pod.waits.startswith("its image") else self._patience.start_s
             if pod.hopeless or self._late(rank, pod.waits[:14], limit):
                 return self._not_startable(rank, pod.waits)
@@ -229,7 +193,7 @@ class PodAttempt:
             return self._records.lost(rank, f"{why}{status}, and it left no record of its end")
         if pod.said:
             return self._records.without_end(rank, _ended(pod.said), host=pod.node, notes=(_ELSEWHERE,))
-        if self._asked:
+        if self._request.times:
             return self._never(rank, pod.node, pod.failed or "it was never started")
         if pod.failed:
             return self._records.lost(rank, pod.failed)
@@ -249,7 +213,7 @@ class PodAttempt:
         with suppress(Away, Refused):
             self._evidence.collect(self._api, pods)
         said = (*details, *self._evidence.said(pods, self._name)[-_SAID_LINES:])
-        left = self._tidied()
+        left = self._tidied(())
         return HostNotAble(
             f"no rank was started: {why}",
             cause="the image, the resources that are asked for, or the rights of the pods",
@@ -258,7 +222,7 @@ class PodAttempt:
         )
 
     def _never(self, rank: int, host: str, why: str) -> Observation:
-        by = EndedBy.CANCEL if self._asked else EndedBy.NOT_STARTED
+        by = EndedBy.CANCEL if self._request.times else EndedBy.NOT_STARTED
         return self._records.without_end(rank, Ended(by=by, message=why), host=host)
 
     def _late(self, rank: int, what: str, limit_s: float) -> bool:
@@ -268,7 +232,7 @@ class PodAttempt:
         return now >= since + limit_s
 
     def _given_up(self) -> bool:
-        return self._asked_at is not None and time.monotonic() > self._asked_at + self._patience.node_s
+        return self._request.asked_at is not None and time.monotonic() > self._request.asked_at + self._patience.node_s
 
 
 _ELSEWHERE = "its pod reported this end, but its record is not here: do the pods see the same folder as this program?"

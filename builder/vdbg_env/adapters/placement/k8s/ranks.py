@@ -20,8 +20,9 @@ from typing import Any
 from vdbg_env.adapters.execution.hang_tools import gpu_probe, hang_tools
 from vdbg_env.adapters.execution.job_builder import StepSettings, job_for
 from vdbg_env.adapters.placement.ending_rule import EndingRule
+from vdbg_env.adapters.placement.followed import FollowedAttempt
 from vdbg_env.adapters.placement.k8s.api import Away, KubeApi, Refused, not_able
-from vdbg_env.adapters.placement.k8s.attempt import Patience, PodAttempt
+from vdbg_env.adapters.placement.k8s.attempt import JobPods, Patience
 from vdbg_env.adapters.placement.k8s.evidence import PodEvidence
 from vdbg_env.adapters.placement.k8s.package import RANK, shared_package
 from vdbg_env.adapters.placement.k8s.watch import PodWatch
@@ -81,7 +82,7 @@ class PodRanks:
         """Return the ranks: as the command line says, else the step, else one."""
         return Layout(ranks=self._shape(invocation)[1])
 
-    def start(self, invocation: Invocation, directory: Path) -> PodAttempt:
+    def start(self, invocation: Invocation, directory: Path) -> FollowedAttempt:
         """Make the Job and what belongs to it, and release it; see `StepPlacement.start`."""
         where = directory.resolve()
         (where / ENDED).mkdir(exist_ok=True)
@@ -103,7 +104,7 @@ class PodRanks:
             raise HostNotAble(f"{_NAMES} names for a Job were taken, {pods.name} the last of them")
         return self._attempt(invocation, where, orders, pods.name, pods.token, uid)
 
-    def adopt(self, invocation: Invocation, directory: Path) -> PodAttempt | None:
+    def adopt(self, invocation: Invocation, directory: Path) -> FollowedAttempt | None:
         """Take over the pods of an engine that is gone; see `StepPlacement.adopt`."""
         where = directory.resolve()
         try:
@@ -215,13 +216,13 @@ class PodRanks:
 
     def _attempt(
         self, invocation: Invocation, where: Path, orders: Orders, name: str, token: str, uid: str
-    ) -> PodAttempt:
+    ) -> FollowedAttempt:
         literals = tuple(os.fsencode(text) for text in orders.others.literals)
-        return PodAttempt(
+        ranks = self._shape(invocation)[1]
+        pods = JobPods(
             directory=where,
             records=RankRecords(where, orders),
-            ranks=self._shape(invocation)[1],
-            rule=EndingRule(invocation, where, quiet_s=_QUIET_S),
+            ranks=ranks,
             api=self._api,
             name=name,
             uid=uid,
@@ -229,6 +230,7 @@ class PodRanks:
             evidence=PodEvidence(where, name, Redactor(literals, self._names)),
             patience=self._patience,
         )
+        return FollowedAttempt(pods, ranks, EndingRule(invocation, where, quiet_s=_QUIET_S))
 
     def _shape(self, invocation: Invocation) -> tuple[int, int]:
         asked = invocation.placement

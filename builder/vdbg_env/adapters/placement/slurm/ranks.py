@@ -18,9 +18,10 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.job_builder import PACKAGES, StepSettings, job_for
 from vdbg_env.adapters.placement.ending_rule import EndingRule
+from vdbg_env.adapters.placement.followed import FollowedAttempt
 from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
 from vdbg_env.adapters.placement.records import RankRecords
-from vdbg_env.adapters.placement.slurm.attempt import SlurmAttempt
+from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
 from vdbg_env.adapters.placement.slurm.commands import Allocation, SlurmCommands
 from vdbg_env.application.ports import Layout
 from vdbg_env.application.ports.places import Scratch
@@ -70,7 +71,7 @@ class SlurmRanks:
         """Return the ranks: as the command line says, else the step, else one on each task of the allocation."""
         return Layout(ranks=self._shape(invocation)[1])
 
-    def start(self, invocation: Invocation, directory: Path) -> SlurmAttempt:
+    def start(self, invocation: Invocation, directory: Path) -> FollowedAttempt:
         """Start every rank by one srun and send them their orders; see `StepPlacement.start`."""
         where = directory.resolve()
         (where / ENDED).mkdir(exist_ok=True)
@@ -90,7 +91,7 @@ class SlurmRanks:
             write_whole(pipe.fileno(), orders.to_json())
         return self._attempt(invocation, where, orders, process)
 
-    def adopt(self, invocation: Invocation, directory: Path) -> SlurmAttempt | None:
+    def adopt(self, invocation: Invocation, directory: Path) -> FollowedAttempt | None:
         """Take over the ranks of an engine that is gone; see `StepPlacement.adopt`."""
         where = directory.resolve()
         if not (where / ENDED).is_dir():
@@ -120,17 +121,18 @@ class SlurmRanks:
 
     def _attempt(
         self, invocation: Invocation, where: Path, orders: Orders, process: subprocess.Popen[bytes] | None
-    ) -> SlurmAttempt:
-        return SlurmAttempt(
+    ) -> FollowedAttempt:
+        ranks = self._shape(invocation)[1]
+        step = SlurmStep(
             directory=where,
             records=RankRecords(where, orders),
-            ranks=self._shape(invocation)[1],
-            rule=EndingRule(invocation, where, quiet_s=_QUIET_S),
+            ranks=ranks,
             slurm=self._slurm,
             job=self._allocation.job,
             name=self._name(where),
             process=process,
         )
+        return FollowedAttempt(step, ranks, EndingRule(invocation, where, quiet_s=_QUIET_S))
 
     def _orders(self, invocation: Invocation, where: Path) -> Orders:
         nodes, ranks = self._shape(invocation)
