@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.memory_cgroup import memory_cgroup
 from tests.support.patience import patience
 from tests.vllm_real.conftest import Serving
 from tests.vllm_real.server import RealVllm, Server, free_port
@@ -56,18 +58,23 @@ class Guard:
         self._requests = requests
         self._folder = folder
 
-    def server(self, *flags: str, fault: Mapping[str, object] | None = None) -> Server:
+    def server(self, *flags: str, fault: Mapping[str, object] | None = None, cgroup: Path | None = None) -> Server:
+        """Return a guarded server; with `cgroup`, guard and all that it starts are in there."""
         port = free_port()
         words = ["--hang-after", f"{HANG_S}s", "--runs", str(self._folder / "runs")]
         argv = [sys.executable, "-m", "vdbg_env", "guard", *words, "--", *self._vllm.serve(port, *flags)]
+        if cgroup:
+            argv = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cgroup / "cgroup.procs"), *argv]
         given = {"VDBG_TEST_FAULT": json.dumps({"request": 2, "when": [], **fault})} if fault else {}
         environment = self._vllm.environment(**given)
         environment["PYTHONPATH"] = f"{ROOT / 'builder'}{os.pathsep}{environment['PYTHONPATH']}"
         return Server(argv, environment, port, self._folder / "guarded.log")
 
-    def until_it_ends(self, fault: Mapping[str, object], *, asked: int = 4, limit_s: float = 300.0) -> Guarded:
+    def until_it_ends(
+        self, fault: Mapping[str, object], *, asked: int = 4, limit_s: float = 300.0, cgroup: Path | None = None
+    ) -> Guarded:
         """Serve until the fault has ended the server."""
-        with self.server("--enforce-eager", fault=fault) as server:
+        with self.server("--enforce-eager", fault=fault, cgroup=cgroup) as server:
             server.wait_until_ready()
             struck = time.monotonic()
             server.replay(self._requests, slice(asked), timeout_s=20)
@@ -108,6 +115,37 @@ def test_a_dead_worker_is_explained_and_the_status_is_vllm_s_own(
     assert done.said is not None
     assert done.said["verdict"] == "failed"
     assert words in json.dumps(done.report["findings"])
+    assert done.left() == []
+
+
+MEMORY = 4 << 30  # bytes: API server, engine and worker have about 2 GB
+
+
+def test_a_worker_that_its_memory_cgroup_ends(guard: Guard) -> None:
+    with memory_cgroup(MEMORY) as group:
+        done = guard.until_it_ends({"kind": "hoard"}, cgroup=group)
+    assert done.status == 0
+    assert_oom_killed(done)
+
+
+def test_a_cache_that_its_memory_cgroup_has_no_room_for(guard: Guard) -> None:
+    with (
+        memory_cgroup(MEMORY) as group,
+        guard.server("--enforce-eager", "--kv-cache-memory-bytes", "8G", cgroup=group) as server,
+    ):
+        done = guard.ended(server, server.wait(patience(300)), server.started)
+    assert done.status == 1
+    assert_oom_killed(done)
+
+
+def assert_oom_killed(done: Guarded) -> None:
+    assert done.said is not None
+    assert done.said["verdict"] == "failed"
+    finding = next(f for f in done.report["findings"] if f["rule"] == "memory-kill")
+    assert finding["level"] == "error"
+    if os.access("/dev/kmsg", os.R_OK):
+        assert re.search(r"OOM-killed VLLM::Worker\S* \(\d+\)", finding["message"])
+    assert done.said["found"] == finding["message"]
     assert done.left() == []
 
 

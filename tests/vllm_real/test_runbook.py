@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -39,11 +40,12 @@ def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
             VDBG_TEST_WITNESS=str(tmp_path / "witness"),
             **(env or {}),
         )
+        env["PYTHONPATH"] = f"{ROOT / 'builder'}{os.pathsep}{env['PYTHONPATH']}"
         shared = set(SHARED_MEMORY.iterdir())
         began = time.monotonic()
         words = [word for name, value in given.items() for word in ("-i", f"{name}={value}")]
         ran = subprocess.run(
-            [Path(sys.executable).parent / "vdbg-env", "runbook", runbook, "--batch", "--json", *words, "--",
+            [sys.executable, "-m", "vdbg_env", "runbook", runbook, "--batch", "--json", *words, "--",
              *vllm_cpu.serve(port, *flags)],
             env=env, cwd=tmp_path, capture_output=True, text=True, timeout=RUN_S, check=False,
         )  # fmt: skip
@@ -64,6 +66,12 @@ def ends(report: Mapping[str, Any], step: str) -> list[str]:
     """Return who ended each attempt of a step."""
     (found,) = [one for one in report["steps"] if one["id"] == step]
     return [attempt["ended"]["by"] for attempt in found["attempts"]]
+
+
+def lead(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first finding."""
+    found: dict[str, Any] = report["findings"][0]
+    return found
 
 
 def test_an_illegal_access_that_blocking_launches_hide(walk: Walk) -> None:
@@ -92,6 +100,7 @@ def test_an_illegal_access_of_compiled_code(walk: Walk) -> None:
     assert seen["inductor_off"] == "error", "a CPU puts Inductor back"
     assert seen["compile_off"] == "not_reproduced"
     modes = [w["engine"]["compilation_mode"] for w in report["witnesses"]]
+    assert lead(report)["rule"] == "VDBG023", "the layer leads, not that a machine without a GPU writes no core"
     assert modes[0] == "DYNAMO_TRACE_ONCE"
     assert "NONE" in modes
     assert report["left_in_shared_memory"] == []
@@ -127,10 +136,47 @@ def test_a_weight_that_is_missing_at_the_start(walk: Walk) -> None:
     assert ends(report, "baseline") == ["exit"], "a start that raises is not tried again"
 
 
-def test_a_worker_that_dies_of_a_signal(walk: Walk) -> None:
+def test_a_worker_that_segfaults(walk: Walk) -> None:
     report = walk("host-crash", {"kind": "segfault"}, "--enforce-eager")
-    assert outcomes(report)["baseline"] == "reproduced"
+    assert outcomes(report) | {"baseline": "reproduced", "native": "reproduced"} == outcomes(report)
     assert ends(report, "baseline") == ["died"]
+    native = next(f for f in report["findings"] if f["rule"] == "VDBG246")
+    assert re.search(r"SIGSEGV in VLLM::Worker\S*: the native stack ends in __memset\w+ of libc", native["message"])
+    assert report["verdict"] == "reproduced"
+    assert report["left_in_shared_memory"] == []
+
+
+def test_a_worker_that_aborts(walk: Walk) -> None:
+    report = walk("host-crash", {"kind": "abort"}, "--enforce-eager")
+    assert outcomes(report) | {"baseline": "reproduced", "native": "reproduced"} == outcomes(report)
+    native = next(f for f in report["findings"] if f["rule"] == "VDBG246")
+    assert "SIGABRT in VLLM::Worker" in native["message"]
+    assert report["left_in_shared_memory"] == []
+
+
+def test_a_worker_that_gets_sigkill(walk: Walk) -> None:
+    report = walk("host-crash", {"kind": "sigkill"}, "--enforce-eager")
+    assert outcomes(report)["baseline"] == "reproduced"
+    assert lead(report)["rule"] == "VDBG24A"
+    assert "VDBG240" not in {f["rule"] for f in report["findings"]}, "nothing says that memory was the reason"
+    assert report["left_in_shared_memory"] == []
+
+
+def test_a_worker_that_ends_itself(walk: Walk) -> None:
+    report = walk("host-crash", {"kind": "exit"}, "--enforce-eager")
+    assert outcomes(report)["baseline"] == "reproduced"
+    assert lead(report)["rule"] == "VDBG249"
+    assert "exit status 3" in lead(report)["message"]
+    assert report["left_in_shared_memory"] == []
+
+
+@pytest.mark.parametrize("runbook", ["out-of-memory", "illegal-memory-access"])
+def test_host_memory_that_is_refused(walk: Walk, runbook: str) -> None:
+    report = walk(runbook, {"kind": "out-of-memory"}, "--enforce-eager")
+    assert lead(report)["rule"] == "VDBG11D"
+    assert "DefaultCPUAllocator: can't allocate memory" in lead(report)["message"]
+    assert report["verdict"] == "reproduced"
+    assert report["left_in_shared_memory"] == []
 
 
 def test_an_ordinary_error_is_named_and_not_tried_again(walk: Walk) -> None:

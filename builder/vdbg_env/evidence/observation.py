@@ -91,10 +91,14 @@ class WorkerEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryKills:
-    """How many processes were OOM-killed during the attempt: in the step's cgroup, on its whole machine."""
+    """How many processes were OOM-killed during the attempt: in the step's cgroup, on its whole machine.
+
+    `processes` are those of the workload by the kernel's log, as `NAME (PID)`; None where that could not be read.
+    """
 
     cgroup: int = 0
     machine: int = 0
+    processes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -323,7 +323,7 @@ class Supervisor:
                 "workers": census.described(self._redactor) if census else [],
                 "requests": self._server.requests,
                 "hang": self._hang.ran,
-                "memory_kills": self._memory_kills.since(),
+                "memory_kills": self._memory_kills.since(self._tree.pids),
                 "held_by": self._tree.held_by,
                 "survivors": [
                     {"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors if not self._childless

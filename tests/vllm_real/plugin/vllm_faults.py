@@ -153,6 +153,14 @@ def _run_out_of_memory() -> None:
     raise AssertionError(f"{len(hoard)} allocations of 64 MiB fitted under the limit")
 
 
+def _hoard() -> None:
+    import torch
+
+    hoard = []
+    while True:
+        hoard.append(torch.ones(16 << 20))  # 64 MiB, written to
+
+
 def _spin() -> None:
     number = 0
     while True:
@@ -174,6 +182,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "sigkill": _kill_itself,
     "exit": lambda: os._exit(3),
     "out-of-memory": _run_out_of_memory,
+    "hoard": _hoard,
     "spin": _spin,
     "wait": _wait,
 }

@@ -15,8 +15,8 @@ _NEXT = "raise the memory limit of the container, or load the model with less ho
 def memory_kill_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
     """Return one finding for the attempt that says most of it; none when nothing points to a lack of memory.
 
-    The kernel's counters name no process. Those of the step's own cgroup are sure enough; those of the whole machine
-    are only when a process of the step was ended as the kernel ends them.
+    The kernel's log names the processes, where it can be read. Its counters name none: those of the step's own cgroup
+    are sure enough; those of the whole machine are only when a process of the step was ended as the kernel ends them.
     """
     found = (finding for seen in observations if (finding := _finding(seen)))
     return tuple(sorted(found, key=lambda finding: -finding.confidence)[:1])
@@ -24,13 +24,15 @@ def memory_kill_findings(observations: Sequence[Observation]) -> tuple[Finding, 
 
 def _finding(seen: Observation) -> Finding | None:
     kills, killed = seen.memory_kills, _was_killed(seen)
+    if kills.processes:
+        return _told(Level.ERROR, 0.97, f"the kernel OOM-killed {', '.join(kills.processes)} of this step")
     if kills.cgroup:
         return _told(
             Level.ERROR, 0.95, f"the kernel ended {_processes(kills.cgroup)} of this step's cgroup for lack of memory"
         )
-    if kills.machine and killed:
+    if kills.machine and killed and kills.processes is None:
         return _told(Level.ERROR, 0.85, "the kernel ended a process of this step for lack of memory")
-    if kills.machine:
+    if kills.machine and kills.processes is None:
         return _told(
             Level.WARNING,
             0.5,

@@ -47,6 +47,11 @@ class AttemptTree:
         """What holds the tree should the supervisor be killed."""
         return self.cgroup.kind if self.cgroup else LIST
 
+    @property
+    def pids(self) -> set[int]:
+        """The numbers of all processes that were seen, ended ones too."""
+        return {pid for pid, _ in self._noted}
+
     def described(self) -> dict[str, Any]:
         """Return what another engine needs to know of it."""
         return {"held_by": self.held_by, "cgroup": self.cgroup.path if self.cgroup else None}

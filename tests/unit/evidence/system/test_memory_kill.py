@@ -15,8 +15,9 @@ WORKER_DIED = Ended(by=EndedBy.EXIT, code=1)
 OURS = Ended(by=EndedBy.TIMEOUT, signal=9)
 
 
-def seen(ended: Ended, *, cgroup: int = 0, machine: int = 0) -> Observation:
-    return replace(observation("s", ended=ended), memory_kills=MemoryKills(cgroup=cgroup, machine=machine))
+def seen(ended: Ended, *, cgroup: int = 0, machine: int = 0, processes: tuple[str, ...] | None = None) -> Observation:
+    kills = MemoryKills(cgroup=cgroup, machine=machine, processes=processes)
+    return replace(observation("s", ended=ended), memory_kills=kills)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,9 @@ def seen(ended: Ended, *, cgroup: int = 0, machine: int = 0) -> Observation:
         (seen(WORKER_DIED, cgroup=2, machine=2), Level.ERROR, "ended 2 processes of this step's cgroup"),
         (seen(KILLED, machine=1), Level.ERROR, "ended a process of this step for lack of memory"),
         (seen(SHELL, machine=1), Level.ERROR, "ended a process of this step for lack of memory"),
+        (seen(WORKER_DIED, machine=2, processes=("python3 (7)",)), Level.ERROR, "OOM-killed python3 (7) of this step"),
+        (seen(KILLED, machine=1, processes=()), Level.WARNING, "a SIGKILL that is not ours"),
+        (seen(WORKER_DIED, cgroup=1, processes=()), Level.ERROR, "a process of this step's cgroup"),
         (seen(WORKER_DIED, machine=1), Level.WARNING, "whether of the workload's is not known"),
         (seen(KILLED), Level.WARNING, "a SIGKILL that is not ours"),
     ],
@@ -41,6 +45,8 @@ def test_of_many_attempts_the_surest_word_is_kept() -> None:
     assert finding.confidence == 0.95
 
 
-@pytest.mark.parametrize("attempt", [seen(OURS), seen(WORKER_DIED), ran("s")])
+@pytest.mark.parametrize(
+    "attempt", [seen(OURS), seen(WORKER_DIED), seen(WORKER_DIED, machine=1, processes=()), ran("s")]
+)
 def test_other_ends_point_to_no_lack_of_memory(attempt: Observation) -> None:
     assert memory_kill_findings([attempt]) == ()

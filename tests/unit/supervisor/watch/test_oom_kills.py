@@ -1,4 +1,4 @@
-"""The kernel's counters of processes it ended for lack of memory, in the forms its versions give them."""
+"""The kernel's counters of processes it ended for lack of memory, in the forms its versions give them, and its log."""
 
 from pathlib import Path
 
@@ -26,15 +26,15 @@ def test_what_is_ended_meanwhile_is_counted_and_what_was_before_is_not(
     put(tmp_path, counter, "low 0\nunder_oom 0\noom 9\noom_kill 3\n")
     put(tmp_path, "proc/vmstat", "nr_free_pages 1\noom_kill 7\n")
     kills = MemoryKills(str(tmp_path))
-    assert kills.since() == {}
+    assert kills.since(()) == {}
     put(tmp_path, counter, "oom_kill 5\n")
     put(tmp_path, "proc/vmstat", "oom_kill 9\n")
-    assert kills.since() == {"cgroup": 2, "machine": 2}
+    assert kills.since(()) == {"cgroup": 2, "machine": 2}
 
 
 def test_a_kernel_that_does_not_count_is_no_error(tmp_path: Path) -> None:
     put(tmp_path, "proc/vmstat", "nr_free_pages 1\n")
-    assert MemoryKills(str(tmp_path)).since() == {}
+    assert MemoryKills(str(tmp_path)).since(()) == {}
 
 
 def test_a_cgroup_that_goes_meanwhile_is_no_error(tmp_path: Path) -> None:
@@ -42,4 +42,47 @@ def test_a_cgroup_that_goes_meanwhile_is_no_error(tmp_path: Path) -> None:
     put(tmp_path, V2_CONTAINER[1], "oom_kill 3\n")
     kills = MemoryKills(str(tmp_path))
     (tmp_path / V2_CONTAINER[1]).unlink()
-    assert kills.since() == {}
+    assert kills.since(()) == {}
+
+
+KILL = "4,{n},{n},-;Memory cgroup out of memory: Killed process {pid} ({name}) total-vm:9kB, anon-rss:8kB, UID:0\n"
+
+
+def machine(root: Path, pids: str) -> Path:
+    """Put counters, this process's namespace of process numbers, and a kernel log with an old line."""
+    put(root, "proc/self/cgroup", V2_CONTAINER[0])
+    put(root, V2_CONTAINER[1], "oom_kill 3\n")
+    (root / "proc/self/ns").mkdir()
+    (root / "proc/self/ns/pid").symlink_to(pids)
+    put(root, "dev/kmsg", KILL.format(n=1, pid=5, name="earlier"))
+    return root / "dev/kmsg"
+
+
+def kill(root: Path, log: Path) -> None:
+    put(root, V2_CONTAINER[1], "oom_kill 5\n")
+    with log.open("a") as file:
+        file.write("6,2,2,-;usb 1-1: new device\n")
+        file.write(KILL.format(n=3, pid=5, name="VLLM::Worker") + " SUBSYSTEM=memory\n")
+        file.write(KILL.format(n=4, pid=6, name="another's"))
+
+
+def test_the_workload_s_processes_are_picked_out_of_the_kernel_s_log(tmp_path: Path) -> None:
+    log = machine(tmp_path, "pid:[4026531836]")
+    kills = MemoryKills(str(tmp_path))
+    assert kills.since({5}) == {}
+    kill(tmp_path, log)
+    assert kills.since({5, 7}) == {"cgroup": 2, "processes": ["VLLM::Worker (5)"]}
+
+
+def test_that_none_was_the_workload_s_is_known_too(tmp_path: Path) -> None:
+    log = machine(tmp_path, "pid:[4026531836]")
+    kills = MemoryKills(str(tmp_path))
+    kill(tmp_path, log)
+    assert kills.since({7}) == {"cgroup": 2, "processes": []}
+
+
+def test_numbers_of_another_namespace_are_not_compared(tmp_path: Path) -> None:
+    log = machine(tmp_path, "pid:[4026532209]")
+    kills = MemoryKills(str(tmp_path))
+    kill(tmp_path, log)
+    assert kills.since({5}) == {"cgroup": 2}
