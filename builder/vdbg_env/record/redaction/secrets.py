@@ -1,7 +1,7 @@
 """Find secrets in bytes: by their published prefixes, by the name before them, and values known in advance.
 
 Each rule has needles, plain words that every match begins with, and its pattern is tried only at a needle (see
-`needle_index`). NamedTuple and not dataclass: the supervisor imports this at every step's start, and `dataclasses`
+`search`). NamedTuple and not dataclass: the supervisor imports this at every step's start, and `dataclasses`
 would double its start-up time.
 """
 
@@ -10,14 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from itertools import product
 from typing import NamedTuple
 
-from vdbg_env.record.redaction.literals import LiteralFinder, Places, Prefixes, whole
-from vdbg_env.record.redaction.needle_index import NeedleIndex, fold_also
+from vdbg_env.record.redaction.literals import LiteralFinder
+from vdbg_env.record.redaction.search import LOOKBACK, LineByLine, OnePass
 
 MIN_LITERAL = 6  # a shorter known value ("1", "true") would blacken the whole log
-LOOKBACK = 64  # no rule looks further back than this from its needle (the dashes of a flag's name)
 OVERLAP = 8192  # no secret needs more bytes than this to be recognised as one
 _BEFORE = 64  # bytes before a needle that may have a say: the dashes of a flag, the `api_` of a key
 
@@ -110,28 +108,6 @@ RULES: tuple[SecretRule, ...] = (
     ),
 )
 
-_LONGEST_NEEDLE = max(len(needle) for rule in RULES for needle in rule.needles)
-
-# What follows these names where a value does: `_ASSIGN`, or what may be between a flag and its value. The end of a line
-# is either, because the next line is not known.
-_ASSIGNED = re.compile(rb"\\?[\"']?\]?[ \t\r\x0b\x0c]{0,4}(?:[=:\n]|\Z)")
-_AFTER_FLAG = re.compile(rb"[\"']?,?(?:[ \t\r\x0b\x0c\n]|\Z)")
-
-
-def _has_value(text: bytes, start: int, end: int) -> bool:
-    """Return whether a name may be that of a value: nearly every line of a log says `tokens/s`, hardly one `token=`."""
-    if _ASSIGNED.match(text, end):
-        return True
-    return text.find(b"--", max(0, start - LOOKBACK - 2), start) >= 0 and bool(_AFTER_FLAG.match(text, end))
-
-
-def _is_key_with_value(text: bytes, start: int, end: int) -> bool:
-    """Return whether this is the end of `api-key` or the like (see `_NAME`), and may be that of a value."""
-    return start > 0 and text[start - 1] in b"i_-" and _has_value(text, start, end)
-
-
-_COUNTS = {b"token": _has_value, b"pwd": _has_value, b"key": _is_key_with_value}
-
 _SENSITIVE_NAME = (
     r"(?:^|_|-)(?:[A-Z]*TOKEN|[A-Z]*SECRET|PASS|[A-Z]*PASSW(?:OR)?D|PASSPHRASE|PWD|API_?KEY|[A-Z]*APIKEY|ACCESS_KEY"
     r"|PRIVATE_KEY|ENCRYPTION_KEY|CREDENTIALS?|AUTH|AUTHORIZATION|COOKIE|DSN|WEBHOOK(?:_URL)?)(?:$|_|-)"
@@ -171,32 +147,18 @@ class SecretFinder:
     def __init__(self, literals: tuple[bytes, ...] = (), *, strict: bool = False) -> None:
         self.known = LiteralFinder(literals)
         self._rules = tuple((rule, needle) for rule in RULES if rule.strict or not strict for needle in rule.needles)
-        # The five GitHub prefixes differ in one letter: folded together they are searched for once.
-        self._index = NeedleIndex(tuple(needle for _, needle in self._rules), fold_also(b"pousr"), _COUNTS)
-        self._spelt = frozenset(_spellings()) if strict else frozenset()
-        self._strict = Prefixes((*self.known.values, *self._spelt)) if strict else None
+        needles = tuple(needle for _, needle in self._rules)
+        try:
+            self._search: OnePass | LineByLine = OnePass(self.known, needles)
+        except ImportError:
+            self._search = LineByLine(self.known, needles)
 
     def find(self, data: bytes, before: bytes = b"") -> list[Span]:
         """Return the secrets in `data`, in order and without overlap; `before` is the byte ahead of it."""
-        spans: list[Span] = []
-        if self._strict:
-            hits = self._strict_hits(self._strict, data, spans)
-        else:
-            spans += (Span(start, end, "known-value", start) for start, end in self.known.spans(data, before))
-            hits = self._index.hits(data)
+        values, hits = self._search.find(data, before)
+        spans = [Span(start, end, "known-value", start) for start, end in values]
         spans += self._rule_spans(data, hits)
         return _merged(spans) if spans else spans
-
-    def _strict_hits(self, prefixes: Prefixes, data: bytes, known: list[Span]) -> Iterator[tuple[int, int]]:
-        """Yield the needles in binary data, and add the known values to `known`: both are searched for in one pass."""
-        joined, places = whole(data), Places(data)
-        for at, word in prefixes.find(data, joined):
-            start = places.of(at)
-            if word not in self._spelt:
-                known.append(Span(start, places.of(at + len(word) - 1) + 1, "known-value", start))
-                continue
-            lowered = joined[at : at + _LONGEST_NEEDLE].lower()
-            yield from ((start, number) for number, rule in enumerate(self._rules) if lowered.startswith(rule[1]))
 
     def _rule_spans(self, data: bytes, hits: Iterable[tuple[int, int]]) -> Iterator[Span]:
         """Yield what the rules find, in linear time: a hit within a rule's last match can only end where that ends."""
@@ -212,12 +174,6 @@ class SecretFinder:
             elif not found.groupdict().get("flag") or _is_flag(data, at):
                 seen_to[number] = found.end("secret")
                 yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
-
-
-def _spellings() -> Iterator[bytes]:
-    """Yield the beginnings of the needles of strict rules in upper and lower case: binary data is not folded."""
-    for prefix in {needle[:4] for rule in RULES if rule.strict for needle in rule.needles}:
-        yield from map(bytes, product(*({letter, *bytes([letter]).upper()} for letter in prefix)))
 
 
 @cache

@@ -8,18 +8,19 @@ import random
 import re
 import shlex
 import string
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
 
-from vdbg_env.record.redaction import literals
 from vdbg_env.record.redaction.file_names import redact_names
 from vdbg_env.record.redaction.masking import mask_file
 from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import SecretFinder, as_literals
+from vdbg_env.record.redaction.whole_text import WholeText
 
 Encode = Callable[[str], bytes]
 
@@ -135,7 +136,7 @@ def test_there_are_fifty_forms_and_a_hundred_secrets() -> None:
 @pytest.mark.parametrize("library", [True, False], ids=["with the library", "standard library alone"])
 def test_no_form_of_a_known_secret_passes_a_stream(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not library:
-        monkeypatch.setattr(literals, "_search", literals._indexed)
+        monkeypatch.setitem(sys.modules, "ahocorasick_rs", None)
     stream, chance, data = Redactor(KNOWN).stream(), random.Random(3), text()
     written, at = [], 0
     while at < len(data):
@@ -153,7 +154,7 @@ def test_a_secret_on_many_short_lines_passes_no_stream(
     library: bool, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not library:
-        monkeypatch.setattr(literals, "_search", literals._indexed)
+        monkeypatch.setitem(sys.modules, "ahocorasick_rs", None)
     redactor = Redactor(as_literals(SECRETS[:3]))
     for secret in SECRETS[:3]:
         lines = "\n".join(secret[at : at + size] for at in range(0, len(secret), size)).encode()
@@ -180,9 +181,9 @@ def test_a_place_in_the_whole_is_found_in_any_order() -> None:
     for _ in range(200):
         data = bytes(chance.choices(b"ab\r\n", k=40))
         places = [at for at, byte in enumerate(data) if byte not in b"\r\n"]
-        found = literals.Places(data)
+        found = WholeText(data)
         for at in (*range(len(places)), *(chance.randrange(len(places)) for _ in range(5))):
-            assert found.of(at) == places[at]
+            assert found.place_of(at) == places[at]
 
 
 def test_text_between_secrets_is_left_alone() -> None:

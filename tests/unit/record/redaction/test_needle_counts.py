@@ -1,5 +1,7 @@
 """A needle that nearly every line of a log has counts only where a value follows it; none of those is missed."""
 
+import sys
+
 import pytest
 
 from vdbg_env.record.redaction.redaction import Redactor
@@ -35,12 +37,22 @@ VALUE = b"s3cr3tvalue99"
         b"123 tokens/s, token=%s",
     ],
 )
-def test_a_value_is_found_wherever_its_name_gives_it_away(line: bytes) -> None:
+@pytest.mark.parametrize("library", [True, False], ids=["with the library", "standard library alone"])
+def test_a_value_is_found_wherever_its_name_gives_it_away(
+    line: bytes, library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not library:
+        monkeypatch.setitem(sys.modules, "ahocorasick_rs", None)
     assert VALUE not in Redactor().data(line % VALUE + b" and more\n")
 
 
-def test_lines_that_only_speak_of_tokens_and_keys_are_not_looked_at_again() -> None:
+@pytest.mark.parametrize("library", [True, False], ids=["with the library", "standard library alone"])
+def test_lines_that_only_speak_of_tokens_and_keys_are_not_looked_at_again(
+    library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of these would cost a search by a pattern, on every line: 40 MB/s and not 300."""
+    if not library:
+        monkeypatch.setitem(sys.modules, "ahocorasick_rs", None)
     finder = SecretFinder()
     lines = b"12.3 tokens/s, key cache usage: 4.5%, 17 tokens generated, max_tokens 512, token ids [1, 2]\n"
-    assert list(finder._index.hits(lines)) == []
+    assert list(finder._search.find(lines).needles) == []

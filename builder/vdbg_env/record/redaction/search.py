@@ -1,0 +1,167 @@
+"""Finds known values and the needles of rules in bytes, also values that line ends or terminal codes split.
+
+`OnePass` is an automaton (Aho-Corasick, of `ahocorasick_rs`) that sees the text in lower case, without line ends and
+codes. A needle that many lines have is given to it with what must follow: `tokens/s` is on every other line of an
+inference log, `token=` and `--hf-token` are not. A supervisor in a container has the standard library alone:
+`LineByLine` looks at each line once (see `needle_index`), for values with the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from vdbg_env.record.redaction.literals import PREFIX, LiteralFinder
+from vdbg_env.record.redaction.needle_index import NeedleIndex, fold_also
+from vdbg_env.record.redaction.whole_text import WholeText
+
+_BLANKS = (b" ", b"\t", b"\v", b"\f")
+# How what is between a name and its value begins: a quote, a bracket, a sign, or a blank and then one of these.
+_ASSIGNED = (
+    *(b"=", b":", b"\\", b'"', b"'", b"]"),
+    *(blank + after for blank in _BLANKS for after in (b"=", b":", *_BLANKS)),
+)
+_ENDS_OF_KEYS = (b"i", b"i_", b"i-", b"s_", b"s-", b"e_", b"e-")  # of api, access, private
+_IN_WORDS: Mapping[bytes, tuple[tuple[bytes, int], ...]] = {  # the words to look for, and where in them the needle is
+    b"token": tuple((b"token" + after, 0) for after in _ASSIGNED),
+    b"pwd": tuple((b"pwd" + after, 0) for after in _ASSIGNED),
+    b"key": tuple((end + b"key" + after, len(end)) for end in _ENDS_OF_KEYS for after in _ASSIGNED),
+    b"sig": ((b"sig=", 0), (b"signature=", 0)),
+}
+_FLAGS = tuple(b"--" + bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz0123456789_")
+_FLAG = re.compile(rb"--[\w-]{0,80}?(token|key)(?![\w-])", re.IGNORECASE)
+
+
+class Found(NamedTuple):
+    """The ranges of known values in some data, and where needles are, by number."""
+
+    values: list[tuple[int, int]]
+    needles: list[tuple[int, int]]
+
+
+class OnePass:
+    """Looks for the values of `known` and for `needles`, which are in lower case.
+
+    A needle found is only a candidate; none that a rule would match is left out. Raises ImportError where the library
+    is missing.
+    """
+
+    def __init__(self, known: LiteralFinder, needles: Sequence[bytes]) -> None:
+        from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+        self._known = known
+        self._of_flags = {needle: number for number, needle in enumerate(needles) if needle in {b"token", b"key"}}
+        values: dict[bytes, list[bytes]] = {}
+        for prefix, found in known.prefixes.items():
+            values.setdefault(prefix.lower(), []).extend(found)
+        words: dict[bytes, list[tuple[int, int]]] = {}
+        for number, needle in enumerate(needles):
+            for word, at in _IN_WORDS.get(needle, ((needle, 0),)):
+                words.setdefault(word, []).append((at, number))
+        flags = _FLAGS if self._of_flags else ()
+        patterns = tuple(dict.fromkeys((*values, *words, *flags)))
+        self._longest = max(map(len, patterns), default=0)
+        self._values = [tuple(values.get(pattern, ())) for pattern in patterns]
+        self._words = [tuple(words.get(pattern, ())) for pattern in patterns]
+        self._flags = [pattern in flags for pattern in patterns]
+        self._automaton: Any = BytesAhoCorasick(patterns, implementation=Implementation.DFA)
+
+    def find(self, data: bytes, before: bytes = b"") -> Found:
+        """Return what is in `data`; `before` is the last byte that was written ahead of it."""
+        joined = WholeText(data)
+        text, values, needles = joined.text, [], []
+        for at, number in self._matches(text):
+            values += [(at, value) for value in self._values[number] if text.startswith(value, at)]
+            if self._words[number] or self._flags[number]:
+                needles += self._needles(data, joined.place_of(at), number)
+        found = Found(list(self._known.placed(joined, values, before)), needles)
+        if joined.hidden and self._matches(b"\0".join(data[s + 1 : e + self._longest] for s, e in joined.hidden)):
+            found.values.extend(self._known.hidden(data, joined))
+            for start, end in joined.hidden:
+                found.needles.extend(self._hidden_needles(data, start + 1, end))
+        found.needles.sort()
+        return found
+
+    def _matches(self, text: bytes) -> list[tuple[int, int]]:
+        """Return place and number of each pattern, in order."""
+        found = self._automaton.find_matches_as_indexes(text.lower(), overlapping=True)
+        return sorted((at, number) for number, at, _ in found) if found else []
+
+    def _needles(self, data: bytes, place: int, number: int) -> Iterator[tuple[int, int]]:
+        for at, needle in self._words[number]:
+            yield place + at, needle
+        name = _FLAG.match(data, place) if self._flags[number] else None
+        if name:
+            yield name.start(1), self._of_flags[name[1].lower()]
+
+    def _hidden_needles(self, data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the needles that begin in what a terminal's code takes: it may have swallowed their first letter."""
+        for at, number in self._matches(data[start : end + self._longest - 1]):
+            if start + at < end and (self._words[number] or self._flags[number]):
+                yield from self._needles(data, start + at, number)
+
+
+LOOKBACK = 64  # no rule looks further back than this from its needle (the dashes of a flag's name)
+# What follows these names where a value does: what the rules have between a name and its value, or what may be between
+# a flag and its value. The end of a line is either, because the next line is not known.
+_BEFORE_VALUE = re.compile(rb"\\?[\"']?\]?[ \t\r\x0b\x0c]{0,4}(?:[=:\n]|\Z)")
+_AFTER_FLAG = re.compile(rb"[\"']?,?(?:[ \t\r\x0b\x0c\n]|\Z)")
+
+
+def _has_value(text: bytes, start: int, end: int) -> bool:
+    """Return whether a name may be that of a value: nearly every line of a log says `tokens/s`, hardly one `token=`."""
+    if _BEFORE_VALUE.match(text, end):
+        return True
+    return text.find(b"--", max(0, start - LOOKBACK - 2), start) >= 0 and bool(_AFTER_FLAG.match(text, end))
+
+
+def _is_key_with_value(text: bytes, start: int, end: int) -> bool:
+    """Return whether this is the end of `api-key` or the like, and may be that of a value."""
+    return start > 0 and text[start - 1] in b"i_-" and _has_value(text, start, end)
+
+
+_COUNTS = {b"token": _has_value, b"pwd": _has_value, b"key": _is_key_with_value}
+
+
+class LineByLine:
+    """Looks for the same as `OnePass`, by what it remembers of lines."""
+
+    def __init__(self, known: LiteralFinder, needles: Sequence[bytes]) -> None:
+        self._known = known
+        self._prefixes = tuple(known.prefixes)
+        self._values = NeedleIndex(self._prefixes)
+        # The five GitHub prefixes differ in one letter: folded together they are searched for once.
+        self._needles = NeedleIndex(needles, fold_also(b"pousr"), _COUNTS)
+
+    def find(self, data: bytes, before: bytes = b"") -> Found:
+        """Return what is in `data`; `before` is the last byte that was written ahead of it."""
+        values: list[tuple[int, int]] = []
+        if self._prefixes:
+            joined = WholeText(data)
+            found = [
+                (at, value)
+                for at, prefix in self._prefixes_in(joined)
+                for value in self._known.prefixes[prefix]
+                if joined.text.startswith(value, at)
+            ]
+            values += self._known.placed(joined, found, before)
+            values += self._known.hidden(data, joined)
+        return Found(values, list(self._needles.hits(data)))
+
+    def _prefixes_in(self, joined: WholeText) -> Iterator[tuple[int, bytes]]:
+        """Yield each prefix in the text with its place there: each line is searched with what follows it."""
+        lines = joined.plain.translate(None, b"\r").split(b"\n")
+        following = [*lines[1:], b""]
+        if len(lines) > 2 and min(map(len, lines[1:-1])) < PREFIX - 1:  # a prefix may be on more than two lines
+            following = [joined.text[end : end + PREFIX - 1] for end in accumulate(map(len, lines))]
+        pairs = b"\n".join(map(bytes.__add__, lines, following))
+        starts: list[int] | None = None
+        line = begin = seen = 0  # hits rise: each byte is counted once
+        for at, number in self._values.hits(pairs):
+            starts = starts or [0, *accumulate(map(len, lines))]
+            line += pairs.count(b"\n", seen, at)
+            begin = max(begin, pairs.rfind(b"\n", seen, at) + 1)
+            seen = at
+            yield starts[line] + at - begin, self._prefixes[number]
