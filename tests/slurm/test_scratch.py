@@ -8,7 +8,7 @@ import pytest
 from tests.slurm.cluster import Allocated, ends, ranked
 from vdbg_env.application.ports.places import Scratch
 from vdbg_env.evidence.observation import EndedBy
-from vdbg_env.runbook.model import ArtifactRule
+from vdbg_env.runbook.model import ArtifactRule, OnFirstFailure, Placement
 
 CORES = (ArtifactRule(name="core", glob="core.*"),)
 SECRET = "hf_" + "Qw7" * 12
@@ -82,3 +82,22 @@ def test_a_folder_that_cannot_be_used_is_named_by_every_rank(
     assert {one.ended.by for one in seen.values()} == {EndedBy.NOT_STARTED}
     assert "--scratch cannot be used on n2" in (seen[2].ended.message or "")
     assert "No such file or directory" in (seen[2].ended.message or "")
+
+
+def test_all_ranks_together_move_no_more_than_the_limit_and_the_rank_that_failed_is_served(
+    allocation: Allocated, attempt: Path, tmp_path: Path
+) -> None:
+    """One "node disk" for all three here: each rank has a folder of its own in it."""
+    code = (
+        "open('${{ rank.dir }}/core.1', 'wb').write(bytes(2 << 20))\n"
+        f"while rank != 1 and not os.path.exists('{attempt}/ended/1'): time.sleep(0.05)\n"
+        "raise SystemExit(rank == 1)\n"
+    )
+    ranks = allocation.ranks(attempt, scratch=Scratch(folder=str(tmp_path), limit=5 << 20))
+    patient = Placement(on_first_failure=OnFirstFailure(wait_s=60.0))
+    seen = ends(ranks.start(ranked(code, artifacts=CORES, placement=patient), attempt))
+    assert [core.size for core in seen[1].artifacts["core"]] == [2 << 20]
+    assert sum(core.size for one in seen.values() for core in one.artifacts.get("core", ())) == 4 << 20
+    (left,) = (note for one in seen.values() for note in one.notes if "--scratch-limit" in note)
+    assert f"{1 << 20} of --scratch-limit are left for all ranks of this attempt" in left
+    assert len(list(tmp_path.rglob("vdbg-env-*/**/core.1"))) == 1

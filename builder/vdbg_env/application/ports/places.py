@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Scratch:
-    """A folder on each node's own disk for the dumps of ranks; at most `limit` bytes of each rank are collected."""
+    """A folder on each node's own disk for the dumps of ranks; at most `limit` bytes of an attempt are collected."""
 
     folder: str
     limit: int = 16 << 30

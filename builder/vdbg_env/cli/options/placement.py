@@ -26,7 +26,8 @@ _OPTIONS = (
         help="With --on slurm: ranks write dumps to this folder of their node, and they are moved to the run's.",
     ),
     click.option(
-        "--scratch-limit", default="16g", show_default=True, metavar="SIZE", help="What is moved for each rank at most."
+        "--scratch-limit", default="16g", show_default=True, metavar="SIZE",
+        help="What all ranks together move at most.",
     ),
     click.option("--submit", is_flag=True, help="With --on slurm: queue the run as a job; with --plan, print it."),
     click.option("--submit-arg", "submit_arguments", multiple=True, metavar="ARG", help="For sbatch, unread."),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vdbg_env.adapters.execution.attempt_result import Stopped
-from vdbg_env.adapters.placement.rank.scratch import Moved, NoScratch, move_dumps, open_scratch
+from vdbg_env.adapters.placement.rank.scratch import Allowance, Moved, NoScratch, move_dumps, open_scratch
 from vdbg_env.runbook.model import ArtifactRule
 
 CORES = ArtifactRule(name="core", glob="core.*")
@@ -32,7 +32,8 @@ def scratch(tmp_path: Path, shared: Path) -> Path:
 def moved(
     scratch: Path, shared: Path, *rules: ArtifactRule, limit: int = 1 << 30, check: Callable[[], None] = lambda: None
 ) -> Moved:
-    return move_dumps(rules or (CORES,), scratch, shared, limit=limit, literals=(b"s3cret-value",), check=check)
+    allowance = Allowance(shared, limit)
+    return move_dumps(rules or (CORES,), scratch, shared, allowance=allowance, literals=(b"s3cret-value",), check=check)
 
 
 def test_the_folder_is_this_users_alone(scratch: Path, tmp_path: Path) -> None:
@@ -152,3 +153,22 @@ def test_what_cannot_be_removed_is_named(scratch: Path, shared: Path, monkeypatc
     found = moved(scratch, shared)
     assert set(found.artifacts) == {"core"}
     assert f"1 files on its node could not be removed: they are in {scratch}" in found.notes
+
+
+def test_all_ranks_together_take_no_more_than_allowed_even_at_once(shared: Path) -> None:
+    ranks = [shared.with_name(f"n{number}-{number}") for number in range(8)]
+    begin = threading.Barrier(8)
+    taken: list[int] = []
+
+    def take(rank: Path) -> None:
+        begin.wait()
+        taken.extend(size for size in (3, 5, 2, 7) if Allowance(rank, 40).take(size) >= size)
+
+    threads = [threading.Thread(target=take, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 40 - 2 < sum(taken) <= 40
+    assert sorted(int(path.read_text()) for path in (shared.parent / "scratch").iterdir()) == sorted(taken)
+    assert Allowance(shared, 40).take(3) == 40 - sum(taken)

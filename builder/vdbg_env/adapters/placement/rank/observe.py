@@ -11,7 +11,7 @@ from typing import Any
 
 from vdbg_env.adapters.execution.attempt_result import Stopped, observation
 from vdbg_env.adapters.placement.rank.orders import NODE, Orders
-from vdbg_env.adapters.placement.rank.scratch import move_dumps
+from vdbg_env.adapters.placement.rank.scratch import Allowance, move_dumps
 from vdbg_env.evidence.observation import Observation, RankClock
 from vdbg_env.record.codec import to_document
 from vdbg_env.runbook.invocation import Invocation
@@ -41,8 +41,8 @@ def observe(
     invocation = Invocation(step=orders.step, attempt=orders.attempt, argv=(), artifacts=() if dumps else rules)
     seen = with_node(observation(invocation, folder, literals, check=check), folder)
     if dumps:
-        limit = orders.scratch_limit
-        moved = move_dumps(rules, dumps, folder, limit=limit, literals=literals, check=check)
+        allowance = Allowance(folder, orders.scratch_limit)
+        moved = move_dumps(rules, dumps, folder, allowance=allowance, literals=literals, check=check)
         seen = replace(seen, artifacts=moved.artifacts, notes=(*seen.notes, *moved.notes))
     return to_document(seen)
 

@@ -22,8 +22,8 @@ class Orders:
 
     `directory` is the attempt's folder on a file system that all nodes share. `rank_from` and `host_from` name the
     variables in which the launcher puts a rank's number and the name of its node; `step_from` its
-    own name for the attempt. With `scratch`, a folder on each node's own disk, `${{ rank.dir }}` is below it, and at
-    most `scratch_limit` bytes of each rank's artifacts are moved from there.
+    own name for the attempt. With `scratch`, a folder on each node's own disk, `${{ rank.dir }}` is below it, and all
+    ranks together move at most `scratch_limit` bytes of artifacts from there.
     """
 
     directory: str

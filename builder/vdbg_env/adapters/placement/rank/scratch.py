@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from vdbg_env.adapters.execution.attempt_result import Stopped, digest_of, masked
@@ -25,6 +26,9 @@ from vdbg_env.runbook.model import ArtifactRule
 _CHUNK = 1 << 20
 _FLOOR = 1 << 30  # bytes left free where dumps are moved to
 _TRIES = 100  # to make a folder; each takes microseconds
+CLAIMS = (
+    "scratch"  # in an attempt's folder: what its ranks have moved there, a numbered file with the size of each dump
+)
 
 
 @dataclass
@@ -59,6 +63,37 @@ def open_scratch(scratch: str, directory: Path) -> Path:
     return folder
 
 
+class Allowance:
+    """The bytes that all ranks of an attempt may move together: who comes first is served first.
+
+    No lock is reliable between nodes, so a dump is entered under the next free number, which only one rank can take.
+    """
+
+    def __init__(self, rank: Path, limit: int) -> None:
+        self._folder = rank.parent / CLAIMS
+        self._mine = self._folder / f".{rank.name}"
+        self._limit = limit
+
+    def take(self, size: int) -> int:
+        """Return how many bytes were left; so many were taken, unless that was less than `size`."""
+        self._folder.mkdir(exist_ok=True)
+        self._mine.write_text(str(size))
+        left = self._limit
+        try:
+            for number in count():
+                entry = self._folder / str(number)
+                if left >= size:
+                    with suppress(FileExistsError):
+                        os.link(self._mine, entry)
+                        break
+                elif not entry.exists():
+                    break
+                left -= int(entry.read_text())
+            return left
+        finally:
+            self._mine.unlink()
+
+
 def _make(folder: Path) -> None:
     """Make a folder, whose empty parents another rank may remove at the same time: it has ended already."""
     for left in reversed(range(_TRIES)):
@@ -75,11 +110,11 @@ def move_dumps(
     source: Path,
     target: Path,
     *,
-    limit: int,
+    allowance: Allowance,
     literals: tuple[bytes, ...],
     check: Callable[[], None],
 ) -> Moved:
-    """Mask, hash and move the files that the rules name, the oldest first and `limit` bytes at most; clear the rest.
+    """Mask, hash and move the files that the rules name, the oldest first and as allowed; clear the rest.
 
     What is too large, or was not moved before `check` raised Stopped, is left on the node, and the notes say where.
     """
@@ -97,10 +132,9 @@ def move_dumps(
     left = set[Path]()
     for path in sorted(named, key=lambda path: (path.stat().st_mtime_ns, path)):
         size = path.stat().st_size
-        why = _refusal(size, named[path], limit, target)
         name = path.relative_to(source)
         try:
-            if not why:
+            if not (why := _refusal(size, named[path], allowance, target)):
                 moved.notes += masked(path, name, literals, check)
                 digest = digest_of(path, check)
                 _copy(path, target / name, check)
@@ -110,7 +144,6 @@ def move_dumps(
             left.add(path)
             moved.notes.append(f"{name} is left on its node, not searched for secrets, as {path}: {why}")
             continue
-        limit -= size
         place = str((target / name).relative_to(target.parents[3]))
         for rule in named[path]:
             one = Artifact(name=rule.name, path=place, size=(target / name).stat().st_size, sha256=digest)
@@ -126,16 +159,16 @@ def _files(folder: Path, glob: str) -> Iterator[Path]:
             yield path
 
 
-def _refusal(size: int, rules: Sequence[ArtifactRule], limit: int, target: Path) -> str:
+def _refusal(size: int, rules: Sequence[ArtifactRule], allowance: Allowance, target: Path) -> str:
     """Return why a file of so many bytes is not moved."""
     bound = min((rule.max_size for rule in rules if rule.max_size is not None), default=size)
     if size > bound:
         return f"{size} bytes, {rules[0].name} may have {bound}"
-    if size > limit:
-        return f"{size} bytes, and {limit} of --scratch-limit are left for this rank"
     space = os.statvfs(target)
     if space.f_bavail * space.f_frsize < size + _FLOOR:
         return f"{size} bytes, and less than 1 GiB would be free in the run's folder"
+    if size > (left := allowance.take(size)):
+        return f"{size} bytes, and {left} of --scratch-limit are left for all ranks of this attempt"
     return ""
 
 
