@@ -61,8 +61,8 @@ class Progress:
     """The state of a run: that of its runbook, the steps visited, and the attempts of the current step.
 
     `lost` is the attempt of this step whose end nothing saw, or that a full disk ended: it is repeated, a second one
-    counts. `used` holds the highest attempt number given to each step: each attempt has a folder, so no number is used
-    twice.
+    counts. `cancelled` are the attempts that the user or the end of the time ended: none counts. `used` holds the
+    highest attempt number given to each step: each attempt has a folder, so no number is used twice.
     """
 
     state: RunState
@@ -70,6 +70,7 @@ class Progress:
     observations: tuple[Observation, ...] = ()
     open: tuple[OpenAttempt, ...] = ()
     lost: Observation | None = None
+    cancelled: tuple[Observation, ...] = ()
     used: Mapping[str, int] = field(default_factory=dict)
     since_s: float = 0.0
     finish: Finish | None = None
@@ -105,8 +106,7 @@ def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progre
             since = progress.since_s if progress.observations or progress.open else event.elapsed_s
             return replace(progress, open=(*others, opened), used=used, since_s=since)
         case "attempt_ended":
-            documents = event.data.get("observations") or [event.data["observation"]]
-            return _ended(progress, tuple(from_document(Observation, one) for one in documents))
+            return _ended(progress, ranks_of(event))
         case "step_finished":
             result = from_document(StepResult, event.data["result"])
             return finish_step(progress, result, transitions.advance(progress.state, result)[0], event.elapsed_s)
@@ -119,6 +119,12 @@ def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progre
     return progress
 
 
+def ranks_of(event: Event) -> tuple[Observation, ...]:
+    """Return what was seen of each rank, from an event `attempt_ended`."""
+    documents = event.data.get("observations") or [event.data["observation"]]
+    return tuple(from_document(Observation, one) for one in documents)
+
+
 def _ended(progress: Progress, ranks: tuple[Observation, ...]) -> Progress:
     """Return the progress after the end of an attempt on all its ranks."""
     attempt, rank = ranks[0].attempt, ranks[0].rank
@@ -127,9 +133,9 @@ def _ended(progress: Progress, ranks: tuple[Observation, ...]) -> Progress:
     lost = next((seen for seen in ranks if seen.ended.by in _LOST), None)
     if lost and progress.lost is None and ends <= _LOST | {EndedBy.CANCEL, EndedBy.PEER, EndedBy.STOPPED}:
         return replace(progress, lost=lost, open=left)
-    # What the user interrupted says nothing about the bug: after a resumption it is tried again.
-    kept = progress.observations if EndedBy.CANCEL in ends else (*progress.observations, *ranks)
-    return replace(progress, observations=kept, open=left)
+    if EndedBy.CANCEL in ends:  # it says nothing about the bug: after a resumption it is tried again
+        return replace(progress, cancelled=(*progress.cancelled, *ranks), open=left)
+    return replace(progress, observations=(*progress.observations, *ranks), open=left)
 
 
 def finish_step(progress: Progress, result: StepResult, state: RunState, now: float) -> Progress:
@@ -144,7 +150,7 @@ def finish_step(progress: Progress, result: StepResult, state: RunState, now: fl
         duration_s=round(now - progress.since_s, 6),
     )
     visits = (*progress.visits, done, *_skipped(state, before + 1))
-    return replace(progress, state=state, visits=visits, observations=(), open=(), lost=None, since_s=now)
+    return replace(progress, state=state, visits=visits, observations=(), open=(), lost=None, cancelled=(), since_s=now)
 
 
 def _of_attempt(directory: str) -> bool:

@@ -118,3 +118,10 @@ def test_the_rank_whose_worker_died_is_told_from_the_one_that_lost_its_peer(
 ) -> None:
     assert bool(re.search(CAUSE_PATTERN, line)) is cause
     assert bool(re.search(VICTIM_PATTERN, line)) is victim
+
+
+def test_a_rank_that_was_cancelled_did_not_fail() -> None:
+    cancelled = rank(0, "cancel", signal=15)
+    assert first_failure([cancelled]) is None
+    crash = rank(1, signal=11)
+    assert first_failure([cancelled, crash]) is crash

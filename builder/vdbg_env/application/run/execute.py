@@ -27,6 +27,9 @@ from vdbg_env.runbook.state import AskPerson, BranchTo, Finish, ResultValue, Run
 _LOG = logging.getLogger(__name__)
 POLL_S = 0.25  # how long a signal or the total time limit may wait to be seen
 _LOST = "attempt {number} was lost and has been repeated: {why}"
+_REPEATED = "attempt {number} was cancelled and has been repeated: what was seen of it is in {folder}"
+# Said of an attempt that ran when this program did not ask for its end.
+_CANCELLED = "step {step!r} was cancelled from outside: by scancel, its job's time limit, preemption or a SIGTERM"
 _ENDING = "ending the step: its processes are asked to end, and killed after their grace"
 
 
@@ -82,10 +85,7 @@ class _Run:
         except _CutShort as cut:
             cut_short = cut
             finish = transitions.cut_short(self._progress.state, cut.why, out_of_time=cut.out_of_time)[1]
-            if cut.out_of_time:
-                self._append("run_finished", finish=to_document(finish))
-            else:
-                self._append("run_interrupted", signal=cut.signal, why=cut.why)
+            self._append("run_interrupted", signal=cut.signal, why=cut.why, out_of_time=cut.out_of_time)
         else:
             finish = decision
             if self._progress.finish is None:
@@ -94,7 +94,7 @@ class _Run:
             progress=self._progress,
             finish=finish,
             elapsed_s=self._log.last_s,
-            unfinished=cut_short is not None and not cut_short.out_of_time,
+            unfinished=cut_short is not None,
             signal=cut_short.signal if cut_short else None,
         )
 
@@ -137,8 +137,10 @@ class _Run:
         """Wait for an attempt's end and write it down; when the run is cut short, the attempt is ended first."""
         seen: tuple[Observation, ...] | None = None
         cut: _CutShort | None = None
+        watched = False
         while seen is None:
             seen = attempt.wait(POLL_S)
+            watched = watched or seen is None
             if seen is None and cut is None:
                 try:
                     self._check_limits()
@@ -155,6 +157,8 @@ class _Run:
         self._append(
             "attempt_ended", **({"observations": documents} if documents[1:] else {"observation": documents[0]})
         )
+        if cut is None and watched and EndedBy.CANCEL in {one.ended.by for one in seen}:
+            cut = _CutShort(_CANCELLED.format(step=seen[0].step))
         if cut:
             raise cut
         newly = self._progress.lost
@@ -165,8 +169,10 @@ class _Run:
         results: dict[str, ResultValue] = {}
         findings: list[Finding] = []
         lost = self._progress.lost
-        notes = [_LOST.format(number=lost.attempt, why=lost.ended.message or "its end was not seen")] if lost else []
         step = decision.invocation.step
+        notes = [_LOST.format(number=lost.attempt, why=lost.ended.message or "its end was not seen")] if lost else []
+        cancelled = sorted({seen.attempt for seen in self._progress.cancelled})
+        notes += [_REPEATED.format(number=number, folder=f"steps/{step}/{number}") for number in cancelled]
         try:
             for reader in decision.readers:
                 reading = self._context.builtins.read(reader, observations, self._step_context())

@@ -98,7 +98,7 @@ class RunContext:
 class RunEnd:
     """How a run ended: its progress and its verdict.
 
-    `unfinished` says that it was cut short and can be resumed, `signal` which signal did that; None for a full disk.
+    `unfinished` says that it was cut short and can be resumed, `signal` which signal did that, if one did.
     """
 
     progress: Progress

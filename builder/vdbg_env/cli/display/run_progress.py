@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from vdbg_env.record.event_log import Event
-from vdbg_env.record.progress import Progress
+from vdbg_env.record.progress import Progress, ranks_of
 from vdbg_env.report.plain_text import duration, printable
 from vdbg_env.report.run.phrases import ended
 from vdbg_env.runbook.state import StepRecord
@@ -30,10 +30,8 @@ class RunProgress:
             case "attempt_started":
                 title = progress.state.runbook.step(event.data["step"]).title
                 self._line(event, f"{event.data['step']} #{event.data['attempt']}: {title}")
-            case "attempt_ended" if progress.observations:
-                seen = progress.observations[-1]
-                last = [one for one in progress.observations if one.attempt == seen.attempt]
-                for one in last:
+            case "attempt_ended":
+                for one in (last := ranks_of(event)):
                     rank = f" rank {one.rank}" if last[1:] else ""
                     text = f"{ended(one.ended)} after {duration(one.duration_s)}"
                     self._line(event, f"{one.step} #{one.attempt}{rank}: {text}")

@@ -64,12 +64,12 @@ def last_attempt(observations: Iterable[Observation]) -> list[Observation]:
 
 
 def first_failure(ranks: Iterable[Observation]) -> Observation | None:
-    """Return the rank that failed first; None where each ended well.
+    """Return the rank that failed first; None where each ended well, or was cancelled.
 
     A rank that says its own fault is before one that ended without a word of it, a lost node is after both, then
     victims, and last what we ended. Ends that are closer than the clocks are known to are not ordered by time.
     """
-    failed = [seen for seen in ranks if not seen.went_well]
+    failed = [seen for seen in ranks if not seen.went_well and seen.ended.by is not EndedBy.CANCEL]
     if not failed:
         return None
     best = min(map(_kind, failed))

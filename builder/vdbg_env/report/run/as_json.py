@@ -75,7 +75,9 @@ class Attempt(Document, of=model.Attempt):
     output_bytes: int
     directory: str
     held_by: str = field(doc="What holds the processes in case the supervisor is killed.")
-    part: str = field(doc="Among several ranks: first failure, failed, victim, ended by us, lost or well; else empty.")
+    part: str = field(
+        doc="Among several ranks: first failure, failed, victim, ended by us, cancelled, lost or well; else empty."
+    )
     node: dict[str, str] = field(doc="What a rank found on its node: driver, kernel, libraries, limits; empty here.")
     workers: list[Worker]
     notes: list[str]

@@ -19,7 +19,7 @@ _LABEL = 9
 _MARKED_CONTEXT = 2
 _LONGEST_WORD = 60
 _MISSING = ("was not found", "is not at hand")  # today's message, and that of releases before 0.2
-_PARTS = ("first failure", "failed", "lost", "victim", "ended by us", "well")
+_PARTS = ("first failure", "failed", "lost", "victim", "ended by us", "cancelled", "well")
 _RANKS_SHOWN = 16
 _NARROW = 60  # columns of a terminal where the table of steps becomes a list
 

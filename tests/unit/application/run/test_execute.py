@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -116,8 +117,37 @@ def test_the_total_time_ends_the_run(tmp_path: Path) -> None:
     path = tmp_path / "run"
     end = run(path, small_run.context(path, env={"NAP": "60"}), total_s=0.6)
     assert end.finish.verdict is Verdict.OUT_OF_TIME
-    assert end.signal is None
+    assert (end.unfinished, end.signal) == (True, None)
     assert left_running(path) == []
+    assert [step for step, _ in outcome(run(path))] == STEPS
+    assert ledger(path)[-len(STARTS) :] == STARTS
+
+
+def test_a_supervisor_that_others_end_cuts_the_run_short_and_a_resumption_repeats_its_attempt_once(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run"
+    killer = threading.Thread(target=end_supervisor, args=(path / "steps" / "baseline" / "1" / "localhost-0",))
+    killer.start()
+    end = run(path, small_run.context(path, env={"NAP": "60"}))
+    killer.join()
+    assert (end.unfinished, end.signal) == (True, None)
+    assert end.finish.why == (
+        "step 'baseline' was cancelled from outside: by scancel, its job's time limit, preemption or a SIGTERM"
+    )
+    assert [(seen.attempt, seen.ended.by) for seen in end.progress.cancelled] == [(1, EndedBy.CANCEL)]
+    end = run(path)
+    assert [step for step, _ in outcome(end)] == STEPS
+    assert ledger(path) == ["baseline", *STARTS]
+    notes = end.progress.visits[1].record.notes
+    assert "attempt 1 was cancelled and has been repeated: what was seen of it is in steps/baseline/1" in notes
+
+
+def end_supervisor(folder: Path) -> None:
+    """Send SIGTERM to the supervisor of an attempt once its workload runs."""
+    while not (folder.parents[4] / "ledger").exists() or not (found := lock_file.holder(str(folder))):
+        time.sleep(0.02)
+    os.kill(found.pid, signal.SIGTERM)
 
 
 class JumpingClock:

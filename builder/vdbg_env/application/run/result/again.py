@@ -57,7 +57,9 @@ def report_anew(
     progress = replay(at_start(state), log, start_branch)
     finish = progress.finish
     if finish is None and (cut := condition(run, log.last)) != "running":
-        finish = transitions.cut_short(progress.state, str((log.last and log.last.data.get("why")) or cut))[1]
+        known = log.last.data if log.last else {}
+        out_of_time = known.get("out_of_time") is True
+        finish = transitions.cut_short(progress.state, str(known.get("why") or cut), out_of_time=out_of_time)[1]
     elapsed = log.last.elapsed_s if log.last else None
     redactor = Redactor(secret_values(environment), pseudonyms(host, {}, (head.host,)) if head.pseudonyms else None)
     return run_report(

@@ -82,10 +82,10 @@ def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
     if not isinstance(decision, RunStep):
         return ()
     invocation = decision.invocation
-    # An attempt that the user or the end of the time has ended is in no observation: it is tried again at a resumption.
-    judged = (seen.attempt for visit in walk.visits if visit.step.id == invocation.step for seen in visit.observations)
-    if not walk.observations and not walk.open and walk.used.get(invocation.step, 0) <= max(judged, default=0):
+    seen = sorted((*walk.observations, *walk.cancelled), key=lambda one: (one.attempt, one.rank))
+    if not seen and not walk.open:
         return ()
+    roles = rank_rows.parts(seen)
     return (
         StepReport(
             id=invocation.step,
@@ -94,10 +94,10 @@ def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
             argv=invocation.argv,
             env=invocation.env,
             started_s=walk.since_s,
-            attempts=tuple(_attempt(seen, None, rank_rows.parts(walk.observations)) for seen in walk.observations),
-            evidence=_evidence(walk.observations),
-            artifacts=_artifacts(walk.observations),
-            notes=("this step was cut short",),
+            attempts=tuple(_attempt(one, None, roles) for one in seen),
+            evidence=_evidence(seen),
+            artifacts=_artifacts(seen),
+            notes=("this step was cut short", *rank_rows.notes(seen)),
         ),
     )
 

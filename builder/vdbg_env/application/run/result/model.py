@@ -61,7 +61,9 @@ class Attempt:
     directory: str = ""
     workers: tuple[WorkerEnvironment, ...] = ()
     held_by: str = ""  # what held its processes in case the supervisor was killed
-    part: str = ""  # among several ranks: "first failure", "failed", "victim", "ended by us", "lost", "well"
+    part: str = (
+        ""  # among several ranks: "first failure", "failed", "victim", "ended by us", "cancelled", "lost", "well"
+    )
     node: Mapping[str, str] = field(default_factory=dict)  # what it found on its node
     notes: tuple[str, ...] = ()
 

@@ -44,7 +44,9 @@ def notes(observations: Sequence[Observation]) -> Iterator[str]:
 def _part(seen: Observation) -> str:
     if seen.went_well:
         return "well"
-    if seen.ended.by in {EndedBy.PEER, EndedBy.CANCEL}:
+    if seen.ended.by is EndedBy.CANCEL:
+        return "cancelled"
+    if seen.ended.by is EndedBy.PEER:
         return "ended by us"
     if seen.ended.by in {EndedBy.NODE_LOST, EndedBy.ENGINE_LOST}:
         return "lost"

@@ -95,10 +95,20 @@ def test_a_step_that_was_cut_short_keeps_its_attempts_and_has_no_outcome() -> No
     assert step.argv == ("prog", "-x")
 
 
-def test_a_step_whose_only_attempt_was_ended_by_the_user_or_the_time_was_begun() -> None:
+def test_an_attempt_that_was_cancelled_is_in_the_report_and_its_step_was_interrupted() -> None:
+    ranks = tuple(
+        dataclasses.replace(observed(1, ended), rank=rank)
+        for rank, ended in enumerate((Ended(by=EndedBy.CANCEL), CRASH, Ended(by=EndedBy.CANCEL)))
+    )
+    step = assemble(Progress(state=STATE, cancelled=ranks), SEEN, FACTS).steps[0]
+    assert step.status is StepStatus.INTERRUPTED
+    assert [one.part for one in step.attempts] == ["cancelled", "first failure", "cancelled"]
+    assert len(step.artifacts) == 3
+    assert "rank 1 on localhost failed first, of 3 that did not end well among 3" in step.notes
+
+
+def test_a_step_that_was_judged_before_the_time_was_up_is_not_shown_again() -> None:
     out_of_time = Finish(verdict=Verdict.OUT_OF_TIME, why="time is up")
-    begun = Progress(state=STATE, used={"baseline": 1}, finish=out_of_time)
-    assert assemble(begun, out_of_time, FACTS).steps[0].status is StepStatus.INTERRUPTED
     visit = StepVisit(
         step=BASELINE,
         decision=DECISION,
