@@ -12,6 +12,7 @@ the release before it in the table lacks, `-` one that it no longer has; `!` mar
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import os
 import re
@@ -21,21 +22,33 @@ import sys
 import tarfile
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from vdbg_env.evidence.knowledge.surface_table import (
+    SCHEMA,
     ReleaseTable,
+    ordered,
     read_release_table,
-    render_release_table,
     version_key,
 )
-from vdbg_env.evidence.knowledge.vllm_surface import Surface, is_wanted, read_surface
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "images" / "knowledge" / "flags" / "vllm-surface.yaml"
 MAX_SDIST = 400 << 20
+VARIABLE_FILES = ("vllm/envs.py",)
+FLAG_FILES = ("vllm/engine/arg_utils.py", "vllm/entrypoints/")
+_ARGUMENT_CLASSES = {"FrontendArgs", "BaseFrontendArgs"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surface:
+    """The names one release answers to: environment variables, and flags with their dashes."""
+
+    variables: frozenset[str]
+    flags: frozenset[str]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def add(version: str, surface: Surface) -> None:
         nonlocal table
-        table = table.with_release(version, surface)
+        table = with_release(table, version, surface)
         read.append(version)
 
     for path in asked.sdist:
@@ -86,6 +99,83 @@ def installed(folder: Path) -> tuple[str, Surface]:
     version = metadata[0].name.removesuffix(".dist-info").partition("-")[2].partition("+")[0]
     paths = (path for path in (folder / "vllm").rglob("*.py") if is_wanted(str(path.relative_to(folder))))
     return version, read_surface({str(path.relative_to(folder)): path.read_text() for path in paths})
+
+
+def is_wanted(path: str) -> bool:
+    """Whether a file of the source distribution (path below its root) is one names are read from."""
+    return path.endswith(".py") and (path in VARIABLE_FILES or path.startswith(FLAG_FILES))
+
+
+def read_surface(files: Mapping[str, str]) -> Surface:
+    """Return the names that the given source files define; a file that does not parse is an error of the caller's."""
+    variables: set[str] = set()
+    flags: set[str] = set()
+    for path, text in files.items():
+        tree = ast.parse(text)
+        if path in VARIABLE_FILES:
+            variables |= set(_dictionary_keys(tree, "environment_variables"))
+        else:
+            flags |= set(_added_arguments(tree)) | set(_argument_fields(tree))
+    return Surface(variables=frozenset(variables), flags=frozenset(flags))
+
+
+def with_release(table: ReleaseTable, version: str, surface: Surface) -> ReleaseTable:
+    """Return the table with one release added, or read anew."""
+    names = {name: {r for r in having if r != version} for name, having in table.names.items()}
+    for name in surface.variables | surface.flags:
+        names.setdefault(name, set()).add(version)
+    return replace(
+        table,
+        releases=ordered({*table.releases, version}),
+        names={name: ordered(having) for name, having in sorted(names.items()) if having},
+    )
+
+
+def render_release_table(table: ReleaseTable, *, as_of: str) -> str:
+    """Write the table as YAML; a name that every release looked at has gets an empty list."""
+    lines = [
+        "# The environment variables and flags each vLLM release answers to, read from its own source distribution by",
+        "# scripts/refresh_vllm_flags.py. [] = all releases listed; otherwise the releases that have the name.",
+        f"schema: {SCHEMA}",
+        f'as_of: "{as_of}"',
+        "releases: [" + ", ".join(f'"{r}"' for r in table.releases) + "]",
+        "names:" if table.names else "names: {}",
+    ]
+    for name, having in table.names.items():
+        words = () if having == table.releases else having
+        lines.append(f'  "{name}": [' + ", ".join(f'"{r}"' for r in words) + "]")
+    return "\n".join(lines) + "\n"
+
+
+def _dictionary_keys(tree: ast.Module, name: str) -> Iterator[str]:
+    """The string keys of the dictionary assigned to `name`, and of what is later put into it by key."""
+    for node in ast.walk(tree):
+        targets: Iterable[ast.expr] = ()
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = (node.target,)
+        if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+            value = getattr(node, "value", None)
+            keys = value.keys if isinstance(value, ast.Dict) else []
+            yield from (k.value for k in keys if isinstance(k, ast.Constant) and isinstance(k.value, str))
+
+
+def _added_arguments(tree: ast.Module) -> Iterator[str]:
+    """The long names given to `add_argument`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+            names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            yield from (name.replace("_", "-") for name in names if name.startswith("--"))
+
+
+def _argument_fields(tree: ast.Module) -> Iterator[str]:
+    """The fields of the classes that become flags of the server by their names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name in _ARGUMENT_CLASSES:
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    yield "--" + field.target.id.replace("_", "-")
 
 
 def changes(table: ReleaseTable, version: str, used: Collection[str]) -> list[str]:

@@ -3,9 +3,10 @@
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env.evidence"]):
-    from vdbg_env.evidence.system.driver_progress import driver_findings, parse_driver_progress
+    from vdbg_env.evidence.logs.log_line import unwrap
+    from vdbg_env.evidence.system.driver_progress import driver_findings, read_driver_progress
     from vdbg_env.evidence.system.kernel_log import kernel_log_findings, parse_kernel_log
-    from vdbg_env.evidence.tools.cuda_gdb import cuda_gdb_findings, parse_cuda_gdb
+    from vdbg_env.evidence.tools.cuda_gdb import parse_cuda_gdb
     from vdbg_env.evidence.tools.sanitizer import parse_sanitizer
     from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
 
@@ -17,10 +18,10 @@ def read(data: bytes) -> None:
     """Triage the bytes, whole and in pieces, and read them as every tool's text."""
     assert triage_bytes(data) == triage_bytes(data, chunk=61)
     text = data.decode("utf-8", "replace")
-    driver_findings(parse_driver_progress(text))
+    driver_findings(read_driver_progress(unwrap(line) for line in text.splitlines()))
     kernel_log_findings(parse_kernel_log(text))
     sanitizer_findings(parse_sanitizer(text))
-    cuda_gdb_findings(parse_cuda_gdb(text))
+    parse_cuda_gdb(text)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Literal
 
 from vdbg_env.evidence.logs.host_stacks import parse_host_stacks
+from vdbg_env.evidence.logs.log_line import unwrap
 from vdbg_env.evidence.logs.nccl_log import nccl_findings, parse_nccl_log
-from vdbg_env.evidence.system.driver_progress import parse_driver_progress
+from vdbg_env.evidence.system.driver_progress import DriverProgress, read_driver_progress
 from vdbg_env.evidence.system.kernel_log import parse_kernel_log
-from vdbg_env.evidence.tools.cuda_gdb import cuda_gdb_findings, parse_cuda_gdb
+from vdbg_env.evidence.tools.cuda_gdb import parse_cuda_gdb
 from vdbg_env.evidence.tools.cuobjdump import parse_listing
 from vdbg_env.evidence.tools.nvdisasm import read_listing
 from vdbg_env.evidence.tools.sanitizer import parse_sanitizer
@@ -100,6 +101,11 @@ def _rows(values: Sequence[Any]) -> list[dict[str, Any]]:
     return [{k: list(v) if isinstance(v, tuple) else v for k, v in _plain(value).items()} for value in values]
 
 
+def parse_driver_progress(text: str) -> DriverProgress:
+    """Return what the driver's lines in a text report, as a run does that gets them from a log."""
+    return read_driver_progress(unwrap(line) for line in text.splitlines())
+
+
 def _driver(text: str) -> dict[str, Any]:
     seen = parse_driver_progress(text)
     exceptions = _rows(seen.exceptions)
@@ -111,7 +117,7 @@ def _driver(text: str) -> dict[str, Any]:
 
 def _cuda_gdb(text: str) -> dict[str, Any]:
     seen = parse_cuda_gdb(text)
-    finding = next(iter(cuda_gdb_findings(seen)), None)
+    place = seen.error_place or (seen.frames[0].place if seen.frames else None)
     frames = _rows(seen.frames)
     for row, frame in zip(frames, seen.frames, strict=True):
         row["place"] = f"{frame.place.file}:{frame.place.line}" if frame.place else None
@@ -119,14 +125,14 @@ def _cuda_gdb(text: str) -> dict[str, Any]:
     return _plain(seen) | {
         "focus": focus,
         "frames": frames,
-        "kernels": _rows(getattr(seen, "kernels", ())),
-        "kernel_count": len(getattr(seen, "kernels", ())),
-        "lane_count": len(getattr(seen, "lanes", ())),
-        "warp_count": len(getattr(seen, "warps", ())),
-        "device_count": len(getattr(seen, "devices", ())),
+        "kernels": _rows(seen.kernels),
+        "kernel_count": len(seen.kernels),
+        "lane_count": len(seen.lanes),
+        "warp_count": len(seen.warps),
+        "device_count": len(seen.devices),
         "error_place": f"{seen.error_place.file}:{seen.error_place.line}" if seen.error_place else None,
-        "finding_place": f"{finding.location.file}:{finding.location.line}" if finding and finding.location else None,
-        "finding_kernel": finding.kernel if finding else None,
+        "finding_place": f"{place.file}:{place.line}" if seen.exception and place else None,
+        "finding_kernel": seen.kernel if seen.exception else None,
     }
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vdbg_env.cuda.line_pack.identity import CodeIdentity, code_hash, code_of, identity_at
+from vdbg_env.cuda.line_pack.identity import CodeIdentity, code_hash, code_of
 from vdbg_env.cuda.line_pack.reader import LinePack
 from vdbg_env.cuda.line_pack.record import LineRecord
 from vdbg_env.cuda.lines.code_map import CodeMap
-from vdbg_env.cuda.lines.line_table import Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,15 +18,6 @@ class Match:
     identity: CodeIdentity
     same: tuple[LineRecord, ...] = ()
     other: tuple[LineRecord, ...] = ()
-
-
-def match_at(pack: LinePack, code: CodeMap, place: Place) -> Match | None:
-    """Return what a pack has for the function at a place; None where no function is there.
-
-    Raises UnreadableBinary when the code or the pack is damaged.
-    """
-    identity = identity_at(code, place.section, place.offset)
-    return match(pack, code, identity) if identity else None
 
 
 def match(pack: LinePack, code: CodeMap, identity: CodeIdentity) -> Match:

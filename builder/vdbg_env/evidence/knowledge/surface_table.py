@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from vdbg_env.common.yaml_source import read, validate
-from vdbg_env.evidence.knowledge.vllm_surface import Surface
 
 SCHEMA = "vdbg-env/vllm-surface/v1"
 
@@ -27,17 +26,6 @@ class ReleaseTable:
 
     releases: tuple[str, ...] = ()
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def with_release(self, version: str, surface: Surface) -> ReleaseTable:
-        """Return the table with one release added, or read anew."""
-        names = {name: {r for r in having if r != version} for name, having in self.names.items()}
-        for name in surface.variables | surface.flags:
-            names.setdefault(name, set()).add(version)
-        return replace(
-            self,
-            releases=_ordered({*self.releases, version}),
-            names={name: _ordered(having) for name, having in sorted(names.items()) if having},
-        )
 
     def span(self, name: str) -> tuple[str, str | None] | None:
         """Return the first release seen with `name`, and the first one without it after that; None if never seen."""
@@ -61,29 +49,14 @@ def read_release_table(text: str | bytes, name: str = "vllm-surface.yaml") -> Re
     """Read the table; raises BadDocument with every place that is wrong."""
     document = validate(_Document, read(text, name))
     spans = {key: tuple(x for x in words if x) for key, words in document.names.items()}
-    releases = _ordered(set(document.releases))
+    releases = ordered(set(document.releases))
     return ReleaseTable(releases=releases, names={n: _expand(words, releases) for n, words in spans.items()})
 
 
-def render_release_table(table: ReleaseTable, *, as_of: str) -> str:
-    """Write the table as YAML; a name that every release looked at has gets an empty list."""
-    lines = [
-        "# The environment variables and flags each vLLM release answers to, read from its own source distribution by",
-        "# scripts/refresh_vllm_flags.py. [] = all releases listed; otherwise the releases that have the name.",
-        f"schema: {SCHEMA}",
-        f'as_of: "{as_of}"',
-        "releases: [" + ", ".join(f'"{r}"' for r in table.releases) + "]",
-        "names:" if table.names else "names: {}",
-    ]
-    for name, having in table.names.items():
-        words = () if having == table.releases else having
-        lines.append(f'  "{name}": [' + ", ".join(f'"{r}"' for r in words) + "]")
-    return "\n".join(lines) + "\n"
-
-
 def _expand(words: tuple[str, ...], releases: tuple[str, ...]) -> tuple[str, ...]:
-    return _ordered(set(words)) if words else releases
+    return ordered(set(words)) if words else releases
 
 
-def _ordered(versions: set[str]) -> tuple[str, ...]:
+def ordered(versions: set[str]) -> tuple[str, ...]:
+    """Return releases from the oldest to the newest."""
     return tuple(sorted(versions, key=version_key))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.logs.log_line import LogLine, unwrap
+from vdbg_env.evidence.logs.log_line import LogLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +121,8 @@ class _Reader:
             self.done[index] = _with_detail(self.done[index], said)
 
 
-def parse_driver_progress(text: str) -> DriverProgress:
-    """Return the content of the driver's `coredump:` lines in `text`; other lines are passed over."""
-    return read_driver_progress(unwrap(raw) for raw in text.splitlines())
-
-
 def read_driver_progress(lines: Iterable[LogLine]) -> DriverProgress:
-    """As `parse_driver_progress`, over lines already taken out of their wrappings."""
+    """Return the content of the driver's `coredump:` lines; other lines are passed over."""
     reader = _Reader()
     for number, line in enumerate(lines, 1):
         reader.take(number, line)

@@ -7,12 +7,11 @@ printed before `CUDA Exception:`, a live session names the frame without a numbe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.tools.cuda_gdb_tables import AXES, Axes, CudaTables, DeviceRow, KernelRow, LaneRow, WarpRow, axes
+from vdbg_env.cuda.lines.source_frame import SourceFrame
+from vdbg_env.evidence.tools.cuda_gdb_tables import AXES, Axes, CudaTables, KernelRow, axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,10 @@ class GdbFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class GdbTranscript:
-    """The content of one transcript; everything absent from it is None or empty."""
+    """The content of one transcript; everything absent from it is None or empty.
+
+    `devices` has names by number, `warps` the PC of each warp shown, `lanes` the exception of each lane shown.
+    """
 
     file: str | None = None
     exception: str | None = None
@@ -60,21 +62,26 @@ class GdbTranscript:
     focus: Focus | None = None
     frames: tuple[GdbFrame, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
-    devices: tuple[DeviceRow, ...] = ()
-    warps: tuple[WarpRow, ...] = ()
-    lanes: tuple[LaneRow, ...] = ()
+    devices: Mapping[int, str] = field(default_factory=dict)
+    warps: tuple[int, ...] = ()
+    lanes: tuple[str | None, ...] = ()
     no_exception: bool = False
     no_focus: bool = False
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
+    def kernel(self) -> str | None:
+        """The function of the exception, else of the innermost frame."""
+        return self.error_function or (self.frames[0].function if self.frames else None)
+
+    @property
     def thread(self) -> str | None:
         """The thread in focus as a phrase, with how many lanes of the core have an exception; None without a focus."""
         if self.focus is None:
             return None
-        faulted = sum(lane.exception is not None for lane in self.lanes)
-        device = next((d.name for d in self.devices if d.device == self.focus.device), None)
+        faulted = len(self.lanes) - self.lanes.count(None)
+        device = self.devices.get(self.focus.device)
         more = [f"{faulted} lanes with an exception"] if faulted else []
         more += [f"{len(self.kernels)} kernels resident"] if len(self.kernels) > 1 else []
         more += [f"{len(self.warps)} warps shown"] if self.warps else []
@@ -136,7 +143,7 @@ def parse_cuda_gdb(text: str) -> GdbTranscript:
         **reader.said,  # type: ignore[arg-type]
         frames=tuple(reader.frames.values()),
         kernels=tuple(reader.tables.kernels),
-        devices=tuple(reader.tables.devices),
+        devices=reader.tables.devices,
         warps=tuple(reader.tables.warps),
         lanes=tuple(reader.tables.lanes),
         warnings=tuple(reader.warnings),
@@ -162,32 +169,6 @@ def _unwrapped(lines: list[str]) -> Iterator[str]:
                 last += 1
         yield line
         index = last + 1
-
-
-def cuda_gdb_findings(transcript: GdbTranscript) -> tuple[Finding, ...]:
-    """Return the exception as a finding with the best place known, or nothing when the core has none."""
-    if transcript.exception is None:
-        return ()
-    first = transcript.frames[0] if transcript.frames else None
-    kernel = transcript.error_function or (first.function if first else None)
-    place = transcript.error_place or (first.place if first else None)
-    inlined_at = transcript.inlined_at or (first.inlined_at if first and place is first.place else None)
-    at = f" at PC {transcript.error_pc:#x}" if transcript.error_pc is not None else ""
-    chain: Chain = (place,) if place else ()
-    if place and inlined_at:
-        chain = (place, SourceFrame(function=None, file=inlined_at[0], line=inlined_at[1]))
-    return (
-        Finding(
-            rule="cuda-gdb-exception",
-            level=Level.ERROR,
-            message=f"{transcript.exception}{at}" + (f" in {kernel}" if kernel else ""),
-            how_known=HowKnown.GPU_CORE,
-            confidence=0.95 if transcript.error_pc is not None else 0.85,
-            location=place,
-            chain=chain,
-            kernel=kernel,
-        ),
-    )
 
 
 def _banner(reader: _Reader, line: str) -> bool:

@@ -14,9 +14,9 @@ from tests.support.line_packs import CUBINS, pack_of
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.line_pack import layout
 from vdbg_env.cuda.line_pack.from_cubin import records_of
-from vdbg_env.cuda.line_pack.identity import identify
+from vdbg_env.cuda.line_pack.identity import identify, identity_at
 from vdbg_env.cuda.line_pack.layout import HEADER, SECTION, Kind
-from vdbg_env.cuda.line_pack.match import distinct, match, match_at
+from vdbg_env.cuda.line_pack.match import Match, distinct, match
 from vdbg_env.cuda.line_pack.merge import merge
 from vdbg_env.cuda.line_pack.patched_fields import PatchedField
 from vdbg_env.cuda.line_pack.provenance import Provenance
@@ -90,6 +90,11 @@ def test_addresses_that_the_driver_filled_in_do_not_matter() -> None:
     other = match_at(LinePack(writer.build()), CodeMap(bytes(image)), Place(section=section.number, offset=0x140))
     assert other
     assert other.same == ()
+
+
+def match_at(pack: LinePack, code: CodeMap, place: Place) -> Match | None:
+    identity = identity_at(code, place.section, place.offset)
+    return match(pack, code, identity) if identity else None
 
 
 def records(name: str) -> tuple[LineRecord, ...]:

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.refresh_vllm_flags import Surface, is_wanted, read_surface, render_release_table, with_release
 from tests.support.command_line import vdbg_env
 from vdbg_env.application.knowledge.load import explain_name, shipped_knowledge
 from vdbg_env.evidence.knowledge.surface_table import (
     ReleaseTable,
     read_release_table,
-    render_release_table,
     version_key,
 )
-from vdbg_env.evidence.knowledge.vllm_surface import Surface, is_wanted, read_surface
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ versions = st.integers(0, 40).map(lambda n: f"0.{n}.0")
 def test_the_table_comes_back_as_it_was_written(releases: list[tuple[str, frozenset[str]]]) -> None:
     table = ReleaseTable()
     for version, names in releases:
-        table = table.with_release(version, Surface(variables=names, flags=frozenset()))
+        table = with_release(table, version, Surface(variables=names, flags=frozenset()))
     assert read_release_table(render_release_table(table, as_of="2026-01-01")) == table
 
 

@@ -1,14 +1,13 @@
 """What a new release changed is shown name by name, and the names that our own files use stand out."""
 
-from scripts.refresh_vllm_flags import changes, names_in_use
+from scripts.refresh_vllm_flags import Surface, changes, names_in_use, with_release
 from vdbg_env.evidence.knowledge.surface_table import ReleaseTable
-from vdbg_env.evidence.knowledge.vllm_surface import Surface
 
 
 def test_a_release_is_compared_with_the_one_before_it() -> None:
     table = ReleaseTable()
-    table = table.with_release("0.9.2", Surface(variables=frozenset({"VLLM_OLD", "VLLM_KEPT"}), flags=frozenset()))
-    table = table.with_release("0.10.0", Surface(variables=frozenset({"VLLM_KEPT"}), flags=frozenset({"--new"})))
+    table = with_release(table, "0.9.2", Surface(variables=frozenset({"VLLM_OLD", "VLLM_KEPT"}), flags=frozenset()))
+    table = with_release(table, "0.10.0", Surface(variables=frozenset({"VLLM_KEPT"}), flags=frozenset({"--new"})))
     assert changes(table, "0.10.0", {"VLLM_OLD"}) == [
         "0.10.0 compared with 0.9.2:",
         "  +  --new",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vdbg_env.cuda.lines.source_frame import SourceFrame
-from vdbg_env.evidence.tools.cuda_gdb import cuda_gdb_findings, parse_cuda_gdb
+from vdbg_env.evidence.tools.cuda_gdb import parse_cuda_gdb
 
 DATA = Path(__file__).parents[3] / "data" / "cuda_gdb"
 
@@ -28,31 +28,25 @@ def test_an_exception_with_lines_names_the_inlined_place() -> None:
 
 def test_the_tables_are_read_by_kind_of_field() -> None:
     seen = parse_cuda_gdb(transcript("nolines"))
-    assert [(d.name, d.architecture, d.sms) for d in seen.devices] == [("NVIDIA H200", "sm_90", 132)]
+    assert seen.devices == {0: "NVIDIA H200"}
     assert [(k.kernel, k.grid, k.status, k.block_dim, k.invocation) for k in seen.kernels] == [
         (0, 7, "Active", (64, 1, 1), "kern<float>()")
     ]
-    assert [(w.warp, w.pc, w.block, w.thread) for w in seen.warps] == [
-        (0, 0x7FFFD9001080, (3, 0, 0), (0, 0, 0)),
-        (1, 0x7FFFD9001150, (3, 0, 0), (32, 0, 0)),
-    ]
-    assert len(seen.lanes) == 32
-    assert {lane.exception for lane in seen.lanes} == {"Warp Illegal Address"}
-    assert {lane.warp for lane in seen.lanes} == {1}
+    assert seen.warps == (0x7FFFD9001080, 0x7FFFD9001150)
+    assert seen.lanes == ("Warp Illegal Address",) * 32
 
 
 def test_without_lines_the_function_comes_from_the_frame() -> None:
     seen = parse_cuda_gdb(transcript("nolines"))
     assert seen.frames[0].function.startswith("void kern<float>(float*, int, float)")
     assert seen.frames[0].place is None
-    (finding,) = cuda_gdb_findings(seen)
-    assert "kern<float>" in (finding.kernel or "")
+    assert "kern<float>" in (seen.kernel or "")
 
 
-def test_a_hang_has_no_exception_and_no_finding() -> None:
+def test_a_hang_has_no_exception() -> None:
     seen = parse_cuda_gdb(transcript("hang"))
-    assert (seen.no_exception, seen.exception, cuda_gdb_findings(seen)) == (True, None, ())
-    assert {lane.exception for lane in seen.lanes} == {None}
+    assert (seen.no_exception, seen.exception) == (True, None)
+    assert set(seen.lanes) == {None}
 
 
 def test_the_newer_order_puts_the_focus_first() -> None:
@@ -99,10 +93,8 @@ def test_a_frame_that_the_terminal_wrapped_keeps_its_function_launch_and_place()
     assert row.function == frame[4:].split("<<<")[0]
     assert (row.grid_dim, row.block_dim) == ((2, 1, 1), (128, 1, 1))
     assert row.place == SourceFrame(function="_ZN2ns4implEv", file="/src/Gather.cu", line=203)
-    (finding,) = cuda_gdb_findings(seen)
-    assert finding.location == row.place
-    assert [(frame.file, frame.line) for frame in finding.chain] == [("/src/Gather.cu", 203), ("Gather.cu", 118)]
-    assert finding.kernel == row.function
+    assert row.inlined_at == ("Gather.cu", 118)
+    assert seen.kernel == row.function
 
 
 def test_a_kernel_with_its_line_is_a_function_and_a_place() -> None:
@@ -120,7 +112,7 @@ def test_the_frame_of_a_live_session_is_one() -> None:
 
 def test_a_device_whose_description_has_a_hyphen_is_a_row() -> None:
     seen = parse_cuda_gdb("*   0     0000:1b:00.0 NVIDIA B200   GB100-A     sm_100   148    64       32\n")
-    assert [(d.name, d.architecture, d.sms) for d in seen.devices] == [("NVIDIA B200", "sm_100", 148)]
+    assert seen.devices == {0: "NVIDIA B200"}
 
 
 def test_the_register_of_the_error_pc_gives_function_and_offset() -> None:
@@ -140,12 +132,11 @@ LINES = [line for name in ("hang", "nolines", "r575_layout") for line in transcr
 
 @given(st.lists(st.sampled_from(LINES) | st.text(max_size=40), max_size=40).map("\n".join))
 def test_any_lines_are_read(text: str) -> None:
-    cuda_gdb_findings(parse_cuda_gdb(text))
+    parse_cuda_gdb(text)
 
 
 def test_a_device_assert_is_known_by_the_only_words_it_gets() -> None:
     """What 12.4 prints for code 12 on a synthetic core; every other code gets a line that begins `CUDA Exception:`."""
     seen = parse_cuda_gdb("Assertion failed.\nThe exception was triggered at PC 0x7fffd9000180 (device_assert.cu:7)\n")
     assert (seen.exception, seen.error_pc) == ("Warp Assert", 0x7FFFD9000180)
-    (finding,) = cuda_gdb_findings(seen)
-    assert finding.location and (finding.location.file, finding.location.line) == ("device_assert.cu", 7)
+    assert seen.error_place == SourceFrame(function=None, file="device_assert.cu", line=7)

@@ -147,10 +147,9 @@ def compare(read: DecodedCore, ours: Finding, theirs: GdbTranscript) -> str:
         if place_of(theirs.error_place) in lines:
             return f"cuda-gdb names {place_of(theirs.error_place)}, a caller in our chain"
         return f"cuda-gdb disagrees: it names {place_of(theirs.error_place)}, we {place_of(ours.location)}"
-    kernel = theirs.error_function or (theirs.frames[0].function if theirs.frames else None)
-    if kernel and ours.kernel:
-        same = short_name(demangle(kernel)) == short_name(ours.kernel)
-        return f"cuda-gdb {'agrees' if same else 'disagrees'}: {exception} in {short_name(demangle(kernel))}"
+    if theirs.kernel and ours.kernel:
+        kernel = short_name(demangle(theirs.kernel))
+        return f"cuda-gdb {'agrees' if kernel == short_name(ours.kernel) else 'disagrees'}: {exception} in {kernel}"
     return f"cuda-gdb says {exception}, and names no place"
 
 
