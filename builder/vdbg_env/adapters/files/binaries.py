@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from vdbg_env.adapters.files.candidates import HEAD, is_candidate, mapped, spilled
+from vdbg_env.adapters.files.candidates import HEAD, mapped, spilled
 from vdbg_env.application.ports import BinaryFile
 from vdbg_env.common.errors import BadInput
+from vdbg_env.cuda.binary.device_code import may_hold_device_code
 
 _WHEELS: Final = (".whl", ".zip")
 _TARS: Final = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
@@ -93,7 +94,7 @@ def _found(path: Path, seen: set[tuple[int, int]]) -> Iterator[BinaryFile]:
 
 def _is_candidate(path: Path) -> bool:
     with path.open("rb", buffering=0) as file:
-        return is_candidate(file.read(HEAD))
+        return may_hold_device_code(file.read(HEAD))
 
 
 def _is_tar(path: Path) -> bool:

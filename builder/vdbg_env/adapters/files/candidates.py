@@ -18,11 +18,6 @@ from vdbg_env.cuda.binary.device_code import may_hold_device_code
 HEAD: Final = 8  # bytes of a file that show whether it is a candidate
 
 
-def is_candidate(head: bytes) -> bool:
-    """Say whether a file whose first eight bytes these are may hold device code."""
-    return may_hold_device_code(head)
-
-
 @contextmanager
 def mapped(name: str, descriptor: int, *, path: Path | None = None, asked_for: bool = False) -> Iterator[BinaryFile]:
     """Lend an open file by its mapped pages; they are gone once the block ends and no slice of them is held."""
@@ -47,7 +42,7 @@ def spilled(name: str, stream: IO[bytes]) -> Iterator[BinaryFile]:
     A library may be larger than memory should hold, and cuobjdump needs a file.
     """
     head = stream.read(HEAD)
-    if not is_candidate(head):
+    if not may_hold_device_code(head):
         return
     suffix = "-" + Path(name.replace(":", "/")).name[-100:]
     with tempfile.NamedTemporaryFile(prefix="vdbg-", suffix=suffix) as scratch:

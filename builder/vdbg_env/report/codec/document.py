@@ -8,7 +8,7 @@
 A field is the attribute of the same name, the attribute (or path) that `field` names, or what its function returns for
 the value and the context. The types are never instantiated: they say how a value of `of` is written, and a renamed
 attribute never renames a promised field. A trailing underscore is left out: `class_` is "class".
-`vdbg_env.report.codec.json_schema` makes the published schemas of them.
+`tests.support.document_schema` makes the published schemas of them.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 import jsonschema
 import pytest
 
+from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
 from vdbg_env.report import build_result, capture, doctor, triage
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
-from vdbg_env.report.codec.json_schema import json_schema
 from vdbg_env.report.core import as_json as core
 from vdbg_env.report.core import location
 from vdbg_env.report.dumps import stored, triggered

@@ -7,11 +7,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.command_line import vdbg_env
+from tests.support.document_schema import json_schema as document_schema
 from tests.support.golden import assert_golden
 from tests.support.runbooks import changed
 from tests.support.shipped import RUNBOOKS, shipped
 from vdbg_env.common.errors import BadInput
-from vdbg_env.report.codec.json_schema import json_schema as document_schema
 from vdbg_env.report.runbook.plan import PlanDocument, as_json, as_text
 from vdbg_env.runbook.machine import plan
 from vdbg_env.runbook.machine.inputs import final_inputs
