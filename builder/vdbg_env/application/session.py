@@ -191,7 +191,7 @@ class _Session:
             report=report,
             files=files,
             status=self._status(end, report),
-            resume=_resume(ready) if end.unfinished else None,
+            resume=_resume(ready) if end.unfinished and not ready.order.head.recorded_on else None,
         )
 
     def _context(self, ready: ReadyRun, interrupts: Interrupts) -> RunContext:
@@ -305,7 +305,11 @@ def _place(request: RunbookRequest, library: RunbookLibrary, ports: RunPorts, no
         return _ranks_here(request.placement, ports)
     library.load(request.runbook)  # no container is started for a runbook that cannot be run
     container = step_container(request.container, ports.containers(), ports.dump_store, notice)
-    return ports.places.containers(container, name=None, notice=notice)
+    shown = None
+    if request.from_run:  # which names its image by the id
+        image = find_run(request.from_run, ports.environment).read_head().image
+        shown = str(image["name"]) if container.settings.image == image.get("id") else None
+    return ports.places.containers(container, name=shown, notice=notice)
 
 
 def _left_s(place: StepPlace) -> float | None:

@@ -114,6 +114,11 @@ def _resumed(request: RunbookRequest, given: Beginning) -> ReadyRun:
             f"run {head.run!r} is a run of runbook {head.runbook!r}",
             next_step=f"vdbg-env runbook {head.runbook} --resume {request.resume}",
         )
+    if head.recorded_on:
+        raise BadInput(
+            f"run {head.run!r} is a replay of a recording, and its next step would be run here for real",
+            next_step=f"vdbg-env runbook {head.runbook} --replay DIR plays it again from its beginning",
+        )
     runbook = given.library.load_recorded(head)
     if runbook.digest != head.digest:
         raise BadInput(

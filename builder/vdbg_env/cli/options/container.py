@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from vdbg_env.application.run.target import ContainerRequest
+from vdbg_env.cli.options.given import given_options, refuse
 from vdbg_env.cli.options.run import OPTIONS, RunFlags, read_request
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import Gpu, RunSettings, parse_size
@@ -84,10 +84,10 @@ def container_options(*names: str) -> Callable[[Function], Function]:
 
 def given_option(context: click.Context) -> str | None:
     """Return the first option of this kind that the user gave."""
-    return next((option.opts[-1] for option in _given(context)), None)
+    return next((option.opts[-1] for option in given_options(context, _OPTIONS)), None)
 
 
-def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -> ContainerRequest | None:
+def container_request(context: click.Context, flags: ContainerFlags) -> ContainerRequest | None:
     """Turn the flags into a request for containers; None where steps run here.
 
     Raises BadInput for a wrong value, and a usage error for a flag of containers where none are requested.
@@ -96,9 +96,7 @@ def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -
     if on == "k8s":
         return None  # see `pod_settings`
     if on != "docker":
-        others = [option for option in _given(context) if option.name != "on"]
-        if others:
-            raise click.UsageError(f"{others[0].opts[-1]} is for steps in containers: add --on docker", context)
+        refuse(context, _OPTIONS.keys() - {"on"}, "steps in containers: add --on docker")
         return None
     run = read_request((), interactive=False, **_run_flags(flags))
     place = run.settings
@@ -115,12 +113,12 @@ def container_request(context: click.Context, **flags: Unpack[ContainerFlags]) -
 _OF_PODS = {"on", "image", "variables", "gpu", "user", "memory", "ipc", "shm_size", "capabilities", "seccomp"}
 
 
-def pod_run_settings(context: click.Context, **flags: Unpack[ContainerFlags]) -> RunSettings:
+def pod_run_settings(context: click.Context, flags: ContainerFlags) -> RunSettings:
     """Return what the flags say of the pods of a run; the system calls allowed are the cluster's default.
 
     Raises BadInput for a wrong value or without an image, and a usage error for a flag that has no effect there.
     """
-    given = _given(context)
+    given = given_options(context, _OPTIONS)
     for option in given:
         if option.name not in _OF_PODS:
             raise click.UsageError(f"{option.opts[-1]} has no effect on pods: use --k8s-volume and --k8s-pod", context)
@@ -136,17 +134,6 @@ def pod_run_settings(context: click.Context, **flags: Unpack[ContainerFlags]) ->
         dumps=None,
         folder=None,
     )
-
-
-def _given(context: click.Context) -> list[click.Option]:
-    """Return our options that the user gave."""
-    return [
-        option
-        for option in context.command.params
-        if isinstance(option, click.Option)
-        and option.name in _OPTIONS
-        and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
-    ]
 
 
 def _run_flags(flags: ContainerFlags) -> RunFlags:

@@ -10,6 +10,9 @@ import click
 
 from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.run.request import PlacementRequest
+from vdbg_env.cli.options.container import ContainerFlags
+from vdbg_env.cli.options.given import refuse
+from vdbg_env.cli.options.pods import PodFlags
 from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.container.run_settings import parse_size
 
@@ -37,6 +40,9 @@ _OPTIONS = (
     ),
 )  # fmt: skip
 
+_OF_A_JOB = {"submit_arguments", "setup"}
+_OF_SLURM = {"slurm_arguments", "scratch", "scratch_limit", "submit", *_OF_A_JOB}
+
 
 class PlacementFlags(TypedDict):
     """What the flags give."""
@@ -51,6 +57,10 @@ class PlacementFlags(TypedDict):
     setup: Path | None
 
 
+class PlaceFlags(ContainerFlags, PlacementFlags, PodFlags):
+    """All flags that say where steps run."""
+
+
 def placement_options(function: Function) -> Function:
     """Give a command the flags that say how its ranks are started."""
     for option in reversed(_OPTIONS):
@@ -59,9 +69,21 @@ def placement_options(function: Function) -> Function:
 
 
 def placement_request(
-    on: str | None, flags: PlacementFlags, pods: Callable[[], PodSettings]
+    context: click.Context, flags: PlaceFlags, pods: Callable[[], PodSettings]
 ) -> PlacementRequest | None:
-    """Turn the flags into a request; None where a step has one rank here. Raises a usage error for flags of Slurm."""
+    """Turn the flags into a request; None where a step has one rank here.
+
+    Raises a usage error for a flag that has no effect there.
+    """
+    on = flags["on"]
+    if on != "slurm":
+        refuse(context, _OF_SLURM, "ranks of Slurm: add --on slurm")
+    if on != "k8s":
+        refuse(context, PodFlags.__annotations__, "pods: add --on k8s")
+    if not flags["submit"]:
+        refuse(context, _OF_A_JOB, "a job that is queued: add --submit")
+    if not flags["scratch"]:
+        refuse(context, {"scratch_limit"}, "the dumps of a node's own folder: add --scratch DIR")
     if on == "slurm":
         return PlacementRequest(
             on="slurm",
@@ -70,13 +92,6 @@ def placement_request(
             arguments=flags["slurm_arguments"],
             scratch=_scratch(flags),
         )
-    for name, value in (
-        ("--slurm-arg", flags["slurm_arguments"]),
-        ("--submit", flags["submit"]),
-        ("--scratch", flags["scratch"]),
-    ):
-        if value:
-            raise click.UsageError(f"{name} is for ranks of Slurm: add --on slurm")
     if on == "k8s":
         return PlacementRequest(on="k8s", ranks=flags["ranks"], nodes=flags["nodes"], pods=pods())
     if flags["nodes"]:

@@ -53,7 +53,7 @@ class PodFlags(TypedDict):
     k8s_namespace: str | None
     k8s_context: str | None
     k8s_env_from: tuple[str, ...]
-    k8s_pod: Path | None
+    k8s_pod: Path | dict[str, Any] | None  # a file, or what was in it
     k8s_python: str
     k8s_wait: float
 
@@ -85,18 +85,11 @@ def pod_settings(run: RunSettings, flags: PodFlags) -> PodSettings:
     )
 
 
-def refuse(flags: PodFlags) -> None:
-    """Raise a usage error for a flag of pods where there are none."""
-    for name in ("k8s_volumes", "k8s_namespace", "k8s_context", "k8s_env_from", "k8s_pod"):
-        if flags[name]:
-            raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} is for pods: add --on k8s")
-
-
-def _overlay(path: Path | None) -> dict[str, Any]:
+def _overlay(path: Path | dict[str, Any] | None) -> dict[str, Any]:
     import yaml
 
-    if path is None:
-        return {}
+    if not isinstance(path, Path):
+        return path or {}
     try:
         found = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -11,9 +11,10 @@ import click
 from vdbg_env.application import session
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli.composition.runs import run_ports, runbook_library
-from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request, pod_run_settings
-from vdbg_env.cli.options.placement import PlacementFlags, placement_options, placement_request
-from vdbg_env.cli.options.pods import PodFlags, pod_options, pod_settings, refuse
+from vdbg_env.cli.options.container import container_options, container_request, pod_run_settings
+from vdbg_env.cli.options.placement import PlaceFlags, placement_options, placement_request
+from vdbg_env.cli.options.pods import pod_options, pod_settings
+from vdbg_env.cli.options.recorded_place import take_over
 from vdbg_env.cli.runbook.runbook_run import run
 from vdbg_env.cli.runbook.submit_run import queue
 from vdbg_env.common.console import note
@@ -56,7 +57,12 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
     "--replay", type=click.Path(path_type=Path), help="Run nothing: take what each step gave from a recording."
 )
 @click.option("--resume", metavar="RUN", help="Continue a run that was cut short; it knows NAME and COMMAND.")
-@click.option("--from", "from_run", metavar="RUN", help="Do not run again what this run (of guard) has seen already.")
+@click.option(
+    "--from",
+    "from_run",
+    metavar="RUN",
+    help="Do not run again what this run has seen; COMMAND, --on, --image ... are that run's unless given.",
+)
 @click.option(
     "--total-time",
     "total_s",
@@ -93,23 +99,8 @@ def command(
     bisect: bool,
     plan_only: bool,
     pseudonyms: bool,
-    nodes: int | None,
-    ranks: int | None,
-    slurm_arguments: tuple[str, ...],
-    scratch: Path | None,
-    scratch_limit: str,
-    submit: bool,
-    submit_arguments: tuple[str, ...],
-    setup: Path | None,
-    k8s_volumes: tuple[str, ...],
-    k8s_namespace: str | None,
-    k8s_context: str | None,
-    k8s_env_from: tuple[str, ...],
-    k8s_pod: Path | None,
-    k8s_python: str,
-    k8s_wait: float,
     as_document: bool,
-    **place: Unpack[ContainerFlags],
+    **place: Unpack[PlaceFlags],
 ) -> int:
     """Trace a failure step by step, from the workload as given to kernel, source line and report.
 
@@ -135,27 +126,8 @@ def command(
         raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
     if name is None and resume is None:
         raise click.UsageError("Missing argument 'NAME': vdbg-env runbooks list")
-    placement = PlacementFlags(
-        nodes=nodes,
-        ranks=ranks,
-        slurm_arguments=slurm_arguments,
-        scratch=scratch,
-        scratch_limit=scratch_limit,
-        submit=submit,
-        submit_arguments=submit_arguments,
-        setup=setup,
-    )
-    pods = PodFlags(
-        k8s_volumes=k8s_volumes,
-        k8s_namespace=k8s_namespace,
-        k8s_context=k8s_context,
-        k8s_env_from=k8s_env_from,
-        k8s_pod=k8s_pod,
-        k8s_python=k8s_python,
-        k8s_wait=k8s_wait,
-    )
-    if place["on"] != "k8s":
-        refuse(pods)
+    if from_run:
+        place = take_over(context, find_run(from_run, os.environ).read_head(), place)
     request = RunbookRequest(
         runbook=name or find_run(resume or "", os.environ).read_head().runbook,
         files=files,
@@ -170,18 +142,16 @@ def command(
         batch=batch,
         bisect=bisect,
         json=as_document,
-        container=container_request(context, **place),
-        placement=placement_request(
-            place["on"], placement, lambda: pod_settings(pod_run_settings(context, **place), pods)
-        ),
+        container=container_request(context, place),
+        placement=placement_request(context, place, lambda: pod_settings(pod_run_settings(context, place), place)),
         pseudonyms=pseudonyms,
     )
     if replay and request.container:
         raise click.UsageError("--replay runs nothing, so there is no --image to run it in")
     if replay and request.placement:
         raise click.UsageError("--replay has the ranks of its recording: leave out --on, --nodes and --ranks")
-    if submit:
-        return queue(request, placement, show_only=plan_only)
+    if place["submit"]:
+        return queue(request, place, show_only=plan_only)
     if plan_only:
         return _show_plan(request)
     return run(request)

@@ -17,7 +17,7 @@ from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli.composition.runs import batch_queue, clock, run_ports, this_host
 from vdbg_env.cli.options.placement import PlacementFlags
 from vdbg_env.common.console import note
-from vdbg_env.record.runs import runs_home
+from vdbg_env.record.runs import find_run, runs_home
 
 # A job inherits no PYTHONPATH, and no folder of the submitting shell may come before ours.
 _START = "import sys; sys.path.insert(0, {0!r}); from vdbg_env.cli import main; sys.exit(main())"
@@ -73,5 +73,7 @@ def _words(request: RunbookRequest) -> Iterator[str]:
     if scratch := placement and placement.scratch:
         yield from ("--scratch", scratch.folder, "--scratch-limit", f"{scratch.limit}b")
     yield from (f"--slurm-arg={word}" for word in (placement.arguments if placement else ()))
+    if request.from_run:
+        yield from ("--from", str(find_run(request.from_run, os.environ).path))
     if request.argv:
         yield from ("--", *request.argv)

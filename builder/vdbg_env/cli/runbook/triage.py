@@ -73,7 +73,7 @@ def command(
     start = runbook_to_start(runbook, runbook_names())
     if run and start:
         console.note(triage_text(verdict, start))
-        container = container_request(context, **cast(ContainerFlags, {**NO_CONTAINER_FLAGS, **place}))
+        container = container_request(context, cast(ContainerFlags, {**NO_CONTAINER_FLAGS, **place}))
         return _start(start, argv, container, as_json=as_json)
     click.echo(triage_json(verdict) if as_json else triage_text(verdict, start), nl=False)
     return FOUND if runbook else 0

@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
 
 from tests.support.command_line import vdbg_env
 from vdbg_env.application.run.target import ContainerRequest
-from vdbg_env.cli.options.container import container_options, container_request
+from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import CAPABILITIES, DumpVolume, Gpu
 
@@ -20,7 +20,7 @@ ASKED: list[ContainerRequest | None] = []
 @container_options()
 @click.pass_context
 def command(context: click.Context, /, **flags: Any) -> None:
-    ASKED.append(container_request(context, **flags))
+    ASKED.append(container_request(context, cast(ContainerFlags, flags)))
 
 
 def asked(*words: str) -> ContainerRequest | None:

@@ -111,6 +111,23 @@ def test_a_recording_is_replayed_without_the_workload_and_says_where_it_was_made
     assert document["findings"][0]["message"] == "boom badly"
     assert run("--record", "kept") == 2
     assert run("--replay", "r") == 2
+    assert run("--replay", "kept", "--total-time", "1ms", "--run-dir", "again") == 124
+    shown = capsys.readouterr()
+    assert "continue with" not in shown.err and "--resume" not in shown.out
+    assert run("--resume", "again", workload=()) == 2
+    assert "is a replay of a recording" in capsys.readouterr().err
+
+
+def test_a_run_that_is_out_of_time_says_so_first_and_is_continued_as_it_says(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--run-dir", "r", "--total-time", "1ms") == 124
+    shown = capsys.readouterr()
+    assert "the 0.001 s allowed for the whole run are spent\n\nNext\n  1. resume it" in shown.out
+    command = next(line for line in shown.out.splitlines() if "$ " in line).split("$ ")[1]
+    assert f"continue with: {command}" in shown.err
+    assert main([*command.split()[1:], "--batch", "--json"]) == 3
+    assert steps(capsys.readouterr().out)[0] == ("baseline", "reproduced")
 
 
 def test_a_recording_by_hand_needs_little_and_is_called_synthetic(

@@ -28,7 +28,7 @@ _LINES_OF_EVIDENCE = 20
 class RunFacts:
     """What is known of a run besides its steps; see `Report` for the meaning of each.
 
-    `resume` is the name by which a run that was cut short is resumed.
+    `folder` is what commands name the run by, its name if empty; `resumable` says that it can be continued.
     """
 
     run: str
@@ -40,13 +40,15 @@ class RunFacts:
     environment: Mapping[str, str]
     tool_version: str | None = None
     notes: tuple[str, ...] = ()
-    resume: str | None = None
+    folder: str = ""
+    resumable: bool = False
 
 
 def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
     """Return the report of a run, finished or cut short; source lines and warps are added later."""
     runbook = walk.state.runbook
-    going = (resuming(runbook.name, facts.resume),) if facts.resume else ()
+    name = facts.folder or facts.run
+    going = (resuming(runbook.name, name),) if facts.resumable else ()
     findings = judge(finding for visit in walk.visits for finding in visit.record.findings)
     seen = {visit.step.id for visit in walk.visits}
     cut = _cut_short(walk)
@@ -68,8 +70,8 @@ def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
         steps=(*(step_report(visit) for visit in walk.visits), *cut, *missed),
         findings=findings,
         environment=facts.environment,
-        next_steps=(*going, *(on_its_command(step, facts.run) for step in next_steps(findings)))
-        or (by_verdict(finish.verdict, runbook=runbook.name, run=facts.run),),
+        next_steps=(*going, *(on_its_command(step, name) for step in next_steps(findings)))
+        or (by_verdict(finish.verdict, run=name),),
         tool_version=facts.tool_version,
         notes=facts.notes,
         fingerprint=cause_of(walk, finish, findings),

@@ -191,7 +191,7 @@ class Report:
 
         A warning of the machine alone leads only where the run itself said nothing of a failure.
         """
-        seen = self.verdict in {Verdict.REPRODUCED, Verdict.HANG, Verdict.FAILED, Verdict.INCONCLUSIVE}
+        seen = self.verdict not in {Verdict.NOT_REPRODUCED, Verdict.PASSED, Verdict.WARNED}
         for level in Level:
             for finding in self.findings:
                 if finding.level is level and not (seen and is_backdrop(finding)):

@@ -46,7 +46,7 @@ def on_its_command(step: NextStep, run: str) -> NextStep:
     """Return the step with the command of `run` in place of the word COMMAND, so it can be typed as it is."""
     if step.command is None or not step.command.endswith(_COMMAND):
         return step
-    return replace(step, command=f"{step.command.removesuffix(_COMMAND)} --from {run}")
+    return replace(step, command=f"{step.command.removesuffix(_COMMAND)} --from {shlex.quote(run)}")
 
 
 def resuming(runbook: str, run: str) -> NextStep:
@@ -56,7 +56,7 @@ def resuming(runbook: str, run: str) -> NextStep:
     )
 
 
-def by_verdict(verdict: Verdict, *, runbook: str, run: str) -> NextStep:
+def by_verdict(verdict: Verdict, *, run: str) -> NextStep:
     """Return what to try where no finding says: no run ends without a way on."""
     match verdict:
         case Verdict.REPRODUCED | Verdict.HANG | Verdict.FAILED:
@@ -67,26 +67,21 @@ def by_verdict(verdict: Verdict, *, runbook: str, run: str) -> NextStep:
             )
         case Verdict.PASSED | Verdict.WARNED:
             return NextStep(text="nothing is wrong here; run the same on the machine where it failed")
-        case Verdict.INCONCLUSIVE:
-            return NextStep(text="see what each step printed", command=f"vdbg-env runs show {run}")
-        case Verdict.OUT_OF_TIME:
-            return resuming(runbook, run)
+        case Verdict.INCONCLUSIVE | Verdict.OUT_OF_TIME:
+            return NextStep(text="see what each step printed", command=shlex.join(["vdbg-env", "runs", "show", run]))
     assert_never(verdict)
 
 
 def typed_outside(report: Report, folder: str) -> Report:
-    """Return the report with the files its commands name, and the run, given by `folder`, the run's own: next to the
-    record, a report names them from there, and on a terminal a command is typed in any folder.
+    """Return the report with the files its commands name given by `folder`, the run's own: next to the record, a report
+    names them from there, and on a terminal a command is typed in any folder.
     """
-    from_run = f" --from {report.run}"
     inside = {artifact.path for step in report.steps for artifact in step.artifacts}
 
     def word(text: str) -> str:
         return shlex.quote(f"{folder}/{text}") if text in inside else text
 
     def typed(command: str) -> str:
-        if command.endswith(from_run):
-            return f"{command.removesuffix(from_run)} --from {shlex.quote(folder)}"
         return " ".join(map(word, command.split(" ")))
 
     steps = (replace(step, command=typed(step.command) if step.command else None) for step in report.next_steps)

@@ -40,7 +40,8 @@ def run_report(
         origin=head.recorded_on or None,
         environment={**head.environment, **_host(progress.state.trail), **({"host": head.host} if head.host else {})},
         tool_version=head.tool_version or None,
-        resume=str(directory) if finish and progress.finish is None else None,
+        folder=str(directory),
+        resumable=bool(finish and progress.finish is None and not head.recorded_on),
     )
     report = assemble(progress, finish or progress.finish or conclude(progress.state.trail), facts)
     return complete(report, directory, cores=cores, sources=sources, redact=redact)

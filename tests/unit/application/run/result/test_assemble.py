@@ -11,6 +11,7 @@ from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.record.progress import Progress, StepVisit
+from vdbg_env.report.run.phrases import headline
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import (
     Command,
@@ -119,6 +120,17 @@ def test_a_step_that_was_judged_before_the_time_was_up_is_not_shown_again() -> N
     assert [s.id for s in assemble(judged, out_of_time, FACTS).steps] == ["baseline", "core", "locate"]
 
 
+def test_out_of_time_is_the_headline_and_what_to_do_next_is_to_continue() -> None:
+    no_gpu = dataclasses.replace(GRAPHS, rule="gpu-none", how_known=HowKnown.HOST_CHECK, next_step="vdbg-env doctor")
+    record = StepRecord(step="baseline", outcome=Status.WARN, next=ToStep(step="core"), findings=(no_gpu,))
+    visit = StepVisit(step=BASELINE, decision=DECISION, record=record)
+    finish = Finish(verdict=Verdict.OUT_OF_TIME, why="the 30 s allowed for the whole run are spent")
+    facts = dataclasses.replace(FACTS, folder="/runs/r", resumable=True)
+    report = assemble(Progress(state=STATE, visits=(visit,)), finish, facts)
+    assert headline(report) == "the 30 s allowed for the whole run are spent"
+    assert report.next_steps[0].command == "vdbg-env runbook ima --resume /runs/r"
+
+
 def test_a_skipped_step_gives_its_reason_and_a_branch_names_the_runbook() -> None:
     record = StepRecord(step="baseline", outcome=None, next=ToRunbook(runbook="hang"), skipped_because="no GPU")
     step = run(record).steps[0]
@@ -175,10 +187,12 @@ def test_a_command_on_a_terminal_names_its_core_from_where_the_reader_stands() -
 def test_a_command_of_another_runbook_names_this_run_in_place_of_its_command() -> None:
     finding = dataclasses.replace(FAULT, next_step="why there is none: vdbg-env runbook no-core-dump -- COMMAND")
     record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,))
-    report = run(record, observed(1, CRASH))
-    assert [step.command for step in report.next_steps] == ["vdbg-env runbook no-core-dump --from r"]
-    shown = typed_outside(report, "/runs of mine/r").next_steps[0].command
+    visit = StepVisit(step=BASELINE, decision=DECISION, observations=(observed(1, CRASH),), record=record)
+    facts = dataclasses.replace(FACTS, folder="/runs of mine/r")
+    report = assemble(Progress(state=STATE, visits=(visit,)), SEEN, facts)
+    shown = report.next_steps[0].command
     assert shown and shlex.split(shown) == ["vdbg-env", "runbook", "no-core-dump", "--from", "/runs of mine/r"]
+    assert typed_outside(report, "/runs of mine/r") == report
 
 
 def test_a_command_that_could_not_be_started_goes_before_warnings_of_the_machine() -> None:

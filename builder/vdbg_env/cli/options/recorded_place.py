@@ -1,0 +1,118 @@
+"""The flags of a run's place, from its record: a run that begins from it takes over those that are not given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import click
+from click.core import ParameterSource
+from pydantic import TypeAdapter
+
+from vdbg_env.application.run.request import PlacementRequest
+from vdbg_env.cli.options.placement import PlaceFlags
+from vdbg_env.common.errors import BadInput
+from vdbg_env.image.container.pod_settings import PodSettings, PodVolume
+from vdbg_env.image.container.run_settings import CAPABILITIES, RunSettings
+from vdbg_env.image.container.step_container import StepContainer
+from vdbg_env.record.run_directory import RunHead
+
+
+def take_over(context: click.Context, head: RunHead, place: PlaceFlags) -> PlaceFlags:
+    """Return the flags with those of a run's place that were not given, which count as given from now on.
+
+    Nothing is taken over where another place is named. Raises BadInput where the record keeps no value of a variable.
+    """
+    recorded = _recorded(head)
+    on = place["on"] or ("docker" if place["image"] and recorded["on"] in {"local", "slurm"} else recorded["on"])
+    if on != recorded["on"]:
+        return place
+    variables = dict(recorded.pop("variables", ()))
+    taken = {
+        name: value
+        for name, value in recorded.items()
+        if value not in (None, ()) and context.get_parameter_source(name) is ParameterSource.DEFAULT
+    }
+    if variables:
+        taken["variables"] = (*_variables(head, variables, place["variables"]), *place["variables"])
+    for name in taken:
+        context.set_parameter_source(name, ParameterSource.DEFAULT_MAP)
+    return cast(PlaceFlags, {**place, **taken})
+
+
+def _variables(head: RunHead, recorded: Mapping[str, str], given: tuple[str, ...]) -> tuple[str, ...]:
+    again = {text.partition("=")[0] for text in given}
+    kept = {name: value for name, value in recorded.items() if name not in again}
+    for name, value in kept.items():
+        if "[redacted" in value or value == "[not kept]":
+            raise BadInput(
+                f"the record of run {head.run!r} holds no secrets, and its variable {name} had one",
+                next_step=f"give it again, from your own environment: --env {name}",
+            )
+    return tuple(f"{name}={value}" for name, value in kept.items())
+
+
+def _recorded(head: RunHead) -> dict[str, Any]:
+    """Return the flags that a run's place would be named by; its image by the permanent id."""
+    if head.container:
+        container = TypeAdapter(StepContainer).validate_python(dict(head.container))
+        return {
+            "on": "docker",
+            **_of_settings(container.settings),
+            "image": str(head.image["id"]),
+            "mounts": tuple(f"{m.source}:{m.target}:{'ro' if m.read_only else 'rw'}" for m in container.mounts),
+            "dumps": container.settings.dumps.source if container.settings.dumps else "none",
+            "user": container.user,
+            "memory": _size(container.memory),
+            "stop_grace": container.settings.stop_grace_s,
+        }
+    if not head.placement:
+        return {"on": "local"}
+    placement = TypeAdapter(PlacementRequest).validate_python(dict(head.placement))
+    return {
+        "on": placement.on,
+        "ranks": placement.ranks,
+        "nodes": placement.nodes,
+        "slurm_arguments": placement.arguments,
+        **({"scratch": Path(placement.scratch.folder), "scratch_limit": _size(placement.scratch.limit)}
+           if placement.scratch else {}),
+        **(_of_pods(placement.pods) if placement.pods else {}),
+    }  # fmt: skip
+
+
+def _of_pods(pods: PodSettings) -> dict[str, Any]:
+    return {
+        **_of_settings(pods.run),
+        "image": pods.run.image,
+        "user": pods.run.user,
+        "memory": _size(pods.run.memory),
+        "k8s_volumes": tuple(map(_volume, pods.volumes)),
+        "k8s_namespace": pods.namespace,
+        "k8s_context": pods.context,
+        "k8s_env_from": pods.env_from,
+        "k8s_pod": pods.overlay or None,
+        "k8s_python": pods.python,
+        "k8s_wait": pods.wait_s,
+    }
+
+
+def _of_settings(settings: RunSettings) -> dict[str, Any]:
+    gpu = settings.gpu
+    return {
+        "variables": settings.env,
+        "gpu": f"{gpu.by}:{','.join(gpu.devices)}" if gpu.devices else gpu.by,
+        "ipc": settings.ipc,
+        "shm_size": _size(settings.shm_bytes),
+        "capabilities": tuple(name for name in settings.capabilities if name not in CAPABILITIES),
+        "seccomp": settings.seccomp,
+    }
+
+
+def _size(bytes_: int | None) -> str | None:
+    return None if bytes_ is None else f"{bytes_}b"
+
+
+def _volume(volume: PodVolume) -> str:
+    server = f"{volume.server}:" if volume.server else ""
+    return f"{volume.kind}:{server}{volume.source}={volume.path}"
