@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -45,11 +45,13 @@ from vdbg_env.application.run.run_context import (
 )
 from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
 from vdbg_env.application.run.target import resumed_container, step_container
-from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.image.container.step_container import DATA
-from vdbg_env.record.progress import Progress
+from vdbg_env.record.event_log import read_events
+from vdbg_env.record.progress import Progress, at_start, replay
 from vdbg_env.record.runs import find_run, runs_home
+from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.machine.plan import Plan, plan
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import Facts
@@ -179,7 +181,8 @@ class _Session:
             try:
                 order = replace(ready.order, left_s=_left_s(self._place))
                 end = run_runbook(order, self._context(ready, interrupts))
-            except (HostNotAble, EngineFailed):
+            except (HostNotAble, EngineFailed) as error:
+                self._keep_so_far(ready, error)
                 view.notice(f"continue with: {_resume(ready)}")
                 raise
             report = self._report(ready, end.progress, end)
@@ -234,6 +237,15 @@ class _Session:
             write_report=write_report,
             redact=ready.redactor.text,
         )
+
+    def _keep_so_far(self, ready: ReadyRun, error: VdbgError) -> None:
+        """Write the report of what was on record when an error ended the run."""
+        with suppress(VdbgError, OSError):  # it may be the record that cannot be read or written
+            events = list(read_events(ready.order.directory.events))
+            progress = replay(at_start(ready.order.state), events, ready.order.start_branch)
+            finish = transitions.cut_short(progress.state, error.what)[1]
+            end = RunEnd(progress=progress, finish=finish, elapsed_s=events[-1].elapsed_s if events else 0.0)
+            self._kept(ready, self._report(ready, progress, end))
 
     def _report(self, ready: ReadyRun, progress: Progress, end: RunEnd | None = None) -> Report:
         return run_report(

@@ -293,5 +293,6 @@ def test_a_run_whose_engine_went_away_says_how_to_go_on(
         assert run("--run-dir", "r") == 1
     told = capsys.readouterr().err
     assert "error: the engine is away" in told
+    assert json.loads((here / "r" / "report.json").read_text())["why"] == "the engine is away"
     assert f"continue with: vdbg-env runbook tiny --resume {here / 'r'}" in told
     assert run("--resume", "r", workload=()) == 3
