@@ -79,6 +79,7 @@ class _Process:
                     (source / item["path"]).write_text(values(volume["secret"]["secretName"], item["key"]))
             else:
                 source = Path(volume["hostPath"]["path"]) / mount.get("subPath", "")
+                source.mkdir(parents=True, exist_ok=True)  # as a kubelet makes the folder of a subPath
             lines += [f"mkdir -p {shlex.quote(path)}", f"mount --bind {shlex.quote(str(source))} {shlex.quote(path)}"]
             if mount.get("readOnly"):
                 lines.append(f"mount -o remount,ro,bind {shlex.quote(path)}")

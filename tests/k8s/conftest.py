@@ -64,8 +64,9 @@ def pods(cluster: Cluster, volume: Path) -> Callable[..., PodRanks]:
     def made(ranks: int | None = 2, *, patience: Patience = PATIENT, **fields: Any) -> PodRanks:
         given: dict[str, Any] = {"python": sys.executable}
         given |= {name: fields.pop(name) for name in {"env_from", "overlay", "python"} & fields.keys()}
+        source = fields.pop("source", volume)
         run = RunSettings(image="registry/debug:1", gpu=Gpu(by="none"), seccomp="default", dumps=None, **fields)
-        here = PodVolume(kind="host", source=str(volume), path=str(volume))
+        here = PodVolume(kind="host", source=str(source), path=str(volume))
         settings = PodSettings(run=run, volumes=(here,), wait_s=patience.start_s, **given)
         api = KubeApi(context=None, namespace=None)
         return PodRanks(settings, run=volume / "run", api=api, disk_floor=0, ranks=ranks, patience=patience)

@@ -129,3 +129,13 @@ def test_an_image_without_what_ranks_need_is_reported_by_its_log(cluster: Cluste
     found = pods(1, python="/usr/bin/python3")
     with pytest.raises(HostNotAble, match=r"status 3 before it began.*no pydantic 2"):
         found.start(ranked("pass"), attempt).wait(120)
+
+
+def test_pods_with_another_volume_than_this_machine_are_reported_with_what_to_do(
+    cluster: Cluster, pods: Pods, attempt: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(HostNotAble, match="status 2 before it began") as caught:
+        pods(1, source=tmp_path / "another").start(ranked("pass"), attempt).wait(120)
+    assert caught.value.cause == f"the volume that pods mount does not have the run's folder {attempt.parents[2]}"
+    assert "records cannot be collected through the API server" in str(caught.value.next_step)
+    until(lambda: cluster.objects() == [])

@@ -14,6 +14,7 @@ from vdbg_env.adapters.placement.k8s.api import Away, KubeApi, Refused
 from vdbg_env.adapters.placement.k8s.evidence import PodEvidence
 from vdbg_env.adapters.placement.k8s.pods import Pod
 from vdbg_env.adapters.placement.k8s.watch import PodWatch
+from vdbg_env.adapters.placement.rank.rank import UNSEEN
 from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
@@ -214,6 +215,14 @@ class JobPods:
             self._evidence.collect(self._api, pods)
         said = (*details, *self._evidence.said(pods, self._name)[-_SAID_LINES:])
         left = self._tidied(())
+        if any(pod.code == UNSEEN for pod in pods):
+            return HostNotAble(
+                f"no rank was started: {why}",
+                cause=f"the volume that pods mount does not have the run's folder {self._evidence.folder.parents[3]}",
+                details=(*said, *left),
+                next_step="type the command where the volume is mounted under the same path: on a login node, or in a "
+                "pod with its claim (vdbg-env render --format k8s); records cannot be collected through the API server",
+            )
         return HostNotAble(
             f"no rank was started: {why}",
             cause="the image, the resources that are asked for, or the rights of the pods",

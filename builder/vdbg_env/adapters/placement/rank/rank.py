@@ -22,14 +22,15 @@ from vdbg_env.supervisor.output.streams import CANCELS
 from vdbg_env.supervisor.state import lock_file
 
 TERMINATION_LOG = "VDBG_TERMINATION_LOG"  # the variable that names the file whose content a kubelet reports
+UNSEEN = 2  # the exit status where the run's folder, or this very program, is not seen from a node; Python's own is 2
 COLLECT_LIMIT_S = 20.0  # for the files that a rank left behind, once its end was asked for
 
 
 def main() -> int:
     """Run one rank; returns 0 when its record was written, whatever became of the workload.
 
-    The orders are in the file that is named, or on standard input. Exit status 2: the run's folder is not seen from
-    this node; 3: what makes the record is not installed here.
+    The orders are in the file that is named, or on standard input. Exit status `UNSEEN`: the run's folder is not seen
+    from this node; 3: what makes the record is not installed here.
     """
     line = Path(sys.argv[1]).read_bytes() if len(sys.argv) > 1 else sys.stdin.buffer.readline()
     orders = read_orders(line)
@@ -46,7 +47,7 @@ def main() -> int:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         print(f"{host}: {folder} cannot be made: {error.strerror}; do all nodes share this folder?", file=sys.stderr)
-        return 2
+        return UNSEEN
     os.chdir(folder)
     lock = lock_file.take(".")
     signal.pthread_sigmask(signal.SIG_BLOCK, CANCELS)
