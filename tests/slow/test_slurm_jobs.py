@@ -12,42 +12,11 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import Cluster, missing, until
+from tests.slurm.runs import RUNBOOK, WORKLOAD, ends, resumed
 from tests.slurm.test_ranks_live_on import listening
 from tests.support.patience import patience
 
 SECRET = "hf_" + "Qw7" * 12
-RUNBOOK = """
-apiVersion: vdbg-env/v1
-kind: Runbook
-metadata: {name: ranks, title: Ranks}
-spec:
-  inputs:
-    argv: {type: array, required: true}
-  commands:
-    workload: {argv: "${{ inputs.argv }}", kill: {grace: 2s}, placement: {on_first_failure: {wait: 600s}}}
-  steps:
-    - id: first
-      run: workload
-      outcomes:
-        - reproduced: {when: "!ended.clean", message: "${{ ranks.failed }} of ${{ ranks.count }} failed", next: second}
-        - not_reproduced: {next: second}
-    - id: second
-      run: workload
-      env: {SECOND: "1"}
-      outcomes:
-        - reproduced: {when: "!ended.clean", message: "rank ${{ ended.rank }} failed", next: end}
-        - not_reproduced: {next: end}
-"""
-# The first step waits for a file, the second one ends at once: rank 1 with status 3.
-WORKLOAD = """
-import os, sys, time
-rank = int(os.environ["SLURM_PROCID"])
-if os.environ.get("SECOND"):
-    raise SystemExit(3 if rank == 1 else 0)
-open(f"{sys.argv[1]}/runs-{rank}", "w").close()
-while not os.path.exists(f"{sys.argv[1]}/go"):
-    time.sleep(0.05)
-"""
 
 
 @pytest.fixture
@@ -127,11 +96,6 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-def ends(report: Mapping[str, Any], step: str) -> list[str]:
-    (found,) = [one for one in report["steps"] if one["id"] == step]
-    return [one["ended"]["by"] for one in sorted(found["attempts"], key=lambda one: one["rank"])]
-
-
 def test_an_engine_that_is_killed_is_replaced_and_the_ranks_run_on(cluster: Cluster, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, HF_TOKEN=SECRET)
     job.waits()
@@ -172,6 +136,9 @@ def test_a_node_that_is_lost_starts_nothing_again_and_the_next_step_runs_on_the_
     assert ends(report, "second") == ["exit"] * 3
     second = next(step for step in report["steps"] if step["id"] == "second")
     assert lost not in {one["host"] for one in second["attempts"]}
+    assert f"3 ranks shared 2 nodes and their GPUs, and a failure may come of that (lost before: {lost})" in " ".join(
+        second["notes"]
+    )
 
 
 def test_the_record_is_whole_before_a_jobs_time_is_up(cluster: Cluster, tmp_path: Path) -> None:
@@ -179,8 +146,36 @@ def test_the_record_is_whole_before_a_jobs_time_is_up(cluster: Cluster, tmp_path
     job.waits()
     assert job.ended(240.0) in {"COMPLETED", "FAILED"}  # by itself: Slurm's own end is TIMEOUT
     assert job.report()["verdict"] == "out_of_time"
-    ended = sorted((job.run / "steps" / "first" / "1" / "ended").iterdir())
-    assert [json.loads(path.read_text())["ended"]["by"] for path in ended] == ["cancel"] * 3
+    (first,) = job.report()["steps"]
+    assert (first["status"], {one["part"] for one in first["attempts"]}) == ("interrupted", {"cancelled"})
+    assert ends(job.report(), "first") == ["cancel"] * 3
+    job.go()
+    with cluster.allocated(3) as again:
+        said = resumed(job.run, again)
+    assert said.returncode == 3, said.stderr
+    assert ends(job.report(), "first") == ["exit"] * 3
+    assert "attempt 1 was cancelled and has been repeated" in " ".join(job.report()["steps"][0]["notes"])
+    assert len(list((job.run / "steps" / "first").iterdir())) == 2
+
+
+def test_a_rank_that_has_lost_its_own_node_is_not_started_on_one_of_another(cluster: Cluster, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path)
+    job.waits()
+    lost = next(host for host in ("n1", "n2") if host != job.fields()["BatchHost"])
+    cluster.verb("lose-hard", lost)
+    until(lambda: lost not in job.hosts(), patience(240))
+    job.go()
+    assert job.ended(180.0) == "FAILED"
+    said = (job.run / "slurm.txt").read_text()
+    assert "2 of 3 nodes are left, and this step has its ranks on 3" in said
+    assert f"lost during an earlier step: {lost}" in said
+    assert "salloc --nodes 3, and there continue with --resume" in said
+    assert "first" in {step["id"] for step in job.report()["steps"]}
+    cluster.verb("node", lost)
+    with cluster.allocated(3) as again:
+        ran = resumed(job.run, again)
+    assert ran.returncode == 3, ran.stderr
+    assert ends(job.report(), "second") == ["exit"] * 3
 
 
 def test_ranks_write_their_ends_when_the_batch_shell_is_killed(cluster: Cluster, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Allocated, ends, ranked
+from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.evidence.system.ranks import first_failure
@@ -26,8 +27,11 @@ def test_a_segmentation_fault_is_seen_as_it_was(allocation: Allocated, attempt: 
 
 
 def test_every_rank_has_its_own_status_output_and_node(allocation: Allocated, attempt: Path) -> None:
-    seen = ends(allocation.ranks(attempt).start(ranked("print('rank', rank); raise SystemExit(rank)"), attempt))
+    started = allocation.ranks(attempt).start(ranked("print('rank', rank); raise SystemExit(rank)"), attempt)
+    seen = ends(started)
     assert [one.ended.code for one in seen.values()] == [0, 1, 2]
+    assert isinstance(started._ranks, SlurmStep) and started._ranks._process
+    assert started._ranks._process.wait(30) == 0  # srun's status says only that the supervisors ran
     for rank, one in seen.items():
         assert (one.host, one.directory) == (f"n{rank}", f"steps/step/1/n{rank}-{rank}")
         assert (attempt / f"n{rank}-{rank}" / "stdout").read_text() == f"rank {rank}\n"
@@ -72,4 +76,7 @@ def test_what_srun_refuses_is_shown_in_its_own_words(allocation: Allocated, atte
 
 def test_the_core_limit_is_raised_to_what_the_node_allows(allocation: Allocated, attempt: Path) -> None:
     code = "import resource; soft, hard = resource.getrlimit(resource.RLIMIT_CORE); raise SystemExit(soft != hard)"
-    assert ends(allocation.ranks(attempt, ranks=1).start(ranked(code), attempt))[0].ended.clean
+    seen = ends(allocation.ranks(attempt, ranks=1).start(ranked(code), attempt))[0]
+    assert seen.ended.clean
+    soft, hard = seen.node["core limit"].split("/")
+    assert soft == hard

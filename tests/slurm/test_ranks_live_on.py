@@ -85,6 +85,8 @@ def test_a_cancel_lets_every_rank_write_its_end_and_never_signals_srun(
         ranked(waiting(attempt), placement=PATIENT), attempt
     )
     running(attempt)
+    # Ctrl-C in a terminal is sent to all of its group: srun has a session of its own.
+    assert os.getsid(0) not in {os.getsid(pid) for pid in sruns(attempt)}
     started.cancel()
     assert {one.ended.by for one in ends(started).values()} == {EndedBy.CANCEL}
     assert (tmp_path / "signals").read_text() == ""

@@ -130,6 +130,12 @@ def _resumed(request: RunbookRequest, given: Beginning) -> ReadyRun:
     inputs = _inputs_again(request, runbook, head, environment, names)
     redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
     facts = from_document(Facts, head.facts)
+    if place.on == "slurm" and place.nodes != facts.nodes:
+        raise BadInput(
+            f"run {head.run!r} was begun on {facts.nodes} nodes, and this allocation has {place.nodes}",
+            cause="its steps would be compared with steps on other ranks",
+            next_step=f"salloc --nodes {facts.nodes}, and there continue with --resume",
+        )
     return _ready(directory, head, runbook, inputs, facts, given.library, request, redactor, sensitive)
 
 

@@ -24,7 +24,10 @@ _SAID_LINES = 5
 
 
 class SlurmStep:
-    """RunningRanks; `process` is the srun that this program started, None where another one did."""
+    """RunningRanks; `process` is the srun that this program started, None where another one did.
+
+    `note` is what is to be known of all its ranks.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class SlurmStep:
         job: str,
         name: str,
         process: subprocess.Popen[bytes] | None,
+        note: str = "",
     ) -> None:
         self._directory = directory
         self._records = records
@@ -44,6 +48,7 @@ class SlurmStep:
         self._job = job
         self._name = name
         self._process = process
+        self._notes = (note,) if note else ()
         self._request = EndRequest(directory, self._terminate)
         self._seen: dict[int, Observation] = {}
         self._over_at: float | None = None
@@ -82,7 +87,7 @@ class SlurmStep:
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(AFTER_STEP_S)
-        return [self._meant(one) for one in seen]
+        return [replace(self._meant(one), notes=(*one.notes, *self._notes)) for one in seen]
 
     def _terminate(self, times: int) -> bool:
         """Send so many SIGTERM; returns False where the step does not run yet, or no longer, or Slurm is away."""

@@ -10,6 +10,8 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
 
 _ANSWER_S = 30.0
+# What a job may be while steps can be started in it.
+_ALIVE = {"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _SOON_S = 5.0  # a program that found no controller sleeps ever longer: a new one finds it sooner
 
 
@@ -46,9 +48,16 @@ class SlurmCommands:
         return Allocation(job=job, hosts=hosts, tasks=int(tasks) if tasks else None, address=self._address(hosts[0]))
 
     def left_of(self, allocation: Allocation) -> Allocation:
-        """Return the allocation without the nodes that it has lost."""
-        said = self._said("squeue", "--noheader", "--jobs", allocation.job, "--states=all", "--format", "%N").strip()
-        hosts = self._hosts(said) if said else ()
+        """Return the allocation without the nodes that it has lost; raises HostNotAble where its job is over."""
+        said = self._said("squeue", "--noheader", "--jobs", allocation.job, "--states=all", "--format", "%T %N")
+        state, _, nodes = said.strip().partition(" ")
+        if state not in _ALIVE:
+            raise HostNotAble(
+                f"job {allocation.job} is over" + (f": {state}" if state else ""),
+                cause="its time limit, scancel or preemption",
+                next_step=f"salloc --nodes {len(allocation.hosts)}, and there continue with --resume",
+            )
+        hosts = self._hosts(nodes) if nodes else ()
         if not hosts or hosts == allocation.hosts:
             return allocation
         return replace(allocation, hosts=hosts, address=self._address(hosts[0]))

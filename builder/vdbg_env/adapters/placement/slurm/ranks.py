@@ -78,7 +78,6 @@ class SlurmRanks:
         self._left = self._slurm.left_of(self._allocation)  # a step on a node that was lost would wait for ever
         orders = self._orders(invocation, where)
         nodes, ranks = self._shape(invocation)
-        # The ranks of a lost node share the processors of the others.
         crowded = ("--overcommit",) if self._left.hosts != self._allocation.hosts else ()
         argv = (
             "srun", f"--job-name={self._name(where)}", f"--nodes={nodes}", f"--ntasks={ranks}", *_ALWAYS, *crowded,
@@ -131,6 +130,7 @@ class SlurmRanks:
             job=self._allocation.job,
             name=self._name(where),
             process=process,
+            note=self._crowded(invocation),
         )
         return FollowedAttempt(step, ranks, EndingRule(invocation, where, quiet_s=_QUIET_S))
 
@@ -167,7 +167,28 @@ class SlurmRanks:
                 f"{nodes} nodes are asked for, and the allocation has {hosts}",
                 next_step=f"--nodes {hosts}, or salloc --nodes {nodes}",
             )
-        return min(nodes, len(self._left.hosts)), ranks
+        left = len(self._left.hosts)
+        if nodes > left and not self._ranks:
+            raise HostNotAble(
+                f"{left} of {hosts} nodes are left, and this step has its ranks on {nodes}",
+                cause=f"lost during an earlier step: {', '.join(self._lost())}",
+                next_step=f"salloc --nodes {nodes}, and there continue with --resume; or begin again here with "
+                f"--nodes {left}, or with --ranks {ranks} where ranks may share a node and its GPUs",
+            )
+        return min(nodes, left), ranks
+
+    def _crowded(self, invocation: Invocation) -> str:
+        """Return what is noted of an attempt whose ranks share the nodes that are left; empty of others."""
+        nodes, ranks = self._shape(invocation)
+        if ranks <= nodes or not (lost := self._lost()):
+            return ""
+        return (
+            f"{ranks} ranks shared {nodes} nodes and their GPUs, and a failure may come of that (lost before: "
+            f"{', '.join(lost)}); to have a rank on each node, begin again with --nodes {nodes} and without --ranks"
+        )
+
+    def _lost(self) -> list[str]:
+        return [host for host in self._allocation.hosts if host not in self._left.hosts]
 
     def _tasks(self, nodes: int | None) -> int:
         return (self._allocation.tasks or 1) if nodes is None and self._nodes is None else 1

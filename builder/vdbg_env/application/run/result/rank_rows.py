@@ -34,6 +34,7 @@ def notes(observations: Sequence[Observation]) -> Iterator[str]:
             yield f"rank {first.rank} on {first.host} reported the hang; a rank that is silent may be its cause"
         else:
             yield f"rank {first.rank} on {first.host} failed first, of {count} that did not end well among {len(ranks)}"
+    yield from (note for note in ranks[0].notes if all(note in other.notes for other in ranks))
     blur = max((seen.clock.within_s for seen in ranks if seen.clock), default=0.0)
     ahead = max((abs(seen.clock.ahead_s) for seen in ranks if seen.clock), default=0.0)
     if ahead > blur:
