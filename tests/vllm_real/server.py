@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.patience import patience
+from vdbg_env.supervisor.processes.proc import process
 
 HERE = Path(__file__).parent
 SHARED_MEMORY = Path("/dev/shm")
@@ -175,16 +176,33 @@ def unused(paths: Iterable[Path]) -> set[Path]:
     Several servers may run on a machine at once: what belongs to another one must not be removed, nor counted.
     """
     used, vllm_runs = set[str](), False
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
+    for one in Path("/proc").iterdir():
+        if not one.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            vllm_runs = vllm_runs or b"vllm" in (process / "cmdline").read_bytes().lower()
-            used |= {
-                line.rpartition(" ")[2] for line in (process / "maps").read_text().splitlines() if "/dev/shm" in line
-            }
-            used |= {str(one.readlink()) for one in (process / "fd").iterdir()}
+            vllm_runs = vllm_runs or b"vllm" in (one / "cmdline").read_bytes().lower()
+            used |= {line.rpartition(" ")[2] for line in (one / "maps").read_text().splitlines() if "/dev/shm" in line}
+            used |= {str(file.readlink()) for file in (one / "fd").iterdir()}
     return {p for p in paths if str(p) not in used and not (vllm_runs and p.name.startswith("vllm_dist_"))}
+
+
+def left_of(run: Path) -> list[str]:
+    """Return the processes of a recorded run's attempts that still run."""
+    found = []
+    for listed in run.glob("steps/*/*/*/processes.txt"):
+        for line in listed.read_text().splitlines()[1:]:
+            pid, start = map(int, line.split())
+            one = process(pid)
+            if one and one.start == start and one.state != "Z":
+                found.append(f"{one.pid} {one.name}")
+    return found
+
+
+def keep_record(record: Mapping[str, Any]) -> None:
+    """Keep what a test saw, under its name, in the folder that VLLM_RECORDS names."""
+    if keep := os.environ.get("VLLM_RECORDS"):
+        name = os.environ["PYTEST_CURRENT_TEST"].split("::")[-1].split(" ")[0]
+        (Path(keep) / f"{name}.json").write_text(json.dumps(record, indent=1))
 
 
 def _leavings() -> list[Path]:

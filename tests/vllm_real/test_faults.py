@@ -4,7 +4,6 @@ The runbooks and the triage rely on this behaviour: a new release of vLLM that c
 """
 
 import json
-import os
 import re
 import signal
 import time
@@ -17,7 +16,7 @@ import pytest
 from tests.support.patience import patience
 from tests.vllm_real import corpus
 from tests.vllm_real.conftest import Serving
-from tests.vllm_real.server import READY_S, RealVllm
+from tests.vllm_real.server import READY_S, RealVllm, keep_record
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -94,7 +93,7 @@ def test_fault(name: str, vllm_cpu: RealVllm, serving: Serving, recorded_request
             "left_in_files": left_in_files,
         }
         text = server.text()
-    _keep_record(name, record)
+    keep_record(record)
     print(json.dumps(record, indent=1))
     for words in case.says:
         assert re.search(words, text), f"{words!r} is not in the log:\n{text[-4000:]}"
@@ -120,7 +119,7 @@ def test_no_fault(serving: Serving, recorded_requests: Path, vllm_cpu: RealVllm,
         record = {"status": status, "ended_s": round(time.monotonic() - stopping, 1)}
         assert server.left_after(patience(10)) == []
         text = server.text()
-    _keep_record("no-fault", record)
+    keep_record(record)
     (worker,) = [json.loads(path.read_text()) for path in witness.glob("*.json")]
     assert worker["rank"] == 0
     assert worker["engine"]["enforce_eager"] is True
@@ -131,9 +130,3 @@ def test_no_fault(serving: Serving, recorded_requests: Path, vllm_cpu: RealVllm,
 
 def _names(pids: list[int]) -> list[str]:
     return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids]
-
-
-def _keep_record(name: str, record: Mapping[str, object]) -> None:
-    if folder := os.environ.get("VLLM_RECORDS"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / f"{name}.json").write_text(json.dumps(record, indent=1))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.ladder import outcomes
-from tests.vllm_real.server import SHARED_MEMORY, RealVllm, free_port, unused
+from tests.vllm_real.server import SHARED_MEMORY, RealVllm, free_port, keep_record, left_of, unused
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -26,6 +26,8 @@ Walk = Callable[..., dict[str, Any]]
 @pytest.fixture
 def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
     """Return a function that runs a runbook over a server with a fault, and returns the report and the witnesses.
+
+    Nothing may be left in shared memory, and no process.
 
     No address is given: it follows from the server's own port.
     """
@@ -49,14 +51,14 @@ def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
              *vllm_cpu.serve(port, *flags)],
             env=env, cwd=tmp_path, capture_output=True, text=True, timeout=RUN_S, check=False,
         )  # fmt: skip
-        if keep := os.environ.get("VLLM_RECORDS"):
-            (Path(keep) / f"{runbook}-{fault['kind']}.json").write_text(ran.stdout)
         assert ran.stdout, f"no report, status {ran.returncode}:\n{ran.stderr[-4000:]}"
         report: dict[str, Any] = json.loads(ran.stdout)
         report["exit_status"] = ran.returncode
         report["seconds"] = time.monotonic() - began
         report["witnesses"] = [json.loads(path.read_text()) for path in sorted((tmp_path / "witness").glob("*.json"))]
-        report["left_in_shared_memory"] = sorted(p.name for p in unused(set(SHARED_MEMORY.iterdir()) - shared))
+        keep_record(report)
+        assert sorted(p.name for p in unused(set(SHARED_MEMORY.iterdir()) - shared)) == []
+        assert [one for made in (tmp_path / "vdbg-runs").iterdir() for one in left_of(made)] == []
         return report
 
     return run
@@ -89,7 +91,6 @@ def test_an_illegal_access_that_blocking_launches_hide(walk: Walk) -> None:
     blocking = [w for w in report["witnesses"] if w["environment"].get("CUDA_LAUNCH_BLOCKING") == "1"]
     assert len(blocking) == 2
     assert all(w["engine"]["enforce_eager"] for w in report["witnesses"])
-    assert report["left_in_shared_memory"] == []
 
 
 def test_an_illegal_access_of_compiled_code(walk: Walk) -> None:
@@ -103,7 +104,6 @@ def test_an_illegal_access_of_compiled_code(walk: Walk) -> None:
     assert lead(report)["rule"] == "VDBG023", "the layer leads, not that a machine without a GPU writes no core"
     assert modes[0] == "DYNAMO_TRACE_ONCE"
     assert "NONE" in modes
-    assert report["left_in_shared_memory"] == []
 
 
 def test_an_illegal_access_of_one_rank_of_two(walk: Walk) -> None:
@@ -143,7 +143,6 @@ def test_a_worker_that_segfaults(walk: Walk) -> None:
     native = next(f for f in report["findings"] if f["rule"] == "VDBG246")
     assert re.search(r"SIGSEGV in VLLM::Worker\S*: the native stack ends in __memset\w+ of libc", native["message"])
     assert report["verdict"] == "reproduced"
-    assert report["left_in_shared_memory"] == []
 
 
 def test_a_worker_that_aborts(walk: Walk) -> None:
@@ -151,7 +150,6 @@ def test_a_worker_that_aborts(walk: Walk) -> None:
     assert outcomes(report) | {"baseline": "reproduced", "native": "reproduced"} == outcomes(report)
     native = next(f for f in report["findings"] if f["rule"] == "VDBG246")
     assert "SIGABRT in VLLM::Worker" in native["message"]
-    assert report["left_in_shared_memory"] == []
 
 
 def test_a_worker_that_gets_sigkill(walk: Walk) -> None:
@@ -159,7 +157,6 @@ def test_a_worker_that_gets_sigkill(walk: Walk) -> None:
     assert outcomes(report)["baseline"] == "reproduced"
     assert lead(report)["rule"] == "VDBG24A"
     assert "VDBG240" not in {f["rule"] for f in report["findings"]}, "nothing says that memory was the reason"
-    assert report["left_in_shared_memory"] == []
 
 
 def test_a_worker_that_ends_itself(walk: Walk) -> None:
@@ -167,7 +164,6 @@ def test_a_worker_that_ends_itself(walk: Walk) -> None:
     assert outcomes(report)["baseline"] == "reproduced"
     assert lead(report)["rule"] == "VDBG249"
     assert "exit status 3" in lead(report)["message"]
-    assert report["left_in_shared_memory"] == []
 
 
 @pytest.mark.parametrize("runbook", ["out-of-memory", "illegal-memory-access"])
@@ -176,7 +172,6 @@ def test_host_memory_that_is_refused(walk: Walk, runbook: str) -> None:
     assert lead(report)["rule"] == "VDBG11D"
     assert "DefaultCPUAllocator: can't allocate memory" in lead(report)["message"]
     assert report["verdict"] == "reproduced"
-    assert report["left_in_shared_memory"] == []
 
 
 def test_an_ordinary_error_is_named_and_not_tried_again(walk: Walk) -> None:
