@@ -33,8 +33,8 @@ AFTER_MATCH_S = 1.0  # without further output: the traceback that follows the li
 MATCH_LIMIT_S = 10.0  # for that output, all in all
 AFTER_HANG_S = 2.0  # a fired dump needs a moment before its file appears
 KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
-CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then every two seconds
-CENSUS_OF_DAYS_S = 15.0  # of a workload in production, whose processes hardly change
+CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then after a tenth of their time
+CENSUS_MOST_S = 15.0  # each takes some ms: all of /proc, and what is mapped into each worker
 SIGHT_S = 0.25  # how often the cgroup is asked for new processes: a worker may rename itself soon after its start
 
 
@@ -94,7 +94,8 @@ class Supervisor:
         lock_file.say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
         self._streams.open(started.stdout, started.stderr)
         self._census = WorkerCensus(self._job.overlay, started.pid)
-        self._census_at = [time.monotonic() + s for s in CENSUS_S]
+        self._began = time.monotonic()
+        self._census_at = [self._began + s for s in CENSUS_S]
         self._timeout_at = time.monotonic() + (self._job.timeout_s or float("inf"))
         self._start_helpers()
         while not self._over():
@@ -178,7 +179,8 @@ class Supervisor:
         if self._census_at and now >= self._census_at[0]:
             self._census_at.pop(0)
             if not self._census_at:
-                self._census_at.append(now + (CENSUS_OF_DAYS_S if self._guard else CENSUS_S[-1]))
+                pause = max(CENSUS_S[-1], min(CENSUS_MOST_S, (now - self._began) / 10))
+                self._census_at.append(now + pause)
             found = self._tree.note(self._processes())
             if self._status is None:
                 self._census.look(found)
