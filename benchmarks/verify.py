@@ -2,8 +2,9 @@
 
 Peers, in turn with ours in the same run: `cuobjdump -all -lelf` (the listing alone, which proves nothing), the same
 with `-xelf all` and a look at every extracted file's section headers (the proof people use), and reading the file.
-Without a LIBRARY, one with line info is built first (`line_library`), then the newest torch and vllm wheels are fetched
-with pip into the temporary folder, and kept there.
+Of a library in which everything has lines, last and once, what says the same as ours: `-xelf all` and `nvdisasm -g` of
+every cubin, which takes from minutes to hours. Without a LIBRARY, one with line info is built first (`line_library`),
+then the newest torch and vllm wheels are fetched with pip into the temporary folder, and kept there.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.line_library import line_library, tool
-from benchmarks.paired import run_once
-from vdbg_env.adapters.host.programs import Programs
+from benchmarks.paired import Run, measure, run_once
 from vdbg_env.cuda.binary.cubin import read_cubin
 
 RUNS = 3
@@ -49,13 +49,11 @@ Timed = tuple[float, float]  # seconds, MiB
 
 def main(libraries: list[Path]) -> None:
     """Print every figure and ratio for each library."""
-    cuobjdump = Programs().which("cuobjdump")
-    if cuobjdump is None:
-        sys.exit("no cuobjdump here: pip install nvidia-cuda-cuobjdump, and put its bin folder on the PATH")
+    cuobjdump = tool("cuobjdump")
     for library in libraries or [line_library(), *published()]:
         warm(library, cuobjdump)
         cold(library)
-        if library == line_library():
+        if subprocess.run([*VERIFY, str(library)]).returncode == 0:
             same_depth(library, cuobjdump)
 
 
@@ -93,12 +91,34 @@ def extract_and_check(library: Path, cuobjdump: str) -> Timed:
 
 
 def same_depth(library: Path, cuobjdump: str) -> None:
-    """Time, once, what looks at the rows of each cubin with the vendor's tools: extraction, then `nvdisasm -g`."""
+    """Time what looks at the rows of each cubin with the vendor's tools: extraction, then `nvdisasm -g` of each.
+
+    `-ndf -c` leave out of nvdisasm's work what has nothing to do with lines. That its text is counted, function by
+    function, is not in the time. None of the tools starts another process.
+    """
+    ours = measure([*VERIFY, str(library)])
     with tempfile.TemporaryDirectory(prefix="vdbg-bench-") as folder, contextlib.chdir(folder):
-        extracted, memory = run_once([cuobjdump, "-all", "-xelf", "all", str(library)])
-        listed = [run_once([tool("nvdisasm"), "-g", str(path)]) for path in sorted(Path(folder).iterdir())]
-    wall, most = extracted + sum(seconds for seconds, _ in listed), max(memory, *(mib for _, mib in listed))
-    print(f"-xelf and nvdisasm -g of {len(listed)} cubins, which is of the same depth: {wall:.1f} s, {most:.0f} MiB")
+        peer = [measure([cuobjdump, "-all", "-xelf", "all", str(library)])]
+        cubins = sorted(Path(folder).iterdir(), key=lambda path: path.stat().st_size)
+        print(f"{len(cubins)} files, {sum(path.stat().st_size for path in cubins) / 1e6:.0f} MB; then nvdisasm, each:")
+        for path in cubins:
+            peer.append(measure([tool("nvdisasm"), "-ndf", "-c", "-g", str(path)]))
+            size = path.stat().st_size / 1e6
+            print(f"  {size:6.1f} MB {peer[-1].wall_s:8.1f} s {peer[-1].peak_mib:8.0f} MiB  {path.name}", flush=True)
+    alone, whole = peer[0], sum_of(peer)
+    for name, run in (("vdbg-env verify", ours), ("-xelf all alone", alone), ("-xelf all and nvdisasm -g", whole)):
+        print(
+            f"{name:<28}{run.wall_s:>9.1f} s, processor {run.cpu_s:.1f} s, {run.peak_mib:.0f} MiB; "
+            f"of ours: time {run.wall_s / ours.wall_s:.1f}, processor {run.cpu_s / ours.cpu_s:.1f}, "
+            f"memory {run.peak_mib / ours.peak_mib:.1f}"
+        )
+
+
+def sum_of(runs: list[Run]) -> Run:
+    """Return what runs one after the other come to."""
+    return Run(
+        wall_s=sum(r.wall_s for r in runs), cpu_s=sum(r.cpu_s for r in runs), peak_mib=max(r.peak_mib for r in runs)
+    )
 
 
 def cold(library: Path) -> None:

@@ -7,23 +7,27 @@ import zipfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
-from vdbg_env.adapters.files.candidates import HEAD, mapped, spilled
+from vdbg_env.adapters.files.candidates import (
+    ARCHIVES,
+    HEAD,
+    WHEELS,
+    in_archive,
+    in_wheel,
+    mapped,
+    reason,
+)
 from vdbg_env.application.ports import BinaryFile
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.binary.device_code import may_hold_device_code
-
-_WHEELS: Final = (".whl", ".zip")
-_TARS: Final = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
 
 
 class BinaryFiles:
     """A BinarySource over the file system.
 
     A file that is named is always yielded. Of a folder, a wheel or a tar, the files that start as an ELF file, a static
-    library or a fat binary are; what cannot be opened is yielded with its problem; nothing is skipped silently.
-    Members of a wheel are in a scratch file while they are looked at: the disk space needed is that of the largest.
+    library or a fat binary are, also of wheels and tars within; what cannot be opened is yielded with its problem.
+    Members of an archive are in a scratch file while they are looked at: the disk space needed is that of the largest.
     """
 
     @contextmanager
@@ -35,7 +39,7 @@ class BinaryFiles:
         except FileNotFoundError:
             raise BadInput(f"no such file or folder: {target}") from None
         except OSError as error:
-            raise BadInput(f"{target} cannot be read: {_reason(error)}") from None
+            raise BadInput(f"{target} cannot be read: {reason(error)}") from None
         if not path.is_dir() and not path.is_file():
             raise BadInput(f"{target} is a pipe or a device; its bytes cannot be mapped", next_step="save it to a file")
         files = _in_folder(path) if path.is_dir() else _in_file(path)
@@ -47,16 +51,18 @@ class BinaryFiles:
 
 def _in_file(path: Path) -> Generator[BinaryFile, None, None]:
     try:
-        if path.suffix in _WHEELS:
-            yield from _in_wheel(path)
+        if path.suffix in WHEELS:
+            yield from in_wheel(path, str(path))
             return
         if not _is_candidate(path) and _is_tar(path):
-            yield from _in_tar(path)
+            from vdbg_env.adapters.files.archives import in_tar
+
+            yield from in_tar(path, str(path))
             return
         with path.open("rb") as file, mapped(str(path), file.fileno(), path=path, asked_for=True) as found:
             yield found
     except (OSError, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path} cannot be read: {_reason(error)}") from error
+        raise BadInput(f"{path} cannot be read: {reason(error)}") from error
 
 
 def _in_folder(folder: Path) -> Generator[BinaryFile, None, None]:
@@ -69,9 +75,9 @@ def _in_folder(folder: Path) -> Generator[BinaryFile, None, None]:
             try:
                 yield from _found(path, seen)
             except (OSError, zipfile.BadZipFile) as error:
-                yield BinaryFile(name=str(path), data=b"", path=path, problem=_reason(error))
+                yield BinaryFile(name=str(path), data=b"", path=path, problem=reason(error))
     for denied in closed:
-        yield BinaryFile(name=str(denied.filename), data=b"", problem=_reason(denied))
+        yield BinaryFile(name=str(denied.filename), data=b"", problem=reason(denied))
 
 
 def _found(path: Path, seen: set[tuple[int, int]]) -> Iterator[BinaryFile]:
@@ -82,14 +88,11 @@ def _found(path: Path, seen: set[tuple[int, int]]) -> Iterator[BinaryFile]:
     if (status.st_dev, status.st_ino) in seen:
         return
     seen.add((status.st_dev, status.st_ino))
-    if path.suffix == ".whl":
-        yield from _in_wheel(path)
-        return
-    if path.name.endswith(_TARS) and _is_tar(path):
-        yield from _in_tar(path)
-    elif _is_candidate(path):
+    if _is_candidate(path):
         with path.open("rb", buffering=0) as file, mapped(str(path), file.fileno(), path=path) as found:
             yield found
+    elif path.name.endswith(ARCHIVES):
+        yield from in_archive(path, str(path))
 
 
 def _is_candidate(path: Path) -> bool:
@@ -102,25 +105,3 @@ def _is_tar(path: Path) -> bool:
 
     with path.open("rb") as file:
         return is_tar(file)
-
-
-def _in_tar(path: Path) -> Iterator[BinaryFile]:
-    from vdbg_env.adapters.files.archives import in_tar
-
-    return in_tar(path)
-
-
-def _in_wheel(path: Path) -> Iterator[BinaryFile]:
-    with zipfile.ZipFile(path) as wheel:
-        for member in wheel.infolist():
-            name = f"{path}:{member.filename}"
-            try:
-                with wheel.open(member) as stream:
-                    yield from spilled(name, stream)
-            except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-                # Damaged, in a compression Python lacks, encrypted, or cut short, in this order.
-                yield BinaryFile(name=name, data=b"", problem=_reason(error))
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

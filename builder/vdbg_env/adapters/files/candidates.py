@@ -1,4 +1,4 @@
-"""Find which files may hold device code, and map them, one at a time."""
+"""Find which files, and members of archives, may hold device code, and map them, one at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import mmap
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -16,6 +17,9 @@ from vdbg_env.application.ports import BinaryFile
 from vdbg_env.cuda.binary.device_code import may_hold_device_code
 
 HEAD: Final = 8  # bytes of a file that show whether it is a candidate
+WHEELS: Final = (".whl", ".zip")
+ARCHIVES: Final = (*WHEELS, ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
+_DEEPEST: Final = 8  # archives in each other
 
 
 @contextmanager
@@ -36,18 +40,65 @@ def mapped(name: str, descriptor: int, *, path: Path | None = None, asked_for: b
             pages.close()
 
 
-def spilled(name: str, stream: IO[bytes]) -> Iterator[BinaryFile]:
+def spilled(name: str, stream: IO[bytes], depth: int = 0) -> Iterator[BinaryFile]:
     """Lend a stream's contents if it is a candidate: from a scratch file, which goes away when the next is asked for.
 
-    A library may be larger than memory should hold, and cuobjdump needs a file.
+    A library may be larger than memory should hold, and cuobjdump needs a file. Of a wheel or a tar, by its name, those
+    of its members are lent that are candidates; `depth` counts the archives around the stream.
     """
     head = stream.read(HEAD)
-    if not may_hold_device_code(head):
+    wanted = may_hold_device_code(head)
+    if not wanted and not name.endswith(ARCHIVES):
         return
     suffix = "-" + Path(name.replace(":", "/")).name[-100:]
     with tempfile.NamedTemporaryFile(prefix="vdbg-", suffix=suffix) as scratch:
         scratch.write(head)
         shutil.copyfileobj(stream, scratch, 1 << 20)
         scratch.flush()
+        if not wanted:
+            yield from in_archive(Path(scratch.name), name, depth)
+            return
         with mapped(name, scratch.fileno(), path=Path(scratch.name)) as found:
             yield found
+
+
+def in_archive(path: Path, name: str, depth: int = 0) -> Iterator[BinaryFile]:
+    """Yield every candidate of a file with the name of a wheel or a tar; what cannot be read with its problem.
+
+    `depth` counts the archives around it.
+    """
+    try:
+        if depth >= _DEEPEST:
+            raise OSError(f"{depth} archives, each in the next")
+        if name.endswith(WHEELS):
+            yield from in_wheel(path, name, depth)
+            return
+        from vdbg_env.adapters.files.archives import in_tar, is_tar  # loaded on first use: most targets are no archives
+
+        with path.open("rb") as file:
+            packed = is_tar(file)
+        if packed:
+            yield from in_tar(path, name, depth)
+    except (OSError, zipfile.BadZipFile) as error:
+        yield BinaryFile(name=name, data=b"", problem=reason(error))
+
+
+def in_wheel(path: Path, name: str, depth: int = 0) -> Iterator[BinaryFile]:
+    """Yield every candidate of a wheel or zip file as `NAME:MEMBER`; members that cannot be read with their problem.
+
+    Raises OSError and BadZipFile when the list of members cannot be read.
+    """
+    with zipfile.ZipFile(path) as wheel:
+        for member in wheel.infolist():
+            inner = f"{name}:{member.filename}"
+            try:
+                with wheel.open(member) as stream:
+                    yield from spilled(inner, stream, depth + 1)
+            except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+                # Damaged, in a compression Python lacks, encrypted, or cut short, in this order.
+                yield BinaryFile(name=inner, data=b"", problem=reason(error))
+
+
+def reason(error: Exception) -> str:
+    """Return why something could not be read, without the name of the file."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -33,7 +33,7 @@ class CubinNames:
 
     @property
     def key(self) -> int:
-        """What tables of the same names share; keyed by chance in each process, so no file can be written to collide."""
+        """What equal tables share; keyed by chance in each process, so no file can be written to collide."""
         return hash(bytes(self._tables))
 
     def has(self, name: str) -> bool:

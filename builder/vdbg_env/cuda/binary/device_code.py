@@ -126,10 +126,10 @@ def _bare_cubin(elf: Elf) -> Entry:
 
 
 def _suffix_flag(elf: Elf) -> int:
-    """Return the flag of sm_90a or sm_100f: e_flags has the number alone, two notes of ptxas have the letter.
+    """Return the flag of sm_90a or sm_100f.
 
     The options in `.note.nv.tkinfo` have either letter; compilers that call ptxas as a library write none. Then an `a`
-    is in `.nv.compat`, where an `f` is not.
+    is in `.nv.compat` or in e_flags, where an `f` is not.
     """
     note = elf.section(".note.nv.tkinfo")
     option = _ARCH_OPTION.search(elf.contents(note)) if note else None
@@ -139,4 +139,4 @@ def _suffix_flag(elf: Elf) -> int:
         case b"a":
             return EntryFlag.ARCH_SPECIFIC
         case _:
-            return EntryFlag.ARCH_SPECIFIC if is_for_one_architecture(elf) else 0
+            return EntryFlag.ARCH_SPECIFIC if elf.accelerated or is_for_one_architecture(elf) else 0

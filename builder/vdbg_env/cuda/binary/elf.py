@@ -152,8 +152,20 @@ class Elf:
         """
         if not self.is_cuda or self.type == ET_CORE:
             return None
-        number = (self.flags if self.identity.os_abi == CUDA_12.os_abi else self.flags >> 8) & 0xFF
+        number = (self.flags if self._is_of_cuda_12 else self.flags >> 8) & 0xFF
         return number or None
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether e_flags mark an architecture with a letter, such as sm_90a; not every ptxas sets this.
+
+        LLVM's ELF.h: EF_CUDA_ACCELERATORS_V1 with OSABI 0x33, EF_CUDA_ACCELERATORS with 0x41.
+        """
+        return bool(self.flags & (0x800 if self._is_of_cuda_12 else 0x8))
+
+    @property
+    def _is_of_cuda_12(self) -> bool:
+        return self.identity.os_abi == CUDA_12.os_abi
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Literal
 
@@ -86,3 +87,71 @@ def test_a_saved_image_without_one_of_its_layers_is_damaged(tmp_path: Path) -> N
 def test_a_packed_file_that_is_no_tar_is_yielded_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "notes.gz").write_bytes(gzip.compress(b"hello"))
     assert found(tmp_path / "notes.gz") == {"": (tmp_path / "notes.gz").read_bytes()}
+
+
+def links(members: dict[str, bytes], **link: str) -> bytes:
+    """Return a tar of files, then of hard links: `b="opt/a.so"` is `opt/b.so`, the same file as `opt/a.so`."""
+    out = io.BytesIO(tar(members))
+    with tarfile.open(fileobj=out, mode="a") as archive:
+        for name, target in link.items():
+            header = tarfile.TarInfo(f"opt/{name}.so")
+            header.type, header.linkname = tarfile.LNKTYPE, target
+            archive.addfile(header)
+    return out.getvalue()
+
+
+def test_another_name_of_a_file_that_an_upper_layer_replaced_is_not_lost(tmp_path: Path) -> None:
+    lower = links({"opt/a.so": OLD, "opt/other.so": OLD}, b="opt/a.so", c="opt/a.so", d="opt/other.so")
+    (tmp_path / "image.tar").write_bytes(saved(lower, tar({"opt/a.so": NEW})))
+    assert found(tmp_path / "image.tar") == {"/opt/a.so": NEW, "/opt/b.so": OLD, "/opt/other.so": OLD}
+
+
+def test_a_layer_that_comes_twice_counts_where_it_is_uppermost(tmp_path: Path) -> None:
+    first, second = tar({"opt/a.so": OLD}), tar({"opt/a.so": NEW})
+    manifest = json.dumps([{"Layers": ["one", "two", "one"]}]).encode()
+    (tmp_path / "image.tar").write_bytes(tar({"one": first, "two": second, "manifest.json": manifest}))
+    assert found(tmp_path / "image.tar") == {"/opt/a.so": OLD}
+
+
+def test_no_image_of_several_hides_another(tmp_path: Path) -> None:
+    manifest = json.dumps([{"Layers": ["one"]}, {"Layers": ["two"]}]).encode()
+    members = {
+        "one": tar({"opt/a.so": OLD}),
+        "two": tar({"opt/a.so": NEW, "opt/.wh.b.so": b""}),
+        "manifest.json": manifest,
+    }
+    (tmp_path / "images.tar").write_bytes(tar(members))
+    assert found(tmp_path / "images.tar") == {"image 1:/opt/a.so": OLD, "image 2:/opt/a.so": NEW}
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def test_archives_in_archives_are_read(tmp_path: Path) -> None:
+    wheel = zipped(
+        {"p/x.so": NEW, "p/data.tgz": tar({"y.so": OLD}, "w:gz"), "p/notes.zip": b"no zip", "p/a.tar": b"none"}
+    )
+    (tmp_path / "a.tar").write_bytes(tar({"dist/p.whl": wheel}))
+    assert found(tmp_path / "a.tar") == {
+        "dist/p.whl:p/x.so": NEW,
+        "dist/p.whl:p/data.tgz:y.so": OLD,
+        "dist/p.whl:p/notes.zip": "File is not a zip file",
+    }
+    (tmp_path / "image.tar").write_bytes(saved(tar({"root/p.zip": zipped({"x.so": NEW})})))
+    assert found(tmp_path / "image.tar") == {"/root/p.zip:x.so": NEW}
+    (tmp_path / "a.tar").unlink()
+    assert found(tmp_path) == {"/image.tar:/root/p.zip:x.so": NEW}
+
+
+def test_a_tower_of_archives_is_refused(tmp_path: Path) -> None:
+    tower = zipped({"x.so": NEW})
+    for _ in range(20):
+        tower = zipped({"a.zip": tower})
+    (tmp_path / "a.zip").write_bytes(tower)
+    (problem,) = found(tmp_path / "a.zip").values()
+    assert problem == "8 archives, each in the next"

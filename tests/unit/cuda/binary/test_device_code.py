@@ -13,7 +13,7 @@ from tests.builders.fatbin import EntrySpec, archive, container, host_library
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary import ar
 from vdbg_env.cuda.binary.device_code import find_device_code, may_hold_device_code
-from vdbg_env.cuda.binary.elf import ET_CORE
+from vdbg_env.cuda.binary.elf import CUDA_12, CUDA_13, ET_CORE, Identity
 
 CUBINS = Path(__file__).parents[3] / "data" / "cubins"
 ONE = container(EntrySpec(payload=cubin("one"), identifier="one.cu"))
@@ -59,6 +59,20 @@ def test_the_suffix_is_known_without_the_options_of_ptxas() -> None:
         assert code.entry.target == "sm_90a"
     (code,) = find_device_code((CUBINS / "no_lines_sm90.cubin").read_bytes())
     assert code.entry.target == "sm_90"
+
+
+@pytest.mark.parametrize(
+    ("identity", "flags", "target"),
+    [
+        (CUDA_12, 0x5A0D5A, "sm_90a"),  # as CuTe DSL 4.8 writes it, without a note of any kind
+        (CUDA_12, 0x5A055A, "sm_90"),
+        (CUDA_13, 0x600640C, "sm_100a"),
+        (CUDA_13, 0x6005A04, "sm_90"),
+    ],
+)
+def test_the_suffix_is_known_from_the_flags_alone(identity: Identity, flags: int, target: str) -> None:
+    (code,) = find_device_code(build_elf(ElfSpec(identity=identity, flags=flags)))
+    assert code.entry.target == target
 
 
 def test_members_of_a_static_library_are_named() -> None:
