@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import ahocorasick_rs  # noqa: F401  # measured without it too
@@ -54,7 +55,7 @@ def main() -> None:
         "JSON lines": json_lines(size),
     }
     for name, data in texts.items():
-        show(f"stream, {name}", args.runs, len(data), lambda data=data: streamed(data, known))
+        show(f"stream, {name}", args.runs, len(data), partial(streamed, data, known))
     show("stream, vLLM log, no known secret", args.runs, size, lambda: streamed(texts["vLLM log"], ()))
     show("stream, vLLM log, standard library alone", args.runs, size, lambda: without_library(texts["vLLM log"], known))
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +65,7 @@ def main() -> None:
         for name, data in files.items():
             path = Path(folder) / "file"
             path.write_bytes(data)
-            show(name, args.runs, len(data), lambda path=path: mask_file(path, known))
+            show(name, args.runs, len(data), partial(mask_file, path, known))
         path.write_bytes(gzip.compress(texts["vLLM log"], 1))
         show("gzip of a vLLM log, bytes expanded", args.runs, size, lambda: mask_artifact(path, known))
 
@@ -88,7 +89,8 @@ def coloured(size: int) -> bytes:
 
 def numbered(size: int, forms: tuple[str, ...]) -> bytes:
     """Return lines of these forms with random numbers, so that no two are the same."""
-    chance, lines, total = random.Random(1), [], 0
+    chance, total = random.Random(1), 0
+    lines: list[bytes] = []
     while total < size:
         numbers = {"pid": chance.randrange(400000), "a": chance.randrange(90000), "b": chance.randrange(65536)}
         small = {"m": chance.randrange(60), "s": chance.randrange(60), "r": chance.randrange(256)}

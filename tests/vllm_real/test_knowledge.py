@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scripts.refresh_vllm_flags import TABLE, changes, installed
+from scripts.refresh_vllm_flags import TABLE, changes, installed, with_release
 from tests.vllm_real.server import RealVllm
 from vdbg_env.evidence.knowledge.surface_table import read_release_table
 
@@ -48,4 +48,4 @@ def test_every_name_of_the_installed_release_is_in_the_table(real: dict[str, Any
     here = {name for name, having in table.names.items() if version in having}
     assert here == surface.variables | surface.flags
     assert ("--watchdog-config" in real["flags"]) == ("--watchdog-config" in here)
-    assert changes(table.with_release(version, surface), version, set()) == changes(table, version, set())
+    assert changes(with_release(table, version, surface), version, set()) == changes(table, version, set())

@@ -71,7 +71,9 @@ class OnePass:
     def find(self, data: bytes, before: bytes = b"") -> Found:
         """Return what is in `data`; `before` is the last byte that was written ahead of it."""
         joined = WholeText(data)
-        text, values, needles = joined.text, [], []
+        text = joined.text
+        values: list[tuple[int, bytes]] = []
+        needles: list[tuple[int, int]] = []
         for at, number in self._matches(text):
             values += [(at, value) for value in self._values[number] if text.startswith(value, at)]
             if self._words[number] or self._flags[number]:

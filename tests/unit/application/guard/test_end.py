@@ -5,11 +5,11 @@ import json
 import jsonschema
 import pytest
 
+from tests.support.document_schema import json_schema
 from vdbg_env.application.guard.end import TERMINATION_MESSAGE_BYTES, Announcement, exit_status
 from vdbg_env.application.run.result.model import NextStep, Report
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import Ended, EndedBy
-from vdbg_env.report.codec.json_schema import json_schema
 from vdbg_env.report.run.guard_line import GuardDocument, guard_line
 from vdbg_env.runbook.state import Verdict
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
+from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
 from vdbg_env.application.host.doctor import GIB, TOOLS, Check, examine, judge
 from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
 from vdbg_env.report import doctor as report
-from vdbg_env.report.codec.json_schema import json_schema
 
 ABLE = HostFacts(
     python=(3, 12, 4),

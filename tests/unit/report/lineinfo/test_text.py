@@ -5,10 +5,10 @@ import json
 import jsonschema
 import pytest
 
+from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
 from vdbg_env.cuda.lines.coverage import Cause, FunctionCoverage
 from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Witness
-from vdbg_env.report.codec.json_schema import json_schema
 from vdbg_env.report.lineinfo import as_json as lineinfo_json
 from vdbg_env.report.lineinfo import text as lineinfo
 
