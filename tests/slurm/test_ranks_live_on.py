@@ -53,6 +53,24 @@ def test_the_next_engine_finds_every_end(allocation: Allocated, attempt: Path, l
     ends(first)
 
 
+def test_the_srun_of_an_engine_that_died_at_once_is_waited_for_and_no_second_one_is_started(
+    allocation: Allocated, attempt: Path, tmp_path: Path
+) -> None:
+    """Slurm knows no step yet: a second srun in the same folder started every rank twice."""
+    shim = tmp_path / "bin" / "srun"
+    shim.parent.mkdir()
+    shim.write_text('#!/bin/bash\nsleep 3\nPATH=${PATH#*:}\nexec srun "$@"\n')
+    shim.chmod(0o755)
+    invocation = ranked(waiting(attempt), placement=PATIENT)
+    environment = {"PATH": f"{shim.parent}:{os.environ['PATH']}"}
+    first = allocation.ranks(attempt, environment=environment).start(invocation, attempt)
+    adopted = allocation.ranks(attempt).adopt(invocation, attempt)
+    assert adopted is not None
+    (attempt / "go").touch()
+    assert [one.ended.code for one in ends(adopted).values()] == [0, 1, 2]
+    ends(first)
+
+
 def test_nothing_is_adopted_that_never_started(allocation: Allocated, attempt: Path) -> None:
     (attempt / "ended").mkdir()
     assert allocation.ranks(attempt).adopt(ranked("pass"), attempt) is None

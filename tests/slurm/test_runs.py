@@ -67,6 +67,14 @@ def test_a_job_that_is_over_before_a_step_is_named_and_what_was_seen_is_reported
     assert report["why"] == f"job {short.job} is over: CANCELLED"
 
 
+def test_more_nodes_than_there_are_begin_no_run(tmp_path: Path, allocation: Allocated) -> None:
+    ran = engine(allocation, "--nodes", "4", *words(tmp_path))
+    _, said = ran.communicate(timeout=60)
+    assert ran.returncode == 2
+    assert "4 nodes are asked for, and the allocation has 3" in said
+    assert not (tmp_path / "run").exists()  # the same command line can be typed again, corrected
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("events", range(1, 8))
 def test_an_engine_that_is_killed_at_any_event_is_resumed_to_the_same_end_and_nothing_starts_twice(

@@ -74,6 +74,7 @@ class Places:
         programs = Programs()
         slurm = SlurmCommands(programs)
         allocation = slurm.allocation(self._environment)
+        allocation.check(nodes or 1)
 
         def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
             settings = StepSettings(

@@ -29,6 +29,21 @@ def test_nothing_of_the_shell_is_kept_and_no_lost_node_starts_it_again(tmp_path:
         assert f"#SBATCH {words}" in head
 
 
+def test_odd_arguments_stay_one_word_and_one_of_two_lines_is_refused(tmp_path: Path) -> None:
+    text = SlurmQueue(Programs()).script(job(tmp_path / "50%j", "true", arguments=("--comment=a b'c",)))
+    assert """#SBATCH '--comment=a b'"'"'c'""" in text.splitlines()
+    assert f"#SBATCH --output={tmp_path}/50%%j/slurm.txt" in text.splitlines()  # %j is the job's number
+    with pytest.raises(BadInput, match="has two lines"):
+        SlurmQueue(Programs()).script(job(tmp_path, "true", arguments=("--comment=a\nrm -r x",)))
+
+
+def test_a_machine_without_sbatch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostNotAble, match="--submit needs sbatch") as refused:
+        SlurmQueue(Programs()).submit(job(tmp_path / "run", "true"))
+    assert "login node" in str(refused.value.next_step)
+
+
 def test_a_killed_engine_is_replaced_and_one_that_was_asked_to_end_is_not(tmp_path: Path) -> None:
     assert ran(tmp_path, 'echo "$@"; exit 3') == (3, "begin a word\n")
     assert ran(tmp_path, 'echo "$@"; [ "$1" = begin ] && kill -KILL $$; exit 0') == (0, "begin a word\nresume\n")

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from vdbg_env.adapters.placement.slurm.commands import NOT_HERE
 from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.ports.places import BatchJob
 from vdbg_env.common.errors import BadInput, HostNotAble
@@ -33,9 +34,12 @@ class SlurmQueue:
                 "the command line has a secret, and Slurm keeps the script of a job in its own files",
                 next_step="export it in a file that only you may read, and give that with --setup FILE",
             )
+        broken = next((word for word in job.arguments if "\n" in word), None)
+        if broken is not None:
+            raise BadInput(f"--submit-arg {broken!r} has two lines", next_step="give each argument of sbatch its own")
         lines = [
             "#!/bin/bash",
-            *(f"#SBATCH {word}" for word in _words(job)),
+            *(f"#SBATCH {shlex.quote(word)}" for word in _words(job)),
             "unset SLURM_EXPORT_ENV  # the ranks get the environment of this script",
             *([f". {shlex.quote(job.setup)}"] if job.setup else []),
             f'engine() {{ {shlex.join(job.engine)} "$@"; }}',
@@ -57,6 +61,8 @@ class SlurmQueue:
         path = Path(job.folder) / SCRIPT
         path.write_text(text)
         # Given again, as variables such as SBATCH_EXPORT are stronger than what is written in a script.
+        if self._programs.which("sbatch") is None:
+            raise HostNotAble("--submit needs sbatch, which is not installed here", next_step=NOT_HERE)
         done = self._programs.run(["sbatch", "--parsable", *_words(job), str(path)], timeout_s=_SBATCH_S)
         number = re.match(r"\d+", done.stdout)
         if done.code or not number:
@@ -72,7 +78,7 @@ class SlurmQueue:
 def _words(job: BatchJob) -> Iterator[str]:
     yield f"--job-name={job.name}"
     yield from _ALWAYS
-    yield f"--output={job.folder}/slurm.txt"
+    yield f"--output={job.folder.replace('%', '%%')}/slurm.txt"
     if job.nodes:
         yield f"--nodes={job.nodes}"
     if job.ranks:

@@ -10,6 +10,7 @@ from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
 
 _ANSWER_S = 30.0
+NOT_HERE = "type it on a login node of the cluster, or install its client programs (slurm-client)"
 # What a job may be while steps can be started in it.
 _ALIVE = {"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _SOON_S = 5.0  # a program that found no controller sleeps ever longer: a new one finds it sooner
@@ -26,6 +27,14 @@ class Allocation:
     hosts: tuple[str, ...]
     tasks: int | None = None
     address: str = ""
+
+    def check(self, nodes: int) -> None:
+        """Raise BadInput for more nodes than there are."""
+        if nodes > len(self.hosts):
+            raise BadInput(
+                f"{nodes} nodes are asked for, and the allocation has {len(self.hosts)}",
+                next_step=f"--nodes {len(self.hosts)}, or salloc --nodes {nodes}",
+            )
 
 
 class SlurmCommands:
@@ -94,6 +103,8 @@ class SlurmCommands:
         self._said("scancel", "--signal=TERM", step, within_s=_SOON_S)
 
     def _said(self, *argv: str, within_s: float = _ANSWER_S) -> str:
+        if self._programs.which(argv[0]) is None:
+            raise HostNotAble(f"--on slurm needs {argv[0]}, which is not installed here", next_step=NOT_HERE)
         done = self._programs.run(argv, timeout_s=within_s)
         if done.code:
             raise HostNotAble(

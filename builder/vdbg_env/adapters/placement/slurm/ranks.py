@@ -7,10 +7,12 @@ status is not used: each rank writes its own record, on its own node, into the f
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -25,13 +27,15 @@ from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
 from vdbg_env.adapters.placement.slurm.commands import Allocation, SlurmCommands
 from vdbg_env.application.ports import Layout
 from vdbg_env.application.ports.places import Scratch
-from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.writing import write_whole
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine.ranks import ranked
 
 RANK = PACKAGES / "vdbg_env" / "adapters" / "placement" / "rank" / "__main__.py"
 SRUN_SAID = "srun.txt"  # in the attempt's folder: what srun itself said
+_STARTS_S = 60.0  # for an srun of another engine to start its ranks
+_LOOK_S = 0.1
 _QUIET_S = 5.0  # NFS shows a size that is up to three seconds old
 _MARGIN_S = 2.0  # between our SIGKILL and Slurm's
 # The site's own defaults may end all ranks with the first one that fails, wait a moment for the others and then kill
@@ -95,7 +99,10 @@ class SlurmRanks:
         where = directory.resolve()
         if not (where / ENDED).is_dir():
             return None
-        begun = any(path.is_dir() and path.name != ENDED for path in where.iterdir())
+        # Slurm knows no step of an srun that has only begun; a second srun would start every rank twice.
+        until = time.monotonic() + _STARTS_S
+        while not (begun := _begun(where)) and _srun_lives(where) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
         if not begun and self._slurm.step(self._allocation.job, self._name(where)) is None:
             return None
         return self._attempt(invocation, where, self._orders(invocation, where), None)
@@ -103,6 +110,8 @@ class SlurmRanks:
     def _launched(self, argv: tuple[str, ...], where: Path) -> subprocess.Popen[bytes]:
         try:
             with (where / SRUN_SAID).open("ab") as said:
+                with suppress(OSError):  # some file systems have no locks
+                    fcntl.flock(said, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by srun for as long as it lives
                 return subprocess.Popen(
                     argv,
                     stdin=subprocess.PIPE,
@@ -162,11 +171,7 @@ class SlurmRanks:
         hosts = len(self._allocation.hosts)
         nodes = self._nodes or asked.nodes or (min(hosts, self._ranks) if self._ranks else hosts)
         ranks = self._ranks or (nodes * asked.per_node if asked.per_node else max(nodes, self._tasks(asked.nodes)))
-        if nodes > hosts:
-            raise BadInput(
-                f"{nodes} nodes are asked for, and the allocation has {hosts}",
-                next_step=f"--nodes {hosts}, or salloc --nodes {nodes}",
-            )
+        self._allocation.check(nodes)
         left = len(self._left.hosts)
         if nodes > left and not self._ranks:
             raise HostNotAble(
@@ -196,3 +201,20 @@ class SlurmRanks:
     def _name(self, where: Path) -> str:
         """Return a name of the attempt's step that no other step of the job has."""
         return f"vdbg-{hashlib.sha256(os.fsencode(where)).hexdigest()[:16]}"
+
+
+def _begun(where: Path) -> bool:
+    """Return whether a rank of the attempt has made its folder."""
+    return any(path.is_dir() and path.name != ENDED for path in where.iterdir())
+
+
+def _srun_lives(where: Path) -> bool:
+    """Return whether the attempt's srun is known to live, by the lock that it has inherited."""
+    try:
+        with (where / SRUN_SAID).open("rb") as said:
+            fcntl.flock(said, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no such file, or no locks
+        return False
+    return False
