@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 
-def disarm(folder: Path, *, since_ns: int = 0) -> int:
+def disarm(folder: Path, *, since_ns: int = 0, check: Callable[[], None] = lambda: None) -> int:
     """Strip set-uid and set-gid bits and remove device nodes below a folder; return how many files had one.
 
     Root in a container is root on this machine: a set-uid file that it leaves in a folder of this machine would work
     for every user who reaches it. Only files that changed since `since_ns` are looked at; links are not followed.
+    `check` is called for each file and may raise.
     """
     changed = 0
     with suppress(FileNotFoundError):  # the folder itself has been removed: what reads it next reports that
         for _, _, names, opened in os.fwalk(folder):
             for name in names:
+                check()
                 with suppress(OSError):  # removed since, or the file of another user, where only root could have set it
                     changed += _disarm(name, opened, since_ns)
     return changed

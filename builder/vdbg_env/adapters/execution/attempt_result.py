@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.record.redaction.file_names import redact_names
-from vdbg_env.record.redaction.secrets import SecretFinder
+from vdbg_env.record.redaction.secrets import finder_of
 from vdbg_env.record.set_ids import disarm
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
@@ -25,6 +26,10 @@ from vdbg_env.supervisor.processes import attempt_tree
 from vdbg_env.supervisor.state import lock_file, result_file
 
 LOST = "the supervisor was killed; what it had written is kept"
+_NOT_SEARCHED = (
+    "not all files that it left were searched for secrets, set-uid bits and artifacts, as the run was being ended: "
+    "vdbg-env runs redact masks secrets"
+)
 _DAMAGED = f"its {result_file.NAME} is not the supervisor's: the workload, or another program, wrote there"
 _ENDED = ("by", "code", "signal", "core", "message")
 _CHUNK = 1 << 20
@@ -48,19 +53,32 @@ def observation(
     """Return what was seen of an attempt that has ended; its artifacts are redacted in place first.
 
     Without `ended.json` the end was not seen: `engine_lost`, with whatever was written until then. Where `check` raises
-    Stopped, the files that are left are named in the notes.
+    Stopped, the notes say that not all was searched.
     """
     notes = list(_cleared(directory))
-    if disarmed := disarm(directory):
-        notes.append(f"{disarmed} files had set-uid bits, which were taken away, or were device nodes and removed")
     seen = _reported(invocation, directory)
     notes += seen.notes
-    renamed = redact_names(directory, SecretFinder(literals))
-    notes += [f"{renamed} file names had a secret and were changed"] if renamed else []
-    for path in _foreign_files(directory):
-        notes += masked(path, path.relative_to(directory), literals, check)
-    artifacts = {rule.name: tuple(_artifacts(rule, directory, notes, check)) for rule in invocation.artifacts}
+    artifacts: dict[str, tuple[Artifact, ...]] = {}
+    try:
+        _search(directory, literals, notes, check)
+    except Stopped:
+        notes.append(_NOT_SEARCHED)
+    else:
+        with suppress(Stopped):  # what is left is in the notes
+            for rule in invocation.artifacts:
+                artifacts[rule.name] = tuple(_artifacts(rule, directory, notes, check))
     return replace(seen, artifacts={name: found for name, found in artifacts.items() if found}, notes=tuple(notes))
+
+
+def _search(directory: Path, literals: tuple[bytes, ...], notes: list[str], check: Callable[[], None]) -> None:
+    """Take set-uid bits and secrets from what the workload left: there may be a million files. Raises Stopped."""
+    if disarmed := disarm(directory, check=check):
+        notes.append(f"{disarmed} files had set-uid bits, which were taken away, or were device nodes and removed")
+    if renamed := redact_names(directory, finder_of(literals), check):
+        notes.append(f"{renamed} file names had a secret and were changed")
+    for path in _foreign_files(directory, check):
+        check()
+        notes += masked(path, path.relative_to(directory), literals, check)
 
 
 def masked(path: Path, name: Path, literals: tuple[bytes, ...], check: Callable[[], None]) -> Iterator[str]:
@@ -149,9 +167,13 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
         yield f"process {process['pid']} ({process['name']}, state {process['state']}) could not be killed"
 
 
-def _foreign_files(directory: Path) -> Iterator[Path]:
+def _foreign_files(directory: Path, check: Callable[[], None]) -> Iterator[Path]:
     """Yield the regular files below the step's directory that the workload wrote, or may have written."""
-    for path in sorted(directory.rglob("*")):
+    paths = []
+    for path in directory.rglob("*"):
+        check()
+        paths.append(path)
+    for path in sorted(paths, key=str):  # paths themselves compare slowly
         if path.is_file() and not path.is_symlink() and str(path.relative_to(directory)) not in _ALWAYS_OURS:
             yield path
 
@@ -172,7 +194,7 @@ def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str], check: Cal
             digest = digest_of(path, check)
         except Stopped:
             notes.append(f"{path.name} is left where it is: the run was being ended before it was read")
-            continue
+            raise
         yield Artifact(name=rule.name, path=str(path.relative_to(directory.parents[3])), size=size, sha256=digest)
     if rule.required and not found:
         notes.append(f"artifact {rule.name}: nothing matches {rule.glob}")

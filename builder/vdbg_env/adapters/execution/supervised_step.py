@@ -21,7 +21,7 @@ from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.state import lock_file, result_file
 
 POLL_S = 0.05
-READ_LIMIT_S = 1.5  # for the files that a step left behind, after a cancel
+READ_LIMIT_S = 1.0  # for the files that a step left behind, after a cancel
 
 
 class SupervisedStep(ABC):

@@ -45,11 +45,14 @@ class LocalAnnouncer:
                 process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
                 )
-                process.communicate(text.encode() + b"\n", timeout=self._hook_s)
+                try:
+                    process.communicate(text.encode() + b"\n", timeout=self._hook_s)
+                except BaseException:  # its time is over, or ours
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    raise
             except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
                 return f"the hook {command[0]} was ended: it took more than {self._hook_s:g} s"
             except OSError as error:
                 return f"the hook {command[0]} failed: {error}"

@@ -8,19 +8,21 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from vdbg_env.application.ports.places import GuardSettings
+from vdbg_env.application.ports.this_host import ToldToStop
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor.state import result_file
-from vdbg_env.supervisor.watch.guard import FORWARDED
+from vdbg_env.supervisor.watch.guard import FORWARDED, STOPS
 
 RUNBOOK = "guard"
 _ABOVE = 10  # descriptors below are often given a meaning by their number
@@ -30,7 +32,7 @@ class Guarded:
     """The streams and signals of this process, for the one workload that it guards.
 
     Entered, it takes every signal that can be passed on, and keeps those that arrive before the workload's supervisor
-    is there. As an `Interrupts` it says that none is for this program.
+    is there. Those that arrive after its end are for this program, which then has two seconds: `pending` returns them.
     """
 
     def __init__(self, settings: GuardSettings) -> None:
@@ -39,6 +41,9 @@ class Guarded:
         self._directory = Path()
         self._early: list[int] = []
         self._before: dict[int, Any] = {}
+        self._entered = 0
+        self._came: list[int] = []
+        self._raising = False
         self._streams: tuple[int, ...] = ()
 
     @property
@@ -79,6 +84,8 @@ class Guarded:
         """Run the command in place of this process; raises HostNotAble where it cannot be started."""
         for number in FORWARDED:
             signal.signal(number, signal.SIG_DFL)
+        for early in self._early:  # sent to the command, which is this process now
+            os.kill(os.getpid(), early)
         try:
             os.execvp(argv[0], list(argv))
         except OSError as error:
@@ -104,10 +111,28 @@ class Guarded:
         return replace(invocation, env=env, hooks={}, watch=watch, output=output)
 
     def pending(self) -> tuple[int, ...]:
-        """Return no signal: each is the workload's."""
-        return ()
+        """Return the signals that came after the workload's end; all others are the workload's."""
+        return tuple(self._came)
+
+    def told_to_stop(self) -> bool:
+        """Return whether a signal came after the workload's end."""
+        return bool(self._came)
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Raise ToldToStop where a signal is pending, or comes; see `GuardedCommand.stoppable`."""
+        self._raising = True
+        try:
+            if self._came:
+                raise ToldToStop
+            yield
+        finally:
+            self._raising = False
 
     def __enter__(self) -> Guarded:
+        self._entered += 1
+        if self._entered > 1:
+            return self
         for number in FORWARDED:
             self._before[number] = signal.signal(number, self._received)
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._reap)
@@ -116,14 +141,20 @@ class Guarded:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        self._entered -= 1
+        for number, handler in self._before.items() if self._entered == 0 else ():
             signal.signal(number, handler)
 
     def _received(self, number: int, _frame: FrameType | None) -> None:
         if self._supervisor is None:
             self._early.append(number)
-        else:
-            self._supervisor.send_signal(number)  # does nothing when it has ended
+        elif self._supervisor.poll() is None:
+            self._supervisor.send_signal(number)
+        elif number in STOPS:
+            self._came.append(number)
+            if self._raising:
+                self._raising = False
+                raise ToldToStop
 
     def _reap(self, _number: int, _frame: FrameType | None) -> None:
         """Take the status of what process 1 of a container adopted (`docker exec` leaves it); ours is waited for."""

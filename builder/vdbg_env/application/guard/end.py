@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from vdbg_env.application.run.result.model import Report
 from vdbg_env.application.run.result.next_steps import typed_outside
+from vdbg_env.application.session import FinishedRun
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.runbook.state import Verdict
@@ -34,9 +35,9 @@ def ended_of(report: Report) -> Ended | None:
     return attempts[-1].ended if attempts else None
 
 
-def went_well(report: Report) -> bool:
-    """Return whether there is nothing to explain."""
-    return report.verdict in _WELL
+def went_well(done: FinishedRun, status: int) -> bool:
+    """Return whether there is nothing to explain; of a run that was cut short the command's `status` says so."""
+    return done.report.verdict in _WELL or (done.resume is not None and status == 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from vdbg_env.application.guard.end import (
     went_well,
 )
 from vdbg_env.application.guard.groups import of_same_cause, recorded_crashes
-from vdbg_env.application.ports.this_host import Announcer, GuardedCommand
+from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ToldToStop
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.result.model import REPORT_FILES
 from vdbg_env.application.session import FinishedRun, RunPorts, RunView
@@ -58,6 +58,19 @@ def guard(
     write: Write,
 ) -> int:
     """Run the command to its end and return its exit status; `say` gets the line of JSON that `write` makes."""
+    with command:
+        return _guarded(request, ports, view, command, announcer, say, write)
+
+
+def _guarded(
+    request: GuardRequest,
+    ports: RunPorts,
+    view: RunView,
+    command: GuardedCommand,
+    announcer: Announcer,
+    say: Callable[[str], None],
+    write: Write,
+) -> int:
     inputs = {"full_core": "true"} if request.full_core else {}
     run = RunbookRequest(runbook=RUNBOOK, argv=request.argv, inputs=inputs, batch=True, at_once=True)
     try:
@@ -71,12 +84,14 @@ def guard(
         say(f"vdbg-env guard: the end of the command could not be explained: {error}")
         return status
     ended = ended_of(done.report)
-    if ended is None:
-        return 1
+    if ended is None:  # told to stop before that was recorded
+        if not command.started:
+            return 1
+        ended = command.wait()
     status = exit_status(ended)
-    if not went_well(done.report):
+    if not went_well(done, status):
         try:
-            _explain(done, ended, status, request, ports, announcer, say, write)
+            _explain(done, ended, status, request, ports, command, announcer, say, write)
         except Exception as error:  # nor does its exit status change for what is wrong with what explains it
             _LOG.info("the failure could not be announced", exc_info=True)
             say(f"vdbg-env guard: the failure could not be announced: {error}")
@@ -89,20 +104,24 @@ def _explain(
     status: int,
     request: GuardRequest,
     ports: RunPorts,
+    command: GuardedCommand,
     announcer: Announcer,
     say: Callable[[str], None],
     write: Write,
 ) -> None:
-    """Count the failure among those of its cause, and announce it."""
+    """Count the failure among those of its cause, and announce it; what takes long ends where we are told to stop."""
     seen = None
     try:
-        done, seen = _counted(done, ports)
+        with command.stoppable():
+            done, seen = _counted(done, ports)
+    except ToldToStop:
+        _LOG.info("told to stop before the crashes of this cause were counted")
     except Exception:  # the records of other runs are others'
         _LOG.info("the crashes of this cause could not be counted", exc_info=True)
     announcement = Announcement(
         report=done.report, directory=str(done.directory), files=done.files, status=status, ended=ended, seen=seen
     )
-    _announce(announcement, request, announcer, say, write)
+    _announce(announcement, request, command, announcer, say, write)
 
 
 def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, int | None]:
@@ -128,6 +147,7 @@ def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, int | Non
 def _announce(
     announcement: Announcement,
     request: GuardRequest,
+    command: GuardedCommand,
     announcer: Announcer,
     say: Callable[[str], None],
     write: Write,
@@ -139,10 +159,15 @@ def _announce(
         problems.append(announcer.write(request.termination_log, message))
     line = write(announcement, None)
     say(line)
-    if request.hook:
-        problems.append(announcer.run(request.hook, line))
-    if request.webhook:
-        problems.append(announcer.post(request.webhook, line))
+    try:
+        with command.stoppable():
+            if request.hook:
+                problems.append(announcer.run(request.hook, line))
+            if request.webhook:
+                problems.append(announcer.post(request.webhook, line))
+    except ToldToStop:
+        if request.hook or request.webhook:
+            problems.append("told to stop: the hook or the webhook was not waited for")
     for problem in problems:
         if problem:
             say(f"vdbg-env guard: {problem}")

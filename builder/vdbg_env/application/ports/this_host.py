@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -33,8 +34,15 @@ class ThisHost(Protocol):
         ...
 
 
-class GuardedCommand(Protocol):
-    """The one command that this process guards."""
+class ToldToStop(BaseException):
+    """A signal that asks this program to end came after its command had ended.
+
+    Not an Exception: what is raised in the middle of other code must not be taken for a fault of that code.
+    """
+
+
+class GuardedCommand(AbstractContextManager["GuardedCommand"], Protocol):
+    """The one command that this process guards; entered, it takes the signals of this process until the last exit."""
 
     @property
     def started(self) -> bool:
@@ -43,6 +51,14 @@ class GuardedCommand(Protocol):
 
     def wait(self) -> Ended:
         """Wait for its end, whatever has become of its record."""
+        ...
+
+    def told_to_stop(self) -> bool:
+        """Return whether a signal came after its end, which asks this program to end."""
+        ...
+
+    def stoppable(self) -> AbstractContextManager[None]:
+        """Return a context that raises ToldToStop, in it or at its beginning, once this program has to end."""
         ...
 
     def become(self, argv: Sequence[str]) -> NoReturn:

@@ -26,6 +26,7 @@ from vdbg_env.runbook.state import AskPerson, BranchTo, Finish, ResultValue, Run
 
 _LOG = logging.getLogger(__name__)
 POLL_S = 0.25  # how long a signal or the total time limit may wait to be seen
+_READ_HERE = 1 << 20  # bytes of output that are read in a moment
 _LOST = "attempt {number} was lost and has been repeated: {why}"
 _REPEATED = "attempt {number} was cancelled and has been repeated: what was seen of it is in {folder}"
 # Said of an attempt that ran when this program did not ask for its end.
@@ -166,6 +167,20 @@ class _Run:
             raise _CutShort(f"the disk is full: {newly.ended.message}")
 
     def _read(self, decision: RunStep, observations: tuple[Observation, ...]) -> StepResult:
+        """Let the readers read what was seen; where that is long, in a process that a signal or a limit can end."""
+
+        def work() -> bytes:
+            return json.dumps(to_document(replace(self._readings(decision, observations), observations=()))).encode()
+
+        if sum(seen.output_bytes for seen in observations) <= _READ_HERE:
+            return self._readings(decision, observations)
+        try:
+            done = json.loads(self._context.worker.do(work, timeout_s=None, check=self._check_limits))
+        except HostNotAble as error:
+            return StepResult(step=decision.invocation.step, observations=observations, error=_reason(error))
+        return replace(from_document(StepResult, done), observations=observations)
+
+    def _readings(self, decision: RunStep, observations: tuple[Observation, ...]) -> StepResult:
         results: dict[str, ResultValue] = {}
         findings: list[Finding] = []
         lost = self._progress.lost

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,11 +18,13 @@ from vdbg_env.application.ports.places import GuardSettings
 from vdbg_env.application.session import RunView
 from vdbg_env.cli.composition.runs import announcer, guard_ports
 from vdbg_env.cli.display.prompt import Nobody
+from vdbg_env.common.writing import write_whole
 from vdbg_env.image.container.run_settings import parse_size
 from vdbg_env.report.plain_text import printable
 from vdbg_env.report.run.guard_line import guard_line
 from vdbg_env.runbook.model.quantities import duration_s
 
+_SAY_S, _TOLD_S = 60.0, 1.0  # how long stderr may be full, and how long where this program was told to stop
 _TERMINATION_LOG = "/dev/termination-log"
 
 
@@ -99,7 +104,9 @@ def command(
     view = RunView(
         interactive=False, notice=lambda _: None, listener=lambda _: lambda *_: None, person=lambda _: Nobody()
     )
-    return guarding.guard(request, ports, view, command, announcer(), _say, guard_line)
+    return guarding.guard(
+        request, ports, view, command, announcer(), lambda line: _say(line, command.told_to_stop), guard_line
+    )
 
 
 def _words(hook: str | None) -> tuple[str, ...]:
@@ -109,7 +116,16 @@ def _words(hook: str | None) -> tuple[str, ...]:
         raise click.BadParameter(f"{hook}: {error}", param_hint="--hook") from error
 
 
-def _say(line: str) -> None:
-    """Write a line after the command's own output, where that can still be written."""
+def _say(line: str, told_to_stop: Callable[[], bool]) -> None:
+    """Write a line after the command's own output, where that can still be written: a pipe may be full for ever."""
+    thread = threading.Thread(target=_written, args=(f"{printable(line)}\n".encode(),), daemon=True)
+    thread.start()
+    until = time.monotonic() + _SAY_S
+    while thread.is_alive() and time.monotonic() < (until if not told_to_stop() else until - _SAY_S + _TOLD_S):
+        thread.join(0.1)
+
+
+def _written(data: bytes) -> None:
+    """Write past the buffer of stderr: one that is full would keep this process from ending."""
     with suppress(OSError, ValueError):
-        print(printable(line), file=sys.stderr, flush=True)
+        write_whole(sys.stderr.fileno(), data)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from vdbg_env.record.redaction.secrets import SecretFinder
 
 
-def redact_names(folder: Path, finder: SecretFinder) -> int:
+def redact_names(folder: Path, finder: SecretFinder, check: Callable[[], None] = lambda: None) -> int:
     """Rename each file and folder below `folder` whose name has a secret, and return how many there were.
 
     Names are changed inside of opened folders and links are not followed: a folder that is replaced by a link
-    meanwhile is left, not the place it leads to.
+    meanwhile is left, not the place it leads to. `check` is called for each name and may raise.
     """
     if not folder.is_dir():  # the workload has removed it
         return 0
@@ -21,6 +22,7 @@ def redact_names(folder: Path, finder: SecretFinder) -> int:
     for _, folders, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
         taken = {*folders, *files}
         for name in sorted(taken):
+            check()
             redacted = _redacted(name, finder, taken)
             if redacted != name:
                 with suppress(FileNotFoundError):  # the workload is still removing its files

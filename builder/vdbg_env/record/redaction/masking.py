@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from vdbg_env.record.redaction.secrets import OVERLAP, SecretFinder
+from vdbg_env.record.redaction.secrets import OVERLAP, finder_of
 
 _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 
@@ -24,7 +24,7 @@ def mask_file(
     """
     found, at = 0, 0
     with path.open("r+b") as file:
-        finder = SecretFinder(literals, strict=b"\0" in file.read(8192))
+        finder = finder_of(literals, strict=b"\0" in file.read(8192))
         size = os.fstat(file.fileno()).st_size
         while at < size:
             check()

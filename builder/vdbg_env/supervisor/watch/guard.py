@@ -16,7 +16,7 @@ FORWARDED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
     signal.SIGCONT,
 )  # fmt: skip
-_STOPS = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
+STOPS = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
 
 
 class Guard:
@@ -41,7 +41,7 @@ class Guard:
         while self._pending:
             number = self._pending.pop(0)
             send_to(root, number)
-            if number in _STOPS:
+            if number in STOPS:
                 self._stopped_by = self._stopped_by or number
                 stop = True
         return stop

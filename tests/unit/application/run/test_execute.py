@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,20 +25,23 @@ from tests.support.killing import (
     outcome,
     run,
 )
+from tests.support.patience import patience
 from tests.support.runbooks import changed
 from vdbg_env.application.ports import StartedStep
+from vdbg_env.application.run import execute
 from vdbg_env.application.run.execute import run_runbook
 from vdbg_env.application.run.run_context import (
+    Reading,
     RunEnd,
     StepContext,
 )
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.model import Status, Uses
+from vdbg_env.runbook.model import Builtin, Status, Uses
 from vdbg_env.runbook.state import Facts, StepResult, UseBuiltin, Verdict
 from vdbg_env.supervisor.state import lock_file
 
@@ -340,3 +344,27 @@ def test_an_attempt_that_is_lost_twice_counts(tmp_path: Path) -> None:
     end = run(path, small_run.context(path, runner=Losing(path, 2)))
     assert blocking(end)[0] == [(2, EndedBy.ENGINE_LOST)]
     assert [step for step, _ in outcome(end)][:4] == STEPS[:4]
+
+
+class Reads(small_run.FakeBuiltins):
+    """Its reader has much to read."""
+
+    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
+        time.sleep(600)
+        return super().read(reader, observations, context)
+
+
+def test_readers_of_much_output_hold_up_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "_READ_HERE", 0)
+    path = tmp_path / "run"
+    book = small_run.small_runbook()
+    readers = (Builtin(uses="builtin/triage@v1"),)
+    book = changed(book, steps=(book.steps[0], changed(book.steps[1], readers=readers), *book.steps[2:]))
+    order = replace(small_run.order(path, total_s=2.0), state=transitions.start(book, {}, Facts())[0])
+    began = time.monotonic()
+    with order.directory.locked():
+        end = run_runbook(order, replace(small_run.context(path), builtins=Reads()))
+    assert time.monotonic() - began < patience(2.0 + 2.0)
+    assert end.finish.verdict is Verdict.OUT_OF_TIME
+    assert ledger(path) == ["baseline", "baseline"]
+    assert left_running(path) == []

@@ -19,7 +19,7 @@ from vdbg_env.adapters.execution.attempt_result import Stopped, digest_of, maske
 from vdbg_env.common.writing import write_whole
 from vdbg_env.evidence.observation import Artifact
 from vdbg_env.record.redaction.file_names import redact_names
-from vdbg_env.record.redaction.secrets import SecretFinder
+from vdbg_env.record.redaction.secrets import finder_of
 from vdbg_env.record.set_ids import disarm
 from vdbg_env.runbook.model import ArtifactRule
 
@@ -120,7 +120,7 @@ def move_dumps(
     """
     moved = Moved()
     disarm(source)
-    if renamed := redact_names(source, SecretFinder(literals)):
+    if renamed := redact_names(source, finder_of(literals)):
         moved.notes.append(f"{renamed} file names had a secret and were changed")
     named: dict[Path, list[ArtifactRule]] = {}
     for rule in rules:
