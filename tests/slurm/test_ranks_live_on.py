@@ -1,5 +1,6 @@
 """Ranks outlive the engine, srun and the controller, and end as they were asked to."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -108,6 +109,16 @@ def test_a_cancel_lets_every_rank_write_its_end_and_never_signals_srun(
     started.cancel()
     assert {one.ended.by for one in ends(started).values()} == {EndedBy.CANCEL}
     assert (tmp_path / "signals").read_text() == ""
+
+
+def test_a_step_that_others_cancel_is_no_lost_node(cluster: Cluster, allocation: Allocated, attempt: Path) -> None:
+    """Without a signal's name scancel kills the tasks of a step, and their supervisors, at once."""
+    started = allocation.ranks(attempt).start(ranked(waiting(attempt), placement=PATIENT), attempt)
+    running(attempt)
+    cluster.run("scancel", f"{allocation.job}.{json.loads((attempt / 'n0-0' / 'node.json').read_text())['step']}")
+    seen = ends(started)
+    assert {one.ended.by for one in seen.values()} == {EndedBy.CANCEL}
+    assert "Slurm killed it before its record was written" in str(seen[2].ended.message)
 
 
 def test_a_second_cancel_kills_what_will_not_end(allocation: Allocated, attempt: Path) -> None:

@@ -16,11 +16,14 @@ from vdbg_env.adapters.placement.rank.orders import NODE
 from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 
 AFTER_STEP_S = 5.0  # for a file system to show what a rank wrote last
 AFTER_CANCEL_S = 60.0  # a rank of a lost node cannot be asked to end, and is not waited for any longer
 _SAID_LINES = 5
+_KILLED = (
+    "Slurm killed it before its record was written: scancel of its step, or a job's end whose KillWait was too short"
+)
 
 
 class SlurmStep:
@@ -123,10 +126,18 @@ class SlurmStep:
             return self._records.lost(rank, why)
         if found := self._records.half_written(folder):
             return found
+        if self._was_killed(folder.name.rpartition("-")[0]):
+            return self._records.without_end(rank, Ended(by=EndedBy.CANCEL, message=_KILLED))
         given_up = self._request.sent_at is not None and now > self._request.sent_at + AFTER_CANCEL_S
         if self._records.silent_for(folder) < SILENT_S and not given_up:
             return None
         return self._records.lost(rank, "its node was lost: Slurm ended the step without it")
+
+    def _was_killed(self, host: str) -> bool:
+        """Return whether Slurm ended the step on a node that it has not lost, by what srun says."""
+        said = _tail(self._directory / "srun.txt")
+        failed = any("Node failure" in line and (host in line or "[" in line) for line in said)
+        return not failed and any(" CANCELLED AT " in line for line in said)
 
     def _launcher_runs(self) -> bool:
         if self._process is not None:

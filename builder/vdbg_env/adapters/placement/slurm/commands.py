@@ -111,6 +111,6 @@ class SlurmCommands:
                 f"{' '.join(argv[:3])} failed with status {done.code}",
                 cause="the controller does not respond, or the job is over",
                 details=tuple(done.stderr.strip().splitlines()[-3:]),
-                next_step="continue with --resume once `sinfo` responds",
+                next_step="type it again once `sinfo` responds; a run that had begun continues with --resume",
             )
         return done.stdout
