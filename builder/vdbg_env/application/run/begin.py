@@ -69,11 +69,7 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
     started = datetime.fromtimestamp(given.clock.wall(), UTC)
     name = f"{started:%Y%m%d-%H%M%S}-{prepared.runbook.name}-{given.host.token()}"
     directory = RunDirectory(request.run_dir or runs_home(environment) / name)
-    if directory.exists:
-        raise BadInput(
-            f"{directory.path} has a run already",
-            next_step=f"vdbg-env runbook {request.runbook} --resume {directory.path}, or another --run-dir",
-        )
+    no_run_in(directory, request.runbook)
     if not request.replay:
         _check_requirements(prepared.runbook, facts, directory.free_space())
     head = RunHead(
@@ -95,6 +91,15 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
     return _ready(
         directory, head, prepared.runbook, prepared.inputs, facts, given.library, request, redactor, sensitive
     )
+
+
+def no_run_in(directory: RunDirectory, runbook: str) -> None:
+    """Raise BadInput for a folder that has a run."""
+    if directory.exists:
+        raise BadInput(
+            f"{directory.path} has a run already",
+            next_step=f"vdbg-env runbook {runbook} --resume {directory.path}, or another --run-dir",
+        )
 
 
 def _check_requirements(runbook: Runbook, facts: Facts, free_disk: int) -> None:

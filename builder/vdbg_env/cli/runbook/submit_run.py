@@ -13,10 +13,12 @@ import click
 import vdbg_env
 from vdbg_env.application import session
 from vdbg_env.application.ports.places import BatchJob
+from vdbg_env.application.run.begin import no_run_in
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli.composition.runs import batch_queue, clock, run_ports, this_host
 from vdbg_env.cli.options.placement import PlacementFlags
 from vdbg_env.common.console import note
+from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.record.runs import find_run, runs_home
 
 # A job inherits no PYTHONPATH, and no folder of the submitting shell may come before ours.
@@ -25,10 +27,11 @@ _START = "import sys; sys.path.insert(0, {0!r}); from vdbg_env.cli import main; 
 
 def queue(request: RunbookRequest, flags: PlacementFlags, *, show_only: bool) -> int:
     """Lint the runbook, then queue the job; with `show_only` print its script."""
-    if request.resume or request.replay or request.record:
-        raise click.UsageError("--submit queues a new run: leave out --resume, --replay and --record")
+    if request.resume or request.replay or request.record or request.bisect:
+        raise click.UsageError("--submit queues a new run: leave out --resume, --replay, --record and --bisect")
     session.planned(request, run_ports(request.files), note)
     folder = _folder(request)
+    no_run_in(RunDirectory(folder), request.runbook)
     first, *others = _words(request)
     job = BatchJob(
         name=f"vdbg-{request.runbook}",

@@ -296,3 +296,14 @@ def test_a_run_whose_engine_went_away_says_how_to_go_on(
     assert json.loads((here / "r" / "report.json").read_text())["why"] == "the engine is away"
     assert f"continue with: vdbg-env runbook tiny --resume {here / 'r'}" in told
     assert run("--resume", "r", workload=()) == 3
+
+
+def test_no_job_is_queued_for_a_folder_that_has_a_run_nor_for_what_bisects(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "r").mkdir()
+    (here / "r" / "run.json").write_text("{}")
+    assert run("--run-dir", "r", "--on", "slurm", "--submit", "--plan") == 2
+    assert f"{here / 'r'} has a run already" in capsys.readouterr().err
+    assert run("--on", "slurm", "--submit", "--plan", "--bisect") == 128  # bisecting stops
+    assert "leave out" in capsys.readouterr().err
