@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     found.start()
     try:
         yield found
-        until(lambda: not found.steps_and_tasks())
+        until(lambda: not found.steps_and_tasks(), patience(20))
     finally:
         found.verb("clean")
 
