@@ -23,7 +23,7 @@ SECRET = "hf_" + "Qw7" * 12
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if why := missing():
         pytest.skip(why)
-    found = Cluster(tmp_path / "cluster", settings={"SLURM_TEST_SLURMDTIMEOUT": "5", "SLURM_TEST_KILLWAIT": "30"})
+    found = Cluster(tmp_path / "cluster", settings={"SLURM_TEST_KILLWAIT": "30"})
     found.start()
     try:
         yield found

@@ -22,7 +22,7 @@ FOR_EVER = Placement(on_first_failure=OnFirstFailure(wait_s=600.0))
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if why := missing():
         pytest.skip(why)
-    found = Cluster(tmp_path / "cluster", settings={"SLURM_TEST_SLURMDTIMEOUT": "5", "SLURM_TEST_CPUS": "32"})
+    found = Cluster(tmp_path / "cluster", settings={"SLURM_TEST_CPUS": "32"})
     found.start()
     yield found
     found.verb("clean")
