@@ -207,7 +207,7 @@ class Supervisor:
 
     def _advance(self, now: float) -> None:
         if self._cancels and (self._verdict is None or self._verdict.by != "cancel") and self._status is None:
-            self._end(EndReason("cancel", "the user ended it"), now)
+            self._end(EndReason("cancel", "its end was requested"), now)
         if self._cancels > 1 and self._phase is not Phase.KILLING:
             self._enter(Phase.KILLING, now + KILL_LIMIT_S)
         if self._guard and self._guard.pass_on(self._root) and self._phase is Phase.LINGERING:

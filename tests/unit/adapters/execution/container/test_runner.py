@@ -46,7 +46,7 @@ def test_a_program_that_outlived_the_kill_of_its_child_keeps_its_own_end() -> No
 
 
 def test_an_end_that_nobody_here_asked_for_is_no_cancel_of_the_users() -> None:
-    stopped = seen(EndedBy.CANCEL, message="the user ended it")
+    stopped = seen(EndedBy.CANCEL, message="its end was requested")
     outside = told_by_engine(stopped, ContainerEnd(known=True, code=0), memory=None, unasked=True)
     assert (outside.ended.by, "docker stop" in str(outside.ended.message)) == (EndedBy.ENGINE_LOST, True)
     assert told_by_engine(stopped, ContainerEnd(known=True, code=0), memory=None, unasked=False) == stopped
