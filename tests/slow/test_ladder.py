@@ -120,7 +120,7 @@ def test_a_hang_is_dumped_and_shows_where_every_warp_stands(walk: Walk) -> None:
         ("oom", "out-of-memory", "reproduced"),
         ("other", "misaligned-address", "reproduced"),
         ("well", "illegal-memory-access", "not_reproduced"),
-        ("host", "illegal-memory-access", "unresolved"),
+        ("host", "illegal-memory-access", "fail"),
     ],
 )
 def test_other_ends_are_told_apart_and_handed_over(walk: Walk, fault: str, runbook: str, outcome: str) -> None:

@@ -176,7 +176,7 @@ def test_host_memory_that_is_refused(walk: Walk, runbook: str) -> None:
 
 def test_an_ordinary_error_is_named_and_not_tried_again(walk: Walk) -> None:
     report = walk("illegal-memory-access", {"kind": "python-error"}, "--enforce-eager")
-    assert outcomes(report)["baseline"] == "unresolved"
+    assert outcomes(report)["baseline"] == "fail"
     assert ends(report, "baseline") == ["died"], "another failure is not repeated"
     finding = next(f for f in report["findings"] if f["rule"] == "VDBG007")
     assert "The size of tensor a (64)" in finding["message"], "the worker's error, not that of the front"

@@ -64,14 +64,15 @@ class _Judge:
     def record(self) -> StepRecord:
         """Return the record; a step whose own work failed has the outcome `error`, whatever its text says."""
         self.values["results"] = results = self._results()
-        failure = self.result.error or self._never_ran() or self._overlay_lost() or self._undone()
+        unseen = self.result.error or self._never_ran()
+        failure = unseen or self._overlay_lost() or self._undone()
         outcome = self._error_outcome() if failure else self._first_that_holds()
         if not failure and (failure := self._no_request(outcome)):
             outcome = self._error_outcome()
         message = failure or self._text(outcome.message)
         observations = self.result.observations
-        # Of a step that tried nothing only an `error` outcome can speak: the others judge what was not seen.
-        told = self._finding(outcome, message) if not failure or outcome.status is Status.ERROR else ()
+        # Of a step that tried nothing only an `error` outcome can speak, of one that saw nothing only where it holds.
+        told = self._finding(outcome, message) if not failure or self._speaks(outcome, bool(unseen)) else ()
         told = self._less_sure(told)
         ends = (*memory_kill_findings(observations), *(() if told else not_started_findings(observations)))
         findings = (*self.result.findings, *(replace(finding, step=self.step.id) for finding in ends), *told)
@@ -148,6 +149,12 @@ class _Judge:
         """Return where a step goes that could not do its work: its own `error` outcome, else its last one."""
         errors = (outcome for outcome in self.step.outcomes if outcome.status is Status.ERROR)
         return next(errors, self.step.outcomes[-1])
+
+    def _speaks(self, outcome: Outcome, unseen: bool) -> bool:
+        """Whether an outcome has a word on a step that could not do its work."""
+        if outcome.status is not Status.ERROR:
+            return False
+        return not unseen or outcome.when is None or self._holds(outcome, self.values)
 
     def _finding(self, outcome: Outcome, message: str | None) -> tuple[Finding, ...]:
         if outcome.rule is None:

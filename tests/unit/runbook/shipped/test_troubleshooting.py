@@ -11,7 +11,7 @@ from tests.support.shipped import RUNBOOKS, shipped
 from tests.unit.application.builtins.test_steps import Bench
 from vdbg_env.adapters.execution.replay import ReplayedStep
 from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.observation import Observation, WorkerEnvironment
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Outcome, Runbook
@@ -47,11 +47,15 @@ BORROWED = {"preflight", "collect_env", "memcheck", "report"}
 
 @dataclass(frozen=True)
 class Saw:
-    """One attempt: what was printed, how it ended (`exit 1`, `signal 9`, `watch`), the sizes of cores it left."""
+    """One attempt: what was printed, how it ended (`exit 1`, `signal 9`, `watch`), the sizes of cores it left.
+
+    Where `bare`, its worker had no variable of the step.
+    """
 
     text: str = ""
     ended: str = "exit 0"
     cores: tuple[int, ...] = ()
+    bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ NO_DUMP: tuple[Story, ...] = (
     Story("probe:3", {"probe": Saw("dump-probe: a kernel writes to address 16", "timeout")}),
     Story("probe:4", {"probe": Saw("dump-probe: no driver library (libcuda.so.1: cannot open)", "exit 2")}),
     Story("probe:5", {"probe": Saw("Traceback", "exit 1")}),
-    Story("armed:0", {"armed": Saw("", "not_started")}),
+    Story("armed:0", {"armed": Saw(IMA, "signal 6", bare=True)}),
     Story("armed:1", {"armed": Saw(f"{IMA}\n{WROTE}", "signal 6", (2048,))}),
     Story("armed:2", {"armed": Saw(f"{SAW}\ncoredump: Writing ELF file to /d/core.cuda.n.1.2", "signal 9", (7,))}),
     Story("armed:3", {"armed": Saw(f"{SAW}\n{IMA}", "signal 6")}),
@@ -259,6 +263,8 @@ class Teller:
             name: tuple(replace(one, size=size) for one, size in zip(left, saw.cores, strict=True))
             for name, left in seen.artifacts.items()
         }
+        bare = WorkerEnvironment(pid=2, name="python3", seen=dict.fromkeys(decision.invocation.env))
+        seen = replace(seen, workers=(bare,) if saw.bare else ())
         return replace(seen, artifacts=sized)  # a core of gigabytes need not be there to be told of
 
 
@@ -318,3 +324,10 @@ def test_variables_that_did_not_reach_the_worker_are_a_finding_of_their_own(tmp_
     record = next(x for x in reversed(state.trail) if x.step == "armed")
     assert record is not None
     assert (record.outcome, [f.rule for f in record.findings]) == ("error", ["outcome:0"])
+
+
+def test_a_command_that_could_not_be_started_is_not_explained_by_its_variables(tmp_path: Path) -> None:
+    story = Story("armed:0", {"armed": Saw("", "not_started")})
+    state, _ = Teller("no-core-dump", story, tmp_path).told()
+    record = next(x for x in reversed(state.trail) if x.step == "armed")
+    assert (record.outcome, [f.rule for f in record.findings]) == ("error", ["not-started"])

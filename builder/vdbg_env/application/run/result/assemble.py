@@ -49,7 +49,7 @@ def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
     runbook = walk.state.runbook
     name = facts.folder or facts.run
     going = (resuming(runbook.name, name),) if facts.resumable else ()
-    findings = judge(finding for visit in walk.visits for finding in visit.record.findings)
+    findings = judge(on_its_command(finding, name) for visit in walk.visits for finding in visit.record.findings)
     seen = {visit.step.id for visit in walk.visits}
     cut = _cut_short(walk)
     seen |= {step.id for step in cut}
@@ -70,8 +70,7 @@ def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
         steps=(*(step_report(visit) for visit in walk.visits), *cut, *missed),
         findings=findings,
         environment=facts.environment,
-        next_steps=(*going, *(on_its_command(step, name) for step in next_steps(findings)))
-        or (by_verdict(finish.verdict, run=name),),
+        next_steps=(*going, *next_steps(findings)) or (by_verdict(finish.verdict, run=name),),
         tool_version=facts.tool_version,
         notes=facts.notes,
         fingerprint=cause_of(walk, finish, findings),

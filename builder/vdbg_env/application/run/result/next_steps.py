@@ -42,11 +42,11 @@ def next_step(text: str, finding: Finding) -> NextStep:
     return NextStep(text=text)
 
 
-def on_its_command(step: NextStep, run: str) -> NextStep:
-    """Return the step with the command of `run` in place of the word COMMAND, so it can be typed as it is."""
-    if step.command is None or not step.command.endswith(_COMMAND):
-        return step
-    return replace(step, command=f"{step.command.removesuffix(_COMMAND)} --from {shlex.quote(run)}")
+def on_its_command(finding: Finding, run: str) -> Finding:
+    """Return the finding with the command of `run` in place of the word COMMAND, so it can be typed as it is."""
+    if not (finding.next_step or "").endswith(_COMMAND):
+        return finding
+    return replace(finding, next_step=f"{(finding.next_step or '').removesuffix(_COMMAND)} --from {shlex.quote(run)}")
 
 
 def resuming(runbook: str, run: str) -> NextStep:
