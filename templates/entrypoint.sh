@@ -7,9 +7,13 @@ ulimit -c unlimited 2>/dev/null ||
 
 # A user without an entry in passwd has HOME=/ and no name; caches below ~ and torch's getpass.getuser() then fail.
 if [ "${HOME:-/}" = / ] || [ ! -w "$HOME" ]; then
-    HOME="${TMPDIR:-/tmp}/home-$(id -u)"
-    mkdir -p "$HOME" && chmod 700 "$HOME"
-    export HOME
+    home="${TMPDIR:-/tmp}/home-$(id -u)"
+    # Another user may own what is there, and the file system may be read-only: the command starts all the same.
+    if mkdir -p "$home" 2>/dev/null && chmod 700 "$home" 2>/dev/null; then
+        export HOME="$home"
+    else
+        echo "vdbg-env: $home cannot be made or is another user's; what writes below ~ will fail" >&2
+    fi
 fi
 if ! id -un >/dev/null 2>&1; then
     export USER="${USER:-user$(id -u)}" LOGNAME="${LOGNAME:-user$(id -u)}"

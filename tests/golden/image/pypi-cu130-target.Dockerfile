@@ -139,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:3fa25442de177917fd6e650d8d2ca5522110f66e142cf70f2b514e27e45febe8"
+    dev.vdbg-env.plan.digest="sha256:7b122f2f6c95035f17964359462778884263db71d5a0dc4028924ebffc010cc5"

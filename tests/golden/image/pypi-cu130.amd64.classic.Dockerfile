@@ -165,4 +165,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:cdfb8c0a413982d812f565c5bbbf1ac73f184263c8578fb5eea8e0fa23f7d690"
+    dev.vdbg-env.plan.digest="sha256:f5872ba73cf905fd0c0be757c24a7c4ea16881e2e725eb6561b262b899ba1fce"

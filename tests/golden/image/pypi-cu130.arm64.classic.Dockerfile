@@ -167,4 +167,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:4f1e3895b2953f721231b40936dc17b01b07d489d5cf0477ca86e39728e5139f"
+    dev.vdbg-env.plan.digest="sha256:f59d86560e23fb07fe89fc272ed5a91a7bd1bb6bd8877acb0d8f1ab659064c2c"

@@ -129,4 +129,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:cd991e31738cc4e9b90e2a1cb1b2f1aa36eb3c7876fe309ac0632d50b316ccc1"
+    dev.vdbg-env.plan.digest="sha256:8c6a71b7f801ce54e9aa629abb894d178474f2c8f515b32c0c2398b92bfc7afd"

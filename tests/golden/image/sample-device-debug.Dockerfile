@@ -110,4 +110,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:0a62a34b329e657a750ce59b93ba1e71f95a0368a69f7d71a7ac6ae3249a8f06"
+    dev.vdbg-env.plan.digest="sha256:4fe41339103517338b932175cb587ae6d96d4b73bf3345a699ee3bf5a5e66ead"

@@ -138,4 +138,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:f3cf007b369325a0409521e933321655682e58a3b964b88eee9587a8af9144da"
+    dev.vdbg-env.plan.digest="sha256:b68e78446e5895c0c427620b4076b8834239a5423424ee6a8e979e3d898328c1"

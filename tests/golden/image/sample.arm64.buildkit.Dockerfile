@@ -140,4 +140,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:d7db0e8709b8d5e97aff71046e16fdc1c207887a38779343dc82dbb994cb1125"
+    dev.vdbg-env.plan.digest="sha256:a4ca5e45a7f65854b42fa25c083fc3c0f44b70e2108c5e183f49922811317031"

@@ -161,4 +161,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:8a67989547994d3cf04fa21eb94d7aefb7f82554c4eeb779d10c4ccf5c9ae6f7"
+    dev.vdbg-env.plan.digest="sha256:dccba01f954abd336ea5c20e9ec48448a210a445d5fe436a307efc2a069e5f6e"

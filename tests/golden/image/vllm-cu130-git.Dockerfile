@@ -128,4 +128,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:2e7cefeea9b87a052bd353048d3bcdff078d10fdf91031803dc00388e02c8292"
+    dev.vdbg-env.plan.digest="sha256:527f645a3bd22325798939238016307e03278bba19b8815c423b76deea853456"

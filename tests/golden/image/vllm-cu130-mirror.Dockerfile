@@ -135,4 +135,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:ebacacbaa98ca2f0d05c5cefecbae38c61c41544d97739301f5376a37d1f6543"
+    dev.vdbg-env.plan.digest="sha256:d191c94c9011f9d8428b096d115ac4d330a01ea091e31e0c7b05526066ac2492"

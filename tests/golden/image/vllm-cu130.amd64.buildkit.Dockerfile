@@ -156,4 +156,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:a7d01ce5ebaafd43c5487712279b5e17a33acc2a7353cc4f8d91735628c78379"
+    dev.vdbg-env.plan.digest="sha256:4865f2d51057ed538b6be7223a2caf7f1556d032e2fcdc3b686e8c0800b5cc69"

@@ -158,4 +158,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:7df54473eab2ec8054aa89b13df2ab849e22475d0c7b2bb84d133ea666163c8c"
+    dev.vdbg-env.plan.digest="sha256:622a58210ce759bd2504b0e17bec7580757e65d8968b2588c68e1213ada0d360"

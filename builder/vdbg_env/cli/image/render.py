@@ -89,7 +89,10 @@ def command(
         lay_out=lay_out_context(),
         pulled=run.image if image else None,
     )
-    show_notes((*request.notes, *decided.notes), (*decided.warnings, *warnings(run)))
+    if format in {"k8s", "slurm"}:  # of an image that is there: nothing is built from them
+        show_notes((), warnings(run))
+    else:
+        show_notes((*request.notes, *decided.notes), (*decided.warnings, *warnings(run)))
     _show(rendering, as_json=as_json)
     return 0
 

@@ -161,6 +161,13 @@ def _of_container(
                 next_step="write its command into FILE, as in command: [vllm, serve], or leave out --image",
             )
         yield _Change(path=(*path, "image"), value=arming.image)
+    for name, value in arming.variables.items():
+        own = next((one for one in container.get("env") or () if isinstance(one, dict) and one.get("name") == name), {})
+        if own and own.get("value") != value:
+            notes.append(
+                f"Container {container['name']} has its own {name} ({own.get('value', 'from elsewhere')}), and guard "
+                f"keeps it; the patch sets {value} where FILE has none."
+            )
     if command:
         if command[:2] == ["/bin/sh", "-c"] and command[3:4] == [_START]:  # armed by an earlier patch
             command = command[4:]

@@ -297,6 +297,16 @@ def test_a_patch_for_what_runs_already_is_rendered_again_into_its_folder(tmp_pat
     assert ran.stdout == f"{tmp_path}/out: 1 file\n"
     assert b"hostPath" in files(tmp_path / "out")["patch.yaml"]
     assert vdbg_env("render", "--for-lws", str(existing), str(tmp_path / "out")).status == 2
+    own = "env: [{name: CUDA_COREDUMP_FILE, value: /scratch/core}]"
+    existing.write_text(existing.read_text().replace("command:", f"{own}, command:"))
+    assert "server has its own CUDA_COREDUMP_FILE (/scratch/core), and guard keeps it" in vdbg_env(*words).stderr
+
+
+@pytest.mark.parametrize("format", ["k8s", "slurm"])
+def test_what_builds_nothing_has_no_word_of_a_build(tmp_path: Path, format: str) -> None:
+    words = ("render", "--profile", "sample", "--gpu", "none")
+    assert "note: " in vdbg_env(*words, str(tmp_path / "image")).stderr
+    assert "note: " not in vdbg_env(*words, "--format", format, str(tmp_path / "out")).stderr
 
 
 def test_a_batch_script_can_be_run(tmp_path: Path) -> None:

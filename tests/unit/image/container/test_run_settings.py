@@ -82,6 +82,23 @@ def test_the_entry_point_gives_a_home_to_who_has_none(tmp_path: Path, home: str 
     assert (ran.stdout, (expected / "x").exists()) == (f"{expected}\n", True)
 
 
+@pytest.mark.parametrize("foreign", [True, False], ids=["another user's", "cannot be made"])
+def test_the_entry_point_starts_the_command_without_a_home_too(tmp_path: Path, foreign: bool) -> None:
+    place = tmp_path if foreign else tmp_path / "no-folder"
+    if not foreign:
+        place.write_text("")
+    (tmp_path / "chmod").write_text("#!/bin/sh\necho 'Operation not permitted' >&2; exit 1\n")
+    (tmp_path / "chmod").chmod(0o755)
+    ran = subprocess.run(
+        ["/bin/sh", str(data_dir("templates") / "entrypoint.sh"), "sh", "-c", "echo $HOME"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(place), "HOME": "/"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (0, "/\n")
+    assert f"{place}/home-{os.getuid()} cannot be made or is another user's" in ran.stderr
+    assert "not permitted" not in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "switch", "guarded"),
     [
