@@ -228,6 +228,9 @@ class Memory:
         self.images["sha256:new"] = new
         return "sha256:new"
 
+    def discard(self, image_id: str) -> None:
+        del self.images[image_id]
+
     def tag(self, image_id: str, names: Sequence[str], labels: dict[str, str]) -> str:  # type: ignore[override,unused-ignore]
         self.tags |= {name: dict(labels) for name in names}
         return image_id
@@ -275,9 +278,11 @@ def test_a_swapped_library_is_the_original_with_lines(toy: Toy, builds: Prepared
 
 
 def test_a_host_part_that_changed_is_not_proven(toy: Toy, builds: Prepared) -> None:
+    image = Memory(toy, spoil=b"_Z6launchPf")
     with pytest.raises(NotProven, match="is not the original with line tables added") as refused:
-        swapped(toy, builds, Memory(toy, spoil=b"_Z6launchPf"))
+        swapped(toy, builds, image)
     assert any(".dynstr" in detail or ".strtab" in detail for detail in refused.value.details)
+    assert set(image.images) == {"sha256:base"}, "what was made is removed"
 
 
 def test_an_image_of_another_compiler_is_refused(toy: Toy, builds: Prepared) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from docker import errors
@@ -84,6 +85,12 @@ class DockerSwaps(DockerImages):
     def guard(self, image_id: str, python: str, package: OwnPackage) -> str:
         """See `ImageSwaps.guard`."""
         return add_guard(self, image_id, python, package)
+
+    def discard(self, image_id: str) -> None:
+        """See `ImageSwaps.discard`."""
+        with engine_errors(self.engine.endpoint), suppress(errors.APIError):
+            if not self.engine.client.inspect_image(image_id).get("RepoTags"):  # type: ignore[no-untyped-call]
+                self.engine.client.remove_image(image_id)
 
     def _build(self, context: BuildContext) -> str:
         version = BUILDKIT if self.engine.has_buildkit() else CLASSIC

@@ -31,6 +31,7 @@ _CANDIDATE: Final = "vdbg-env-candidate"
 _ASK: Final = "import json, platform, sys; print(json.dumps([*sys.version_info[:2], platform.machine()]))"
 _OLDEST: Final = (3, 11)
 _LIBC: Final = ("2_17", "2_24", "2_26", "2_27", "2_28")  # by which PyPI's wheels are named, up to Debian 10's
+_FETCH_S: Final = 900.0  # some 30 MB, by pip, which retries by itself
 _INSTALL: Final = f"""\
 set -eu; {{python}} -m venv --without-pip {ROOT}/tool; \\
     packages="$({ROOT}/tool/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \\
@@ -51,6 +52,12 @@ def add_guard(images: DockerImages, image_id: str, python: str, package: OwnPack
 
 def _about(images: DockerImages, image_id: str, python: str) -> tuple[int, int, str]:
     ran = images.execute(image_id, [python, "-c", _ASK])
+    if ran.code:
+        raise EngineFailed(
+            f"{python} of the image ended with status {ran.code}, so its version is not known",
+            cause=(ran.stderr.strip().splitlines() or ["it printed nothing"])[-1],
+            next_step="leave out --guard, or repair the image's Python",
+        )
     major, minor, machine = json.loads(ran.stdout)
     if (major, minor) < _OLDEST:
         raise BadInput(
@@ -70,7 +77,16 @@ def _fetch(about: tuple[int, int, str], package: OwnPackage, folder: Path) -> No
         "--only-binary", ":all:", "--implementation", "cp", "--python-version", f"{major}.{minor}", *platforms,
         "--platform", f"manylinux2014_{machine}", *package.requirements,
     ]  # fmt: skip
-    ran = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    try:
+        ran = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_FETCH_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(
+            f"what vdbg-env requires was not fetched within {_FETCH_S:.0f} s",
+            cause="the package index does not respond, or a proxy holds the connection",
+            next_step="PIP_INDEX_URL names an index that responds; or leave out --guard",
+        ) from error
     if ran.returncode != 0:
         raise BadInput(
             f"what vdbg-env requires cannot be fetched for Python {major}.{minor}",

@@ -73,11 +73,17 @@ def build_onto(
     lines = rebuild(request.lines, libraries, base.release, origin=request.image, builds=builds)
     swaps = _swaps(lines, images, base)
     built = images.swap(base.image_id, tuple(swaps.values()))
-    if request.guard:
-        built = images.guard(built, base.python, request.guard)
-    proof = prove_swap(images, built, swaps, _replaced(lines))
-    label = proof.label()
-    image_id = images.tag(built, request.tags, {LABEL_PROOF: label, LABEL_BASE: base.image_id})
+    made = [built]
+    try:
+        if request.guard:
+            built = images.guard(built, base.python, request.guard)
+            made.append(built)
+        proof = prove_swap(images, built, swaps, _replaced(lines))
+        image_id = images.tag(built, request.tags, {LABEL_PROOF: proof.label(), LABEL_BASE: base.image_id})
+    except BaseException:
+        for image in reversed(made):
+            images.discard(image)
+        raise
     return OntoResult(
         base=base, image_id=image_id, tags=request.tags, lines=lines, proof=proof, duration_s=clock() - started
     )

@@ -240,6 +240,10 @@ class ImageSwaps(Protocol):
         """
         ...
 
+    def discard(self, image_id: str) -> None:
+        """Remove an image that `swap` or `guard` made; one that has a name, is gone or is in use is left alone."""
+        ...
+
     def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
         """See `ImageBuilder.tag`."""
         ...
