@@ -22,6 +22,8 @@ RUNS_VARIABLE = "VDBG_ENV_RUNS"
 RUNS_FOLDER = "vdbg-runs"
 INDEX = ".runs.sqlite"
 _FILES = ("run.json", "events.jsonl", "report.json")
+# What SQLite says of a file that is damaged, no database, or has another program's tables: the index is made anew.
+_NOT_OURS = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 _SCHEMA = 2  # of the documents: one of another release is not read
 
 
@@ -178,8 +180,10 @@ class RunIndex:
             return
         try:
             self._write()
-        except sqlite3.DatabaseError:
-            with suppress(OSError, sqlite3.Error):  # damaged, or another program's: made anew
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) not in _NOT_OURS:  # in use, full, read-only: it stays
+                return
+            with suppress(OSError, sqlite3.Error):
                 (self._home / INDEX).unlink()
                 self._write()
 

@@ -1,6 +1,9 @@
 """One engine to a run, and a run that says what it is."""
 
 import os
+import sqlite3
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,3 +112,22 @@ def test_the_index_counts_while_nothing_has_changed_and_can_be_lost(tmp_path: Pa
     assert (known(), known()) == (None, {"run": "a"})
     (tmp_path / INDEX).unlink()
     assert (known(), known()) == (None, {"run": "a"})
+    with closing(sqlite3.connect(tmp_path / INDEX)) as other, other:
+        other.execute("DROP TABLE known")
+        other.execute("CREATE TABLE known (of TEXT, another TEXT, program TEXT)")
+    assert (known(), known()) == (None, {"run": "a"})
+
+
+def test_an_index_that_another_process_writes_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", partial(connect, timeout=0.01))
+    index = RunIndex(tmp_path, "line")
+    index.put("a", "1", {"run": "a"})
+    index.save()
+    there = (tmp_path / INDEX).stat().st_ino
+    with closing(connect(tmp_path / INDEX)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        index.put("b", "1", {"run": "b"})
+        index.save()
+    assert (tmp_path / INDEX).stat().st_ino == there
+    assert RunIndex(tmp_path, "line").get("a", "1") == {"run": "a"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import zlib
@@ -42,15 +43,25 @@ def _files(target: Path) -> list[Path]:
     try:
         if not target.is_dir():
             return [target]
-        found = sorted(path for path in target.rglob("*") if path.is_file())
+        found = sorted(_below(target))
     except OSError as error:
         raise BadInput(f"{target} cannot be read: {error.strerror}") from None
     logs = [path for path in found if _LOG_NAME.fullmatch(path.name)] or found
     if not logs:
-        raise BadInput(f"{target} holds no file", next_step="give the folder that holds the logs, or a log file")
+        raise BadInput(
+            f"{target} holds no file of a workload; records of vdbg-env below it are not read",
+            next_step="give the folder that holds the logs, a log file, or one run: vdbg-env runs list",
+        )
     if len(logs) > MAX_FILES:
         raise BadInput(f"{target} holds {len(logs)} logs; at most {MAX_FILES} are read at once")
     return logs
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, but of none of our runs in it: their logs are of other attempts."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not Path(place, name, "run.json").is_file()]
+        yield from (path for name in names if (path := Path(place, name)).is_file())
 
 
 def _opened(path: Path) -> BinaryIO:

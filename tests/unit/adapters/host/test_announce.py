@@ -1,6 +1,7 @@
 """Whatever a hook, a webhook's server or a workload does, a guard ends: its command is to be started again."""
 
 import os
+import signal
 import socket
 import tempfile
 import threading
@@ -82,10 +83,13 @@ def test_a_webhook_that_answers_has_no_problem() -> None:
         assert LocalAnnouncer().post(url, "{}") is None
 
 
-def test_what_a_hook_leaves_in_the_background_is_not_waited_for() -> None:
+def test_what_a_hook_leaves_in_the_background_is_neither_waited_for_nor_ended(tmp_path: Path) -> None:
     began = time.monotonic()
-    assert LocalAnnouncer().run(("sh", "-c", "sleep 20 & exit 0"), "{}") is None
+    assert LocalAnnouncer().run(("sh", "-c", "sleep 120 & echo $! > $0", str(tmp_path / "pid")), "{}") is None
     assert time.monotonic() - began < patience(5)
+    child = int((tmp_path / "pid").read_text())
+    assert ") S" in Path(f"/proc/{child}/stat").read_text()
+    os.kill(child, signal.SIGKILL)
 
 
 def test_a_hook_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
