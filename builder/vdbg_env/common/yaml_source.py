@@ -248,9 +248,16 @@ def _model_complaints(error: ValidationError, source: YamlSource, model: type[Ba
                 got = str(problem["input"])
                 what = f"{got!r} is not one of {', '.join(options)}"
                 yield source.complaint(path, what, key=is_key, suggestion=nearest(got, options))
+            case "string_type":
+                yield source.complaint(path, f"a text is needed here, not {_kind(problem['input'])}", key=is_key)
             case _:
                 what = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
                 yield source.complaint(path, what[:1].lower() + what[1:], key=is_key)
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a mapping"}
+    return kinds.get(type(value), "nothing")
 
 
 def _known_path(loc: Sequence[str | int], value: Value) -> Path:

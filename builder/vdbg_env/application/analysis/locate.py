@@ -24,6 +24,7 @@ from vdbg_env.cuda.symbols.demangling import demangle, short_name
 
 _MOST_NAMES = 200_000
 _MOST_ALIKE = 64
+_MOST_OVERLOADS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +227,13 @@ class _Search:
             f"no function is called {name!r}" + (f"; did you mean {close!r}?" if close else ""),
             cause="a kernel compiled at run time (Triton, NVRTC), or one of another library",
             next_step="vdbg-env locate PC CORE finds what was loaded, whatever its source",
-            details=("known here: " + ", ".join(some) + (" ..." if len(shorts) > len(some) else ""),) if some else (),
+            details=(
+                *(("known here: " + ", ".join(some) + (" ..." if len(shorts) > len(some) else ""),) if some else ()),
+                *(
+                    demangle(one)
+                    for one in (sorted(bare[closest])[:_MOST_OVERLOADS] if closest and "(" in name else ())
+                ),
+            ),
         )
 
     def _add(self, cubin: _Cubin, code: CodeMap, place: Place) -> None:

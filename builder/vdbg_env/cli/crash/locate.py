@@ -34,14 +34,16 @@ def command(
     """Find the source line and the whole inline chain of an instruction.
 
     PLACE is an absolute address in a GPU core dump, an offset with --kernel, or a function with an offset as
-    compute-sanitizer or cuda-gdb print it. NAME may be mangled, demangled, or just the function's own name. FILE is a
-    GPU core dump, library, object file, wheel, .cubin, .fatbin or a folder of these.
+    compute-sanitizer or cuda-gdb print it; without an offset it is where the function begins. NAME may be mangled,
+    demangled, or just the function's own name. FILE is a GPU core dump, library, object file, wheel, .cubin, .fatbin or
+    a folder of these.
 
     Exit status: 0 found; 4 found, but without line info or in several places that differ; 2 not found.
 
     \b
     Example:
       vdbg-env locate 0x7fffd9001140 core.nvcudmp
+      vdbg-env locate kern libkernels.so
       vdbg-env locate 0x140 --kernel 'kern<float>' libkernels.so
       vdbg-env locate 'kern(float *, int)+0x120 [in file.cu:6]' libkernels.so --arch sm_90
     """

@@ -150,20 +150,25 @@ def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
 @_FILES
 @_VLLM
 def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | None) -> int:
-    """Explain a runbook, one of its steps, a shared step, or a variable or flag of vLLM, CUDA, PyTorch and NCCL.
+    """Explain a runbook, one of its steps, a shared step, the rule of a finding, or a variable or flag of vLLM, CUDA,
+    PyTorch and NCCL.
 
     \b
     Example:
       vdbg-env runbooks explain illegal-memory-access coredump
       vdbg-env runbooks explain gpu-coredump
+      vdbg-env runbooks explain VDBG007
       vdbg-env runbooks explain VLLM_TRACE_FUNCTION
       vdbg-env runbooks explain --vllm 0.24.0 -- --watchdog-config
       vdbg-env runbooks explain -- --enforce-eager
     """
-    if len(names) == 1 and is_name(names[0]):
-        click.echo(explain_name(names[0], vllm=vllm or installed_vllm(programs())), nl=False)
-        return 0
     library = runbook_library(files)
+    if len(names) == 1 and is_name(names[0]):
+        told = None
+        if names[0].startswith("VDBG") and "_" not in names[0]:
+            told = explain.rule_text(map(library.load_entry, library.entries), names[0])
+        click.echo(told or explain_name(names[0], vllm=vllm or installed_vllm(programs())), nl=False)
+        return 0
     if len(names) > 2:
         raise click.UsageError("explain takes a runbook, and one of its steps")
     if len(names) == 1 and names[0] in library.steps.names and names[0] not in {x.name for x in library.entries}:

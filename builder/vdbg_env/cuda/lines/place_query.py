@@ -19,6 +19,8 @@ _BARE = re.compile(rf"^\+?({_NUMBER})$")
 _BARE_HEX = re.compile(r"^(?=.*[0-9])[0-9a-fA-F]{8,16}$")
 _GDB = re.compile(rf"^({_NUMBER})\s*<(.*)>$")
 _NAMED = re.compile(rf"^(.+?)\s*(?:\+|:)\s*({_NUMBER})>?(?:\s+(?:\[?in|at)\s.*)?$", re.DOTALL)
+# A name alone is its first instruction; a word with a dot or a slash is a file that was given first.
+_FUNCTION = re.compile(r"[A-Za-z_$][\w$: *&]*(?:[<(].*[>)])?", re.DOTALL)
 _MANGLED = re.compile(r"_ZN?[KVr]*")
 _LENGTH = re.compile(r"[1-9][0-9]{0,4}")
 _FILE = re.compile(r"<([^<>]*\.(?:cu|cuh|h|hh|hpp|c|cc|cpp|cxx|py|ptx))>$", re.IGNORECASE)
@@ -39,6 +41,8 @@ class PlaceQuery:
 def parse_place(text: str, kernel: str | None = None) -> PlaceQuery:
     """Read a place; with `kernel` given, a bare number is an offset in it, else it is an absolute address.
 
+    A function's name without an offset is where the function begins.
+
     Raises BadInput when the text is no place.
     """
     text = text.strip()
@@ -48,9 +52,12 @@ def parse_place(text: str, kernel: str | None = None) -> PlaceQuery:
         return PlaceQuery(name=name, value=_number(bare[1]) if bare else int(text, 16), file=file)
     gdb = _GDB.match(text)
     named = _NAMED.match(gdb[2] if gdb else text.removeprefix("<"))
+    if named is None and not kernel and _FUNCTION.fullmatch(text):
+        name, file = _split_file(text)
+        return PlaceQuery(name=name, value=0, file=file)
     if named is None:
         raise BadInput(
-            f"{text!r} is neither an address, an offset, nor a function with an offset",
+            f"{text!r} is neither an address, an offset, nor a function",
             cause="a blank or bracket that the shell took (quote the whole of it), or FILE and PLACE changed about",
             next_step="vdbg-env locate 'void kern<float>(float*, int)+0x140' FILE",
         )

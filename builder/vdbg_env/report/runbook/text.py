@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, assert_never
 
 from vdbg_env.common.errors import Complaint
@@ -50,6 +50,21 @@ def step_text(runbook: Runbook, step_id: str) -> str | None:
     lines += [f"  {line}" for line in _does(runbook, step)]
     for outcome in step.outcomes:
         lines += ["", *(f"  {line}" for line in _outcome(outcome))]
+    return "\n".join(lines) + "\n"
+
+
+def rule_text(runbooks: Iterable[Runbook], rule: str) -> str | None:
+    """Return which outcomes make a finding of a rule, and in which steps; None where none does."""
+    places: dict[tuple[str, ...], list[str]] = {}
+    for runbook in runbooks:
+        for step in runbook.steps:
+            for outcome in (outcome for outcome in step.outcomes if outcome.rule == rule):
+                places.setdefault(tuple(_outcome(outcome)), []).append(f"{runbook.name} {step.id}")
+    if not places:
+        return None
+    lines = [f"{rule}, a finding of runbooks:"]
+    for outcome_lines, named in places.items():
+        lines += ["", *(f"  {line}" for line in outcome_lines), *_wrapped(f"in {', '.join(named)}", "    ")]
     return "\n".join(lines) + "\n"
 
 

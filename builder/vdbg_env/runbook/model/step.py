@@ -125,7 +125,8 @@ Outcomes = tuple[Annotated[Outcome, Written(_OutcomeEntry, _outcome)], ...]
 def _status(key: str) -> str:
     statuses = [*Status, "otherwise"]
     if key not in statuses:
-        raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{status}'" for status in statuses)})
+        keys = [*statuses, "runbook"]  # which would have made it another kind of `next`
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{key}'" for key in keys)})
     return key
 
 

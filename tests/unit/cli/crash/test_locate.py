@@ -139,6 +139,12 @@ def test_the_file_in_angle_brackets_chooses() -> None:
     assert lines(found) == [2, 8, 14]
 
 
+def test_a_name_alone_is_where_the_function_begins() -> None:
+    whole = "void kern<float>(float*, int, float)"
+    for name in ("kern<float>", whole):
+        assert located(name, "inline_chain_sm90.cubin") == located(f"{name}+0x0", "inline_chain_sm90.cubin")
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -148,7 +154,8 @@ def test_the_file_in_angle_brackets_chooses() -> None:
         (["0x7fffd9001140", "inline_chain_sm90.cubin"], "is in no code of the given files"),
         (["0x10", "a.nvcudmp"], "is in no code of the given files"),
         (["kern+0x10", "--arch", "sm_75", "inline_chain_sm90.cubin"], "no device code for sm_75"),
-        (["kern", "inline_chain_sm90.cubin"], "neither an address, an offset, nor a function"),
+        (["inline_chain_sm90.cubin", "kern"], "neither an address, an offset, nor a function"),
+        (["kern(int)", "inline_chain_sm90.cubin"], "void kern<double>(double*, int, double)"),
         (["0x10", "nowhere.so"], "nowhere.so"),
     ],
 )

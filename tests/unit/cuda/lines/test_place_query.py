@@ -54,6 +54,10 @@ def test_instances_of_a_template_have_one_stem(mangled: str, stem: str) -> None:
         ("kernel+0x1190 in app.cu:98", "kernel", 0x1190, None),
         ("void kern<float>(float*) + 320 in section .text._Z4", "void kern<float>(float*)", 320, None),
         ("at::native::f(int)+0x20", "at::native::f(int)", 0x20, None),
+        ("kern", "kern", 0, None),
+        ("_Z4kernIfEvPT_", "_Z4kernIfEvPT_", 0, None),
+        ("void kern<float>(float*, int)", "void kern<float>(float*, int)", 0, None),
+        ("kern<file.cu>", "kern", 0, "file.cu"),
     ],
 )
 def test_places_as_tools_print_them(text: str, name: str | None, value: int, file: str | None) -> None:
@@ -65,7 +69,7 @@ def test_a_bare_number_counts_from_the_kernel_that_is_given() -> None:
     assert parse_place("+320", "kern<a.cu>") == PlaceQuery(name="kern", value=320, file="a.cu")
 
 
-@pytest.mark.parametrize("text", ["", "kern", "kern+", "+", "0x", "kern+zz", "<>"])
+@pytest.mark.parametrize("text", ["", "lib.so", "./kern", "kern+", "+", "0x", "kern+zz", "<>"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="neither an address, an offset, nor a function"):
         parse_place(text)

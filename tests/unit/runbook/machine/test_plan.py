@@ -127,6 +127,14 @@ def test_what_is_told_of_runbooks_names_them(argv: tuple[str, ...]) -> None:
     ) in told.stdout
 
 
+def test_the_rule_of_a_finding_is_explained_where_it_is_made() -> None:
+    told = vdbg_env("runbooks", "explain", "VDBG007")
+    assert told.status == 0
+    assert "it was ended by signal" in told.stdout and "illegal-memory-access baseline" in told.stdout
+    unknown = vdbg_env("runbooks", "explain", "VDBG9ZZ")
+    assert (unknown.status, "nothing is known here of" in unknown.stderr) == (2, True)
+
+
 def test_the_json_of_list_show_and_lint_have_their_schemas() -> None:
     for argv in (("list",), ("show", "illegal-memory-access"), ("lint",)):
         told = vdbg_env("runbooks", *argv, "--json")
