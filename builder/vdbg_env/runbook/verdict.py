@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vdbg_env.evidence.finding import Finding, Level
+from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.model import Run, Runbook, Status
 from vdbg_env.runbook.state import Finish, StepRecord, Verdict
 
@@ -32,7 +33,10 @@ def conclude(trail: Sequence[StepRecord], runbook: Runbook | None = None) -> Fin
         if failed is None:
             because = next((f": {record.message}" for record in tried if record.message), "")
             return Finish(verdict=Verdict.INCONCLUSIVE, why=f"the workload was never run{because}")
+    refused = next((x.step for x in tried if x.ended and x.ended.by is EndedBy.NOT_STARTED), None)
     for status, verdict, why in _STRENGTH:
+        if status is Status.WARN and refused:
+            return Finish(verdict=Verdict.INCONCLUSIVE, why=f"the command of step {refused!r} could not be started")
         record = next((record for record in trail if record.outcome is status), None)
         if record:
             return Finish(verdict=verdict, why=why.format(step=record.step))

@@ -6,6 +6,7 @@ from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
 from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.runbook.model import End, Status
 from vdbg_env.runbook.state import StepRecord, Verdict
 from vdbg_env.runbook.verdict import bisect_status, conclude, exit_status
@@ -70,3 +71,17 @@ def test_a_workload_that_could_not_be_started_gives_no_verdict_and_says_why() ->
         Verdict.INCONCLUSIVE,
         "the workload was never run: nosuch: No such file",
     )
+
+
+def test_a_command_that_could_not_be_started_is_no_mere_warning_where_checks_could() -> None:
+    runbook = RunbookLibrary(RunbookFilesOnDisk(), catalogue).load("no-core-dump")
+    refused = Ended(by=EndedBy.NOT_STARTED, message="MISSING: No such file")
+    trail = [
+        StepRecord(step="preflight", outcome=Status.WARN, next=End()),
+        StepRecord(step="setup", outcome=Status.PASS, next=End()),
+        StepRecord(step="armed", outcome=Status.ERROR, ended=refused, next=End()),
+    ]
+    finish = conclude(trail, runbook)
+    assert (finish.verdict, finish.why) == (
+        Verdict.INCONCLUSIVE, "the command of step 'armed' could not be started",
+    )  # fmt: skip
