@@ -111,17 +111,16 @@ def test_workers_that_overwrote_their_environment_are_dumped_by_their_parent_s(s
     assert document["processes"][1]["name"] == "VLLM::EngineCor"
 
 
-def test_a_process_that_overwrote_its_environment_is_dumped_by_the_default_names(start: Start, tmp_path: Path) -> None:
-    process = start("--rename", armed=False, CUDA_ENABLE_USER_TRIGGERED_COREDUMP="1", CUDA_COREDUMP_PIPE="my.cuda.pipe")
-    until(lambda: any("my.cuda.pipe" in str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()))
-    ran = vdbg_env("dump", str(process.pid))
-    assert ran.status == 0, ran.stdout + ran.stderr
-    assert str(next(tmp_path.glob("core_*.nvcudmp"))) in ran.stdout
-
-
-def test_the_defaults_of_the_driver_are_known(start: Start, tmp_path: Path) -> None:
-    process = start(armed=False, CUDA_ENABLE_USER_TRIGGERED_COREDUMP="1")
-    until(lambda: any("corepipe" in str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()))
+@pytest.mark.parametrize(
+    ("flags", "pipe", "named"),
+    [(("--rename",), "my.cuda.pipe", {"CUDA_COREDUMP_PIPE": "my.cuda.pipe"}), ((), "corepipe", {})],
+    ids=["its environment is overwritten", "only the driver's defaults"],
+)
+def test_a_process_whose_settings_are_not_known_is_dumped_by_the_default_names(
+    start: Start, tmp_path: Path, flags: tuple[str, ...], pipe: str, named: dict[str, str]
+) -> None:
+    process = start(*flags, armed=False, CUDA_ENABLE_USER_TRIGGERED_COREDUMP="1", **named)
+    until(lambda: any(pipe in str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()))
     ran = vdbg_env("dump", str(process.pid))
     assert ran.status == 0, ran.stdout + ran.stderr
     assert str(next(tmp_path.glob("core_*.nvcudmp"))) in ran.stdout

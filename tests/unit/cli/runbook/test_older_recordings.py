@@ -44,15 +44,16 @@ def outcomes(report: dict[str, Any]) -> list[tuple[str, str | None]]:
     return [(step["id"], step["outcome"]) for step in report["steps"]]
 
 
-def test_a_finished_run_is_reported_as_it_was(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [("runs", "report", "./finished", "--format", "json"), ("runbook", "--resume", "finished", "--json")],
+    ids=["reported", "resumed"],
+)
+def test_a_finished_run_is_reported_as_it_was(
+    here: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
     before = json.loads((here / "finished" / "report.json").read_text())
-    assert main(["runs", "report", "./finished", "--format", "json"]) == 3
-    assert lasting(printed(capsys)) == lasting(before)
-
-
-def test_a_finished_run_is_resumed_to_its_end(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = json.loads((here / "finished" / "report.json").read_text())
-    assert main(["runbook", "--resume", "finished", "--json"]) == 3
+    assert main([*command]) == 3
     assert lasting(printed(capsys)) == lasting(before)
 
 

@@ -29,13 +29,9 @@ def test_the_line_is_that_of_the_call_before_the_return_address() -> None:
     assert finding.message.startswith("Warp Assert in code called from inline_chain.cu:3")
 
 
-def test_without_a_backtrace_the_place_stays_unknown() -> None:
-    (fault,) = decoded.decode_core(core()).faults
-    assert fault.location is None and fault.calls_out == 0
-
-
-def test_a_backtrace_that_leads_nowhere_is_no_place() -> None:
-    (fault,) = decoded.decode_core(core(0x7000_0000)).faults
+@pytest.mark.parametrize("backtrace", [(), (0x7000_0000,)], ids=["none", "leads nowhere"])
+def test_without_a_backtrace_into_code_the_place_stays_unknown(backtrace: tuple[int, ...]) -> None:
+    (fault,) = decoded.decode_core(core(*backtrace)).faults
     assert fault.location is None and fault.calls_out == 0
 
 

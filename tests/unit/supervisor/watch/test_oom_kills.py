@@ -66,23 +66,20 @@ def kill(root: Path, log: Path) -> None:
         file.write(KILL.format(n=4, pid=6, name="another's"))
 
 
-def test_the_workload_s_processes_are_picked_out_of_the_kernel_s_log(tmp_path: Path) -> None:
-    log = machine(tmp_path, "pid:[4026531836]")
+@pytest.mark.parametrize(
+    ("namespace", "ours", "found"),
+    [
+        ("pid:[4026531836]", {5, 7}, {"cgroup": 2, "processes": ["VLLM::Worker (5)"]}),
+        ("pid:[4026531836]", {7}, {"cgroup": 2, "processes": []}),
+        ("pid:[4026532209]", {5}, {"cgroup": 2}),
+    ],
+    ids=["the workload's", "another's", "numbers of another namespace"],
+)
+def test_the_workload_s_processes_are_picked_out_of_the_kernel_s_log(
+    tmp_path: Path, namespace: str, ours: set[int], found: dict[str, object]
+) -> None:
+    log = machine(tmp_path, namespace)
     kills = MemoryKills(str(tmp_path))
-    assert kills.since({5}) == {}
+    assert kills.since(ours) == {}
     kill(tmp_path, log)
-    assert kills.since({5, 7}) == {"cgroup": 2, "processes": ["VLLM::Worker (5)"]}
-
-
-def test_that_none_was_the_workload_s_is_known_too(tmp_path: Path) -> None:
-    log = machine(tmp_path, "pid:[4026531836]")
-    kills = MemoryKills(str(tmp_path))
-    kill(tmp_path, log)
-    assert kills.since({7}) == {"cgroup": 2, "processes": []}
-
-
-def test_numbers_of_another_namespace_are_not_compared(tmp_path: Path) -> None:
-    log = machine(tmp_path, "pid:[4026532209]")
-    kills = MemoryKills(str(tmp_path))
-    kill(tmp_path, log)
-    assert kills.since({5}) == {"cgroup": 2}
+    assert kills.since(ours) == found
