@@ -19,9 +19,10 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.reading import read_document
 from vdbg_env.record.atomic_write import replacement
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "vdbg-env/run-head/v1"
 LOCK = "run.lock"
+Part = TypeVar("Part")
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -166,8 +168,8 @@ class RunDirectory:
     def read_head(self) -> RunHead:
         """Return what the run was started with; raises BadInput for a folder that is not a run."""
         try:
-            document = json.loads((self.path / "run.json").read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
+            document = read_document(self.path / "run.json")
+        except (OSError, ValueError) as error:
             raise BadInput(
                 f"{self.path} is not a run: its run.json cannot be read",
                 cause="the folder is another one, or the run never began",
@@ -200,8 +202,8 @@ class RunDirectory:
     def read_report(self) -> Mapping[str, Any]:
         """Return the run's report as JSON values; raises BadInput where none was written."""
         try:
-            document = json.loads((self.path / "report.json").read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
+            document = read_document(self.path / "report.json")
+        except (OSError, ValueError) as error:
             raise BadInput(
                 f"run {self.path.name!r} has no report yet",
                 cause="it was cut off before its end",
@@ -221,16 +223,27 @@ class RunDirectory:
             file.write(json.dumps(document, indent=1).encode() + b"\n")
 
 
+def part_of(head: RunHead, name: str, kind: type[Part]) -> Part:
+    """Return a part of a head as the value that it was written from; raises BadInput for one that was edited."""
+    from pydantic import TypeAdapter
+
+    return _validated(TypeAdapter(kind), getattr(head, name), f"the {name} of run {head.run!r}")
+
+
 def _head(document: Mapping[str, Any], run: Path) -> RunHead:
+    return _validated(_head_type(), document, f"{run / 'run.json'}")
+
+
+def _validated(kind: TypeAdapter[Part], document: Mapping[str, Any], what: str) -> Part:
     # A list of runs, which has an index, takes longer to import pydantic than to do its work.
     from pydantic import ValidationError
 
     try:
-        return _head_type().validate_python(document)
+        return kind.validate_python(dict(document))
     except ValidationError as error:
-        what = error.errors()[0]
+        first = error.errors()[0]
         raise BadInput(
-            f"{run / 'run.json'} is damaged: {'.'.join(map(str, what['loc']))}: {what['msg']}",
+            f"{what} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}",
             cause="it was edited, or its disk lost data",
         ) from error
 

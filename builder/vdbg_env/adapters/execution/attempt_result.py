@@ -126,7 +126,7 @@ def _observation(invocation: Invocation, directory: Path, document: dict[str, An
         Observation,
         {
             "step": invocation.step,
-            "attempt": int(directory.parent.name) if directory.parent.name.isdigit() else invocation.attempt,
+            "attempt": int(directory.parent.name) if directory.parent.name.isdecimal() else invocation.attempt,
             "rank": rank,
             "host": host,
             "ended": {name: document[name] for name in _ENDED if document.get(name) is not None},
@@ -230,4 +230,4 @@ def _next_data(descriptor: int, at: int, size: int) -> int:
 def _place(directory: Path) -> tuple[int, str]:
     """Return rank and host, which the directory is named after (`host-rank`)."""
     host, _, rank = directory.name.rpartition("-")
-    return (int(rank), host) if rank.isdigit() else (0, directory.name)
+    return (int(rank), host) if rank.isdecimal() else (0, directory.name)

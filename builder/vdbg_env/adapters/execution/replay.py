@@ -20,6 +20,7 @@ from vdbg_env.adapters.execution.attempt_result import observation
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.application.ports.places import RecordingHead
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Match, Observation
 from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Redactor
@@ -31,12 +32,13 @@ from vdbg_env.supervisor.state.result_file import NAME as ENDED
 
 SCHEMA = "vdbg-env/recording/v1"
 HEAD = "recording.json"
+_DEEPEST = 64  # folders in folders that are copied: a step's own are three
 
 
 def read_recording(folder: Path) -> RecordingHead:
     """Return the head of a recording; raises BadInput for a folder that is none."""
     try:
-        document = json.loads((folder / HEAD).read_bytes())
+        document = read_document(folder / HEAD)
         if document["schema"] != SCHEMA:
             raise BadInput(f"{folder / HEAD} does not follow {SCHEMA}")
         return RecordingHead(
@@ -117,7 +119,7 @@ class Replay:
         """Open the folder of the recorded attempt, or of the last one before it; None where there is none."""
         try:
             step = opened.enter_context(_folder(self._folder / "steps" / (self._step or invocation.step)))
-            recorded = sorted(int(name) for name in _names(step) if name.isdigit())
+            recorded = sorted(int(name) for name in _names(step) if name.isdecimal())
             fitting = [number for number in recorded if number <= invocation.attempt] or recorded[:1]
             return opened.enter_context(_folder(str(fitting[-1]), step))
         except (FileNotFoundError, NotADirectoryError, IndexError):
@@ -217,7 +219,7 @@ def _ranks(attempt: int) -> tuple[str, ...]:
 
     def number(name: str) -> tuple[int, str]:
         rank = name.rpartition("-")[2]
-        return (int(rank) if rank.isdigit() else -1, name)
+        return (int(rank) if rank.isdecimal() else -1, name)
 
     return tuple(sorted((name for name in _names(attempt) if _is_folder(name, attempt)), key=number))
 
@@ -226,21 +228,39 @@ def _is_folder(name: str, parent: int) -> bool:
     return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
 
 
-def _copy(source: int, target: Path) -> None:
-    """Copy the files and folders of an open folder; links and pipes are left out."""
+def _copy(source: int, target: Path, depth: int = 0) -> None:
+    """Copy the files and folders of an open folder; links, pipes and what is deeper than any program needs are not."""
     target.mkdir(mode=0o700)
     for name in _names(source):
         if name == "supervisor.json":
             continue
         mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
-            with _folder(name, source) as inner:
-                _copy(inner, target / name)
+            if depth < _DEEPEST:
+                with _folder(name, source) as inner:
+                    _copy(inner, target / name, depth + 1)
         elif stat.S_ISREG(mode):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with os.fdopen(os.open(name, flags, dir_fd=source), "rb") as file:
                 about = os.fstat(file.fileno())
                 if stat.S_ISREG(about.st_mode):  # and not what has taken its place since
                     with (target / name).open("xb") as copy:
-                        shutil.copyfileobj(file, copy, 1 << 20)
+                        _copy_data(file.fileno(), copy.fileno(), about.st_size)
                     os.utime(target / name, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def _copy_data(source: int, target: int, size: int) -> None:
+    """Copy a file with its holes: a sparse core of terabytes takes no more room than it has."""
+    os.ftruncate(target, size)
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(source, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole follows
+                return
+            raise
+        until = os.lseek(source, at, os.SEEK_HOLE)
+        if not (data := os.pread(source, min(1 << 20, until - at), at)):
+            return  # it was cut short
+        at += os.pwrite(target, data, at)

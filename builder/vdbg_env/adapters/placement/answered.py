@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from vdbg_env.adapters.execution.replay import Replay
 from vdbg_env.adapters.placement.recorded_ranks import RecordedRanks, ReplayedRanks
 from vdbg_env.application.ports import Layout, StartedAttempt, StepPlacement
+from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
@@ -97,9 +97,9 @@ def _attempts(run: Path) -> Iterator[_Recorded]:
             if not (file.parent / "ended.json").is_file():
                 break
             try:
-                argv = tuple(json.loads(file.read_bytes())["argv"])
-                changed = _without_arms(json.loads((file.parent / "env.json").read_bytes())["delta"])
-            except (OSError, ValueError, KeyError, TypeError):
+                argv = tuple(read_document(file)["argv"])
+                changed = _without_arms(read_document(file.parent / "env.json")["delta"])
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 break  # a workload can write there
             yield _Recorded(step=folder.parent.name, folder=folder, argv=argv, changed=changed)
             break

@@ -38,7 +38,13 @@ class RecordedRanks:
         host, _, rank = folder.name.rpartition("-")
         folder.mkdir(exist_ok=True)
         place = str(folder.resolve())
-        filled = placed(invocation, attempt=invocation.attempt, rank=int(rank), host=host, directory=place)
+        filled = placed(
+            invocation,
+            attempt=invocation.attempt,
+            rank=int(rank) if rank.isdecimal() else 0,
+            host=host,
+            directory=place,
+        )
         return self._replay.start(filled, folder, recorded=folder.name)
 
 

@@ -26,7 +26,7 @@ class RankRecords:
     def read_ends(self, seen: dict[int, Observation]) -> None:
         """Add the observations that ranks have written since, each by its number."""
         for path in (self._directory / ENDED).iterdir():
-            if path.name.isdigit() and int(path.name) not in seen:
+            if path.name.isdecimal() and int(path.name) not in seen:
                 seen[int(path.name)] = from_document(Observation, json.loads(path.read_bytes()))
 
     def any_started(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
 from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.run.library import RunbookLibrary
@@ -15,14 +15,13 @@ from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.yaml_source import YamlSource
 from vdbg_env.image.container.pod_settings import PodSettings
+from vdbg_env.record.run_directory import RunHead, part_of
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.workload.inputs import Inputs
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from vdbg_env.record.run_directory import RunHead
 
 Launcher = Literal["local", "slurm", "k8s"]
 ArgvFrom = Literal["command line", "vdbg.yaml", "nowhere"]
@@ -93,7 +92,18 @@ def with_recorded_workload(request: RunbookRequest, head: RunHead) -> RunbookReq
             f"the record of run {head.run!r} has no whole command line: a secret in it was left out",
             next_step=f"give it again: vdbg-env runbook {request.runbook} --from {head.run} -- COMMAND ...",
         )
+    if not all(map(_can_be_started, head.workload)):
+        raise BadInput(
+            f"the record of run {head.run!r} has a command line that cannot be started", cause="run.json was edited"
+        )
     return replace(request, argv=head.workload)
+
+
+def _can_be_started(word: str) -> bool:
+    try:
+        return b"\0" not in word.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
 
 
 class _Workload(BaseModel):
@@ -145,7 +155,7 @@ def resumed_placement(
 
     The record has no values of variables: they are those given again, or of `environment`.
     """
-    recorded = TypeAdapter(PlacementRequest).validate_python(dict(head.placement)) if head.placement else None
+    recorded = part_of(head, "placement", PlacementRequest) if head.placement else None
     same = recorded if asked is None else _without_values(asked, lambda _name: _NOT_KEPT)
     if recorded and recorded.pods and same == recorded:
         given = dict(asked.pods.run.env) if asked and asked.pods else environment

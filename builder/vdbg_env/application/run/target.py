@@ -16,6 +16,7 @@ from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.step_container import StepContainer, StepImage
 from vdbg_env.image.plan.plan import LABEL_PROOF
 from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.run_directory import part_of
 from vdbg_env.runbook.state import Facts
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def resumed_container(head: RunHead, asked: ContainerRequest | None) -> StepCont
                 next_step="leave out --on and --image, or begin a new run without --resume",
             )
         return None
-    recorded = _RECORD.validate_python(dict(head.container))
+    recorded = part_of(head, "container", StepContainer)
     given = dict(asked.run.settings.env) if asked else {}
     if asked and asked.run.image not in {None, head.image.get("name"), head.image.get("id")}:
         raise BadInput(
@@ -115,5 +116,5 @@ def resumed_container(head: RunHead, asked: ContainerRequest | None) -> StepCont
                 f"the record of run {head.run!r} holds no secrets, and its variable {name} had one",
                 next_step=f"give it again, from your own environment: --env {name}",
             )
-    settings = replace(recorded.settings, image=str(head.image["id"]), env=env)
+    settings = replace(recorded.settings, image=str(head.image.get("id", "")), env=env)
     return replace(recorded, settings=settings)

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import click
 from click.core import ParameterSource
-from pydantic import TypeAdapter
 
 from vdbg_env.application.run.request import PlacementRequest
 from vdbg_env.cli.options.placement import PlaceFlags
@@ -16,7 +15,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.pod_settings import PodSettings, PodVolume
 from vdbg_env.image.container.run_settings import CAPABILITIES, RunSettings
 from vdbg_env.image.container.step_container import StepContainer
-from vdbg_env.record.run_directory import RunHead
+from vdbg_env.record.run_directory import RunHead, part_of
 
 
 def take_over(context: click.Context, head: RunHead, place: PlaceFlags) -> PlaceFlags:
@@ -56,11 +55,11 @@ def _variables(head: RunHead, recorded: Mapping[str, str], given: tuple[str, ...
 def _recorded(head: RunHead) -> dict[str, Any]:
     """Return the flags that a run's place would be named by; its image by the permanent id."""
     if head.container:
-        container = TypeAdapter(StepContainer).validate_python(dict(head.container))
+        container = part_of(head, "container", StepContainer)
         return {
             "on": "docker",
             **_of_settings(container.settings),
-            "image": str(head.image["id"]),
+            "image": str(head.image.get("id", "")),
             "mounts": tuple(f"{m.source}:{m.target}:{'ro' if m.read_only else 'rw'}" for m in container.mounts),
             "dumps": container.settings.dumps.source if container.settings.dumps else "none",
             "user": container.user,
@@ -69,7 +68,7 @@ def _recorded(head: RunHead) -> dict[str, Any]:
         }
     if not head.placement:
         return {"on": "local"}
-    placement = TypeAdapter(PlacementRequest).validate_python(dict(head.placement))
+    placement = part_of(head, "placement", PlacementRequest)
     return {
         "on": placement.on,
         "ranks": placement.ranks,

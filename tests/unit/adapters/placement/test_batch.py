@@ -35,6 +35,8 @@ def test_odd_arguments_stay_one_word_and_one_of_two_lines_is_refused(tmp_path: P
     assert f"#SBATCH --output={tmp_path}/50%%j/slurm.txt" in text.splitlines()  # %j is the job's number
     with pytest.raises(BadInput, match="has two lines"):
         SlurmQueue(Programs()).script(job(tmp_path, "true", arguments=("--comment=a\nrm -r x",)))
+    with pytest.raises(BadInput, match="has two lines"):
+        SlurmQueue(Programs()).script(job(tmp_path / "a\nrm -r x", "true"))
 
 
 def test_a_machine_without_sbatch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,9 +34,12 @@ class SlurmQueue:
                 "the command line has a secret, and Slurm keeps the script of a job in its own files",
                 next_step="export it in a file that only you may read, and give that with --setup FILE",
             )
-        broken = next((word for word in job.arguments if "\n" in word), None)
+        broken = next((word for word in _words(job) if "\n" in word), None)
         if broken is not None:
-            raise BadInput(f"--submit-arg {broken!r} has two lines", next_step="give each argument of sbatch its own")
+            raise BadInput(
+                f"{broken!r} has two lines, and cannot be an argument of sbatch",
+                next_step="give each argument its own --submit-arg, and a --run-dir without a line end",
+            )
         lines = [
             "#!/bin/bash",
             *(f"#SBATCH {shlex.quote(word)}" for word in _words(job)),
