@@ -171,7 +171,7 @@ def free_port() -> int:
 
 
 def unused(paths: Iterable[Path]) -> set[Path]:
-    """Return the paths that no process has mapped or open; a rendezvous file is in use while any vLLM runs.
+    """Return the paths that no process has mapped or open; a rendezvous file on disk is in use while any vLLM runs.
 
     Several servers may run on a machine at once: what belongs to another one must not be removed, nor counted.
     """
@@ -183,7 +183,7 @@ def unused(paths: Iterable[Path]) -> set[Path]:
             vllm_runs = vllm_runs or b"vllm" in (one / "cmdline").read_bytes().lower()
             used |= {line.rpartition(" ")[2] for line in (one / "maps").read_text().splitlines() if "/dev/shm" in line}
             used |= {str(file.readlink()) for file in (one / "fd").iterdir()}
-    return {p for p in paths if str(p) not in used and not (vllm_runs and p.name.startswith("vllm_dist_"))}
+    return {p for p in paths if str(p) not in used and (p.parent == SHARED_MEMORY or not vllm_runs)}
 
 
 def left_of(run: Path) -> list[str]:
@@ -205,8 +205,25 @@ def keep_record(record: Mapping[str, Any]) -> None:
         (Path(keep) / f"{name}.json").write_text(json.dumps(record, indent=1))
 
 
+def left_since(before: set[Path]) -> list[str]:
+    """Return the shared memory that no process uses and that was not there before.
+
+    What vLLM's CPU backend never removes after a server of several ranks is removed here, and is not among it.
+    """
+    left = unused(in_shared_memory() - before)
+    known = {path for path in left if path.name.startswith("vllm_dist_")}
+    for path in known:
+        path.unlink(missing_ok=True)
+    return sorted(path.name for path in left - known)
+
+
+def in_shared_memory() -> set[Path]:
+    """Return what is there by the names of Python's, vLLM's, PyTorch's and NCCL's; another's is not ours to remove."""
+    return {path for path in SHARED_MEMORY.iterdir() if path.name.startswith(("psm_", "sem.", "vllm", "torch", "nccl"))}
+
+
 def _leavings() -> list[Path]:
-    return [*SHARED_MEMORY.iterdir(), *Path(tempfile.gettempdir()).glob("vllm_dist_*")]
+    return [*in_shared_memory(), *Path(tempfile.gettempdir()).glob("vllm_dist_*")]
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:

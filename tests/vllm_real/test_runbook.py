@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.ladder import outcomes
-from tests.vllm_real.server import SHARED_MEMORY, RealVllm, free_port, keep_record, left_of, unused
+from tests.vllm_real.server import RealVllm, free_port, in_shared_memory, keep_record, left_of, left_since
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -43,7 +43,7 @@ def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
             **(env or {}),
         )
         env["PYTHONPATH"] = f"{ROOT / 'builder'}{os.pathsep}{env['PYTHONPATH']}"
-        shared = set(SHARED_MEMORY.iterdir())
+        shared = in_shared_memory()
         began = time.monotonic()
         words = [word for name, value in given.items() for word in ("-i", f"{name}={value}")]
         ran = subprocess.run(
@@ -57,7 +57,7 @@ def walk(vllm_cpu: RealVllm, recorded_requests: Path, tmp_path: Path) -> Walk:
         report["seconds"] = time.monotonic() - began
         report["witnesses"] = [json.loads(path.read_text()) for path in sorted((tmp_path / "witness").glob("*.json"))]
         keep_record(report)
-        assert sorted(p.name for p in unused(set(SHARED_MEMORY.iterdir()) - shared)) == []
+        assert left_since(shared) == []
         assert [one for made in (tmp_path / "vdbg-runs").iterdir() for one in left_of(made)] == []
         return report
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.slurm.cluster import Cluster, missing
 from tests.support.patience import patience
-from tests.vllm_real.server import HERE, SHARED_MEMORY, RealVllm, free_port, unused
+from tests.vllm_real.server import HERE, RealVllm, free_port, in_shared_memory, left_since
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -81,7 +81,7 @@ def served(vllm_cpu: RealVllm, cluster: Cluster, recorded_requests: Path, tmp_pa
         runbook = tmp_path / "two-nodes.yaml"
         runbook.write_text(RUNBOOK.format(ready=patience(READY_S), run=patience(RUN_S), idle=patience(IDLE_S)))
         flags = ("--enforce-eager", "--tensor-parallel-size", "2", "--master-port", str(free_port()))
-        before = set(SHARED_MEMORY.iterdir())
+        before = in_shared_memory()
         with cluster.allocated(2) as allocation:
             slurm = {name: text for name, text in allocation.environment.items() if name.startswith("SLURM")}
             environment = vllm_cpu.environment(
@@ -100,7 +100,7 @@ def served(vllm_cpu: RealVllm, cluster: Cluster, recorded_requests: Path, tmp_pa
             )  # fmt: skip
         assert ran.stdout, f"no report, status {ran.returncode}:\n{ran.stderr[-4000:]}"
         report: dict[str, Any] = json.loads(ran.stdout)
-        report["left_in_shared_memory"] = sorted(p.name for p in unused(set(SHARED_MEMORY.iterdir()) - before))
+        assert left_since(before) == []
         return report
 
     return run
