@@ -14,7 +14,7 @@ from vdbg_env.supervisor.output.streams import Streams
 from vdbg_env.supervisor.phase import EndReason, Phase
 from vdbg_env.supervisor.processes.attempt_tree import AttemptTree
 from vdbg_env.supervisor.processes.polite_end import PoliteEnd
-from vdbg_env.supervisor.processes.proc import Process, descendants, process
+from vdbg_env.supervisor.processes.proc import Process, descendants, is_resource_tracker, process
 from vdbg_env.supervisor.processes.signals import send
 from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.state.alarm import HEARD_S, heard, sound
@@ -32,6 +32,7 @@ TICK_S = 0.05  # how often an ending tree is looked at
 AFTER_MATCH_S = 1.0  # without further output: the traceback that follows the line that ends the step is kept
 MATCH_LIMIT_S = 10.0  # for that output, all in all
 AFTER_HANG_S = 2.0  # a fired dump needs a moment before its file appears
+TRACKER_S = 1.0  # Python's resource tracker ends by itself once the others are gone, and removes their shared memory
 KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
 CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then after a tenth of their time
 CENSUS_MOST_S = 15.0  # each takes some ms: all of /proc, and what is mapped into each worker
@@ -209,7 +210,7 @@ class Supervisor:
         if self._cancels and (self._verdict is None or self._verdict.by != "cancel") and self._status is None:
             self._end(EndReason("cancel", "its end was requested"), now)
         if self._cancels > 1 and self._phase is not Phase.KILLING:
-            self._enter(Phase.KILLING, now + KILL_LIMIT_S)
+            self._kill(now)
         if self._guard and self._guard.pass_on(self._root) and self._phase is Phase.LINGERING:
             self._terminate(now, self._job.grace_s)
         if self._guard.is_gone() and self._verdict is None:
@@ -233,13 +234,16 @@ class Supervisor:
                     self._terminate(now, self._job.grace_s / 2)
             case Phase.TERMINATING:
                 if now >= self._phase_until:
-                    self._enter(Phase.KILLING, now + KILL_LIMIT_S)
+                    self._kill(now)
                 else:
                     self._polite.step(self._processes(), now)
             case Phase.KILLING:
-                self._tree.kill()
                 self._survivors = descendants(os.getpid())
-                send(self._survivors, signal.SIGKILL)
+                if now < self._at_least:
+                    send((one for one in self._survivors if not is_resource_tracker(one.pid)), signal.SIGKILL)
+                else:
+                    self._tree.kill()
+                    send(self._survivors, signal.SIGKILL)
 
     def _judge(self, now: float) -> None:
         """Decide whether a running step has ended, or must be."""
@@ -287,6 +291,10 @@ class Supervisor:
         self._polite.begin(self._root, now, grace)
         self._polite.step(self._processes(), now)
         self._enter(Phase.TERMINATING, now + grace)
+
+    def _kill(self, now: float) -> None:
+        tracked = any(is_resource_tracker(one.pid) for one in self._processes())
+        self._enter(Phase.KILLING, now + KILL_LIMIT_S, at_least=TRACKER_S if tracked else 0.0)
 
     def _enter(self, phase: Phase, until: float, *, at_least: float = 0.0) -> None:
         self._phase = phase

@@ -141,6 +141,11 @@ def uses_cuda(pid: int) -> bool:
     return b"/libcuda.so" in _read(f"/proc/{pid}/maps")
 
 
+def is_resource_tracker(pid: int) -> bool:
+    """Whether `pid` is what multiprocessing starts to remove shared memory after its users (CPython 3.8 and later)."""
+    return b"multiprocessing.resource_tracker" in _read(f"/proc/{pid}/cmdline")
+
+
 def stack(pid: int) -> str:
     """Return where each thread of `pid` waits, as the kernel reports it."""
     lines = []

@@ -99,6 +99,19 @@ def test_a_time_limit_ends_the_whole_tree_within_grace_and_two_seconds(tmp_path:
     assert time.monotonic() - began < limit_s + 0.4 + patience(2)
 
 
+def test_a_process_that_is_killed_leaves_no_semaphore(tmp_path: Path) -> None:
+    code = (
+        "import multiprocessing, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "made = multiprocessing.get_context('spawn').Semaphore()\n"
+        "print(made._semlock.name, flush=True)\ntime.sleep(600)"
+    )
+    matchers = (Matcher(name="made", pattern="^/mp-", stop=True),)
+    found = seen(tmp_path, python(code, matchers=matchers, kill=KillPolicy(grace_s=0.4)))
+    assert found.ended.signal == signal.SIGKILL
+    name = stdout(tmp_path).decode().strip().lstrip("/")
+    assert not Path(f"/dev/shm/sem.{name}").exists(), "Python's resource tracker had no time to remove it"
+
+
 def test_what_the_first_process_leaves_behind_is_ended_too(tmp_path: Path) -> None:
     found = seen(tmp_path, nasty())
     assert (found.ended.by, found.ended.code) == (EndedBy.EXIT, 0)
