@@ -17,7 +17,7 @@ from vdbg_env.cuda.binary.elf import EM_CUDA, HEADER_SIZE, MAGIC, SHT_STRTAB, Bu
 _CODE: Final = ".text."
 _HEADER: Final = struct.Struct("<18xH20xQ10xHHH")  # e_machine, e_shoff, e_shentsize, e_shnum, e_shstrndx
 _ROW: Final = struct.Struct("<4xI16xQQ24x")  # sh_type, sh_offset, sh_size
-_TABLES_START: Final = b"\0.shstrtab\0.strtab\0.symtab\0"
+TABLES_START: Final = b"\0.shstrtab\0.strtab\0.symtab\0"
 _NULL_SYMBOL: Final = bytes(24)
 _NOT_ZERO: Final = re.compile(rb"[^\0]")
 _FUNCTION: Final = re.compile(rb"\0\.text\.([^\0]+)")  # at once: a loop over `behind` takes twice as long
@@ -109,7 +109,7 @@ def _expand(pieces: Iterable[Buffer], find_end: Callable[[bytearray, int], tuple
     start = HEADER_SIZE
     for piece in pieces:
         data += piece
-        if not data.startswith(MAGIC) or not data.startswith(_TABLES_START, HEADER_SIZE):
+        if not data.startswith(MAGIC) or not data.startswith(TABLES_START, HEADER_SIZE):
             break
         end, start = find_end(data, start)
         if end >= 0:
@@ -126,7 +126,7 @@ def _cut(data: bytearray, end: int) -> bytearray:
 
 def _end_of_section_names(data: bytearray, start: int) -> tuple[int, int]:
     # Up to sm_89 the symbols' names start with the whole name table once more; later, the null symbol ends both.
-    end = data.find(_TABLES_START, start + 1)
+    end = data.find(TABLES_START, start + 1)
     return end if end >= 0 else data.find(_NULL_SYMBOL, start), max(HEADER_SIZE, len(data) - _OVERLAP)
 
 

@@ -16,7 +16,8 @@ from ahocorasick_rs import BytesAhoCorasick
 
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary import fatbin
-from vdbg_env.cuda.binary.elf import ET_EXEC, ET_REL, HEADER_SIZE, MAGIC, Elf
+from vdbg_env.cuda.binary.cubin_names import TABLES_START
+from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, ET_EXEC, ET_REL, HEADER_SIZE, MAGIC, Elf
 from vdbg_env.cuda.binary.fatbin import Entry
 
 Span = tuple[int, int]
@@ -26,6 +27,7 @@ _CONTAINER: Final = struct.pack("<IHH", fatbin.MAGIC, 1, 16)
 _CUBIN: Final = MAGIC + b"\2\1\1"
 # A searcher of one string takes the processor's vector instructions: 10 GB/s, where one of both takes them at 1 GB/s.
 _SEARCHERS: Final = (BytesAhoCorasick([_CONTAINER]), BytesAhoCorasick([_CUBIN]))
+_CUDA: Final = EM_CUDA.to_bytes(2, "little")
 _PIECE: Final = 1 << 20  # bounds how many hits are kept at once
 _PIECES_A_TIME: Final = 8
 _OVERLAP: Final = max(len(_CONTAINER), len(_CUBIN)) - 1
@@ -98,22 +100,37 @@ class _Cubins:
         self._in_vain = 0
 
     def size_at(self, at: int, end: int) -> int:
-        """Return the size of a cubin; 0 for another machine's code, or where its sections are not in these bytes.
+        """Return the size of a cubin; 0 for another machine's code, and for a header that no cubin follows.
 
-        Raises UnreadableBinary for a file of headers that lead nowhere, which would take hours.
+        Raises UnreadableBinary for a damaged cubin, and for headers without number that lead nowhere.
         """
         if end - at < HEADER_SIZE:
             return 0
+        names_follow = bytes(self._data[at + HEADER_SIZE : end][: len(TABLES_START)]) == TABLES_START
         try:
             elf = Elf(self._data[at:end])
-        except UnreadableBinary:
+        except UnreadableBinary as error:
+            if names_follow:
+                raise UnreadableBinary(f"a damaged cubin: {error.what}", offset=at) from error
             return 0
         if not elf.is_cuda or elf.type not in (ET_REL, ET_EXEC) or not elf.section_count:
+            if names_follow and elf.type != ET_CORE:
+                raise UnreadableBinary("a cubin whose ELF header is damaged", offset=at)
             return 0
         size = max(elf.table_end, elf.contents_end)
         if size <= end - at:
+            self._check_that_it_ends(at, size)
             return size
+        if names_follow or not any(elf.sections[0][1:]):  # a whole table of sections starts with an empty row
+            raise UnreadableBinary(f"a damaged cubin: a section ends at {size:#x} of {end - at:#x} bytes", offset=at)
         self._in_vain += elf.section_count
         if self._in_vain > _MOST_IN_VAIN:
             raise UnreadableBinary("these bytes are full of headers of cubins that are not there", offset=at)
         return 0
+
+    def _check_that_it_ends(self, at: int, size: int) -> None:
+        """Refuse a cubin that reaches over the next one: a damaged size would hide that."""
+        for start in _starts(self._data, at + HEADER_SIZE, at + size):
+            head = bytes(self._data[start : start + 20])
+            if head.startswith(_CUBIN) and head.endswith(_CUDA):
+                raise UnreadableBinary(f"a damaged cubin: it reaches over the one at {start:#x}", offset=at)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.builders.fatbin import EntrySpec, container, host_library
+from tests.builders.elf import ElfSpec, SectionSpec, build_elf
+from tests.builders.fatbin import EM_X86_64, EntrySpec, container, host_library
 from tests.support.cubins import cubin
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.elf import Elf
@@ -108,6 +109,25 @@ def test_a_proof_of_damaged_code_is_a_proof_of_the_same_code(count: int) -> None
             continue
         if read.verdict is Verdict.FULL:
             assert read.covered.instructions >= right.covered.instructions * 0.9, f"byte {at:#x}"
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.long)])
+def test_no_flipped_bit_hides_a_cubin_outside_the_known_sections(count: int) -> None:
+    """A cubin without its first bytes cannot be found; any other damage is an error, or leaves it a cubin."""
+    lines = cubin("inline_chain_sm90")
+
+    def host(data: bytes) -> bytes:
+        held = b"\1" * 24 + data + b"\2" * 9 + lines + bytes(64)
+        return build_elf(ElfSpec(sections=[SectionSpec(name=".data", data=held)], machine=EM_X86_64, flags=0))
+
+    without = cubin("no_lines_sm90")
+    assert verify(host(without)).verdict is Verdict.PARTIAL
+    for at, mutated in mutations(without, count):
+        try:
+            read = verify(host(mutated))
+        except UnreadableBinary:
+            continue
+        assert at < 7 or (read.total.cubins == 2 and read.verdict is not Verdict.FULL), f"byte {at:#x}"
 
 
 def test_a_section_that_lost_its_size_or_its_flag_is_refused() -> None:
