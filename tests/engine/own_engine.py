@@ -23,8 +23,9 @@ TINY = "vdbg/tiny:local"
 class OwnEngine:
     """A dockerd whose state is in `folder`, on the disk mounted at `root`; it can be started again after its end."""
 
-    def __init__(self, folder: Path, root: Path) -> None:
+    def __init__(self, folder: Path, root: Path, programs: Path | None) -> None:
         self.folder = folder
+        self._programs = programs
         self.host = f"unix://{folder}/docker.sock"
         self._root = root
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,14 +41,26 @@ class OwnEngine:
         argv = [
             "unshare", "--net", "dockerd", "--host", self.host, "--data-root", str(self._root),
             "--exec-root", str(self.folder / "exec"), "--pidfile", str(self.folder / "pid"),
-            "--bridge", "none", "--iptables=false", "--ip-forward=false", "--ip-masq=false",
+            "--iptables=false", "--ip-forward=false", "--ip-masq=false",
         ]  # fmt: skip
+        path = os.environ["PATH"]
+        if self._programs is not None:
+            (self.folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
+            argv += ["--config-file", str(self.folder / "daemon.json")]  # a scanner of images runs on the bridge
+            path = f"{self._programs}/usr/bin:{self._programs}/usr/sbin:{path}"
+        else:
+            argv += ["--bridge", "none"]
         # A killed containerd that was never waited for keeps its pid: a new dockerd would take it for a running one.
         for stale in ("pid", "docker.sock", "exec/containerd/containerd.pid"):
             (self.folder / stale).unlink(missing_ok=True)
         with (self.folder / "dockerd.log").open("ab") as log:
             self._process = subprocess.Popen(
-                argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                argv,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env=os.environ | {"PATH": path},
             )
         deadline = time.monotonic() + 40
         while time.monotonic() < deadline and self._process.poll() is None:
@@ -77,8 +90,10 @@ class OwnEngine:
 
 
 @contextmanager
-def own_engine(*, disk_mib: int) -> Iterator[OwnEngine]:
+def own_engine(*, disk_mib: int, programs: Path | None = None) -> Iterator[OwnEngine]:
     """Start a dockerd on a small disk of its own, and take both away at the end.
+
+    With `programs` it is the one in that folder, with the containerd image store.
 
     Its folder has a short name: the path of a socket has at most 107 bytes, and containerd puts some in there.
     """
@@ -94,7 +109,7 @@ def own_engine(*, disk_mib: int) -> Iterator[OwnEngine]:
     if made.returncode or mounted.returncode:
         shutil.rmtree(folder)
         pytest.skip(f"no disk of its own for a second dockerd: {mounted.stderr.strip()}")
-    engine = OwnEngine(folder, mount)
+    engine = OwnEngine(folder, mount, programs)
     try:
         engine.start()
         yield engine

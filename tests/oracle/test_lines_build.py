@@ -195,6 +195,7 @@ def test_an_architecture_that_only_has_ptx_is_refused(toy: Toy, builds: Prepared
     with pytest.raises(BadInput, match=r"blur is in the wheel, but no cubin of it runs on 10\.0") as refused:
         lines(toy, builds, Wanted(kernels=("blur",), archs=("10.0",)))
     assert "compiles its PTX" in (refused.value.cause or "")
+    assert "it was compiled for sm_80, sm_90" in (refused.value.next_step or "")
 
 
 class Memory:

@@ -13,9 +13,9 @@ from docker import errors
 from vdbg_env.adapters.builders.cleanup import removing_leftovers
 from vdbg_env.adapters.builders.progress.buildkit_proto import read_status_response
 from vdbg_env.adapters.builders.progress.events import ProgressReader
-from vdbg_env.adapters.docker.build_api import BUILDKIT, order_parameters, post_build
+from vdbg_env.adapters.docker.build_api import BUILDKIT, image_id_of, order_parameters, post_build
 from vdbg_env.adapters.docker.client import GONE, Engine
-from vdbg_env.adapters.docker.images import DockerImages, image_id_of
+from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, Built

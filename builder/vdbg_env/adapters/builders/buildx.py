@@ -22,7 +22,7 @@ from vdbg_env.adapters.builders.progress.rawjson import RawJsonReader
 from vdbg_env.adapters.docker.client import Endpoint, Engine
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import BuilderDescription, BuildOrder, BuildxOptions
+from vdbg_env.application.ports import BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.supervisor.processes.signals import send_to_group
@@ -59,7 +59,7 @@ class BuildxBuilder(DockerImages):
         super().__init__(engine)
         self._buildx = buildx
         self._why = why
-        self._options = BuildxOptions()
+        self._order: BuildOrder | None = None
 
     def describe(self) -> BuilderDescription:
         return BuilderDescription(
@@ -71,31 +71,35 @@ class BuildxBuilder(DockerImages):
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
         """See `ImageBuilder.build`; buildx is interrupted as Ctrl-C would, then killed."""
-        self._options = order.buildx
-        with tempfile.TemporaryDirectory(prefix="vdbg-buildx-") as folder, removing_leftovers(self, order.plan) as done:
-            files = _ResultFiles(Path(folder))
-            argv = [*self._buildx.argv, "build", *_arguments(order, self.engine.endpoint, files), "-"]
-            with _started(argv, _environment(self.engine.endpoint)) as process:
-                yield from _follow(process, order, files)
+        self._order = order
+        with removing_leftovers(self, order.plan) as done:
+            yield from self._run(order)
             done()
 
-    def _label(self, image: str, labels: Mapping[str, str]) -> str:
-        """Label by buildx where attestations were asked for: those of the image without labels would be lost."""
-        attested = replace(self._options, cache_from=(), cache_to=())
-        if not tuple(attested.words()):
-            return super()._label(image, labels)
+    def _run(self, order: BuildOrder, *more: str) -> Iterator[BuildEvent]:
         with tempfile.TemporaryDirectory(prefix="vdbg-buildx-") as folder:
             files = _ResultFiles(Path(folder))
-            words = [f"--label={name}={value}" for name, value in labels.items()]
-            where = ["--builder", self.engine.endpoint.context or "default", "--iidfile", str(files.image_id), "--load"]
-            argv = [*self._buildx.argv, "build", *where, *attested.words(), *words, "-"]
-            ran = subprocess.run(
-                argv, input=f"FROM {image}\n", capture_output=True, text=True, check=False,
-                env=_environment(self.engine.endpoint),
-            )  # fmt: skip
-            if ran.returncode != 0:
-                raise EngineFailed(f"buildx could not label the image: {ran.stderr.strip().splitlines()[-1:]}")
-            return files.image_id.read_text().strip()
+            argv = [*self._buildx.argv, "build", *_arguments(order, self.engine.endpoint, files), *more, "-"]
+            with _started(argv, _environment(self.engine.endpoint)) as process:
+                yield from _follow(process, order, files)
+
+    def _label(self, image: str, labels: Mapping[str, str]) -> str:
+        """Label by building the order again where attestations were asked for, each step from the cache.
+
+        What they say of a build of nothing but `FROM` is nothing. Raises EngineFailed when other layers come out of it.
+        """
+        order = self._order
+        if order is None or not (order.buildx.sbom or order.buildx.provenance):
+            return super()._label(image, labels)
+        again = replace(order, no_cache=False, buildx=replace(order.buildx, cache_from=(), cache_to=()))
+        *_, last = self._run(again, *(f"--label={name}={value}" for name, value in labels.items()))
+        if isinstance(last, Built) and self.layers(last.image_id) == self.layers(image):
+            return last.image_id
+        raise EngineFailed(
+            "buildx could not attest the image that was proven",
+            cause=last.cause if isinstance(last, BuildFailed) else "its steps were no longer in the cache",
+            next_step="the same command again, or without --sbom and --provenance",
+        )
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,8 @@ def _arguments(order: BuildOrder, endpoint: Endpoint, files: _ResultFiles) -> It
     yield from ("--builder", endpoint.context or "default", "--progress", "rawjson", "--file", order.dockerfile)
     yield from ("--metadata-file", str(files.metadata), "--iidfile", str(files.image_id), "--load")
     yield from shared_arguments(order)
+    if not order.buildx.provenance:
+        yield "--provenance=false"  # buildx attests where it can, and each build would have another id
     yield from order.buildx.words()
 
 
@@ -208,7 +214,8 @@ def _result(code: int, files: _ResultFiles, reader: ProgressReader, said: deque[
     digest = None
     if files.metadata.exists():
         digest = json.loads(files.metadata.read_text()).get("containerimage.digest")
-    return Built(image_id=files.image_id.read_text().strip(), digest=digest)
+    # The containerd image store knows an image by this digest, and not by that of its configuration.
+    return Built(image_id=digest or files.image_id.read_text().strip(), digest=digest)
 
 
 def _engine_gone(message: str) -> bool:

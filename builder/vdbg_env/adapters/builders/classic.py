@@ -12,9 +12,9 @@ from typing import Any
 from vdbg_env.adapters.builders.cleanup import removing_leftovers
 from vdbg_env.adapters.builders.progress.events import TAIL_LINES, LineSplitter
 from vdbg_env.adapters.builders.progress.failure_causes import engine_gone, explain_failure
-from vdbg_env.adapters.docker.build_api import CLASSIC, order_parameters, post_build
+from vdbg_env.adapters.docker.build_api import CLASSIC, image_id_of, order_parameters, post_build
 from vdbg_env.adapters.docker.client import GONE, Engine
-from vdbg_env.adapters.docker.images import DockerImages, image_id_of
+from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, OutputLine, StepEnded, StepStarted

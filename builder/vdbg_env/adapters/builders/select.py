@@ -63,11 +63,12 @@ def _best(engine: Engine, wanted: BuilderName, find_buildx: Callable[[], Buildx 
             cause="distributions package it separately from the engine",
             next_step="apt-get install docker-buildx (Debian 13, Ubuntu) or docker-buildx-plugin; or --engine docker",
         )
-    if engine.has_buildkit():
+    reason = engine.no_buildkit()
+    if reason is None:
         why = "requested by --engine buildkit" if wanted == "buildkit" else "docker-buildx is not installed"
         return BuildKitBuilder(engine, why=f"{why}; the engine's own BuildKit builds, without secrets")
     raise HostNotAble(
-        f"Docker {engine.version} has no BuildKit",
-        cause="it is older than 18.09",
-        next_step="install Docker Engine 20.10 or newer, or use --engine classic",
+        f"{reason}, and docker-buildx is not used",
+        cause="it is not asked for" if wanted == "buildkit" else "it is not installed",
+        next_step="apt-get install docker-buildx (Debian 13, Ubuntu) or docker-buildx-plugin; or --engine classic",
     )

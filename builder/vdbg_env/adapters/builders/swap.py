@@ -11,12 +11,11 @@ from typing import Final
 from docker import errors
 
 from vdbg_env.adapters.docker.archive import container_archive
-from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, label_parameters, post_build
+from vdbg_env.adapters.docker.build_api import build_over
 from vdbg_env.adapters.docker.client import Engine, engine_errors
 from vdbg_env.adapters.docker.create import created, tool_container
 from vdbg_env.adapters.docker.guard_layer import add_guard
-from vdbg_env.adapters.docker.images import DockerImages, image_id_of
-from vdbg_env.adapters.files.context_tar import upload
+from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import Release
 from vdbg_env.common.errors import BadInput, EngineFailed
@@ -78,7 +77,8 @@ class DockerSwaps(DockerImages):
         with engine_errors(self.engine.endpoint):
             self.engine.client.tag(image_id, candidate)
             try:
-                return self._build(BuildContext(items=tuple(items)))
+                context = BuildContext(items=tuple(items))
+                return build_over(self.engine, context, {}, failed="the engine could not replace the libraries")
             finally:
                 self.engine.client.remove_image(candidate, noprune=True)
 
@@ -91,18 +91,6 @@ class DockerSwaps(DockerImages):
         with engine_errors(self.engine.endpoint), suppress(errors.APIError):
             if not self.engine.client.inspect_image(image_id).get("RepoTags"):  # type: ignore[no-untyped-call]
                 self.engine.client.remove_image(image_id)
-
-    def _build(self, context: BuildContext) -> str:
-        version = BUILDKIT if self.engine.has_buildkit() else CLASSIC
-        built = ""
-        messages = post_build(self.engine.client, upload(context), version=version, parameters=label_parameters({}))
-        for message in messages:
-            built = image_id_of(message) or built
-            if "error" in message:
-                raise EngineFailed(f"the engine could not replace the libraries: {message['error']}")
-        if not built:
-            raise EngineFailed("the engine ended without an image", next_step="vdbg-env doctor")
-        return built
 
     def _owner(self, image_id: str, path: str) -> tuple[str, int]:
         """Return owner and permissions of a file of the image."""

@@ -14,8 +14,11 @@ from docker import APIClient, auth
 from docker.utils.json_stream import json_stream
 from requests import Response
 
-from vdbg_env.adapters.docker.client import raise_for_status
+from vdbg_env.adapters.docker.client import Engine, raise_for_status
+from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports import BuildOrder
+from vdbg_env.common.errors import EngineFailed
+from vdbg_env.image.context import BuildContext
 
 CLASSIC: Literal["1"] = "1"
 BUILDKIT: Literal["2"] = "2"
@@ -66,6 +69,29 @@ def post_image(client: APIClient, tar: BinaryIO) -> Generator[dict[str, Any], No
         yield from _messages(response)
 
 
+def image_id_of(message: Mapping[str, Any]) -> str | None:
+    """Return the id a message of the engine's build announces, if it does."""
+    aux = message.get("aux")
+    return aux.get("ID") if isinstance(aux, dict) else None
+
+
+def build_over(engine: Engine, context: BuildContext, parameters: Mapping[str, str], *, failed: str) -> str:
+    """Build a few lines over an image that the engine has, and return the new image's id.
+
+    Raises EngineFailed, which begins with `failed`.
+    """
+    version = CLASSIC if engine.no_buildkit() else BUILDKIT
+    built, printed = "", ""
+    for message in post_build(engine.client, upload(context), version=version, parameters={**_ALWAYS, **parameters}):
+        built = image_id_of(message) or built
+        printed = message.get("stream", "").strip() or printed
+        if "error" in message:
+            raise EngineFailed(f"{failed}: {message['error']}", details=tuple(printed.splitlines()[-5:]))
+    if not built:
+        raise EngineFailed(f"{failed}: the engine ended without an image", next_step="vdbg-env doctor")
+    return built
+
+
 def registry_header() -> dict[str, str]:
     """Return the header with the credentials that `docker login` stored, for a base image in a private registry."""
     logins = auth.load_config().get_all_credentials()  # type: ignore[no-untyped-call]
@@ -87,8 +113,3 @@ def order_parameters(order: BuildOrder, *, build_id: str | None = None) -> dict[
         "buildid": build_id,
     }
     return {name: value for name, value in wanted.items() if value is not None}
-
-
-def label_parameters(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the query for a build that only adds labels."""
-    return {**_ALWAYS, "labels": json.dumps(dict(labels), sort_keys=True)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import weakref
 from collections.abc import Iterator, Mapping
@@ -52,9 +53,24 @@ class Engine:
         self.is_podman = any("Podman" in str(part.get("Name")) for part in version.get("Components") or ())
         weakref.finalize(self, client.close)
 
-    def has_buildkit(self) -> bool:
-        """Return whether BuildKit is part of the engine: Docker 18.09 (API 1.39) and later, never Podman."""
-        return not self.is_podman and utils.version_gte(self.api_version, "1.39")
+    def no_buildkit(self) -> str | None:
+        """Return why a build cannot be sent to the engine's own BuildKit, or None where it can."""
+        if self.is_podman:
+            return "Podman has no BuildKit"
+        if not utils.version_gte(self.api_version, "1.39"):
+            return f"Docker {self.version} is older than 18.09 and has no BuildKit"
+        if self._loses_contexts():
+            return f"Docker {self.version} with the containerd image store loses what is sent to its BuildKit"
+        return None
+
+    def _loses_contexts(self) -> bool:
+        """Return whether the engine has the fault that 27.5 ended (moby/moby#47717)."""
+        release = re.match(r"(\d+)\.(\d+)", self.version)
+        if not release or (int(release[1]), int(release[2])) >= (27, 5):
+            return False
+        with engine_errors(self.endpoint):
+            status = self.client.info().get("DriverStatus") or ()
+        return ["driver-type", "io.containerd.snapshotter.v1"] in status
 
 
 def find_endpoint(environ: Mapping[str, str]) -> Endpoint:

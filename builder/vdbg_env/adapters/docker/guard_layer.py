@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, label_parameters, post_build
+from vdbg_env.adapters.docker.build_api import build_over
 from vdbg_env.adapters.docker.client import engine_errors
-from vdbg_env.adapters.docker.images import DockerImages, image_id_of
-from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.context import BuildContext, FileBytes, TreeOnDisk
 from vdbg_env.image.plan.plan import ROOT
@@ -109,22 +108,14 @@ def _build(images: DockerImages, image_id: str, python: str, package: OwnPackage
         )
         client.tag(image_id, candidate)
         try:
-            version = BUILDKIT if images.engine.has_buildkit() else CLASSIC
-            parameters = {**label_parameters({}), "networkmode": "none"}
-            built, printed = "", ""
-            context = upload(BuildContext(items=items))
-            for message in post_build(client, context, version=version, parameters=parameters):
-                built = image_id_of(message) or built
-                printed = message.get("stream", "").strip() or printed
-                if "error" in message:
-                    raise EngineFailed(
-                        f"the guard could not be added: {message['error']}", details=tuple(printed.splitlines()[-5:])
-                    )
+            return build_over(
+                images.engine,
+                BuildContext(items=items),
+                {"networkmode": "none"},
+                failed="the guard could not be added",
+            )
         finally:
             client.remove_image(candidate, noprune=True)
-    if not built:
-        raise EngineFailed("the engine ended without an image", next_step="vdbg-env doctor")
-    return built
 
 
 def _dockerfile(candidate: str, python: str, config: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ import requests
 from docker import errors
 
 from vdbg_env.adapters.docker.archive import container_archive
-from vdbg_env.adapters.docker.build_api import BUILDKIT, CLASSIC, get_image, label_parameters, post_build, post_image
+from vdbg_env.adapters.docker.build_api import build_over, get_image, post_image
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
 from vdbg_env.adapters.docker.create import created, started, tool_container
 from vdbg_env.adapters.files.candidates import spilled
@@ -120,17 +120,9 @@ class DockerImages:
 
     def _label(self, image: str, labels: Mapping[str, str]) -> str:
         dockerfile = FileBytes(name="Dockerfile", data=f"FROM {image}\n".encode())
-        context = upload(BuildContext(items=(dockerfile,)))
-        version = BUILDKIT if self.engine.has_buildkit() else CLASSIC
-        messages = post_build(self.engine.client, context, version=version, parameters=label_parameters(labels))
-        labelled = ""
-        for message in messages:
-            labelled = image_id_of(message) or labelled
-            if "error" in message:
-                raise EngineFailed(f"the engine could not label the image: {message['error']}")
-        if not labelled:
-            raise EngineFailed("the engine ended without labelling the image", next_step="vdbg-env doctor")
-        return labelled
+        parameters = {"labels": json.dumps(dict(labels), sort_keys=True)}
+        context = BuildContext(items=(dockerfile,))
+        return build_over(self.engine, context, parameters, failed="the engine could not label the image")
 
     def save(self, image: str, path: Path) -> int:
         """See `ImageBuilder.save`: the tar is written next to its final name and renamed when it is complete."""
@@ -217,12 +209,6 @@ class DockerImages:
         """Return the ids of the images without a name with one of our labels."""
         found = self.engine.client.images(quiet=True, filters={"dangling": True, "label": label})
         return frozenset(found)
-
-
-def image_id_of(message: Mapping[str, Any]) -> str | None:
-    """Return the id a message of the engine's build announces, if it does."""
-    aux = message.get("aux")
-    return aux.get("ID") if isinstance(aux, dict) else None
 
 
 def _registry_of(place: Reference) -> str:

@@ -104,7 +104,7 @@ def _engine() -> EngineFacts:
     root = info.get("DockerRootDir")
     return EngineFacts(
         version=engine.version,
-        buildkit=engine.has_buildkit(),
+        no_buildkit=engine.no_buildkit(),
         buildx=buildx.version if buildx else None,
         gpu_by=access.by,
         gpu_why=access.why,

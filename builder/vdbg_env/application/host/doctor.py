@@ -78,11 +78,10 @@ def engine(facts: HostFacts) -> Iterator[Check]:
     why = "buildx builds with secrets; the engine's own BuildKit builds all else"
     if found.buildx:
         yield _check("buildx", "builder", "ok", f"buildx {found.buildx}", why)
-    elif found.buildkit:
-        fix = "apt-get install docker-buildx, or docker-buildx-plugin from Docker's own packages"
-        yield _check("buildx", "builder", "warn", "the engine's BuildKit, without buildx", why, fix)
     else:
-        yield _check("buildx", "builder", "fail", "neither buildx nor BuildKit", why, "install Docker 20.10 or newer")
+        fix = "apt-get install docker-buildx, or docker-buildx-plugin from Docker's own packages"
+        text = f"no buildx: {found.no_buildkit}" if found.no_buildkit else "the engine's BuildKit, without buildx"
+        yield _check("buildx", "builder", "fail" if found.no_buildkit else "warn", text, why, fix)
     if found.root_free is not None:
         status = _enough(found.root_free, fail_below=10 * GIB, warn_below=60 * GIB)
         text = f"{size_text(found.root_free)} free in {found.root}"

@@ -131,10 +131,12 @@ def _not_found(libraries: Sequence[StockLibrary], wanted: Wanted) -> BadInput:
     name = wanted.kernels[0]
     everywhere = _matching(sorted(names), wanted.kernels)
     if everywhere:
+        cubins = [cubin for library in libraries for unit in library.units for cubin in unit.cubins]
+        targets = {cubin.target for cubin in cubins if _kernels(cubin, wanted.kernels)}
         return BadInput(
             f"{name} is in the wheel, but no cubin of it runs on {', '.join(wanted.archs)}",
             cause="the driver compiles its PTX there, and line info of such code is not in any cubin",
-            next_step="leave out --arch to see the architectures that it was compiled for",
+            next_step=f"it was compiled for {', '.join(sorted(targets))}: --arch takes the GPU of one of them",
         )
     whole = {short_name(demangle(known)).partition("<")[0] for known in names}
     by_last_part = {text.rpartition("::")[2]: text for text in sorted(whole)}

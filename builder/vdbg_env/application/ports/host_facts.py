@@ -21,11 +21,12 @@ class Limit:
 class EngineFacts:
     """The container engine: either what it says of itself, or why it does not answer.
 
-    `memlock` is the hard limit in bytes that it can give a container, `root_free` the free bytes where it keeps images.
+    `no_buildkit` is why no build can be sent to its own BuildKit, `memlock` the hard limit in bytes that it can give a
+    container, `root_free` the free bytes where it keeps images.
     """
 
     version: str | None = None
-    buildkit: bool = False
+    no_buildkit: str | None = None
     buildx: str | None = None
     gpu_by: Literal["cdi", "runtime", "none"] = "none"
     gpu_why: str = ""

@@ -29,6 +29,7 @@ from vdbg_env.report.build_result import build_json, build_text
 
 _FREE_WITH_BUNDLE = {
     "bundle", "jobs", "engine", "tags", "push", "output", "metadata_file", "no_cache", "as_json", "verbose", "quiet",
+    "sbom", "provenance",
 }  # fmt: skip
 
 
@@ -105,7 +106,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
     described = builder.describe()
     buildx = _buildx_options(flags, described)
     if flags["bundle"]:
-        return _build_bundle(flags, tags, builder)
+        return _build_bundle(flags, tags, builder, buildx)
     request, library = read_request(flags, dialect=dialect_of(described))
     if described.name == "host":  # a folder has no entry point, and our new release must not compile everything again
         request = replace(request, guard=None)
@@ -151,7 +152,9 @@ def _buildx_options(flags: dict[str, Any], builder: BuilderDescription) -> Build
     return options
 
 
-def _build_bundle(flags: dict[str, Any], tags: tuple[str, ...], builder: ImageBuilder) -> BuildResult:
+def _build_bundle(
+    flags: dict[str, Any], tags: tuple[str, ...], builder: ImageBuilder, buildx: BuildxOptions
+) -> BuildResult:
     """Build what is in a bundle: everything but the number of compilers, names and outputs was decided with it."""
     with bundle_files().open(flags["bundle"]) as bundle:
         plan = bundle.manifest.plan
@@ -160,7 +163,7 @@ def _build_bundle(flags: dict[str, Any], tags: tuple[str, ...], builder: ImageBu
         jobs = parallelism(machine(), architectures=archs, gib_per_job=each, requested=flags["jobs"])
         settings = BuildSettings(
             tags=tags, build_args=build_args(jobs, Site()), jobs=jobs.max_jobs, no_cache=flags["no_cache"],
-            push=flags["push"], output=flags["output"], threads=os.cpu_count() or 1,
+            push=flags["push"], output=flags["output"], threads=os.cpu_count() or 1, buildx=buildx,
         )  # fmt: skip
         with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
             return build_from_bundle(

@@ -14,7 +14,7 @@ from vdbg_env.report import doctor as report
 ABLE = HostFacts(
     python=(3, 12, 4),
     engine=EngineFacts(
-        version="28.2.2", buildkit=True, buildx="v0.24.0", gpu_by="cdi", gpu_why="the engine lists GPUs",
+        version="28.2.2", buildx="v0.24.0", gpu_by="cdi", gpu_why="the engine lists GPUs",
         memlock=UNLIMITED, root="/var/lib/docker", root_free=900 * GIB,
     ),
     gpu=GpuFacts(names=("NVIDIA H200",) * 8, driver="580.95.05", cuda="13.0", memory=8 * 141 * GIB),
