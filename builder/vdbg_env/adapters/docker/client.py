@@ -144,6 +144,12 @@ def explain(error: Exception, endpoint: Endpoint) -> VdbgError:
             return EngineFailed(
                 f"the disk of {where} is full", next_step="docker system df, and free some space on that disk"
             )
+        case errors.APIError() if "slirp4netns" in text or "pasta" in text or "rootless netns" in text:
+            return HostNotAble(
+                f"{where} cannot make a network for a container: {_said(error)}",
+                cause="rootless Podman needs slirp4netns or passt, and /dev/net/tun open to its user",
+                next_step="sudo modprobe tun && sudo chmod 666 /dev/net/tun, then podman run --rm IMAGE true",
+            )
         case errors.APIError():
             return EngineFailed(f"{where} refused: {_said(error)}")
         case errors.InvalidVersion():

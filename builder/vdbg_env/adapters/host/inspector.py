@@ -105,6 +105,7 @@ def _engine() -> EngineFacts:
     return EngineFacts(
         version=engine.version,
         no_buildkit=engine.no_buildkit(),
+        podman=engine.is_podman,
         buildx=buildx.version if buildx else None,
         gpu_by=access.by,
         gpu_why=access.why,

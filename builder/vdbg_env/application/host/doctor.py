@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vdbg_env.application.ports.host_facts import UNLIMITED, HostFacts, HostInspector
+from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, HostFacts, HostInspector
 from vdbg_env.common.size import size_text
 
 Status = Literal["ok", "warn", "fail"]
@@ -74,19 +74,24 @@ def engine(facts: HostFacts) -> Iterator[Check]:
     if found.version is None:
         yield _check("engine", "container engine", "warn", found.problem or "none answers", why, found.next_step)
         return
-    yield _check("engine", "container engine", "ok", f"Docker {found.version}", why)
-    why = "buildx builds with secrets; the engine's own BuildKit builds all else"
-    if found.buildx:
-        yield _check("buildx", "builder", "ok", f"buildx {found.buildx}", why)
-    else:
-        fix = "apt-get install docker-buildx, or docker-buildx-plugin from Docker's own packages"
-        text = f"no buildx: {found.no_buildkit}" if found.no_buildkit else "the engine's BuildKit, without buildx"
-        yield _check("buildx", "builder", "fail" if found.no_buildkit else "warn", text, why, fix)
+    yield _check("engine", "container engine", "ok", f"{'Podman' if found.podman else 'Docker'} {found.version}", why)
+    if not found.podman:  # its own command builds
+        yield from _builder(found)
     if found.root_free is not None:
         status = _enough(found.root_free, fail_below=10 * GIB, warn_below=60 * GIB)
         text = f"{size_text(found.root_free)} free in {found.root}"
         why = "a vLLM debug image takes some 30 GiB while it is built"
         yield _check("engine-disk", "disk of the engine", status, text, why, "docker system df, and make room there")
+
+
+def _builder(found: EngineFacts) -> Iterator[Check]:
+    why = "buildx builds with secrets; the engine's own BuildKit builds all else"
+    if found.buildx:
+        yield _check("buildx", "builder", "ok", f"buildx {found.buildx}", why)
+        return
+    fix = "apt-get install docker-buildx, or docker-buildx-plugin from Docker's own packages"
+    text = f"no buildx: {found.no_buildkit}" if found.no_buildkit else "the engine's BuildKit, without buildx"
+    yield _check("buildx", "builder", "fail" if found.no_buildkit else "warn", text, why, fix)
 
 
 def gpu(facts: HostFacts) -> Iterator[Check]:

@@ -27,6 +27,7 @@ class EngineFacts:
 
     version: str | None = None
     no_buildkit: str | None = None
+    podman: bool = False
     buildx: str | None = None
     gpu_by: Literal["cdi", "runtime", "none"] = "none"
     gpu_why: str = ""

@@ -71,6 +71,8 @@ def api_error(status: int, text: str) -> errors.APIError:
          HostNotAble, "too old", "20.10 or newer"),
         (api_error(500, "write /var/lib/docker/tmp/x: no space left on device"),
          EngineFailed, "is full", "docker system df"),
+        (api_error(500, "/usr/bin/slirp4netns failed: open(/dev/net/tun): Permission denied"),
+         HostNotAble, "cannot make a network", "chmod 666 /dev/net/tun"),
         (api_error(500, "something\nelse"), EngineFailed, "refused: something else", ""),
         (requests.exceptions.ReadTimeout("Read timed out"), EngineFailed, "in time", "docker version"),
         (requests.exceptions.ConnectionError("Connection reset by peer"), EngineFailed, "broke", "doctor"),

@@ -82,6 +82,12 @@ def test_a_gpu_no_container_can_see_fails_and_a_machine_without_one_only_warns()
     assert check(broken, "gpu").status == "fail"
 
 
+def test_podman_is_called_so_and_needs_no_buildx() -> None:
+    podman = replace(ABLE, engine=EngineFacts(version="4.3.1", podman=True, no_buildkit="Podman has no BuildKit"))
+    assert check(podman, "engine").found == "Podman 4.3.1"
+    assert "buildx" not in {c.id for c in judge(podman).checks}
+
+
 @pytest.mark.parametrize(("scope", "status"), [(None, "ok"), (0, "ok"), (1, "warn"), (2, "warn"), (3, "fail")])
 def test_ptrace_scope_is_judged(scope: int | None, status: str) -> None:
     assert check(replace(ABLE, ptrace_scope=scope), "ptrace").status == status
