@@ -18,7 +18,7 @@ from typing import Any, Final
 from vdbg_env.adapters.docker.build_api import build_over
 from vdbg_env.adapters.docker.client import engine_errors
 from vdbg_env.adapters.docker.images import DockerImages
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.context import BuildContext, FileBytes, TreeOnDisk
 from vdbg_env.image.plan.plan import ROOT
