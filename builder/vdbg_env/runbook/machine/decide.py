@@ -151,9 +151,15 @@ def _nameless(env: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 def _decisive(step: Run) -> tuple[str, ...]:
-    """Return the matchers after which a step has seen what it is repeated for; a tool around it is let to its end."""
+    """Return the matchers after which a step has seen what it is repeated for; a tool around it is let to its end.
+
+    A file that the failure leaves comes within the grace after it; the rank that did not fail would wait for an hour.
+    """
     until = step.repeat.until or ""
-    return () if step.argv.wrap or "&&" in until else tuple(_HAS_MATCHED.findall(until))
+    if step.argv.wrap or "&&" in until:
+        return ()
+    of_files = ("failure",) if any(rule.required for rule in step.artifacts.values()) else ()
+    return (*_HAS_MATCHED.findall(until), *of_files)
 
 
 def _own_matchers(

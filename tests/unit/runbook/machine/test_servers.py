@@ -9,6 +9,7 @@ from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation, Re
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import (
     ArgvOverlay,
+    ArtifactRule,
     Command,
     End,
     Input,
@@ -152,6 +153,9 @@ def test_a_server_is_ended_after_the_match_that_a_step_is_repeated_for() -> None
     assert decisive(STEP) == ("failure",)
     assert decisive(changed(STEP, repeat=Repeat(count=3, until="ended.by == 'watch'"))) == ()
     assert decisive(changed(STEP, argv=ArgvOverlay(wrap=("compute-sanitizer",)))) == (), "its summary comes last"
+    cores = {"cores": ArtifactRule(name="cores", glob="core.*", required=True)}
+    dump = changed(STEP, repeat=Repeat(count=3, until="artifacts.cores.count > 0 || host.gpus == 0"), artifacts=cores)
+    assert decisive(dump) == ("failure",), "the core of the rank that failed comes within the grace"
 
 
 @pytest.mark.parametrize(
