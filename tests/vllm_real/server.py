@@ -211,6 +211,9 @@ def left_since(before: set[Path]) -> list[str]:
     What vLLM's CPU backend never removes after a server of several ranks is removed here, and is not among it.
     """
     left = unused(in_shared_memory() - before)
+    if left:
+        time.sleep(1)  # another server's may have been made and not yet mapped
+        left = unused(left & in_shared_memory())
     known = {path for path in left if path.name.startswith("vllm_dist_")}
     for path in known:
         path.unlink(missing_ok=True)
