@@ -139,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:82ba9eaf55a79c1ed66a30ef683fcbb70e3117513b531b1dec1e76e2e1294337"
+    dev.vdbg-env.plan.digest="sha256:c5600fb257791445c536222f0e33d0ba92a2906910e5c1faa7ea62e2b1732ca9"

@@ -63,12 +63,16 @@ def mapped(path: Path) -> memoryview | bytes:
 
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
-    """Write a file whole or not at all; raises BadInput when that is not possible."""
+    """Write a file whole or not at all; a pipe or device, as `/dev/null`, is written to and not replaced.
+
+    Raises BadInput when that is not possible.
+    """
     from vdbg_env.record.atomic_write import replacement  # only what writes needs the record
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacement(path) as file:
+        special = path.exists() and not (path.is_file() or path.is_dir())
+        with path.open("wb") if special else replacement(path) as file:
             file.write(data)
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror or error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from vdbg_env.application.run.result.model import Report
@@ -71,6 +72,6 @@ class Announcement:
             (s.results["runbook"] for s in self.report.steps if s.id == GUARDED and "runbook" in s.results), None
         )
         if runbook:
-            return f"vdbg-env runbook {runbook} --from {self.directory}"
+            return f"vdbg-env runbook {runbook} --from {shlex.quote(self.directory)}"
         commands = (step.command or "" for step in typed_outside(self.report, self.directory).next_steps)
         return next((command for command in commands if command.startswith("vdbg-env runbook ")), None)

@@ -52,7 +52,8 @@ def test_a_message_of_kubernetes_is_whole_json_within_its_limit() -> None:
 
 def test_what_the_report_says_next_is_announced_where_triage_names_no_runbook() -> None:
     ended = Ended(by=EndedBy.SIGNAL, signal=11)
-    advice = (NextStep(text="read it"), NextStep(text="again", command="vdbg-env runbook host-crash --from r"))
+    command = "vdbg-env runbook host-crash --from '/my runs/r'"
+    advice = (NextStep(text="read it"), NextStep(text="again", command=command))
     report = Report(run="r", runbook="guard", verdict=Verdict.FAILED, why="it died", next_steps=advice)
     said = Announcement(report=report, directory="/my runs/r", files=(), status=139, ended=ended)
-    assert said.next_step == "vdbg-env runbook host-crash --from '/my runs/r'"
+    assert said.next_step == command
