@@ -44,8 +44,11 @@ def read_cubin(data: Buffer) -> Cubin:
     if not elf.is_cuda:
         raise UnreadableBinary(f"not a cubin: the ELF file is for machine {elf.machine}, CUDA is {EM_CUDA}", offset=18)
     kernels = list(elf.sections_starting(_KERNEL))
+    has_code = any(True for _ in elf.sections_starting(_CODE)) or any(map(_is_executable, elf.sections))
+    if not has_code and f"\0{_CODE}".encode() in elf.section_names:
+        raise UnreadableBinary("a cubin names code that it has no section of: its header is damaged", offset=60)
     return Cubin(
-        has_code=any(True for _ in elf.sections_starting(_CODE)) or any(map(_is_executable, elf.sections)),
+        has_code=has_code,
         has_debug_line=any(s.size and s.type != SHT_NOBITS for s in elf.sections_named(".debug_line")),
         device_debug=any(True for _ in elf.sections_named(".debug_info")),
         kernels=tuple(elf.name(s).removeprefix(_KERNEL) for s in kernels[:KERNELS_NAMED]),

@@ -1,6 +1,7 @@
 """What counts as code, what counts as line info, and what only looks like it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -89,3 +90,10 @@ def test_damage_ends_in_an_answer_or_a_typed_error(noise: bytes, place: int) -> 
         read_cubin(bytes(damaged))
     except UnreadableBinary:
         pass
+
+
+def test_a_cubin_that_lost_sections_is_not_a_stub() -> None:
+    """A smaller e_shnum leaves the code out of the section table; the name of its section is still there."""
+    data = (Path(__file__).parents[3] / "data" / "cubins" / "no_lines_sm90.cubin").read_bytes()
+    with pytest.raises(UnreadableBinary, match="names code that it has no section of"):
+        read_cubin(data[:60] + (3).to_bytes(2, "little") + data[62:])
