@@ -18,6 +18,7 @@ from vdbg_env.cli.composition.images import image_swaps, own_package, programs, 
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.profile.reference import parse_reference
+from vdbg_env.image.units.targets import parse_arch
 
 _TAKEN = {
     "onto", "kernels", "core", "work", "target", "archs", "deps", "jobs", "tags", "metadata_file", "as_json", "verbose",
@@ -101,10 +102,13 @@ def _wanted(flags: dict[str, Any]) -> Wanted:
         raise BadInput(
             "this machine has no GPU, so the architecture is not known", next_step="--arch 9.0; or --core FILE"
         )
+    each = tuple(part.strip() for text in archs for part in text.replace(";", ",").split(","))
+    for arch in each:
+        parse_arch(arch)  # before the image is read, which takes minutes
     return Wanted(
         kernels=(*flags["kernels"], *by_core.kernels),
         extensions=(flags["target"],) if flags["target"] else (),
-        archs=tuple(part.strip() for text in archs for part in text.replace(";", ",").split(",")),
+        archs=each,
     )
 
 
