@@ -6,20 +6,29 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 LARGEST_DOCUMENT = 64 << 20  # bytes; a run's own are hardly ever above one
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a regular file, opened; raises OSError for what is not one."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file", str(path))
+        yield file
+
+
 def read_whole(path: Path, limit: int = LARGEST_DOCUMENT) -> bytes:
     """Return what is in a regular file; raises OSError for what is not one, or is larger than `limit` bytes."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "it is not a file", str(path))
-        data = file.read(limit + 1) if about.st_size <= limit else b""
-        if about.st_size > limit or len(data) > limit:
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(limit + 1) if size <= limit else b""
+        if max(size, len(data)) > limit:
             raise OSError(errno.EFBIG, f"it is larger than {limit} bytes", str(path))
         return data
 

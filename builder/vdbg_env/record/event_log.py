@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.reading import opened, read_whole
 from vdbg_env.common.writing import write_whole
 from vdbg_env.record.redaction.redaction import Redactor
 
@@ -50,8 +51,15 @@ def read_events(path: Path) -> Iterator[Event]:
 
     Raises BadInput for a log that is damaged elsewhere.
     """
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        yield from (event for event, _ in _whole(path, file))
+    try:
+        with opened(path) as file:
+            yield from (event for event, _ in _whole(path, file))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be read: {error.strerror}", cause="another program, or its disk, put that there"
+        ) from error
 
 
 def summarize(path: Path) -> LogSummary:
@@ -61,9 +69,11 @@ def summarize(path: Path) -> LogSummary:
     """
     try:
         size = path.stat().st_size
-        data = path.read_bytes() if size <= _AT_ONCE else b""
+        data = read_whole(path, _AT_ONCE) if size <= _AT_ONCE else b""
     except FileNotFoundError:
         return LogSummary(steps=0, last=None)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     heads = _HEAD.findall(data)
     last = _event(data[data.rfind(b"\n", 0, -1) + 1 :])
     numbered = [int(seq) for seq, _ in heads] == list(range(1, data.count(b"\n") + 1))
@@ -191,7 +201,7 @@ class EventLog:
 def _whole(path: Path, file: IO[bytes]) -> Iterator[tuple[Event, int]]:
     """Yield the whole events of a log, each with the length of its line."""
     seq = 0
-    while line := file.readline():
+    while line := file.readline(_LONGEST):
         event = _event(line) if line.endswith(b"\n") else None
         if event is None:
             if file.read(1):
@@ -204,6 +214,9 @@ def _whole(path: Path, file: IO[bytes]) -> Iterator[tuple[Event, int]]:
         if event.seq != seq:
             raise BadInput(f"{path}: event {event.seq} is where event {seq} should be")
         yield event, len(line)
+
+
+_LONGEST = 256 << 20  # bytes of one event: a log of zeros has no line ends
 
 
 def _event(line: bytes) -> Event | None:

@@ -85,7 +85,7 @@ def supervise(job: Job, lock: int, *, refused: str = "") -> int:
         what = f"the supervisor failed: {type(error).__name__}: {error} ({place.name}, line {place.lineno})"
         supervisor.finish(EndReason("engine_lost", what))
         return 1
-    return 0
+    return supervisor.exit_status
 
 
 def _kill_everything() -> None:

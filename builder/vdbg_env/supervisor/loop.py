@@ -310,6 +310,17 @@ class Supervisor:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
+    @property
+    def exit_status(self) -> int:
+        """The status to exit with: that of a guarded workload, whose guard passes it on whatever becomes of the record.
+
+        For any other step 0, as its end is in its record.
+        """
+        if not self._guard:
+            return 0
+        code = 127 if self._status is None else os.waitstatus_to_exitcode(self._status)
+        return code if code >= 0 else 128 - code
+
     def finish(self, verdict: EndReason) -> None:
         """Close the streams and write the end; a disk that fails only now is reported too."""
         self._streams.close()
@@ -322,25 +333,28 @@ class Supervisor:
         give_back(self._job.directory)
         status = self._status
         census = getattr(self, "_census", None)
-        self._ending.write(
-            {
-                "by": verdict.by,
-                "message": verdict.message,
-                "code": os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
-                "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
-                "core": bool(status is not None and os.WIFSIGNALED(status) and os.WCOREDUMP(status)),
-                **self._streams.summary(),
-                "workers": census.described(self._redactor) if census else [],
-                "requests": self._server.requests,
-                "hang": self._hang.ran,
-                "memory_kills": self._memory_kills.since(self._tree.pids),
-                "held_by": self._tree.held_by,
-                "survivors": [
-                    {"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors if not self._childless
-                ],
-                "notes": [*self._streams.notes, *self._notes],
-            }
-        )
+        document = {
+            "by": verdict.by,
+            "message": verdict.message,
+            "code": os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
+            "signal": os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
+            "core": bool(status is not None and os.WIFSIGNALED(status) and os.WCOREDUMP(status)),
+            **self._streams.summary(),
+            "workers": census.described(self._redactor) if census else [],
+            "requests": self._server.requests,
+            "hang": self._hang.ran,
+            "memory_kills": self._memory_kills.since(self._tree.pids),
+            "held_by": self._tree.held_by,
+            "survivors": [
+                {"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors if not self._childless
+            ],
+            "notes": [*self._streams.notes, *self._notes],
+        }
+        try:
+            self._ending.write(document)
+        except OSError:
+            if not self._guard:  # whose record a workload may have removed: it gets the status all the same
+                raise
 
 
 def _free(directory: str) -> int:

@@ -66,19 +66,26 @@ class Guarded:
     def wait(self) -> Ended:
         """Wait for the end of the command; see `GuardedCommand.wait`."""
         assert self._supervisor
-        lost = self._supervisor.wait() < 0
+        self._supervisor.wait()
         try:
             document = json.loads((self._directory / result_file.NAME).read_bytes())
             return Ended(by=EndedBy(document["by"]), code=document["code"], signal=document["signal"])
         except (OSError, ValueError, KeyError, TypeError):
-            return Ended(by=EndedBy.ENGINE_LOST if lost else EndedBy.NOT_STARTED)
+            return self._ended_without_record()
 
     def seen(self, observation: Observation) -> Observation:
         """Return how it ended for a run that must not repeat it: what loses its supervisor the kernel kills."""
         if observation.ended.by is not EndedBy.ENGINE_LOST:
             return observation
-        ended = Ended(by=EndedBy.SIGNAL, signal=signal.SIGKILL, message=observation.ended.message)
-        return replace(observation, ended=ended)
+        return replace(observation, ended=replace(self._ended_without_record(), message=observation.ended.message))
+
+    def _ended_without_record(self) -> Ended:
+        """Return the end that the supervisor exited with: its record may have been moved, removed or replaced."""
+        assert self._supervisor
+        status = self._supervisor.returncode
+        if status is None or status < 0:
+            return Ended(by=EndedBy.SIGNAL, signal=signal.SIGKILL)
+        return Ended(by=EndedBy.EXIT, code=status)
 
     def become(self, argv: Sequence[str]) -> NoReturn:
         """Run the command in place of this process; raises HostNotAble where it cannot be started."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from vdbg_env.common.reading import LARGEST_DOCUMENT
 from vdbg_env.record.atomic_write import replacement
 from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.record.redaction.file_names import redact_names
@@ -52,13 +53,13 @@ def _files(run: Path) -> Iterator[Path]:
 
 def _redact(path: Path, redactor: Redactor, literals: tuple[bytes, ...]) -> tuple[bool, str | None]:
     """Redact one file; say whether that changed it, and what of it could not be looked at."""
-    match path.suffix:
+    match path.suffix if path.stat().st_size <= LARGEST_DOCUMENT else "":
         case ".json":
             return _replace(path, _json(path.read_bytes(), redactor)), None
         case ".jsonl":
             lines = path.read_bytes().splitlines(keepends=True)
             return _replace(path, b"".join(_json_line(line, redactor) for line in lines)), None
-    if path.name in _TEXTS:
+    if path.name in _TEXTS or path.suffix in {".json", ".jsonl"}:
         return redact_text(path, redactor), None
     looked = mask_artifact(path, literals)
     return looked.masked > 0, looked.note

@@ -15,6 +15,7 @@ from vdbg_env.adapters.placement.answered import AnsweredSteps
 from vdbg_env.adapters.placement.recorded_ranks import RecordedRanks
 from vdbg_env.application.run.request import PlacementRequest, RunbookRequest, with_recorded_workload
 from vdbg_env.common.errors import BadInput
+from vdbg_env.record.event_log import read_events
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.runbook.invocation import Invocation
@@ -133,3 +134,16 @@ def test_a_place_that_is_not_ours_is_refused() -> None:
     head = RunHead(run="r", runbook="guard", placement={"on": 7, "ranks": "many"})
     with pytest.raises(BadInput, match="the placement of run 'r' is damaged"):
         part_of(head, "placement", PlacementRequest)
+
+
+@pytest.mark.parametrize("name", ["a pipe", "40 GB", "no JSON"])
+def test_a_log_that_is_not_ours_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    recorded(tmp_path)
+    log = tmp_path / "run/events.jsonl"
+    log.write_text("{}\n{}\n")
+    FILES[name](log)
+    try:
+        assert list(read_events(log)) == []
+    except BadInput:
+        return
+    assert name != "a pipe"

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,25 @@ def test_a_hook_gets_the_line_and_what_cannot_be_reached_changes_no_status(tmp_p
     assert message.read_text() == line.strip()
     assert line.encode() in done.stderr + b"\n"
     assert b"vdbg-env guard: the webhook could not be reached" in done.stderr
+
+
+def moved(run: Path) -> None:
+    run.rename(run.parents[1] / "elsewhere")
+
+
+def replaced(run: Path) -> None:
+    moved(run)
+    run.symlink_to(run.parents[1])
+
+
+@pytest.mark.parametrize("change", [moved, shutil.rmtree, replaced], ids=["moved", "removed", "replaced by a link"])
+def test_a_record_that_is_taken_away_changes_no_status(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    code = "import sys; print('ready', flush=True); sys.stdin.read(); raise SystemExit(7)"
+    with subprocess.Popen(
+        guard_command(sys.executable, "-c", code), env=environment(tmp_path), cwd=tmp_path,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as guard:  # fmt: skip
+        assert guard.stdout and guard.stdout.readline() == b"ready\n"
+        change(the_run(tmp_path))
+        guard.communicate(timeout=patience(60))
+    assert guard.returncode == 7
