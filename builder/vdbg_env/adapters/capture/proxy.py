@@ -19,7 +19,7 @@ from vdbg_env.record.recorded_requests import HOP_BY_HOP, RecordedRequest, as_li
 from vdbg_env.record.redaction.redaction import Redactor
 
 _HEADER_LIMIT = 64 << 10
-_GRACE_S = 5.0  # for the answers under way when the capture is ended
+_GRACE_S = 0.75  # for the answers under way when the capture is ended, which aiohttp waits for twice
 _READS = frozenset(("GET", "HEAD", "OPTIONS"))  # health checks and metrics; they start no work on a GPU
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
