@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vdbg_env.common.errors import BadInput, VdbgError, nearest
+from vdbg_env.common.nesting import limit_nesting
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
@@ -81,6 +82,7 @@ def remove_run(home: Path, folder: RunFolder) -> None:
                     cause="another program writes there",
                     next_step="vdbg-env runs prune, then the same again with --yes",
                 )
+            limit_nesting(run.path)
             shutil.rmtree(run.path)
     except FileNotFoundError:
         return  # gone already
@@ -105,11 +107,14 @@ def _folder(run: RunDirectory) -> RunFolder:
 
 def _size(folder: Path) -> int:
     """Return the bytes of all files below a folder but the lock; links are not followed."""
-    found = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                found += os.lstat(f"{place}/{name}").st_size if name != LOCK else 0
+    found, waiting = 0, [os.fspath(folder)]
+    while waiting:  # no recursion: what a workload nested has no bound
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.name != LOCK:
+                    found += entry.stat(follow_symlinks=False).st_size
     return found
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vdbg_env.common.nesting import limit_nesting, nesting_notes
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.redaction.compressed import mask_artifact
@@ -55,7 +56,10 @@ def observation(
     Without `ended.json` the end was not seen: `engine_lost`, with whatever was written until then. Where `check` raises
     Stopped, the notes say that not all was searched.
     """
-    notes = list(_cleared(directory))
+    notes: list[str] = []
+    with suppress(Stopped):
+        notes += nesting_notes(limit_nesting(directory, check=check))
+    notes += _cleared(directory)
     seen = _reported(invocation, directory)
     notes += seen.notes
     artifacts: dict[str, tuple[Artifact, ...]] = {}

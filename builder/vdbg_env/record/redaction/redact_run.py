@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from vdbg_env.common.nesting import limit_nesting, nesting_notes
 from vdbg_env.common.reading import LARGEST_DOCUMENT
 from vdbg_env.record.atomic_write import replacement
 from vdbg_env.record.redaction.compressed import mask_artifact
@@ -33,7 +34,8 @@ def redact_run(run: Path, redactor: Redactor, literals: tuple[bytes, ...] = ()) 
     Each file is replaced whole or not at all. JSON is redacted by its values, so that it stays JSON; what a workload
     left behind keeps its length, for a core with bytes missing could not be read.
     """
-    changed, notes = [], []
+    changed = list[str]()
+    notes = nesting_notes(limit_nesting(run))
     renamed = redact_names(run, redactor.finder)
     if renamed:
         notes.append(f"{renamed} file names had a secret and were changed")

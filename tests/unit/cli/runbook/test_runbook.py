@@ -121,7 +121,8 @@ def test_a_recording_is_replayed_without_the_workload_and_says_where_it_was_made
 def test_a_run_that_is_out_of_time_says_so_first_and_is_continued_as_it_says(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--run-dir", "r", "--total-time", "1ms") == 124
+    slow = (sys.executable, "-c", f"import time; time.sleep(1)\n{WORKLOAD}")  # not over before its time is
+    assert run("--run-dir", "r", "--total-time", "1ms", workload=slow) == 124
     shown = capsys.readouterr()
     assert "the 0.001 s allowed for the whole run are spent\n\nNext\n  1. resume it" in shown.out
     command = next(line for line in shown.out.splitlines() if "$ " in line).split("$ ")[1]

@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 
 from vdbg_env.adapters.execution.attempt_result import Stopped, digest_of, masked
+from vdbg_env.common.nesting import limit_nesting, nesting_notes
 from vdbg_env.common.writing import write_whole
 from vdbg_env.evidence.observation import Artifact
 from vdbg_env.record.redaction.file_names import redact_names
@@ -119,6 +120,7 @@ def move_dumps(
     What is too large, or was not moved before `check` raised Stopped, is left on the node, and the notes say where.
     """
     moved = Moved()
+    moved.notes += nesting_notes(limit_nesting(source))
     disarm(source)
     if renamed := redact_names(source, finder_of(literals)):
         moved.notes.append(f"{renamed} file names had a secret and were changed")
