@@ -12,7 +12,7 @@ from vdbg_env.application.ports import BuilderDescription, BuildOrder, BuildxOpt
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepStarted
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.cuda.lines.lineinfo import LineinfoReport
-from vdbg_env.image.plan.plan import LABEL_PROOF, BuildPlan
+from vdbg_env.image.plan.plan import LABEL_DIGEST, LABEL_PROOF, BuildPlan
 from vdbg_env.image.profile.request import Dialect
 from vdbg_env.image.render.dockerfile import build_context, step_titles
 
@@ -71,7 +71,9 @@ def build_image(
     built = _build(plan, settings, builder, tell)
     proof = prove_image(builder, built.image_id, plan, threads=settings.threads)
     require_proven(proof, built.image_id)
-    image_id = builder.tag(built.image_id, settings.tags, {LABEL_PROOF: proof_label(proof)})
+    # What compiles without network is a plan of its own on what was fetched; the image is the whole plan's.
+    labels = {LABEL_PROOF: proof_label(proof), LABEL_DIGEST: plan.digest}
+    image_id = builder.tag(built.image_id, settings.tags, labels)
     saved_bytes = builder.save((*settings.tags, image_id)[0], settings.output) if settings.output else None
     pushed_digest = _push(builder, settings.tags) if settings.push else None
     described = builder.describe()
