@@ -26,6 +26,7 @@ from vdbg_env.runbook.state import AskPerson, BranchTo, Finish, ResultValue, Run
 
 _LOG = logging.getLogger(__name__)
 POLL_S = 0.25  # how long a signal or the total time limit may wait to be seen
+_OVER_S = 0.02  # by then an attempt that was over before, recorded or of another engine's time, is known to be
 _READ_HERE = 1 << 20  # bytes of output that are read in a moment
 _LOST = "attempt {number} was lost and has been repeated: {why}"
 _REPEATED = "attempt {number} was cancelled and has been repeated: what was seen of it is in {folder}"
@@ -136,12 +137,11 @@ class _Run:
 
     def _observe(self, attempt: StartedAttempt) -> None:
         """Wait for an attempt's end and write it down; when the run is cut short, the attempt is ended first."""
-        seen: tuple[Observation, ...] | None = None
         cut: _CutShort | None = None
-        watched = False
+        seen = attempt.wait(_OVER_S)
+        watched = seen is None
         while seen is None:
             seen = attempt.wait(POLL_S)
-            watched = watched or seen is None
             if seen is None and cut is None:
                 try:
                     self._check_limits()
