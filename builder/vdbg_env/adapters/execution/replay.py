@@ -20,6 +20,7 @@ from vdbg_env.adapters.execution.attempt_result import observation
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.application.ports.places import RecordingHead
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.nesting import DEEPEST
 from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Match, Observation
 from vdbg_env.record.redaction.redact_run import redact_run
@@ -32,7 +33,6 @@ from vdbg_env.supervisor.state.result_file import NAME as ENDED
 
 SCHEMA = "vdbg-env/recording/v1"
 HEAD = "recording.json"
-_DEEPEST = 64  # folders in folders that are copied: a step's own are three
 
 
 def read_recording(folder: Path) -> RecordingHead:
@@ -236,7 +236,7 @@ def _copy(source: int, target: Path, depth: int = 0) -> None:
             continue
         mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
-            if depth < _DEEPEST:
+            if depth < DEEPEST:
                 with _folder(name, source) as inner:
                     _copy(inner, target / name, depth + 1)
         elif stat.S_ISREG(mode):

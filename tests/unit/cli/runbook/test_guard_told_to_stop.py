@@ -49,11 +49,11 @@ def test_a_hook_is_ended_with_what_it_started(tmp_path: Path, number: signal.Sig
     assert int(pid.read_text()) not in {one.pid for one in processes() if one.state != "Z"}
 
 
-def test_what_the_command_left_is_read_no_further(tmp_path: Path) -> None:
-    """A core of 4 TB, nearly all of it a hole, takes an hour to read."""
+def stopped_while_it_reads_a_core(tmp_path: Path, last: str) -> tuple[int, bytes]:
+    """Return status and stderr of a guard that is told to stop after its command, which leaves a huge core, ended."""
     code = (
         f"import glob, os\nos.chdir(glob.glob({str(tmp_path)!r} + '/runs/*/steps/guarded/1/*')[0])\n"
-        "open('core.cuda.host.1', 'wb').truncate(4 << 40)\nos._exit(9)"
+        f"open('core.cuda.host.1', 'wb').truncate(4 << 40)\n{last}"
     )
 
     def ended() -> bool:
@@ -63,7 +63,13 @@ def test_what_the_command_left_is_read_no_further(tmp_path: Path) -> None:
         time.sleep(1.0)
         guard.send_signal(signal.SIGTERM)
         _, stderr = guard.communicate(timeout=patience(AT_ONCE) + 2)
-    assert guard.returncode == 9
+    return guard.returncode, stderr
+
+
+def test_what_the_command_left_is_read_no_further(tmp_path: Path) -> None:
+    """A core of 4 TB, nearly all of it a hole, takes an hour to read."""
+    status, stderr = stopped_while_it_reads_a_core(tmp_path, "os._exit(9)")
+    assert status == 9
     said = json.loads(stderr.splitlines()[-1])
     assert (said["status"], said["ended"]["code"]) == (9, 9)
     report = Path(said["report"]).read_text()
@@ -71,19 +77,7 @@ def test_what_the_command_left_is_read_no_further(tmp_path: Path) -> None:
 
 
 def test_a_command_that_ended_well_is_not_announced(tmp_path: Path) -> None:
-    code = (
-        f"import glob, os\nos.chdir(glob.glob({str(tmp_path)!r} + '/runs/*/steps/guarded/1/*')[0])\n"
-        "open('core.cuda.host.1', 'wb').truncate(4 << 40)"
-    )
-
-    def ended() -> bool:
-        return any(tmp_path.glob("runs/*/steps/guarded/1/*/ended.json"))
-
-    with explaining(tmp_path, code, until=ended) as guard:
-        time.sleep(1.0)
-        guard.send_signal(signal.SIGTERM)
-        _, stderr = guard.communicate(timeout=patience(AT_ONCE) + 2)
-    assert (guard.returncode, stderr) == (0, b"")
+    assert stopped_while_it_reads_a_core(tmp_path, "") == (0, b"")
 
 
 def test_a_line_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
