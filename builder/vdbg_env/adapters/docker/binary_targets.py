@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -21,6 +22,13 @@ class Targets:
             if os.path.exists(target):  # noqa: PTH110 - Path raises where a name is too long
                 yield stack.enter_context(BinaryFiles().open(target))
                 return
+            if not _may_be_an_image(target):
+                folder = os.path.dirname(target.rstrip("/"))  # noqa: PTH120
+                raise BadInput(
+                    f"{target} is not there",
+                    cause="a mistyped path, or a path relative to another folder",
+                    next_step=f"ls -l {shlex.quote(folder if os.path.isdir(folder) else target)}",  # noqa: PTH112
+                )
             # The Docker SDK takes longer to import than most libraries take to verify.
             from vdbg_env.adapters.docker.image_binaries import ImageFiles
 
@@ -31,6 +39,17 @@ class Targets:
                     f"{target} is neither a file or folder here nor an image",
                     details=(error.what,),
                     cause="a mistyped path, a path relative to another folder, or an image that was not pulled",
-                    next_step=f"ls -l {target}, or docker pull {target}",
+                    next_step=f"ls -l {target}, or docker pull {target.partition(':/')[0]}",
                 ) from error
             yield files
+
+
+def _may_be_an_image(target: str) -> bool:
+    """Return whether an engine could know it.
+
+    It knows nothing that begins or ends as a path. A name below a folder that is here needs a tag or a digest.
+    """
+    folder, _, name = target.rpartition("/")
+    if target.startswith(("/", "./", "../", "~")) or target.endswith("/"):
+        return False
+    return ":" in name or "@" in name or ":/" in target or not (folder and os.path.isdir(folder))  # noqa: PTH112

@@ -44,7 +44,33 @@ def test_a_target_that_is_neither_file_nor_image_says_what_to_type() -> None:
     ran = vdbg_env("verify", "no/such/lib.so")
     assert ran.status == 2
     assert "no/such/lib.so is neither a file or folder here nor an image" in ran.stderr
-    assert "try: ls -l no/such/lib.so" in ran.stderr
+    assert "try: ls -l no/such/lib.so, or docker pull no/such/lib.so" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "look"),
+    [("/nope", "/"), ("/no/such/lib.so", "/no/such/lib.so"), ("./a b.so", "."), ("../x/y", "../x/y"),
+     ("~nobody", "'~nobody'"), ("made/lib.so", "made"), ("made/sub/", "made")],
+)  # fmt: skip
+def test_a_path_that_is_not_there_is_not_taken_for_an_image(
+    target: str, look: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ran = vdbg_env("verify", target)
+    assert ran.status == 2 and f"{target} is not there" in ran.stderr
+    assert f"try: ls -l {look}\n" in ran.stderr and "docker" not in ran.stderr
+
+
+@pytest.mark.parametrize("target", ["made/image:1", "made/image:1:/opt", f"made/image@sha256:{'0' * 64}", "image"])
+def test_what_may_be_an_image_is_asked_of_the_engine(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    ran = vdbg_env("verify", target)
+    assert ran.status == 2 and f"or docker pull {target.removesuffix(':/opt')}\n" in ran.stderr
 
 
 def test_no_target_is_bad_usage() -> None:
