@@ -37,7 +37,7 @@ test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of o
 	$(BIN)/pytest tests/vllm_real
 
 coverage: $(READY) ## Branch coverage of the unit tests, each file below 80 % named
-	$(BIN)/pytest -q -n $(WORKERS) --cov --cov-report=term:skip-covered tests/unit
+	$(BIN)/pytest -q -n $(WORKERS) -m "not long" --cov --cov-report=term:skip-covered tests/unit
 
 docs: $(READY)   ## The documentation as a site in out/site, every warning an error
 	$(BIN)/pip install --quiet --disable-pip-version-check '.[docs]'

@@ -1,8 +1,13 @@
-"""A folder of logs gives the workload's, and none of the records that this program made in it."""
+"""Logs: compressed, cut, missing, on the standard input; a folder gives none of the records that we made in it."""
 
+import gzip
+import io
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from vdbg_env.adapters.files.log_files import LogFiles
 from vdbg_env.common.errors import BadInput
@@ -27,3 +32,42 @@ def test_our_own_runs_below_a_folder_are_passed_over_and_a_run_that_is_named_is_
     (tmp_path / "server.log").write_text("well")
     assert names(tmp_path) == ["ranks/rank-0.log", "server.log"]
     assert names(run.path) == ["steps/baseline/1/n-0/stdout"]
+
+
+def content(target: str) -> bytes:
+    return b"".join(chunk for log in LogFiles().open([target]) for chunk in log.chunks)
+
+
+LOG = b"".join(b"line %d: CUDA error\n" % number for number in range(5000))
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress], ids=["plain", "gzip", "zstd"])
+def test_a_log_is_decompressed_by_its_first_bytes_member_after_member(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "server.log"
+    path.write_bytes(pack(LOG) + pack(LOG))
+    assert content(str(path)) == LOG + LOG
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+def test_a_log_that_is_cut_or_damaged_is_said_to_be(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    whole = pack(LOG)
+    path = tmp_path / "server.log"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadInput, match="is damaged: it ends in the middle"):
+        content(str(path))
+    path.write_bytes(whole[:20] + bytes(40) + whole[60:])
+    with pytest.raises(BadInput, match="is damaged"):
+        content(str(path))
+
+
+def test_a_dash_is_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(LOG))))
+    assert content("-") == LOG
+
+
+def test_a_log_that_is_not_there_gives_what_to_type(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist") as refused:
+        content(str(tmp_path / "server.log"))
+    assert refused.value.next_step
