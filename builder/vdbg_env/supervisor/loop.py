@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.supervisor.job import Job
@@ -20,6 +19,7 @@ from vdbg_env.supervisor.state import lock_file
 from vdbg_env.supervisor.state.alarm import HEARD_S, heard, sound
 from vdbg_env.supervisor.state.ownership import give_back
 from vdbg_env.supervisor.state.result_file import Ending
+from vdbg_env.supervisor.watch.clock import AwakeClock
 from vdbg_env.supervisor.watch.growing_files import GrowingFiles
 from vdbg_env.supervisor.watch.guard import GONE, Guard
 from vdbg_env.supervisor.watch.hang import HangWatch
@@ -52,13 +52,15 @@ class Supervisor:
         self._lock = lock
         self._memory_kills = MemoryKills()
         self._ending = Ending(job.directory, self._redactor)
-        self._helpers = Helpers(job)
+        self._clock = AwakeClock()
+        now = self._clock.now
+        self._helpers = Helpers(job, now)
         self._hang = HangActions(job, self._helpers, self._redactor)
-        self._watch = HangWatch(job)
+        self._watch = HangWatch(job, now)
         self._growing = GrowingFiles(job.dumps or job.directory, job.growing)
         self._guard = Guard(job)
         self._streams = Streams(job, self._redactor, self._watch.output, self._must_end)
-        self._server = DrivenServer(job, self._helpers, self._watch.progress)
+        self._server = DrivenServer(job, self._helpers, self._watch.progress, now)
         self._phase = Phase.RUNNING
         self._phase_until = 0.0
         self._timeout_at = float("inf")
@@ -95,15 +97,15 @@ class Supervisor:
         lock_file.say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
         self._streams.open(started.stdout, started.stderr)
         self._census = WorkerCensus(self._job.overlay, started.pid)
-        self._began = time.monotonic()
+        self._began = self._clock.now()
         self._census_at = [self._began + s for s in CENSUS_S]
-        self._timeout_at = time.monotonic() + (self._job.timeout_s or float("inf"))
+        self._timeout_at = self._clock.now() + (self._job.timeout_s or float("inf"))
         self._start_helpers()
         while not self._over():
             self._wait()
             self._reap()
             self._look()
-            self._advance(time.monotonic())
+            self._advance(self._clock.now())
         self._streams.drain()
         self.finish(self._verdict or self._guard.end_of(self._server.own_end(self._status)))
 
@@ -122,7 +124,7 @@ class Supervisor:
 
     def _must_end(self) -> bool:
         """Return whether the step is to end now, and output is not worth a long search."""
-        return self._cancels > 0 or time.monotonic() >= self._timeout_at
+        return self._cancels > 0 or self._clock.now() >= self._timeout_at
 
     def _start_helpers(self) -> None:
         job = self._job
@@ -134,7 +136,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Wait for output, a signal, or the next thing that is due."""
-        now = time.monotonic()
+        now = self._clock.now()
         due = [now + (SIGHT_S if self._tree.cgroup else 1.0), *self._census_at[:1]]
         if self._phase is Phase.RUNNING:
             # No deadline counts once the end has begun: it is past, and would be waited for without a pause.
@@ -143,13 +145,15 @@ class Supervisor:
                 due.append(now + 0.25)
         else:
             due.append(now + TICK_S)
-        self._streams.wait(max(0.0, min(due) - now))
+        planned = max(0.0, min(due) - now)
+        self._streams.wait(planned)
+        self._clock.waited(now, planned)
         if self._streams.held:
             self._watch.progress()  # the reader of its output keeps it waiting
         if self._streams.stop_wanted and self._matched_at is None:
-            self._matched_at = time.monotonic()
+            self._matched_at = self._clock.now()
         if self._streams.decided_by and self._decided_at is None:
-            self._decided_at = time.monotonic()
+            self._decided_at = self._clock.now()
         self._helpers.read()
 
     def _stop_at(self) -> float:
@@ -176,7 +180,7 @@ class Supervisor:
 
     def _look(self) -> None:
         """Do what is due by the clock: the workers' environments, the free space, helpers that take too long."""
-        now = time.monotonic()
+        now = self._clock.now()
         if self._census_at and now >= self._census_at[0]:
             self._census_at.pop(0)
             if not self._census_at:
@@ -299,13 +303,13 @@ class Supervisor:
     def _enter(self, phase: Phase, until: float, *, at_least: float = 0.0) -> None:
         self._phase = phase
         self._phase_until = until
-        self._at_least = time.monotonic() + at_least
+        self._at_least = self._clock.now() + at_least
 
     def _processes(self) -> list[Process]:
         return descendants(os.getpid(), without=self._helpers.running)
 
     def _over(self) -> bool:
-        stuck = self._phase is Phase.KILLING and time.monotonic() >= self._phase_until
+        stuck = self._phase is Phase.KILLING and self._clock.now() >= self._phase_until
         return self._childless or stuck
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -348,7 +352,7 @@ class Supervisor:
             "survivors": [
                 {"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors if not self._childless
             ],
-            "notes": [*self._streams.notes, *self._notes],
+            "notes": [*self._streams.notes, *self._clock.notes(), *self._notes],
         }
         try:
             self._ending.write(document)

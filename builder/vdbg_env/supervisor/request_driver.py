@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 ANSWER_TIMEOUT_S = 600.0
 MOST_AT_ONCE = 256  # vLLM runs as many sequences by default; more would wait there
 GONE_AFTER = 3
+LONGEST_LOOK_S = 15.0  # at a server that is not ready; more passed while its scheduler had stopped us
 LONGEST_GAP_S = 30.0  # between two arrivals; a night without traffic is not waited for
 NO_ANSWER = (OSError, http.client.HTTPException)
 ALL_SENT, NEVER_READY, UNANSWERED, NOTHING_TO_SEND = 0, 3, 4, 5
@@ -101,14 +102,16 @@ def summary(counts: dict[str, int]) -> str:
 
 def wait_until_ready(url: str, timeout_s: float) -> bool:
     """Ask `url` until it answers below 400, for `timeout_s` seconds at most."""
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
+    left = timeout_s
+    while left > 0:
+        began = time.monotonic()
         try:
             if send(url, {"method": "GET", "url": urlsplit(url).path or "/"}, timeout_s=5.0) < 400:
                 return True
         except NO_ANSWER:
             pass
         time.sleep(0.2)
+        left -= min(time.monotonic() - began, LONGEST_LOOK_S)
     return False
 
 

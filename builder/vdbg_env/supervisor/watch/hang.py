@@ -7,8 +7,8 @@ and again. So output counts as long as it shows progress.
 from __future__ import annotations
 
 import re
-import time
 from collections import deque
+from collections.abc import Callable
 
 from vdbg_env.supervisor.job import Job
 
@@ -59,15 +59,16 @@ class Progress:
 class HangWatch:
     """Says when the workload hangs: no progress, idle GPUs, or GPUs that stay at full load without progress."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, now: Callable[[], float]) -> None:
         self._job = job
-        now = time.monotonic()
-        self.last_progress = now
+        self._now = now
+        began = now()
+        self.last_progress = began
         self._progress = Progress()
         self._waiting = b""  # the last line that only says that it waits
         self._in_vain = False  # one of them said that work waits
-        self._gpu_busy = now
-        self._gpu_free = now
+        self._gpu_busy = began
+        self._gpu_free = began
         self._seen_gpu = False
         self._rest = b""
 
@@ -81,7 +82,7 @@ class HangWatch:
 
     def progress(self) -> None:
         """Take note of progress that is known otherwise than by output."""
-        self.last_progress, self._waiting, self._in_vain = time.monotonic(), b"", False
+        self.last_progress, self._waiting, self._in_vain = self._now(), b"", False
 
     def gpu(self, data: bytes) -> None:
         """Take what the probe printed: one line per GPU, its last number the load in percent."""
@@ -89,7 +90,7 @@ class HangWatch:
         loads = [float(x) for x in (line.split(b",")[-1].strip() for line in lines) if x.replace(b".", b"").isdigit()]
         if not loads:
             return
-        now, self._seen_gpu = time.monotonic(), True
+        now, self._seen_gpu = self._now(), True
         if max(loads) > 0:
             self._gpu_busy = now
         if max(loads) < 99:
@@ -123,7 +124,7 @@ class HangWatch:
         return f"; it prints: {self._waiting[:_LINE_SHOWN].decode('utf-8', 'replace')}" if self._waiting else ""
 
     def next_deadline(self) -> float:
-        """Return the monotonic time at which `verdict` should be asked again; from then on it has an answer."""
+        """Return the time at which `verdict` should be asked again; from then on it has an answer."""
         job, limits = self._job, []
         if job.output_idle_s is not None and not self._may_be_silent:
             limits.append(self.last_progress + job.output_idle_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,7 +29,8 @@ class Helper(NamedTuple):
 class Helpers:
     """The helpers that run now; the supervisor reads their output and reports when one has ended."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, now: Callable[[], float]) -> None:
+        self._now = now
         self._cwd = job.directory
         self._env = {name: value for name, value in job.env.items() if name not in job.overlay}
         self.running: dict[int, Helper] = {}
@@ -43,7 +43,7 @@ class Helpers:
             pid, descriptor = launch_helper(argv, self._env, self._cwd)
         except NotStarted as problem:
             return str(problem)
-        self.running[pid] = Helper(pid, descriptor, output, ended, time.monotonic() + timeout_s)
+        self.running[pid] = Helper(pid, descriptor, output, ended, self._now() + timeout_s)
         return None
 
     def read(self) -> None:

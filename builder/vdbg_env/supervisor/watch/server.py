@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,10 +21,11 @@ class DrivenServer:
     after a request that failed it gets its grace to end by itself: its own end says more than ours.
     """
 
-    def __init__(self, job: Job, helpers: Helpers, progress: Callable[[], None]) -> None:
+    def __init__(self, job: Job, helpers: Helpers, progress: Callable[[], None], now: Callable[[], float]) -> None:
         self._job = job
         self._helpers = helpers
         self._progress = progress
+        self._now = now
         self._rest = b""
         self._complaint = b""
         self._counts: dict[str, Any] = {}
@@ -78,4 +78,4 @@ class DrivenServer:
         else:
             self._verdict = EndReason("not_started", f"no request could be sent: {said}")
         if self._counts.get("failed"):
-            self._due = time.monotonic() + self._job.grace_s
+            self._due = self._now() + self._job.grace_s

@@ -58,7 +58,7 @@ def test_a_workload_that_only_repeats_that_it_waits_hangs(tmp_path: Path) -> Non
 
 
 def test_silence_is_told_as_silence() -> None:
-    watch = HangWatch(Job("", (), {}, "", output_idle_s=5.0))
+    watch = HangWatch(Job("", (), {}, "", output_idle_s=5.0), time.monotonic)
     assert watch.verdict(time.monotonic() + 6) == "no output for 5 s"
     watch.output(b"still waiting\n")
     watch.output(b"still waiting\n")
@@ -66,7 +66,7 @@ def test_silence_is_told_as_silence() -> None:
 
 
 def in_production(**limits: float) -> HangWatch:
-    return HangWatch(Job(directory="/", argv=("x",), env={}, cwd="/", guard=1, **limits))  # type: ignore[arg-type]
+    return HangWatch(Job(directory="/", argv=("x",), env={}, cwd="/", guard=1, **limits), time.monotonic)  # type: ignore[arg-type]
 
 
 IN_VAIN = (
@@ -107,7 +107,7 @@ def test_nothing_is_due_before_there_is_a_verdict(loads: list[bytes], line: byte
     limits = {"output_idle_s": 30.0, "gpu_idle_s": 20.0, "gpu_pinned_s": 40.0}
     for name in (*limits, None):
         job = Job("", (), {}, "", guard=int(guarded), **({name: limits[name]} if name else limits))  # type: ignore[arg-type]
-        watch = HangWatch(job)
+        watch = HangWatch(job, time.monotonic)
         watch.output(line)
         watch.output(line)
         for load in loads:
@@ -122,11 +122,10 @@ def test_nothing_is_due_before_there_is_a_verdict(loads: list[bytes], line: byte
 
 @pytest.mark.parametrize("began", [32761.392363378185, 65531.04, 131067.7, 4194299.3, 0.1])
 def test_the_verdict_is_there_at_the_deadline_whatever_the_clock_says(
-    began: float, monkeypatch: pytest.MonkeyPatch
+    began: float,
 ) -> None:
     """A machine that is up for 9.1 hours: 32761.392363378185 + 10 - 32761.392363378185 is less than 10."""
     for name in ("output_idle_s", "gpu_idle_s", "gpu_pinned_s"):
-        monkeypatch.setattr(time, "monotonic", lambda: began)
-        watch = HangWatch(Job("", (), {}, "", **{name: 10.0}))  # type: ignore[arg-type]
+        watch = HangWatch(Job("", (), {}, "", **{name: 10.0}), lambda: began)  # type: ignore[arg-type]
         watch.gpu(b"0, 100\n" if name == "gpu_pinned_s" else b"0, 0\n")
         assert watch.verdict(watch.next_deadline())
