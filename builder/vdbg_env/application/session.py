@@ -24,7 +24,7 @@ from vdbg_env.application.ports import (
 from vdbg_env.application.ports.places import RecordingHead, Recordings, StepPlace, StepPlaces
 from vdbg_env.application.ports.runbook_files import RunbookFiles
 from vdbg_env.application.ports.this_host import ThisHost
-from vdbg_env.application.run.begin import Beginning, ReadyRun, begin
+from vdbg_env.application.run.begin import Beginning, ReadyRun, begin, no_run_in
 from vdbg_env.application.run.execute import redacted, run_runbook
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.request import (
@@ -177,6 +177,7 @@ class _Session:
         directory.create()
         with directory.locked(ready.order.head.host), ports.interrupts() as interrupts:
             if not request.resume:
+                no_run_in(directory, request.runbook)  # another process may have begun one since
                 directory.write_head(ready.order.head)
             try:
                 order = replace(ready.order, left_s=_left_s(self._place))

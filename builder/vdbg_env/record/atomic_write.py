@@ -32,3 +32,15 @@ def replacement(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(name).unlink()
         raise
+
+
+@contextmanager
+def prepared(path: Path) -> Iterator[Path]:
+    """Yield where to make a file or folder that gets the name `path` at the block's end; else nothing is left.
+
+    It is in a new folder next to `path`: what another put under a name that can be foreseen would be written over.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".vdbg-") as ours:
+        made = Path(ours, path.name)
+        yield made
+        made.replace(path)

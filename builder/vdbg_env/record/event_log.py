@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import opened, read_whole
-from vdbg_env.common.writing import write_whole
+from vdbg_env.common.writing import open_file, write_whole
 from vdbg_env.record.redaction.redaction import Redactor
 
 RESERVED = 64 << 10  # bytes: on a full disk some 90 events still fit
@@ -125,7 +125,7 @@ class EventLog:
         self._began = monotonic()
         self._reserve = path.with_suffix(".reserve")
         _make_reserve(self._reserve)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_file(path)
         self._size: int | None = None
         self._before_s = 0.0
         self.count = 0
@@ -236,7 +236,7 @@ def _event(line: bytes) -> Event | None:
 def _make_reserve(path: Path) -> None:
     """Set space aside for a full disk; a disk already too full for that is no reason not to log."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_file(path)
         try:
             os.posix_fallocate(descriptor, 0, RESERVED)
         finally:

@@ -9,6 +9,7 @@ With several ranks argv.json and env.json are next to the ranks' folders: they a
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import json
@@ -16,6 +17,7 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import read_document
+from vdbg_env.common.writing import open_file
 from vdbg_env.record.atomic_write import replacement
 
 if TYPE_CHECKING:
@@ -89,9 +92,11 @@ class RunDirectory:
         """Make the folder; raises HostNotAble where that cannot be done."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            probe = self.path / ".probe"
-            probe.write_bytes(b"")
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=self.path) as probe:
+                ours = os.fstat(probe.fileno()).st_uid
+            # A file server may give all that we make to another user. A run that is there was looked at by a person.
+            if not self.exists and self.path.stat().st_uid not in {ours, 0}:
+                raise PermissionError(errno.EPERM, "it belongs to another user, who could replace all that is in it")
         except OSError as error:
             raise HostNotAble(
                 f"no run can be kept in {self.path}: {error.strerror}",
@@ -126,7 +131,7 @@ class RunDirectory:
         The lock is the kernel's and dies with its holder. The descriptor is closed in every child: one that was
         inherited would outlive this process in a workload.
         """
-        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_file(self.path / LOCK)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,12 +146,16 @@ class RunDirectory:
             os.close(descriptor)
 
     def is_worked_on(self) -> bool:
-        """Return whether a process holds the run."""
+        """Return whether a process holds the run, also where only reading is allowed."""
         try:
-            with self.alone():
-                return False
-        except BadInput:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(self.path / LOCK, flags), "rb", buffering=0) as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return True
+        except OSError:  # it was never held, or it is something else
+            return False
+        return False
 
     def check_in_place(self, name: str = "") -> None:
         """Raise HostNotAble when the run, or `name` below it, has become a way to somewhere else since the run began.

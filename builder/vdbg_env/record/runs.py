@@ -62,10 +62,11 @@ def run_folders(home: Path) -> RunFolders:
             if not (path / "run.json").is_file():
                 continue
             folder = _folder(run)
-            if run.is_worked_on():
+            try:
+                with run.alone():
+                    ended.append(folder)
+            except BadInput:
                 running.append(path.name)
-            else:
-                ended.append(folder)
         except (VdbgError, OSError):  # such as another user's
             unreadable.append(path.name)
     return RunFolders(ended=tuple(ended), running=tuple(running), unreadable=tuple(unreadable))
@@ -204,6 +205,8 @@ class RunIndex:
             connection.close()
 
     def _write(self) -> None:
+        if (self._home / INDEX).is_symlink():  # SQLite would make its tables where that leads
+            return
         connection = sqlite3.connect(self._home / INDEX)
         try:
             with connection:

@@ -14,6 +14,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.plan.bundle import Bundle, read_manifest
+from vdbg_env.record.atomic_write import prepared
 
 _MANIFEST = "vdbg-env/bundle.json"
 _CONTEXT = "vdbg-env/context.tar"
@@ -25,15 +26,12 @@ class BundleTar:
 
     def write(self, path: Path, save: Callable[[Path], object], manifest: str, context: BuildContext) -> int:
         """See `BundleFiles.write`."""
-        partial = path.with_name(f"{path.name}.partial")
         try:
-            save(partial)
-            _add(partial, manifest, context)
-            partial.replace(path)
+            with prepared(path) as made:
+                save(made)
+                _add(made, manifest, context)
         except OSError as error:
             raise BadInput(f"{path} cannot be written: {error.strerror}", next_step=f"df -h {path.parent}") from error
-        finally:
-            partial.unlink(missing_ok=True)
         return path.stat().st_size
 
     @contextmanager

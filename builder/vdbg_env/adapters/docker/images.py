@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import posixpath
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from vdbg_env.application.ports import NOTHING_LENT, BinaryFile, Buffer, Complet
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.profile.reference import Reference, parse_reference
+from vdbg_env.record.atomic_write import replacement
 
 _CANDIDATE_REPOSITORY = "vdbg-env-candidate"
 
@@ -125,23 +125,17 @@ class DockerImages:
         return build_over(self.engine, context, parameters, failed="the engine could not label the image")
 
     def save(self, image: str, path: Path) -> int:
-        """See `ImageBuilder.save`: the tar is written next to its final name and renamed when it is complete."""
+        """See `ImageBuilder.save`: the tar gets its name when it is complete."""
         self._require(image)
-        partial = path.with_name(path.name + ".partial")
         try:
             chunks = get_image(self.engine.client, image)
-            with partial.open("wb") as out:
+            with replacement(path) as out:
                 while (chunk := self._next(chunks)) is not None:
                     out.write(chunk)
-                out.flush()
-                os.fsync(out.fileno())
-            partial.replace(path)
         except OSError as error:
             raise BadInput(
                 f"cannot write {path}: {error.strerror}", next_step="name a folder that exists and has room"
             ) from error
-        finally:
-            partial.unlink(missing_ok=True)
         return path.stat().st_size
 
     def load(self, path: Path) -> None:

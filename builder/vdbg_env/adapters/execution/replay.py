@@ -23,6 +23,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.common.nesting import DEEPEST
 from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Match, Observation
+from vdbg_env.record.atomic_write import prepared
 from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
@@ -78,8 +79,6 @@ def write_recording(run: Path, target: Path, head: RecordingHead) -> None:
     The run is redacted already, so its recording is too.
     """
     check_recording_place(target)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
-    shutil.copytree(run / "steps", temporary / "steps", symlinks=True, ignore=_not_recorded)
     document = {
         "schema": SCHEMA,
         "runbook": head.runbook,
@@ -87,8 +86,9 @@ def write_recording(run: Path, target: Path, head: RecordingHead) -> None:
         "recorded_at": head.recorded_at,
         "synthetic": head.synthetic,
     }
-    (temporary / HEAD).write_text(json.dumps(document, indent=1) + "\n")
-    temporary.rename(target)
+    with prepared(target) as made:
+        shutil.copytree(run / "steps", made / "steps", symlinks=True, ignore=_not_recorded)
+        (made / HEAD).write_text(json.dumps(document, indent=1) + "\n")
 
 
 class Replay:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,11 +34,11 @@ class LogFiles:
         """Yield every log; see `LogSource.open`."""
         for target in targets:
             if target == STDIN:
-                yield LogFile(name="(standard input)", chunks=_chunks(sys.stdin.buffer, "(standard input)"))
+                yield LogFile(name="(standard input)", chunks=_chunks(_rest(sys.stdin.buffer), "(standard input)"))
                 continue
             for path in _files(Path(target)):
                 with _opened(path) as stream:
-                    yield LogFile(name=str(path), chunks=_chunks(stream, str(path)))
+                    yield LogFile(name=str(path), chunks=_chunks(_pieces(stream), str(path)))
 
 
 def _files(target: Path) -> list[Path]:
@@ -75,11 +77,11 @@ def _opened(path: Path) -> BinaryIO:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _chunks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
     """Read to the end. The first bytes, not the name, say whether a log is compressed."""
     try:
-        head = stream.read(CHUNK)
-        raw = _rest(head, stream)
+        head = next(raw, b"")
+        raw = chain((head,), raw)
         if head.startswith(_GZIP):
             yield from _gunzip(raw)
         elif head.startswith(_ZSTD):
@@ -92,8 +94,30 @@ def _chunks(stream: BinaryIO, name: str) -> Iterator[bytes]:
         raise BadInput(f"{name} cannot be read: {error.strerror or error}") from None
 
 
-def _rest(head: bytes, stream: BinaryIO) -> Iterator[bytes]:
-    yield head
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield a file as long as it is now, without its holes: others may write faster than this is read.
+
+    A log that was cut to nothing while its writer kept its place (logrotate's `copytruncate`) begins with a hole that
+    is as long as all that was written before.
+    """
+    size, at = os.fstat(stream.fileno()).st_size, 0
+    if not size:  # a pipe, or a file of the kernel
+        yield from _rest(stream)
+    while at < size:
+        try:
+            at = os.lseek(stream.fileno(), at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole follows, or it has been cut
+                return
+            raise
+        data = os.pread(stream.fileno(), min(CHUNK, size - at), at)
+        if not data:
+            return
+        yield data
+        at += len(data)
+
+
+def _rest(stream: BinaryIO) -> Iterator[bytes]:
     while chunk := stream.read(CHUNK):
         yield chunk
 

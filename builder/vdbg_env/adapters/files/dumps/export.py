@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from vdbg_env.application.ports import DumpStore
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
+from vdbg_env.record.atomic_write import prepared
 from vdbg_env.record.dump_files import Dump, Exported
 
 Tell = Callable[[str], None]
@@ -27,18 +27,14 @@ class DumpExport:
         """Copy the dumps; `tell` gets each name first. Raises BadInput when the place exists or cannot be written."""
         if self._path.exists():
             raise BadInput(f"{self._path} exists already", next_step="name another, or remove it first")
-        partial = self._path.with_name(self._path.name + ".partial")
         copy = _into_tar if self._path.suffix == ".tar" else _into_folder
         try:
-            files = tuple(copy(store, dumps, partial, tell))
-            partial.rename(self._path)
+            with prepared(self._path) as path:
+                return tuple(copy(store, dumps, path, tell))
         except OSError as error:
             raise BadInput(
                 f"cannot write {self._path}: {error.strerror}", next_step="name a folder that exists and has room"
             ) from error
-        finally:
-            _remove(partial)
-        return files
 
 
 def _into_folder(store: DumpStore, dumps: Sequence[Dump], folder: Path, tell: Tell) -> Iterator[Exported]:
@@ -87,11 +83,3 @@ class _Hashed:
         given, self._held = self._held[:size], self._held[size:]
         self.digest.update(given)
         return given
-
-
-def _remove(partial: Path) -> None:
-    """Remove what a failed export left; a complete one has been renamed."""
-    if partial.is_dir():
-        shutil.rmtree(partial)
-    else:
-        partial.unlink(missing_ok=True)
