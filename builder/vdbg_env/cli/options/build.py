@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import click
 import platformdirs
@@ -15,6 +14,7 @@ from vdbg_env.application.image.library import open_profile
 from vdbg_env.application.image.planning import plan_build, read_source
 from vdbg_env.application.image.site import SiteFlags, read_site
 from vdbg_env.cli.composition.images import own_package, programs, source_trees
+from vdbg_env.cli.options.given import with_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.plan import BuildPlan
@@ -22,10 +22,10 @@ from vdbg_env.image.profile.library import ImageLibrary
 from vdbg_env.image.profile.request import BuildRequest, DebugInfo, DependencyTree, Dialect, Network, Platform, Secret
 from vdbg_env.image.text import one_line
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 DEFAULT_PROFILE = "vllm-cu130"
 
-_OPTIONS = (
+# A command gets them as one mapping, for `read_request`.
+build_options = with_options(
     click.option("--profile", default=DEFAULT_PROFILE, show_default=True, help="A profile's name, or its YAML file."),
     click.option("--lineinfo", "debug", flag_value="lineinfo", default="lineinfo", help="Line tables (the default)."),
     click.option("--device-debug", "debug", flag_value="device-debug", help="-G: no optimisation; the last resort."),
@@ -47,13 +47,6 @@ _OPTIONS = (
     click.option("--pip-extra-index-url", multiple=True, metavar="URL", help="One more index."),
     click.option("--apt-mirror", metavar="URL", help="Where apt fetches from."),
 )
-
-
-def build_options(function: Function) -> Function:
-    """Give a command the flags that say what to build; it gets them as one mapping, for `read_request`."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def read_request(flags: dict[str, Any], *, dialect: Dialect = "classic") -> tuple[BuildRequest, ImageLibrary]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal
 
 import click
 
 from vdbg_env.application.run.target import ContainerRequest
-from vdbg_env.cli.options.given import given_options, refuse
-from vdbg_env.cli.options.run import OPTIONS, RunFlags, read_request
+from vdbg_env.cli.options.given import Function, given_options, refuse, with_options
+from vdbg_env.cli.options.run import OPTIONS, PlaceInContainers, read_request
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import Gpu, RunSettings, parse_size
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Without a name and published ports: those fit one container, and steps have one each.
 _OPTIONS = {
@@ -34,52 +32,23 @@ _OPTIONS = {
 FEW = ("on", "image", "mounts", "variables", "gpu", "dumps")
 
 
-class ContainerFlags(TypedDict):
+# What those give that such a command does not take.
+DEFAULTS_OF_OTHERS: dict[str, Any] = {
+    "user": None, "memory": None, "dump_quota": None, "ipc": "private", "shm_size": None, "capabilities": (),
+    "seccomp": "ptrace", "stop_grace": 300,
+}  # fmt: skip
+
+
+class ContainerFlags(PlaceInContainers):
     """What the flags give."""
 
     on: Literal["local", "docker", "slurm", "k8s"] | None
-    mounts: tuple[str, ...]
-    user: str | None
     memory: str | None
-    image: str | None
-    gpu: str
-    dumps: str
-    dump_quota: str | None
-    variables: tuple[str, ...]
-    ipc: Literal["private", "host"]
-    shm_size: str | None
-    capabilities: tuple[str, ...]
-    seccomp: Literal["ptrace", "default", "unconfined"]
-    stop_grace: int
-
-
-NO_CONTAINER_FLAGS = ContainerFlags(
-    on=None,
-    mounts=(),
-    user=None,
-    memory=None,
-    image=None,
-    gpu="auto",
-    dumps="vdbg-dumps",
-    dump_quota=None,
-    variables=(),
-    ipc="private",
-    shm_size=None,
-    capabilities=(),
-    seccomp="ptrace",
-    stop_grace=300,
-)
 
 
 def container_options(*names: str) -> Callable[[Function], Function]:
     """Give a command the flags that say where steps run, or those of them that are named."""
-
-    def with_options(function: Function) -> Function:
-        for name in reversed(names or tuple(_OPTIONS)):
-            function = _OPTIONS[name](function)
-        return function
-
-    return with_options
+    return with_options(*(_OPTIONS[name] for name in names or _OPTIONS))
 
 
 def given_option(context: click.Context) -> str | None:
@@ -98,7 +67,7 @@ def container_request(context: click.Context, flags: ContainerFlags) -> Containe
     if on != "docker":
         refuse(context, _OPTIONS.keys() - {"on"}, "steps in containers: add --on docker")
         return None
-    run = read_request((), interactive=False, **_run_flags(flags))
+    run = read_request((), flags)
     place = run.settings
     return ContainerRequest(
         run=replace(run, settings=replace(place, mounts=(), user=None, folder=None)),
@@ -124,7 +93,8 @@ def pod_run_settings(context: click.Context, flags: ContainerFlags) -> RunSettin
             raise click.UsageError(f"{option.opts[-1]} has no effect on pods: use --k8s-volume and --k8s-pod", context)
     if not flags["image"]:
         raise BadInput("--on k8s needs --image", next_step="--image with a name that the nodes of the cluster can pull")
-    asked = read_request((), interactive=False, **_run_flags({**flags, "mounts": ()}))
+    shared: PlaceInContainers = flags
+    asked = read_request((), {**shared, "mounts": ()})
     seccomp = any(option.name == "seccomp" for option in given)
     return replace(
         asked.settings,
@@ -133,23 +103,4 @@ def pod_run_settings(context: click.Context, flags: ContainerFlags) -> RunSettin
         memory=parse_size(flags["memory"], "--memory") if flags["memory"] else None,
         dumps=None,
         folder=None,
-    )
-
-
-def _run_flags(flags: ContainerFlags) -> RunFlags:
-    return RunFlags(
-        image=flags["image"],
-        gpu=flags["gpu"],
-        dumps=flags["dumps"],
-        dump_quota=flags["dump_quota"],
-        mounts=flags["mounts"],
-        user=flags["user"],
-        variables=flags["variables"],
-        ports=(),
-        ipc=flags["ipc"],
-        shm_size=flags["shm_size"],
-        capabilities=flags["capabilities"],
-        seccomp=flags["seccomp"],
-        stop_grace=flags["stop_grace"],
-        name=None,
     )

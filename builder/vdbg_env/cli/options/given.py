@@ -1,11 +1,25 @@
-"""Which options a user gave, and the error for one that has no effect."""
+"""Give a command a set of options; which of them a user gave, and the error for one that has no effect."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_options(*options: Callable[[Any], Any]) -> Callable[[Function], Function]:
+    """Return a decorator that gives a command these options, listed in their order."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 def given_options(context: click.Context, names: Container[str]) -> list[click.Option]:

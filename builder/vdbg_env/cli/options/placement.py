@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict
 
 import click
 
 from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.run.request import PlacementRequest
 from vdbg_env.cli.options.container import ContainerFlags
-from vdbg_env.cli.options.given import refuse
+from vdbg_env.cli.options.given import refuse, with_options
 from vdbg_env.cli.options.pods import PodFlags
 from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.container.run_settings import parse_size
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-_OPTIONS = (
+placement_options = with_options(
     click.option("--nodes", type=click.IntRange(1, 10000), help="So many nodes of a cluster."),
     click.option("--ranks", type=click.IntRange(1, 10000), help="Start each step on so many ranks."),
     click.option(
@@ -59,13 +57,6 @@ class PlacementFlags(TypedDict):
 
 class PlaceFlags(ContainerFlags, PlacementFlags, PodFlags):
     """All flags that say where steps run."""
-
-
-def placement_options(function: Function) -> Function:
-    """Give a command the flags that say how its ranks are started."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def placement_request(

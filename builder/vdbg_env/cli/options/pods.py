@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import click
 
+from vdbg_env.cli.options.given import with_options
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.pod_settings import PodSettings, parse_env_from, parse_volume
 from vdbg_env.image.container.run_settings import RunSettings
 from vdbg_env.runbook.model.quantities import duration_s
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
@@ -23,7 +21,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
         raise click.BadParameter(str(error)) from None
 
 
-_OPTIONS = (
+pod_options = with_options(
     click.option(
         "--k8s-volume", "k8s_volumes", multiple=True, metavar="SOURCE=PATH",
         help="Mounted at PATH in pods, where this machine sees it too; SOURCE is pvc:NAME, nfs:SERVER:/x or host:/x.",
@@ -56,13 +54,6 @@ class PodFlags(TypedDict):
     k8s_pod: Path | dict[str, Any] | None  # a file, or what was in it
     k8s_python: str
     k8s_wait: float
-
-
-def pod_options(function: Function) -> Function:
-    """Give a command the flags that say how its pods are made."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def pod_settings(run: RunSettings, flags: PodFlags) -> PodSettings:

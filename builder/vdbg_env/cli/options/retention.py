@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
+from vdbg_env.cli.options.given import Function, with_options
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import parse_size
 from vdbg_env.record.dump_files import Retention
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def retention_options(things: str) -> Callable[[Function], Function]:
     """Give a command the flags that say which of the things to keep, for `read_retention`, and --yes."""
-    options = (
+    return with_options(
         click.option("--keep", type=click.IntRange(min=0), metavar="N", help=f"Keep the newest N {things}."),
         click.option("--older-than", metavar="AGE", help="Remove those older than this, as in 12h or 7d."),
         click.option("--max-size", metavar="SIZE", help="Remove the oldest until the rest fits, as in 50g."),
         click.option("--yes", is_flag=True, help="Remove them; without this they are only shown."),
     )
-
-    def add(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
 
 
 def read_retention(keep: int | None, older_than: str | None, max_size: str | None) -> Retention:

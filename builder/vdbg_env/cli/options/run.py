@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Literal, TypedDict, Unpack
 
 import click
 
 from vdbg_env.application.image.run import RunRequest, run_in_image
 from vdbg_env.application.knowledge.stale_settings import Settings, stale_settings
 from vdbg_env.cli.composition.containers import container_runner, dump_store
+from vdbg_env.cli.options.given import with_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.mount import parse_mount, start_folder
 from vdbg_env.image.container.run_settings import RunSettings, parse_dumps, parse_gpu, parse_size
 from vdbg_env.image.profile.reference import parse_reference
 from vdbg_env.image.text import one_line
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 OPTIONS = {
     "image": click.option("--image", metavar="IMAGE", help="The debug image; the newest one built here if not given."),
@@ -81,8 +79,11 @@ OPTIONS = {
 }
 
 
-class RunFlags(TypedDict):
-    """What the shared flags give."""
+run_options = with_options(*OPTIONS.values())
+
+
+class PlaceInContainers(TypedDict):
+    """What the flags give that say how any container is started."""
 
     image: str | None
     gpu: str
@@ -91,25 +92,23 @@ class RunFlags(TypedDict):
     mounts: tuple[str, ...]
     user: str | None
     variables: tuple[str, ...]
-    ports: tuple[int, ...]
     ipc: Literal["private", "host"]
     shm_size: str | None
     capabilities: tuple[str, ...]
     seccomp: Literal["ptrace", "default", "unconfined"]
     stop_grace: int
+
+
+class RunFlags(PlaceInContainers):
+    """What the flags of `run` and `shell` give."""
+
+    ports: tuple[int, ...]
     name: str | None
-
-
-def run_options(function: Function) -> Function:
-    """Give a command the flags that say how its container is started."""
-    for option in reversed(OPTIONS.values()):
-        function = option(function)
-    return function
 
 
 def run_container(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[RunFlags]) -> int:
     """Start the container the flags describe and return its exit status."""
-    request = read_request(argv, interactive=interactive, **flags)
+    request = read_request(argv, flags, interactive=interactive, ports=flags["ports"], name=flags["name"])
     for stale in stale_settings(Settings(argv=argv, environment=dict(request.settings.env)), {}, None):
         console.note(f"stale: {stale.text}")
     containers = container_runner()
@@ -118,7 +117,14 @@ def run_container(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[R
     return run_in_image(request, containers, dumps, console.note)
 
 
-def read_request(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[RunFlags]) -> RunRequest:
+def read_request(
+    argv: tuple[str, ...],
+    flags: PlaceInContainers,
+    *,
+    interactive: bool = False,
+    ports: tuple[int, ...] = (),
+    name: str | None = None,
+) -> RunRequest:
     """Turn the flags into a request; raises BadInput for a value that says nothing."""
     if interactive and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("there is no terminal here for a shell", next_step="vdbg-env run -- COMMAND needs none")
@@ -136,8 +142,8 @@ def read_request(argv: tuple[str, ...], *, interactive: bool, **flags: Unpack[Ru
         shm_bytes=parse_size(flags["shm_size"], "--shm-size") if flags["shm_size"] else RunSettings.shm_bytes,
         dumps=None if flags["dumps"] == "none" else parse_dumps(flags["dumps"]),
         stop_grace_s=flags["stop_grace"],
-        name=flags["name"],
-        ports=flags["ports"],
+        name=name,
+        ports=ports,
         interactive=interactive,
         mounts=mounts,
         user=one_line(flags["user"], "--user") if flags["user"] else None,

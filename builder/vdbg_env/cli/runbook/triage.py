@@ -12,8 +12,8 @@ from vdbg_env.cli.composition.files import log_source
 from vdbg_env.cli.composition.lines import packed_lines
 from vdbg_env.cli.composition.runs import runbook_names
 from vdbg_env.cli.options.container import (
+    DEFAULTS_OF_OTHERS,
     FEW,
-    NO_CONTAINER_FLAGS,
     ContainerFlags,
     container_options,
     container_request,
@@ -73,7 +73,7 @@ def command(
     start = runbook_to_start(runbook, runbook_names())
     if run and start:
         console.note(triage_text(verdict, start))
-        container = container_request(context, cast(ContainerFlags, {**NO_CONTAINER_FLAGS, **place}))
+        container = container_request(context, cast(ContainerFlags, {**DEFAULTS_OF_OTHERS, **place}))
         return _start(start, argv, container, as_json=as_json)
     click.echo(triage_json(verdict) if as_json else triage_text(verdict, start), nl=False)
     return FOUND if runbook else 0
