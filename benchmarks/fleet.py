@@ -30,7 +30,7 @@ from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
 from vdbg_env.adapters.placement.records import RankRecords
 from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
-from vdbg_env.application.ports import Layout
+from vdbg_env.application.ports.steps import Layout
 from vdbg_env.application.run.execute import run_runbook
 from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.application.run.run_context import RunContext, RunOrder

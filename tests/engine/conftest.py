@@ -19,7 +19,7 @@ from vdbg_env.adapters.builders.classic import ClassicBuilder
 from vdbg_env.adapters.builders.host import HostBuilder
 from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.adapters.docker.create import OWNER, PURPOSE
-from vdbg_env.application.ports import ImageBuilder
+from vdbg_env.application.ports.images import ImageBuilder
 
 REPOSITORY = Path(__file__).parents[2]
 SAMPLE = "dev.vdbg-env.profile=sample"

@@ -12,8 +12,8 @@ import pytest
 from tests.engine.conftest import unnamed_images
 from tests.support.build_orders import built, failed, output, small_order
 from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.application.ports import ImageBuilder
 from vdbg_env.application.ports.build_events import BuildEvent, OutputLine, StepEnded, StepStarted
+from vdbg_env.application.ports.images import ImageBuilder
 from vdbg_env.common.errors import HostNotAble
 
 pytestmark = pytest.mark.engine

@@ -16,7 +16,7 @@ from tests.engine.own_engine import TINY, make_base, own_engine
 from tests.support.build_orders import built, small_order
 from vdbg_env.adapters.builders.select import choose_builder
 from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.application.ports import BuildxOptions
+from vdbg_env.application.ports.images import BuildxOptions
 from vdbg_env.common.errors import EngineFailed, HostNotAble
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

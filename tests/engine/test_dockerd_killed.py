@@ -20,7 +20,7 @@ from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.adapters.execution.container.image_probe import look
 from vdbg_env.adapters.execution.container.runner import ContainerSteps
 from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.application.ports import StartedStep
+from vdbg_env.application.ports.steps import StartedStep
 from vdbg_env.application.run.run_context import RunContext, RunEnd
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.resources import data_dir

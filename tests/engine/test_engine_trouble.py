@@ -11,8 +11,8 @@ from tests.engine.own_engine import TINY, OwnEngine, make_base
 from tests.engine.own_engine import own_engine as running_engine
 from tests.support.build_orders import failed, small_order
 from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
-from vdbg_env.application.ports import ImageBuilder
 from vdbg_env.application.ports.build_events import OutputLine
+from vdbg_env.application.ports.images import ImageBuilder
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 
 pytestmark = [

@@ -11,7 +11,7 @@ from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.adapters.execution.container.image_probe import look
 from vdbg_env.adapters.execution.container.runner import ContainerSteps
 from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.application.ports import StepRunner
+from vdbg_env.application.ports.steps import StepRunner
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import Gpu, RunSettings

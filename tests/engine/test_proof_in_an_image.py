@@ -10,7 +10,7 @@ from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.build_orders import built, small_order
 from tests.support.toolchain import cuda_tool
 from vdbg_env.application.image.prove import prove_image, require_proven
-from vdbg_env.application.ports import ImageBuilder
+from vdbg_env.application.ports.images import ImageBuilder
 from vdbg_env.common.errors import NotProven
 from vdbg_env.cuda.lines.lineinfo import FileReport, Verdict
 

@@ -26,7 +26,7 @@ from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lin
 from vdbg_env.application.lines.choose import Wanted
 from vdbg_env.application.lines.pack import pack_built
 from vdbg_env.application.lines.stock import read_stock
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
 from vdbg_env.common.errors import BadInput, NotProven

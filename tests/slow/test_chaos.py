@@ -19,7 +19,7 @@ from tests.support.killing import STARTS, STEPS, ledger, left_running, outcome, 
 from tests.support.patience import patience
 from tests.support.steps import place, runner
 from tests.workloads.trees import KINDS
-from vdbg_env.application.ports import StartedStep
+from vdbg_env.application.ports.steps import StartedStep
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.record.event_log import Event, read_events

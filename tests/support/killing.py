@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support import small_run
 from tests.support.patience import patience
-from vdbg_env.application.ports import StartedStep, StepRunner
+from vdbg_env.application.ports.steps import StartedStep, StepRunner
 from vdbg_env.application.run.execute import run_runbook
 from vdbg_env.application.run.run_context import (
     RunContext,

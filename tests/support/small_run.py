@@ -11,7 +11,7 @@ from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.placement.one_rank import OneRank
-from vdbg_env.application.ports import Clock, Interrupts, StepPlacement, StepRunner
+from vdbg_env.application.ports.steps import Clock, Interrupts, StepPlacement, StepRunner
 from vdbg_env.application.run.run_context import (
     Reading,
     RunContext,

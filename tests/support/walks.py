@@ -22,7 +22,8 @@ from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
-from vdbg_env.application.ports import BinaryFile, Completed
+from vdbg_env.application.ports.files import BinaryFile
+from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.run.execute import run_runbook
 from vdbg_env.application.run.run_context import (
     Reading,

@@ -11,8 +11,9 @@ from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.guarded import Guarded
 from vdbg_env.adapters.host.programs import Programs
-from vdbg_env.application.ports import BinarySource, SourceText, StepPlacement
+from vdbg_env.application.ports.files import BinarySource, SourceText
 from vdbg_env.application.ports.places import Scratch, StepPlace
+from vdbg_env.application.ports.steps import StepPlacement
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer

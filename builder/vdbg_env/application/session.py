@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING
 from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
 from vdbg_env.application.knowledge.installed_packages import installed_vllm
 from vdbg_env.application.knowledge.stale_settings import Settings, told_before_start
-from vdbg_env.application.ports import (
-    Clock,
-    ContainerRunner,
-    CoreFiles,
-    DumpStore,
-    Interrupts,
-    IsolatedWorker,
-    StepPlacement,
-)
+from vdbg_env.application.ports.containers import ContainerRunner
+from vdbg_env.application.ports.core_dumps import DumpStore
+from vdbg_env.application.ports.files import CoreFiles
 from vdbg_env.application.ports.places import RecordingHead, Recordings, StepPlace, StepPlaces
 from vdbg_env.application.ports.runbook_files import RunbookFiles
+from vdbg_env.application.ports.steps import Clock, Interrupts, IsolatedWorker, StepPlacement
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.begin import Beginning, ReadyRun, begin, no_run_in
 from vdbg_env.application.run.execute import redacted, run_runbook

@@ -17,8 +17,8 @@ from vdbg_env.adapters.docker.build_api import BUILDKIT, image_id_of, order_para
 from vdbg_env.adapters.docker.client import GONE, Engine
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, Built
+from vdbg_env.application.ports.images import BuilderDescription, BuildOrder
 from vdbg_env.common.errors import EngineFailed
 
 _TRACE = "moby.buildkit.trace"

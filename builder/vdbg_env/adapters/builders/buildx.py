@@ -22,8 +22,8 @@ from vdbg_env.adapters.builders.progress.rawjson import RawJsonReader
 from vdbg_env.adapters.docker.client import Endpoint, Engine
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built
+from vdbg_env.application.ports.images import BuilderDescription, BuildOrder
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.supervisor.processes.signals import send_to_group
 

@@ -16,8 +16,8 @@ from vdbg_env.adapters.docker.build_api import CLASSIC, image_id_of, order_param
 from vdbg_env.adapters.docker.client import GONE, Engine
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import BuilderDescription, BuildOrder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, OutputLine, StepEnded, StepStarted
+from vdbg_env.application.ports.images import BuilderDescription, BuildOrder
 from vdbg_env.common.errors import EngineFailed
 
 _STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)$")  # the second as Podman prints it

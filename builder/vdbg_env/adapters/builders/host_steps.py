@@ -16,7 +16,6 @@ from typing import assert_never
 
 from vdbg_env.adapters.builders.progress.events import TAIL_LINES, LineSplitter, Stream
 from vdbg_env.adapters.builders.progress.failure_causes import explain_failure
-from vdbg_env.application.ports import BuildOrder
 from vdbg_env.application.ports.build_events import (
     BuildEvent,
     BuildFailed,
@@ -25,6 +24,7 @@ from vdbg_env.application.ports.build_events import (
     StepEnded,
     StepStarted,
 )
+from vdbg_env.application.ports.images import BuildOrder
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.image.plan.plan import OBJECTS, CommandStep, CopyStep, Step
 from vdbg_env.supervisor.processes.signals import send_to_group

@@ -10,7 +10,7 @@ from vdbg_env.adapters.builders.classic import ClassicBuilder
 from vdbg_env.adapters.builders.host import HostBuilder
 from vdbg_env.adapters.builders.podman import PodmanBuilder, find_podman
 from vdbg_env.adapters.docker.client import Engine, connect
-from vdbg_env.application.ports import BuilderName, ImageBuilder
+from vdbg_env.application.ports.images import BuilderName, ImageBuilder
 from vdbg_env.common.errors import HostNotAble
 
 

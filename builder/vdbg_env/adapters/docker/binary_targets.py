@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 
 from vdbg_env.adapters.files.binaries import BinaryFiles
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 
 

@@ -16,7 +16,7 @@ from requests import Response
 
 from vdbg_env.adapters.docker.client import Engine, raise_for_status
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import BuildOrder
+from vdbg_env.application.ports.images import BuildOrder
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.image.context import BuildContext
 

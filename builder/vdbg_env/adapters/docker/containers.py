@@ -14,7 +14,8 @@ from vdbg_env.adapters.docker.attach import copy_streams
 from vdbg_env.adapters.docker.client import GONE, Engine, engine_errors, explain
 from vdbg_env.adapters.docker.create import NewContainer, started
 from vdbg_env.adapters.docker.host_config import without_set_ids
-from vdbg_env.application.ports import Completed, GpuAccess, StoredImage
+from vdbg_env.application.ports.containers import GpuAccess, StoredImage
+from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import Interrupted
 from vdbg_env.image.container.run_settings import RunSettings, Ulimit
 from vdbg_env.image.plan.plan import LABEL_DIGEST

@@ -10,7 +10,7 @@ from docker.errors import ImageNotFound
 
 from vdbg_env.adapters.docker.client import connect, engine_errors
 from vdbg_env.adapters.docker.images import DockerImages
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput
 
 

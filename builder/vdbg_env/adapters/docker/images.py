@@ -21,7 +21,9 @@ from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_erro
 from vdbg_env.adapters.docker.create import created, started, tool_container
 from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports import NOTHING_LENT, BinaryFile, Buffer, Completed, PushProgress
+from vdbg_env.application.ports.files import BinaryFile, Buffer
+from vdbg_env.application.ports.images import NOTHING_LENT, PushProgress
+from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.profile.reference import Reference, parse_reference

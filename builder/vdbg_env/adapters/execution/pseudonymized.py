@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.application.ports import Layout, StartedAttempt, StepPlacement
+from vdbg_env.application.ports.steps import Layout, StartedAttempt, StepPlacement
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.redaction.redact_run import redact_text
 from vdbg_env.record.redaction.redaction import Redactor

@@ -15,7 +15,7 @@ from typing import IO, Any, Final
 import zstandard
 
 from vdbg_env.adapters.files.candidates import spilled
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.tar import tarfile
 
 _DAMAGED: Final = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)

@@ -17,7 +17,7 @@ from vdbg_env.adapters.files.candidates import (
     mapped,
     reason,
 )
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.binary.device_code import may_hold_device_code
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.cuda.binary.device_code import may_hold_device_code
 
 HEAD: Final = 8  # bytes of a file that show whether it is a candidate

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from vdbg_env.application.ports import CoreFile
+from vdbg_env.application.ports.files import CoreFile
 from vdbg_env.common.errors import BadInput, HostNotAble
 
 _GZIP: Final = b"\x1f\x8b"

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from vdbg_env.application.ports import LogFile
+from vdbg_env.application.ports.files import LogFile
 from vdbg_env.common.errors import BadInput
 
 CHUNK = 1 << 20

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from vdbg_env.adapters.files.context_tar import walk
-from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.context import TreeOnDisk
 from vdbg_env.image.text import one_line

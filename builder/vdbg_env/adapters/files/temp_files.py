@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vdbg_env.application.ports import Buffer
+from vdbg_env.application.ports.files import Buffer
 
 
 class Scratch:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from vdbg_env.adapters.files.core_completeness import is_complete
-from vdbg_env.application.ports import DumpFile, DumpTarget, PipeState
+from vdbg_env.application.ports.core_dumps import DumpFile, DumpTarget, PipeState
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.supervisor.processes import proc
 

@@ -15,8 +15,8 @@ from vdbg_env.adapters.builders.buildx import find_buildx
 from vdbg_env.adapters.docker.client import Engine, connect, engine_errors
 from vdbg_env.adapters.docker.containers import gpu_access, has_gpu
 from vdbg_env.application.host.gpu import cuda_of_driver, read_gpus
-from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.tools.tool_version import tool_version
 from vdbg_env.supervisor.processes import attempt_tree, cgroups, proc

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vdbg_env.application.ports import Completed
+from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.supervisor.processes.signals import send_to_group
 

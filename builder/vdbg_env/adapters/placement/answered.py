@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.replay import Replay
 from vdbg_env.adapters.placement.recorded_ranks import RecordedRanks, ReplayedRanks
-from vdbg_env.application.ports import Layout, StartedAttempt, StepPlacement
+from vdbg_env.application.ports.steps import Layout, StartedAttempt, StepPlacement
 from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.redaction.redaction import Redactor

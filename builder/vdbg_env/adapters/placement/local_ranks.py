@@ -8,7 +8,7 @@ from pathlib import Path
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.followed import FollowedAttempt
 from vdbg_env.adapters.placement.one_rank import HOST, OneRank, on_this_host
-from vdbg_env.application.ports import Layout, StartedAttempt, StartedStep, StepRunner
+from vdbg_env.application.ports.steps import Layout, StartedAttempt, StartedStep, StepRunner
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine.ranks import ranked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vdbg_env.application.ports import Layout, StartedStep, StepRunner
+from vdbg_env.application.ports.steps import Layout, StartedStep, StepRunner
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation, placed
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.replay import Replay, ReplayedStep
 from vdbg_env.adapters.placement.one_rank import HOST, on_this_host
-from vdbg_env.application.ports import Layout
+from vdbg_env.application.ports.steps import Layout
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation, placed
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from vdbg_env.adapters.execution.replay import Replay, check_recording_place, read_recording, write_recording
 from vdbg_env.adapters.placement.answered import AnsweredSteps
 from vdbg_env.adapters.placement.recorded_ranks import RecordedRanks
-from vdbg_env.application.ports import StepPlacement
 from vdbg_env.application.ports.places import RecordingHead
+from vdbg_env.application.ports.steps import StepPlacement
 from vdbg_env.common.resources import data_dir
 from vdbg_env.record.redaction.redaction import Redactor
 

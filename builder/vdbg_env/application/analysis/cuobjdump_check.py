@@ -7,7 +7,8 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
-from vdbg_env.application.ports import Buffer, ProgramRunner, ScratchFiles
+from vdbg_env.application.ports.files import Buffer, ScratchFiles
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.elf import Elf
 from vdbg_env.cuda.binary.fatbin import Entry, EntryKind

@@ -10,7 +10,7 @@ from functools import partial
 from vdbg_env import cuda
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.line_packs.lookup import PackedLines
-from vdbg_env.application.ports import BinaryFile, BinarySource, CoreFiles, SourceText
+from vdbg_env.application.ports.files import BinaryFile, BinarySource, CoreFiles, SourceText
 from vdbg_env.common.errors import BadInput, UnreadableBinary, nearest
 from vdbg_env.cuda.binary.cubin_names import CubinNames, read_names
 from vdbg_env.cuda.binary.device_code import find_device_code

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.line_packs.lookup import PackedLines
-from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.gpu_core import decoded
 from vdbg_env.cuda.gpu_core.decoded import DecodedCore

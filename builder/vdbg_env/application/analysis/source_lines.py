@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from vdbg_env.application.ports import SourceText
+from vdbg_env.application.ports.files import SourceText
 from vdbg_env.cuda.lines.source_frame import Chain
 
 SourceLines = Mapping[tuple[str, int], str]

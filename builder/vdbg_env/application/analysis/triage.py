@@ -10,7 +10,7 @@ from pathlib import Path
 from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.application.line_packs.by_name import lines_by_name, named_place
 from vdbg_env.application.line_packs.lookup import PackedLines
-from vdbg_env.application.ports import LogFile, LogSource
+from vdbg_env.application.ports.files import LogFile, LogSource
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.evidence.triage.classifier import LogClassifier

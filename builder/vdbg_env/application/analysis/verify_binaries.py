@@ -8,7 +8,8 @@ from typing import Final, Literal
 
 from vdbg_env.application.analysis.cuobjdump_check import cross_examine
 from vdbg_env.application.analysis.judges import Judges
-from vdbg_env.application.ports import BinaryFile, BinarySource, ProgramRunner, ScratchFiles
+from vdbg_env.application.ports.files import BinaryFile, BinarySource, ScratchFiles
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import HostNotAble, UnreadableBinary
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Witness, file_report

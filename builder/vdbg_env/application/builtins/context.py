@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
+from vdbg_env.application.ports.files import BinarySource, CoreFiles
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.evidence.finding import Finding

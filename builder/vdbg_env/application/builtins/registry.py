@@ -10,7 +10,8 @@ from functools import cache
 
 from vdbg_env.application.builtins import readers, steps
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.ports import BinarySource, CoreFiles, ProgramRunner
+from vdbg_env.application.ports.files import BinarySource, CoreFiles
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.run_context import (
     Reading,

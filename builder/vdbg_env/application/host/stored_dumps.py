@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vdbg_env.application.ports import DumpStore
-from vdbg_env.application.ports.core_dumps import DumpDestination
+from vdbg_env.application.ports.core_dumps import DumpDestination, DumpStore
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.dump_files import Dump, Exported, Removal, Retention, retire
 

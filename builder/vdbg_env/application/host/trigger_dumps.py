@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vdbg_env.application.ports import Clock, CorePipes, DumpFile, DumpTarget, FiredDump, PipeState
+from vdbg_env.application.ports.core_dumps import CorePipes, DumpFile, DumpTarget, FiredDump, PipeState
+from vdbg_env.application.ports.steps import Clock
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.size import size_text
 

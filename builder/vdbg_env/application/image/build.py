@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vdbg_env.application.image.prove import prove_image, require_proven
-from vdbg_env.application.ports import BuilderDescription, BuildOrder, BuildxOptions, ImageBuilder
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepStarted
+from vdbg_env.application.ports.images import BuilderDescription, BuildOrder, BuildxOptions, ImageBuilder
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.cuda.lines.lineinfo import LineinfoReport
 from vdbg_env.image.plan.plan import LABEL_DIGEST, LABEL_PROOF, BuildPlan

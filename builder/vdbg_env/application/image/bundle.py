@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vdbg_env import __version__
 from vdbg_env.application.image.build import BuildResult, BuildSettings, Tell, build_image, fetch_first
-from vdbg_env.application.ports import BundleFiles, ImageBuilder, SourceTrees
+from vdbg_env.application.ports.images import BundleFiles, ImageBuilder, SourceTrees
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.plan.bundle import Bundle, describe_bundle

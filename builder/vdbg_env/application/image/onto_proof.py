@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vdbg_env.application.lines.stock import StockCubin, StockLibrary, read_stock
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.images import ImageSwaps, Swap
 from vdbg_env.common.errors import NotProven
 from vdbg_env.cuda.binary.elf import SHT_NOBITS, Elf, Section

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vdbg_env.application.ports import SourceTrees
+from vdbg_env.application.ports.images import SourceTrees
 from vdbg_env.image.plan.plan import BuildPlan
 from vdbg_env.image.plan.planner import plan
 from vdbg_env.image.profile.library import ImageLibrary

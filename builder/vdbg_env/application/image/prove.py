@@ -9,7 +9,9 @@ from pathlib import Path
 
 from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
 from vdbg_env.application.analysis.verify_binaries import Tell, VerifyRequest, verify_binaries
-from vdbg_env.application.ports import BinaryFile, Buffer, Completed, ImageBuilder
+from vdbg_env.application.ports.files import BinaryFile, Buffer
+from vdbg_env.application.ports.images import ImageBuilder
+from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import EngineFailed, HostNotAble, NotProven
 from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Missing, Verdict
 from vdbg_env.image.plan.plan import ROOT, BuildPlan

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from vdbg_env.application.ports import ContainerRunner, DumpStore, StoredImage
+from vdbg_env.application.ports.containers import ContainerRunner, StoredImage
+from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.size import size_text
 from vdbg_env.image.container.run_settings import Gpu, RunSettings, warnings

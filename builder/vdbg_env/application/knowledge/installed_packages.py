@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.runbook.workload.recognise import recognise
 

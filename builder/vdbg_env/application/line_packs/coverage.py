@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vdbg_env.application.line_packs.lookup import PackedLines
-from vdbg_env.application.ports import BinarySource
+from vdbg_env.application.ports.files import BinarySource
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.elf import Buffer

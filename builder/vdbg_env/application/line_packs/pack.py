@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from vdbg_env.application.ports import BinaryFile, BinarySource
+from vdbg_env.application.ports.files import BinaryFile, BinarySource
 from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.binary.fatbin import EntryKind

@@ -17,7 +17,7 @@ from vdbg_env.application.lines.choose import Choice, Wanted, choose
 from vdbg_env.application.lines.compare import Comparison, compare
 from vdbg_env.application.lines.place import Candidates, Unplaced, place
 from vdbg_env.application.lines.stock import StockLibrary, one_compiler, read_stock
-from vdbg_env.application.ports import BinarySource
+from vdbg_env.application.ports.files import BinarySource
 from vdbg_env.application.ports.unit_builds import (
     CompiledUnit,
     ConfiguredTree,

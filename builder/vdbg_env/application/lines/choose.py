@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vdbg_env.application.lines.stock import StockCubin, StockLibrary, StockUnit
-from vdbg_env.application.ports import CoreFiles
+from vdbg_env.application.ports.files import CoreFiles
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.cuda.gpu_core import decoded
 from vdbg_env.cuda.lines.code_map import Function

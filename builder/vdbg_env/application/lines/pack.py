@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from vdbg_env.application.line_packs.pack import Packed, PackRequest, pack_lines
 from vdbg_env.application.lines.build import LinesBuilt
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput
 
 

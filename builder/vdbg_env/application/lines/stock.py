@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.binary import fatbin
 from vdbg_env.cuda.binary.elf import Buffer, Elf, looks_like_elf

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from vdbg_env import __version__
-from vdbg_env.application.ports import Clock
 from vdbg_env.application.ports.places import StepPlace
+from vdbg_env.application.ports.steps import Clock
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.gather_facts import gather_facts
 from vdbg_env.application.run.library import RunbookLibrary

@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 from typing import Any, assert_never
 
-from vdbg_env.application.ports import StartedAttempt
+from vdbg_env.application.ports.steps import StartedAttempt
 from vdbg_env.application.run.run_context import RunContext, RunEnd, RunOrder, StepContext
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.evidence.finding import Finding

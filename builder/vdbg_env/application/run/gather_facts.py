@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from vdbg_env.application.host.gpu import read_gpus
 from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_libraries, workload_python
-from vdbg_env.application.ports import BinarySource, ProgramRunner
+from vdbg_env.application.ports.files import BinarySource
 from vdbg_env.application.ports.places import StepPlace
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.target import with_image_facts
 from vdbg_env.common.errors import BadInput, HostNotAble

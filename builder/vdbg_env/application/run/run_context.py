@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from vdbg_env.application.ports import Clock, Interrupts, IsolatedWorker, StepPlacement
+from vdbg_env.application.ports.steps import Clock, Interrupts, IsolatedWorker, StepPlacement
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event

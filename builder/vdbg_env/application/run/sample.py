@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vdbg_env.application.host.gpu import read_gpus
-from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from vdbg_env.application.image.run import RunRequest, settled
-from vdbg_env.application.ports import ContainerRunner, DumpStore
+from vdbg_env.application.ports.containers import ContainerRunner
+from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.mount import Mount

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vdbg_env.application.ports import ContainerRunner, CorePipes, DumpDestination, DumpStore
+    from vdbg_env.application.ports.containers import ContainerRunner
+    from vdbg_env.application.ports.core_dumps import CorePipes, DumpDestination, DumpStore
     from vdbg_env.application.ports.host_facts import HostInspector
     from vdbg_env.image.container.run_settings import DumpVolume
 

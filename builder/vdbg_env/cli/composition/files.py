@@ -9,7 +9,7 @@ from vdbg_env.adapters.docker.binary_targets import Targets
 from vdbg_env.adapters.files.source_lines import SourceFiles
 
 if TYPE_CHECKING:
-    from vdbg_env.application.ports import BinarySource, CoreFiles, LogSource, SourceText
+    from vdbg_env.application.ports.files import BinarySource, CoreFiles, LogSource, SourceText
 
 
 def binary_source() -> BinarySource:

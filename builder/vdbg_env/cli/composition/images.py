@@ -10,9 +10,9 @@ from vdbg_env.adapters.host.programs import Programs
 
 if TYPE_CHECKING:
     from vdbg_env.application.image.render import LayOut
-    from vdbg_env.application.ports import BuilderName, BundleFiles, ImageBuilder, ScratchFiles, SourceTrees
     from vdbg_env.application.ports.build_events import BuildEvent
-    from vdbg_env.application.ports.images import ImageSwaps
+    from vdbg_env.application.ports.files import ScratchFiles
+    from vdbg_env.application.ports.images import BuilderName, BundleFiles, ImageBuilder, ImageSwaps, SourceTrees
     from vdbg_env.application.ports.unit_builds import UnitBuilds
     from vdbg_env.image.plan.parallelism import Machine
     from vdbg_env.image.profile.request import OwnPackage

@@ -19,8 +19,8 @@ from vdbg_env.common.errors import HostNotAble
 if TYPE_CHECKING:
     from vdbg_env.adapters.capture.proxy import CaptureProxy
     from vdbg_env.application.host.capture import CaptureSettings
-    from vdbg_env.application.ports import Clock
     from vdbg_env.application.ports.places import BatchQueue, GuardSettings
+    from vdbg_env.application.ports.steps import Clock
     from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
     from vdbg_env.application.run.library import RunbookLibrary
     from vdbg_env.application.session import RunPorts

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from vdbg_env.application.image.build import BuildResult, BuildSettings, build_image, dialect_of
 from vdbg_env.application.image.bundle import build_from_bundle
 from vdbg_env.application.image.planning import default_tag
-from vdbg_env.application.ports import BuilderDescription, BuilderName, BuildxOptions, ImageBuilder
+from vdbg_env.application.ports.images import BuilderDescription, BuilderName, BuildxOptions, ImageBuilder
 from vdbg_env.cli.composition.images import bundle_files, image_builder, machine, source_trees
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.image.onto import print_onto, require_onto

@@ -10,7 +10,7 @@ import click
 from vdbg_env.application.image.build import BuildSettings, dialect_of
 from vdbg_env.application.image.bundle import BundleResult, write_bundle
 from vdbg_env.application.image.planning import default_tag
-from vdbg_env.application.ports import BuilderName
+from vdbg_env.application.ports.images import BuilderName
 from vdbg_env.cli.composition.images import bundle_files, image_builder, machine
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes

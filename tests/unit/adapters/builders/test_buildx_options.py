@@ -6,7 +6,7 @@ from tests.support.command_line import vdbg_env
 from tests.support.fake_builder import FakeEngine
 from tests.support.image_library import planned
 from vdbg_env.application.image.build import BuildSettings, fetch_first
-from vdbg_env.application.ports import BuildxOptions
+from vdbg_env.application.ports.images import BuildxOptions
 from vdbg_env.image.profile.request import BuildRequest
 
 ALL = BuildxOptions(

@@ -7,7 +7,7 @@ import pytest
 from vdbg_env.adapters.builders.buildx import Buildx
 from vdbg_env.adapters.builders.select import choose_builder
 from vdbg_env.adapters.docker.client import Endpoint, Engine
-from vdbg_env.application.ports import BuilderName
+from vdbg_env.application.ports.images import BuilderName
 from vdbg_env.common.errors import HostNotAble
 
 BUILDX = Buildx(argv=("docker", "buildx"), version="v0.24.0")

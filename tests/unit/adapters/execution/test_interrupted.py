@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.patience import patience
 from tests.support.steps import place, python, runner
-from vdbg_env.application.ports import StartedStep
+from vdbg_env.application.ports.steps import StartedStep
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.redaction.masking import mask_file
 from vdbg_env.runbook.model import ArtifactRule, Matcher

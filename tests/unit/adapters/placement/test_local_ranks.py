@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.steps import python, runner
 from vdbg_env.adapters.placement.local_ranks import LocalRanks
-from vdbg_env.application.ports import Layout, StartedAttempt
+from vdbg_env.application.ports.steps import Layout, StartedAttempt
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine.ranks import ranked as of_ranks

@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.application.analysis.cuobjdump_check import cross_examine
-from vdbg_env.application.ports import Buffer, Completed
+from vdbg_env.application.ports.files import Buffer
+from vdbg_env.application.ports.programs import Completed
 from vdbg_env.cuda.binary.elf import Elf
 from vdbg_env.cuda.lines.lineinfo import Witness
 

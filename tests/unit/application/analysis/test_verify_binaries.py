@@ -13,7 +13,8 @@ from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.adapters.files.temp_files import Scratch
 from vdbg_env.application.analysis import judges
 from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
-from vdbg_env.application.ports import BinaryFile, Completed
+from vdbg_env.application.ports.files import BinaryFile
+from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.cuda.binary.decompression import Compression
 from vdbg_env.cuda.lines.lineinfo import Verdict

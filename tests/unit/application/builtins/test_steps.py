@@ -19,7 +19,8 @@ from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.application.builtins import code_on_disk, registry
 from vdbg_env.application.builtins.code_on_disk import alike
 from vdbg_env.application.builtins.registry import BuiltinSteps, builtins, catalogue
-from vdbg_env.application.ports import BinaryFile, Completed
+from vdbg_env.application.ports.files import BinaryFile
+from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.run.run_context import (
     StepContext,
 )

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.cubins import cubin
 from vdbg_env.application.line_packs.pack import Packed, PackRequest, pack_lines
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput, UnreadableBinary
 from vdbg_env.cuda.line_pack.reader import LinePack
 from vdbg_env.image.plan.plan import LABEL_DIGEST

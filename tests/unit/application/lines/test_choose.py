@@ -19,7 +19,7 @@ from vdbg_env.application.lines.stock import (
     one_compiler,
     read_stock,
 )
-from vdbg_env.application.ports import BinaryFile
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.binary.device_code import find_device_code

@@ -27,7 +27,7 @@ from tests.support.killing import (
 )
 from tests.support.patience import patience
 from tests.support.runbooks import changed
-from vdbg_env.application.ports import StartedStep
+from vdbg_env.application.ports.steps import StartedStep
 from vdbg_env.application.run import execute
 from vdbg_env.application.run.execute import run_runbook
 from vdbg_env.application.run.run_context import (

@@ -10,8 +10,10 @@ import pytest
 from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.application.image.run import RunRequest
-from vdbg_env.application.ports import BinarySource, Completed, SourceText, StepPlacement
+from vdbg_env.application.ports.files import BinarySource, SourceText
 from vdbg_env.application.ports.places import StepPlace
+from vdbg_env.application.ports.programs import Completed
+from vdbg_env.application.ports.steps import StepPlacement
 from vdbg_env.application.run.target import (
     ContainerRequest,
     container_record,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.command_line import Ran, vdbg_env
 from vdbg_env.adapters.places import Places
-from vdbg_env.application.ports import Layout, StartedAttempt
+from vdbg_env.application.ports.steps import Layout, StartedAttempt
 from vdbg_env.cli import main
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.record.run_directory import RunDirectory

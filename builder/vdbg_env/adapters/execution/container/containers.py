@@ -25,7 +25,7 @@ import vdbg_env
 from vdbg_env.adapters.docker.attach import socket_of
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
 from vdbg_env.adapters.docker.create import PURPOSE, NewContainer, started, without
-from vdbg_env.application.ports import Completed
+from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import Ulimit

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.execution.container.containers import StepContainers
-from vdbg_env.application.ports import BinaryFile, BinarySource, Completed, ProgramRunner
+from vdbg_env.application.ports.files import BinaryFile, BinarySource
+from vdbg_env.application.ports.programs import Completed, ProgramRunner
 from vdbg_env.common.errors import EngineFailed, HostNotAble
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.step_container import StepImage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.adapters.files.source_lines import LARGEST
-from vdbg_env.application.ports import SourceText
+from vdbg_env.application.ports.files import SourceText
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.image.container.step_container import StepImage
 

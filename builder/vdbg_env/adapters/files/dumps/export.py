@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from vdbg_env.application.ports import DumpStore
+from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
 from vdbg_env.record.atomic_write import prepared

@@ -29,7 +29,7 @@ from vdbg_env.adapters.placement.k8s.watch import PodWatch
 from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
 from vdbg_env.adapters.placement.rank.rank import COLLECT_LIMIT_S
 from vdbg_env.adapters.placement.records import RankRecords
-from vdbg_env.application.ports import Layout
+from vdbg_env.application.ports.steps import Layout
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.container import step_container
 from vdbg_env.image.container.pod_settings import PodSettings

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vdbg_env.adapters.placement.slurm.commands import NOT_HERE
-from vdbg_env.application.ports import ProgramRunner
 from vdbg_env.application.ports.places import BatchJob
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory

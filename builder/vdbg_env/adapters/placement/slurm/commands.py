@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
 
 _ANSWER_S = 30.0

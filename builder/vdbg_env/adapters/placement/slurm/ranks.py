@@ -25,8 +25,8 @@ from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
 from vdbg_env.adapters.placement.records import RankRecords
 from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
 from vdbg_env.adapters.placement.slurm.commands import Allocation, SlurmCommands
-from vdbg_env.application.ports import Layout
 from vdbg_env.application.ports.places import Scratch
+from vdbg_env.application.ports.steps import Layout
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.writing import write_whole
 from vdbg_env.runbook.invocation import Invocation

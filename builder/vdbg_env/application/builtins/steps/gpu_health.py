@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.host.gpu import cuda_of_driver, read_gpus
-from vdbg_env.application.ports import ProgramRunner
+from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.system.kernel_log import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.history import condition
 from vdbg_env.application.run.library import RunbookLibrary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.application.run.result.assemble import RunFacts, assemble
 from vdbg_env.application.run.result.model import Provenance, Report
 from vdbg_env.application.run.result.source_context import complete

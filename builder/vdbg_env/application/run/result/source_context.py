@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.application.ports import CoreFiles, SourceText
+from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.application.run.result.model import Report, SourceExcerpt, WarpGroup, WarpHistogram
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.gpu_core import decoded, warp_groups
