@@ -28,12 +28,7 @@ from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.run_context import (
-    Reading,
-    RunContext,
-    RunOrder,
-    StepContext,
-)
+from vdbg_env.application.run.run_context import Reading, RunContext, RunOrder, StepContext
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress

@@ -10,10 +10,7 @@ from tests.support import small_run
 from tests.support.patience import patience
 from vdbg_env.application.ports.steps import StartedStep, StepRunner
 from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.run_context import (
-    RunContext,
-    RunEnd,
-)
+from vdbg_env.application.run.run_context import RunContext, RunEnd
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress

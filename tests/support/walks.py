@@ -25,12 +25,7 @@ from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.run_context import (
-    Reading,
-    RunContext,
-    RunOrder,
-    StepContext,
-)
+from vdbg_env.application.run.run_context import Reading, RunContext, RunOrder, StepContext
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event

@@ -31,13 +31,7 @@ from vdbg_env.application.run.request import (
 )
 from vdbg_env.application.run.result.model import REPORT_FILES, Report
 from vdbg_env.application.run.result.run_report import run_report
-from vdbg_env.application.run.run_context import (
-    Listener,
-    Person,
-    RunContext,
-    RunEnd,
-    StepContext,
-)
+from vdbg_env.application.run.run_context import Listener, Person, RunContext, RunEnd, StepContext
 from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
 from vdbg_env.application.run.target import resumed_container, step_container
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError

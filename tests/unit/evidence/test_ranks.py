@@ -6,14 +6,7 @@ from typing import Any
 import pytest
 
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, MemoryKills, Observation, RankClock
-from vdbg_env.evidence.system.ranks import (
-    CAUSE,
-    CAUSE_PATTERN,
-    VICTIM,
-    VICTIM_PATTERN,
-    first_failure,
-    summary,
-)
+from vdbg_env.evidence.system.ranks import CAUSE, CAUSE_PATTERN, VICTIM, VICTIM_PATTERN, first_failure, summary
 from vdbg_env.runbook.expressions import scope
 
 SAME_CLOCK = RankClock(ahead_s=0.0, within_s=0.0)

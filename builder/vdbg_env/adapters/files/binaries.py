@@ -8,15 +8,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vdbg_env.adapters.files.candidates import (
-    ARCHIVES,
-    HEAD,
-    WHEELS,
-    in_archive,
-    in_wheel,
-    mapped,
-    reason,
-)
+from vdbg_env.adapters.files.candidates import ARCHIVES, HEAD, WHEELS, in_archive, in_wheel, mapped, reason
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.binary.device_code import may_hold_device_code

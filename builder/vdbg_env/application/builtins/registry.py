@@ -13,10 +13,7 @@ from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.ports.files import BinarySource, CoreFiles
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
-from vdbg_env.application.run.run_context import (
-    Reading,
-    StepContext,
-)
+from vdbg_env.application.run.run_context import Reading, StepContext
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.evidence.finding import Finding

@@ -12,13 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vdbg_env.application import session
-from vdbg_env.application.guard.end import (
-    TERMINATION_MESSAGE_BYTES,
-    Announcement,
-    ended_of,
-    exit_status,
-    went_well,
-)
+from vdbg_env.application.guard.end import TERMINATION_MESSAGE_BYTES, Announcement, ended_of, exit_status, went_well
 from vdbg_env.application.guard.groups import of_same_cause, recorded_crashes
 from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ToldToStop
 from vdbg_env.application.run.request import RunbookRequest

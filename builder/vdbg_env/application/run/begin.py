@@ -15,9 +15,7 @@ from vdbg_env.application.run.gather_facts import gather_facts
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.pseudonyms import has_pseudonym, pseudonyms
 from vdbg_env.application.run.request import RunbookRequest, prepare
-from vdbg_env.application.run.run_context import (
-    RunOrder,
-)
+from vdbg_env.application.run.run_context import RunOrder
 from vdbg_env.application.run.target import container_record
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.yaml_source import YamlSource

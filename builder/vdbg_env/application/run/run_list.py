@@ -8,14 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any, Protocol, TypeVar
 
-from vdbg_env.application.run.history import (
-    Condition,
-    RecordedRun,
-    RecordedStep,
-    condition,
-    lead_finding,
-    recorded,
-)
+from vdbg_env.application.run.history import Condition, RecordedRun, RecordedStep, condition, lead_finding, recorded
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.event_log import damaged, summarize
 from vdbg_env.record.run_directory import RunDirectory, RunHead

@@ -12,13 +12,7 @@ import re2
 from vdbg_env.common.errors import BadDocument, Complaint, nearest
 from vdbg_env.common.yaml_source import Path, YamlSource, read, validate
 from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.triage.document import (
-    ClassDocument,
-    ClassesDocument,
-    Role,
-    RuleDocument,
-    RulesDocument,
-)
+from vdbg_env.evidence.triage.document import ClassDocument, ClassesDocument, Role, RuleDocument, RulesDocument
 from vdbg_env.evidence.triage.remedy import Remedy, read_remedies
 
 NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's

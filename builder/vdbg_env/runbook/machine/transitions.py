@@ -15,17 +15,7 @@ from vdbg_env.runbook.expressions import scope
 from vdbg_env.runbook.expressions.cel import ExpressionFailed, compile_condition
 from vdbg_env.runbook.machine import decide, judge
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Runbook, ToRunbook, ToStep
-from vdbg_env.runbook.state import (
-    BranchTo,
-    Decision,
-    Facts,
-    Finish,
-    RunState,
-    RunStep,
-    StepRecord,
-    StepResult,
-    Verdict,
-)
+from vdbg_env.runbook.state import BranchTo, Decision, Facts, Finish, RunState, RunStep, StepRecord, StepResult, Verdict
 from vdbg_env.runbook.verdict import conclude
 from vdbg_env.runbook.workload import server
 from vdbg_env.runbook.workload.inputs import Inputs

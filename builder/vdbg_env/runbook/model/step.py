@@ -12,15 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    Discriminator,
-    Field,
-    StrictBool,
-    StringConstraints,
-    Tag,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, Discriminator, Field, StrictBool, StringConstraints, Tag, WithJsonSchema
 from pydantic_core import PydanticKnownError
 
 from vdbg_env.evidence.finding import HowKnown, Level

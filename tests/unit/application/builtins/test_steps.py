@@ -21,9 +21,7 @@ from vdbg_env.application.builtins.code_on_disk import alike
 from vdbg_env.application.builtins.registry import BuiltinSteps, builtins, catalogue
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.programs import Completed
-from vdbg_env.application.run.run_context import (
-    StepContext,
-)
+from vdbg_env.application.run.run_context import StepContext
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.record.redaction.redaction import Redactor

@@ -30,11 +30,7 @@ from tests.support.runbooks import changed
 from vdbg_env.application.ports.steps import StartedStep
 from vdbg_env.application.run import execute
 from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.run_context import (
-    Reading,
-    RunEnd,
-    StepContext,
-)
+from vdbg_env.application.run.run_context import Reading, RunEnd, StepContext
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.event_log import Event, read_events

@@ -14,12 +14,7 @@ from vdbg_env.application.ports.files import BinarySource, SourceText
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.ports.steps import StepPlacement
-from vdbg_env.application.run.target import (
-    ContainerRequest,
-    container_record,
-    resumed_container,
-    with_image_facts,
-)
+from vdbg_env.application.run.target import ContainerRequest, container_record, resumed_container, with_image_facts
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import DumpVolume, Gpu, RunSettings

@@ -22,15 +22,7 @@ from tests.builders.core_builder import (
 )
 from vdbg_env.common.errors import UnreadableBinary
 from vdbg_env.cuda.binary.elf import CUDA_13, Identity
-from vdbg_env.cuda.gpu_core import (
-    CoreSections,
-    Fault,
-    Scope,
-    find_faults,
-    group_warps,
-    read_core,
-    read_registers,
-)
+from vdbg_env.cuda.gpu_core import CoreSections, Fault, Scope, find_faults, group_warps, read_core, read_registers
 
 CORES = Path(__file__).parents[3] / "data" / "cores"
 

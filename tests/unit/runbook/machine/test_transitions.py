@@ -29,17 +29,7 @@ from vdbg_env.runbook.model import (
     ToRunbook,
     ToStep,
 )
-from vdbg_env.runbook.state import (
-    AskPerson,
-    BranchTo,
-    Decision,
-    Facts,
-    Finish,
-    RunState,
-    RunStep,
-    StepResult,
-    Verdict,
-)
+from vdbg_env.runbook.state import AskPerson, BranchTo, Decision, Facts, Finish, RunState, RunStep, StepResult, Verdict
 
 BLOCKING = Run(
     id="blocking",

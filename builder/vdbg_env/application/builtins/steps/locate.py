@@ -6,13 +6,7 @@ as after a rebuild with -lineinfo, which does not change a single instruction, i
 
 from __future__ import annotations
 
-from vdbg_env.application.builtins.code_on_disk import (
-    FaultingCode,
-    Holder,
-    faulting_code,
-    holders,
-    places_to_look,
-)
+from vdbg_env.application.builtins.code_on_disk import FaultingCode, Holder, faulting_code, holders, places_to_look
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.builtins.disassembly import agrees, instruction_at, opinion
 from vdbg_env.common.errors import BadInput

@@ -13,17 +13,7 @@ from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.report.run.phrases import headline
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.model import (
-    Command,
-    End,
-    Repeat,
-    Run,
-    Runbook,
-    Status,
-    ToRunbook,
-    ToStep,
-    Uses,
-)
+from vdbg_env.runbook.model import Command, End, Repeat, Run, Runbook, Status, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, StepRecord, UseBuiltin, Verdict
 from vdbg_env.runbook.workload.inputs import Inputs
 
