@@ -1,13 +1,13 @@
 """Read one line that reports a CUDA error, from any program: PyTorch old and new, Triton, vLLM's macros, NCCL.
 
 The same driver error reaches a log in a dozen wordings. What they share is the error's text (cudaGetErrorString) or its
-name; `carrier` says who wrote the line, since some (custom all-reduce, a watchdog) only pass on another's fault.
+name; some programs (custom all-reduce, a watchdog) only pass on another's fault.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # cudaGetErrorString's text -> the enum's name (CUDA 13.0 driver_types.h; same order as there).
 ERROR_TEXTS: dict[str, str] = {
@@ -62,86 +62,47 @@ ERROR_TEXTS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class CudaError:
+class CudaError(NamedTuple):
     """A CUDA error as one line reports it. `messenger`: its writer only met the error, at some later call."""
 
     name: str | None
     message: str
-    carrier: str
-    messenger: bool = False
-    line: int | None = None
-    file: str | None = None
-    source_line: int | None = None
+    messenger: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Carrier:
-    name: str
-    pattern: re.Pattern[str]
-    messenger: bool = False
-
-
-_CARRIERS: tuple[_Carrier, ...] = (
+# How each program words it, the first that fits; True for one that only passes on another's error.
+_WORDINGS: tuple[tuple[re.Pattern[str], bool], ...] = (
     # csrc/custom_all_reduce.cuh of vLLM, printed on stdout before exit(EXIT_FAILURE)
-    _Carrier(
-        name="vllm-custom-collective",
-        pattern=re.compile(r"Failed: C(?:uda|UDA) error (?P<file>\S+):(?P<line>\d+) '(?P<message>[^']*)'"),
-        messenger=True,
-    ),
-    _Carrier(
-        name="nccl-watchdog",
-        pattern=re.compile(r"watchdog thread terminated with exception: (?:\[Rank \d+\] )?CUDA error: (?P<message>.+)"),
-        messenger=True,
+    (re.compile(r"Failed: C(?:uda|UDA) error \S+:\d+ '(?P<message>[^']*)'"), True),
+    # ProcessGroupNCCL's watchdog
+    (
+        re.compile(r"watchdog thread terminated with exception: (?:\[Rank \d+\] )?CUDA error: (?P<message>.+)"),
+        True,
     ),
     # torch: c10/cuda/CUDAException.cpp; torch.AcceleratorError since 2.8 (pytorch#152023), RuntimeError before
-    _Carrier(
-        name="torch",
-        pattern=re.compile(
-            r"(?:torch\.AcceleratorError|RuntimeError|c10::(?:Accelerator)?Error): CUDA error: (?P<message>.+)"
-        ),
+    (
+        re.compile(r"(?:torch\.AcceleratorError|RuntimeError|c10::(?:Accelerator)?Error): CUDA error: (?P<message>.+)"),
+        False,
     ),
-    _Carrier(name="torch-driver", pattern=re.compile(r"RuntimeError: CUDA driver error: (?P<message>.+)")),
-    _Carrier(name="triton", pattern=re.compile(r"Triton Error \[CUDA\]: (?P<message>.+)")),
-    # csrc/cumem_allocator.cpp of vLLM
-    _Carrier(
-        name="vllm-cumem",
-        pattern=re.compile(r"CUDA Error: (?P<message>.+) at (?P<file>\S+):(?P<line>\d+)"),
-        messenger=True,
-    ),
-    _Carrier(name="vllm-cudart", pattern=re.compile(r"CUDART error: (?P<message>.+)"), messenger=True),
-    _Carrier(
-        name="nccl",
-        pattern=re.compile(r"NCCL WARN (?:Cuda failure|CUDA failure)(?: \d+)? '(?P<message>[^']*)'"),
-        messenger=True,
-    ),
-    _Carrier(name="nccl", pattern=re.compile(r"NCCL error: (?P<message>unhandled cuda error.*)"), messenger=True),
-    _Carrier(name="cuda-python", pattern=re.compile(r"(?P<message>CUDA_ERROR_[A-Z_]+)")),
-    _Carrier(
-        name="program",
-        pattern=re.compile(r"(?i:cuda (?:runtime )?(?:error|failure))\b.*?: ?(?P<message>[^:]+)$"),
-    ),
+    (re.compile(r"RuntimeError: CUDA driver error: (?P<message>.+)"), False),
+    (re.compile(r"Triton Error \[CUDA\]: (?P<message>.+)"), False),
+    # csrc/cumem_allocator.cpp of vLLM, and its wrapper of the CUDA runtime
+    (re.compile(r"CUDA Error: (?P<message>.+) at \S+:\d+"), True),
+    (re.compile(r"CUDART error: (?P<message>.+)"), True),
+    (re.compile(r"NCCL WARN (?:Cuda failure|CUDA failure)(?: \d+)? '(?P<message>[^']*)'"), True),
+    (re.compile(r"NCCL error: (?P<message>unhandled cuda error.*)"), True),
+    # cuda-python, then any other program
+    (re.compile(r"(?P<message>CUDA_ERROR_[A-Z_]+)"), False),
+    (re.compile(r"(?i:cuda (?:runtime )?(?:error|failure))\b.*?: ?(?P<message>[^:]+)$"), False),
 )
 
 
-def parse_cuda_error(text: str, *, line: int | None = None) -> CudaError | None:
-    """Return the CUDA error one line reports, or None; `line` is carried over."""
-    for carrier in _CARRIERS:
-        match = carrier.pattern.search(text)
-        if match is None:
-            continue
-        groups = match.groupdict()
-        message = groups["message"].strip().rstrip("'\"")
-        place = groups.get("line")
-        return CudaError(
-            name=error_name(message),
-            message=message,
-            carrier=carrier.name,
-            messenger=carrier.messenger,
-            line=line,
-            file=groups.get("file"),
-            source_line=int(place) if place else None,
-        )
+def parse_cuda_error(text: str) -> CudaError | None:
+    """Return the CUDA error one line reports, or None."""
+    for pattern, messenger in _WORDINGS:
+        if found := pattern.search(text):
+            message = found["message"].strip().rstrip("'\"")
+            return CudaError(error_name(message), message, messenger)
     return None
 
 

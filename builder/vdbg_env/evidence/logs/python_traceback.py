@@ -73,7 +73,7 @@ def read_tracebacks(lines: Iterable[LogLine]) -> Iterator[Traceback]:
                     line=number,
                     process=line.process,
                     rank=line.rank,
-                    cuda=parse_cuda_error(line.text, line=number),
+                    cuda=parse_cuda_error(line.text),
                 )
             else:
                 del opened[who]

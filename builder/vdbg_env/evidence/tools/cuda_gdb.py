@@ -31,10 +31,7 @@ class Focus:
 
 @dataclass(frozen=True, kw_only=True)
 class GdbFrame:
-    """One stack row; `place` is None without line info, `pc` where the debugger prints none (line starts).
-
-    `inlined_at` is the file and line of the caller that the debugger names.
-    """
+    """One stack row; `place` is None without line info, `pc` where the debugger prints none (line starts)."""
 
     level: int
     function: str
@@ -42,7 +39,6 @@ class GdbFrame:
     grid_dim: Axes | None = None
     block_dim: Axes | None = None
     place: SourceFrame | None = None
-    inlined_at: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +52,6 @@ class GdbTranscript:
     exception: str | None = None
     error_pc: int | None = None
     error_place: SourceFrame | None = None
-    inlined_at: tuple[str, int] | None = None
     error_function: str | None = None
     error_offset: int | None = None
     focus: Focus | None = None
@@ -65,10 +60,6 @@ class GdbTranscript:
     devices: Mapping[int, str] = field(default_factory=dict)
     warps: tuple[int, ...] = ()
     lanes: tuple[str | None, ...] = ()
-    no_exception: bool = False
-    no_focus: bool = False
-    warnings: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
 
     @property
     def kernel(self) -> str | None:
@@ -95,14 +86,14 @@ _EXCEPTION = re.compile(
     r"(?:CUDA Exception|CUDA_EXCEPTION_\d+)[:,] (.+?)\.?$|.*received signal CUDA_EXCEPTION_\d+, (.+?)\.?$"
 )
 _ERROR_PC = re.compile(r"The exception was triggered at PC (0x[0-9a-fA-F]+)(?: +(.+))?$")
-_ERROR_PLACE = re.compile(r"(?:(\S.*?)\s+)?\((\S[^()]*?):(\d+)(?: in (.+?))?(?: inlined from (.+):(\d+))?\)$")
+_ERROR_PLACE = re.compile(r"(?:(\S.*?)\s+)?\((\S[^()]*?):(\d+)(?: in (.+?))?(?: inlined from .+:\d+)?\)$")
 _FOCUS = re.compile(
     rf".*[Ff]ocus (?:set )?to CUDA kernel (\d+), grid (\d+),(?: cluster {AXES},)? block {AXES}, thread {AXES}, "
     r"device (\d+), sm (\d+), warp (\d+), lane (\d+)"
 )
 _LAUNCHED = re.compile(
     rf"(?:#(?P<level>\d+)\s+)?(?:(?P<pc>0x[0-9a-fA-F]+) in )?(?P<function>\S.*?)<<<{AXES},\s?{AXES}>>>\s*\(.*?\)"
-    r"(?:\s+at (?P<file>\S.*?):(?P<line>\d+)(?: in (?P<leaf>\S+))?(?: inlined from (?P<from>\S+?):(?P<at>\d+))?)?\s*$"
+    r"(?:\s+at (?P<file>\S.*?):(?P<line>\d+)(?: in (?P<leaf>\S+))?(?: inlined from \S+?:\d+)?)?\s*$"
 )
 _CALLED = re.compile(
     r"#(?P<level>\d+)\s+(?:(?P<pc>0x[0-9a-fA-F]+) in )?(?P<function>.+?)(?: ?\([^()]*\))?"
@@ -111,8 +102,7 @@ _CALLED = re.compile(
 _SYMBOL = re.compile(r"(.+?) \+ (\d+) in section (\S+)")
 _PRINT_PC = re.compile(r"(?:\$\d+ = .*?|errorpc\s+)(0x[0-9a-fA-F]+)\s.*?<(.+?)\+(\d+)>")
 _INFO_LINE = re.compile(r"Line (\d+) of \"([^\"]+)\" starts at address")
-_INFO_INLINED = re.compile(r" inlined from (\S+) at line (\d+) of (\S+?)\.?$")
-_PROBLEM = re.compile(r"(?:.*: )?(?:No such file|not a core dump|.*[Uu]nrecognized|Error (?:opening|while))|fatal:")
+_INFO_INLINED = re.compile(r" inlined from (\S+) at line \d+ of \S+$")
 
 _WRAPS = re.compile(r"#\d+\s|0x[0-9a-fA-F]+ in |The exception was triggered at PC ")
 _BEGINS = re.compile(
@@ -129,8 +119,6 @@ class _Reader:
     said: dict[str, object] = field(default_factory=dict)
     frames: dict[tuple[int, str], GdbFrame] = field(default_factory=dict)
     tables: CudaTables = field(default_factory=CudaTables)
-    warnings: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
 
 
 def parse_cuda_gdb(text: str) -> GdbTranscript:
@@ -146,8 +134,6 @@ def parse_cuda_gdb(text: str) -> GdbTranscript:
         devices=reader.tables.devices,
         warps=tuple(reader.tables.warps),
         lanes=tuple(reader.tables.lanes),
-        warnings=tuple(reader.warnings),
-        problems=tuple(reader.problems),
     )
 
 
@@ -184,12 +170,6 @@ def _banner(reader: _Reader, line: str) -> bool:
         said.setdefault("exception", match[1] or match[2])
     elif line == "Assertion failed.":  # the only text for code 12; every other exception has a name
         said.setdefault("exception", "Warp Assert")
-    elif line.startswith("warning: "):
-        reader.warnings.append(line.removeprefix("warning: "))
-        said["no_exception"] = said.get("no_exception", False) or "No exception was found" in line
-        said["no_focus"] = said.get("no_focus", False) or "No focus could be set" in line
-    elif _PROBLEM.match(line):
-        reader.problems.append(line.strip())
     else:
         return False
     return True
@@ -203,8 +183,6 @@ def _error_place(said: dict[str, object], text: str) -> None:
         said["error_function"] = function
     if place:
         said["error_place"] = SourceFrame(function=place[4] or place[1], file=place[2], line=int(place[3]))
-        if place[5]:
-            said["inlined_at"] = (place[5], int(place[6]))
 
 
 def _symbols(reader: _Reader, line: str) -> bool:
@@ -220,8 +198,6 @@ def _symbols(reader: _Reader, line: str) -> bool:
         inlined = _INFO_INLINED.search(line)
         function = inlined[1] if inlined else None
         said.setdefault("error_place", SourceFrame(function=function, file=match[2], line=int(match[1])))
-        if inlined:
-            said.setdefault("inlined_at", (inlined[3], int(inlined[2])))
     else:
         return False
     return True
@@ -250,7 +226,6 @@ def _frame(match: re.Match[str]) -> GdbFrame:
         grid_dim=axes(match.group(4, 5, 6)) if launched else None,
         block_dim=axes(match.group(7, 8, 9)) if launched else None,
         place=place,
-        inlined_at=(seen["from"], int(seen["at"])) if seen.get("from") else None,
     )
 
 
