@@ -24,25 +24,41 @@ DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record
 
 
 class Places:
-    """A StepPlaces for a process with this environment, in the current folder."""
+    """A StepPlaces for a process with this environment; commands start in `folder`, or in the current one."""
 
-    def __init__(self, environment: Mapping[str, str], binaries: BinarySource, guarded: Guarded | None = None) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        binaries: BinarySource,
+        guarded: Guarded | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self._environment = environment
         self._binaries = binaries
         self._guarded = guarded
+        self._other = folder
+
+    @property
+    def _folder(self) -> Path:
+        return self._other or Path.cwd()
+
+    def starting_in(self, folder: str) -> Places | None:
+        """Return the same places, with commands that start in another folder; None where there is no such folder."""
+        there = Path(folder)
+        return Places(self._environment, self._binaries, self._guarded, there) if there.is_dir() else None
 
     def here(self, *, ranks: int | None = None) -> StepPlace:
         """Return this machine; see `StepPlaces.here`."""
         from vdbg_env.adapters.execution.local import LocalProcesses
         from vdbg_env.adapters.placement.local_ranks import LocalRanks
 
-        programs = Programs()
+        programs = Programs(self._other)
 
         def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
             steps = LocalProcesses(
                 StepSettings(
                     env=self._environment,
-                    cwd=Path.cwd(),
+                    cwd=self._folder,
                     mark=str(run),
                     hang_tools=hang_tools(programs),
                     gpu_probe=gpu_probe(programs, self._environment),
@@ -60,9 +76,10 @@ class Places:
             binaries=self._binaries,
             environment=self._environment,
             data_dir=str(data_dir("runbooks")),
-            sources=_sources_here(),
+            sources=self._sources(),
             placement=placement,
             close=lambda: None,
+            folder=str(self._folder),
         )
 
     def slurm(
@@ -72,7 +89,7 @@ class Places:
         from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
         from vdbg_env.adapters.placement.slurm.ranks import SlurmRanks
 
-        programs = Programs()
+        programs = Programs(self._other)
         slurm = SlurmCommands(programs)
         allocation = slurm.allocation(self._environment)
         allocation.check(nodes or 1)
@@ -80,7 +97,7 @@ class Places:
         def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
             settings = StepSettings(
                 env={},
-                cwd=Path.cwd(),
+                cwd=self._folder,
                 mark=str(run),
                 inherits=True,
                 inherited=self._environment,
@@ -121,7 +138,7 @@ class Places:
         def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
             return PodRanks(
                 settings, run=run, api=api, disk_floor=DISK_FLOOR, sensitive=sensitive, names=names, ranks=ranks,
-                nodes=nodes,
+                nodes=nodes, folder=self._other,
             )  # fmt: skip
 
         return replace(
@@ -148,7 +165,7 @@ class Places:
         image = look(steps, TOOLS, name=name)
         given = dict(container.settings.env)
         environment = {**dict(image.env), **given}
-        inside = ContainerPrograms(steps, image, asked=TOOLS, machine=Programs())
+        inside = ContainerPrograms(steps, image, asked=TOOLS, machine=Programs(self._other))
 
         def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
             settings = StepSettings(
@@ -165,7 +182,7 @@ class Places:
                 sensitive=sensitive,
                 pseudonyms=names,
             )
-            return OneRank(ContainerSteps(steps, image, settings, here=Path.cwd()))
+            return OneRank(ContainerSteps(steps, image, settings, here=self._folder))
 
         return StepPlace(
             programs=inside,
@@ -173,9 +190,10 @@ class Places:
             binaries=ContainerBinaries(steps, image, self._binaries),
             environment=environment,
             data_dir=DATA,
-            sources=ContainerSources(steps, image, _sources_here()),
+            sources=ContainerSources(steps, image, self._sources()),
             placement=placement,
             close=steps.close,
+            folder=str(self._folder),
             container=container,
             image=image,
         )
@@ -186,6 +204,5 @@ class Places:
 
         return PseudonymousSteps(placement, redactor)
 
-
-def _sources_here() -> SourceText:
-    return SourceFiles((str(Path.cwd()), str(data_dir("images") / "samples")), ())
+    def _sources(self) -> SourceText:
+        return SourceFiles((str(self._folder), str(data_dir("images") / "samples")), ())

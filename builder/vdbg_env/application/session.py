@@ -25,8 +25,10 @@ from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.request import (
     PlacementRequest,
     RunbookRequest,
+    folder_gone,
     prepare,
     resumed_placement,
+    starts_here,
     with_recorded_workload,
 )
 from vdbg_env.application.run.result.model import REPORT_FILES, Report
@@ -102,7 +104,7 @@ def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
     """Run the request to its end, write the report next to the record, and return both."""
     if request.record:
         ports.recordings.check_target(request.record)
-    request = _with_workload(request, ports)
+    request, ports = _with_recorded(request, ports)
     library = RunbookLibrary(ports.files, catalogue)
     recording = _sample_recording(request, ports)
     folder = ports.host.folder(runs_home(ports.environment) / "sample") if recording else None
@@ -123,7 +125,7 @@ def planned(request: RunbookRequest, ports: RunPorts, notice: Notice) -> Plan:
     """Return each step's final command line and variables; start nothing."""
     if request.resume:
         raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
-    request = _with_workload(request, ports)
+    request, ports = _with_recorded(request, ports)
     prepared = prepare(request, RunbookLibrary(ports.files, catalogue), ports.environment, ports.files.project())
     image = None
     if request.container:
@@ -287,11 +289,19 @@ class _Session:
         )
 
 
-def _with_workload(request: RunbookRequest, ports: RunPorts) -> RunbookRequest:
-    """Return the request with the command of the run that it begins from, where it names none."""
-    if request.from_run is None:
-        return request
-    return with_recorded_workload(request, find_run(request.from_run, ports.environment).read_head())
+def _with_recorded(request: RunbookRequest, ports: RunPorts) -> tuple[RunbookRequest, RunPorts]:
+    """Return both with what the run says that is resumed, or begun from without a command: command, inputs, folder."""
+    run = request.resume or request.from_run
+    if run is None:
+        return request, ports
+    head = find_run(run, ports.environment).read_head()
+    request = replace(request, folder=head.folder) if request.resume else with_recorded_workload(request, head)
+    if not request.folder:
+        return request, ports
+    places = ports.places.starting_in(request.folder)
+    if places is None and starts_here(request, head):
+        raise folder_gone(request, run)
+    return request, replace(ports, places=places or ports.places)
 
 
 def _place(request: RunbookRequest, library: RunbookLibrary, ports: RunPorts, notice: Notice) -> StepPlace:

@@ -44,7 +44,7 @@ class RunHead:
     `digest` is the runbook's; `recorded_on` says where a replayed recording was made, `synthetic` that it was made by
     hand; `pseudonyms` says that host names and addresses have stand-ins. `image` (name, id, digest) and `container`
     (how it is started) say where steps ran, both empty for this machine; `placement` is how ranks were started, empty
-    for a single one.
+    for a single one. `folder` is where commands started, and relative paths with them; empty where that is not known.
     """
 
     run: str
@@ -64,6 +64,7 @@ class RunHead:
     container: Mapping[str, Any] = field(default_factory=dict)
     placement: Mapping[str, Any] = field(default_factory=dict)
     pseudonyms: bool = False
+    folder: str = ""
 
 
 class RunDirectory:

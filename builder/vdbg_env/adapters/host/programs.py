@@ -20,17 +20,20 @@ _HEAD = 512  # bytes: a first line, or the mark of a compiled program
 
 
 class Programs:
-    """A ProgramRunner over this machine's own programs."""
+    """A ProgramRunner over this machine's own programs; relative paths start from `folder`, if not the current one."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
 
     def which(self, program: str) -> str | None:
         """Return the program's full path: PATH first, then a CUDA toolkit, then NVIDIA's Python packages."""
-        found = shutil.which(program)
+        found = shutil.which(str(self._path(program)) if "/" in program else program)
         return found or next((str(f / program) for f in _toolkit_folders() if os.access(f / program, os.X_OK)), None)
 
     def head(self, program: str) -> bytes:
         """See `ProgramRunner.head`."""
         try:
-            with Path(program).open("rb") as file:
+            with self._path(program).open("rb") as file:
                 return file.read(_HEAD)
         except OSError:
             return b""
@@ -44,6 +47,7 @@ class Programs:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, "LC_ALL": "C"},
+                cwd=self._folder,
                 start_new_session=True,
             )
         except OSError as error:
@@ -64,6 +68,9 @@ class Programs:
             stdout=stdout.decode("utf-8", "replace"),
             stderr=stderr.decode("utf-8", "replace"),
         )
+
+    def _path(self, program: str) -> Path:
+        return Path(program) if self._folder is None else self._folder / program
 
 
 def _toolkit_folders() -> Iterator[Path]:

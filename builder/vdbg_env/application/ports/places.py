@@ -33,7 +33,7 @@ class StepPlace:
     shipped runbooks as the place sees it. `placement` starts the steps of a run, given the run's folder, the values
     that must not be kept and the pseudonyms if there are any; `close` ends helper programs that are still running.
     `gpus` is how many each rank gets, where that is not seen from here. `time_left_s` is when the place itself ends, in
-    seconds from now; None where it has no limit.
+    seconds from now; None where it has no limit. `folder` is where commands start, and relative paths of inputs.
     """
 
     programs: ProgramRunner
@@ -51,6 +51,7 @@ class StepPlace:
     gpus: int | None = None
     time_left_s: float | None = None
     scratch: Scratch | None = None
+    folder: str = ""
 
     @property
     def in_words(self) -> Mapping[str, str]:
@@ -104,6 +105,10 @@ class BatchQueue(Protocol):
 
 class StepPlaces(Protocol):
     """Opens the places where steps are started."""
+
+    def starting_in(self, folder: str) -> StepPlaces | None:
+        """Return the same places, with commands that start in another folder; None where there is no such folder."""
+        ...
 
     def here(self, *, ranks: int | None = None) -> StepPlace:
         """Return this machine; an attempt has `ranks` of them, or as many as its step asks for where that is None."""

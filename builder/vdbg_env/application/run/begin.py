@@ -85,6 +85,7 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
         **container_record(place, redactor),
         placement=request.placement.document() if request.placement else {},
         pseudonyms=request.pseudonyms,
+        folder=place.folder if redactor.text(place.folder) == place.folder else "",
     )
     return _ready(
         directory, head, prepared.runbook, prepared.inputs, facts, given.library, request, redactor, sensitive

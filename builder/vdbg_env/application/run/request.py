@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +17,7 @@ from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.yaml_source import YamlSource
 from vdbg_env.image.container.pod_settings import PodSettings
+from vdbg_env.image.container.step_container import StepContainer
 from vdbg_env.record.run_directory import RunHead, part_of
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Runbook
@@ -52,7 +55,8 @@ class RunbookRequest:
     """The flags of `vdbg-env runbook`, as given; `total_s` in seconds, `container` None where steps run here.
 
     With `at_once` nothing is looked up before the first step is started. What the run `from_run` has seen is not run
-    again.
+    again. `folder` is where COMMAND starts and `recorded` what that run's inputs were, both of a recorded run that
+    COMMAND is taken from; `typed_in` is where relative paths of `inputs` start.
     """
 
     runbook: str
@@ -72,6 +76,9 @@ class RunbookRequest:
     pseudonyms: bool = False
     at_once: bool = False
     from_run: str | None = None
+    folder: str = ""
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    typed_in: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +91,10 @@ class PreparedRun:
 
 
 def with_recorded_workload(request: RunbookRequest, head: RunHead) -> RunbookRequest:
-    """Return the request with the workload of another run, unless it names one; raises BadInput where one is lost."""
+    """Return the request with the workload of another run, where it started and its inputs, unless it names a command.
+
+    Raises BadInput where the record has no whole command line.
+    """
     if request.argv:
         return request
     if not head.workload or any("[redacted" in word for word in head.workload):
@@ -96,7 +106,35 @@ def with_recorded_workload(request: RunbookRequest, head: RunHead) -> RunbookReq
         raise BadInput(
             f"the record of run {head.run!r} has a command line that cannot be started", cause="run.json was edited"
         )
-    return replace(request, argv=head.workload)
+    container = request.container
+    if container and head.container:
+        container = replace(container, folder=part_of(head, "container", StepContainer).folder)
+    recorded = {name: text for name, value in head.inputs.items() if (text := _as_given(value)) is not None}
+    return replace(request, argv=head.workload, folder=head.folder, container=container, recorded=recorded)
+
+
+def _as_given(value: Any) -> str | None:
+    """Return a recorded input as it is given on a command line; None for one that is not, or was redacted."""
+    if value is None or isinstance(value, list) or "[redacted" in str(value):
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def starts_here(request: RunbookRequest, head: RunHead) -> bool:
+    """Whether commands start in a folder of this machine: not in containers or pods, which have another one."""
+    if request.resume:
+        return not head.container and head.placement.get("on") != "k8s"
+    return request.container is None and not (request.placement and request.placement.pods)
+
+
+def folder_gone(request: RunbookRequest, run: str) -> BadInput:
+    """Return the error for a recorded run whose folder is not on this machine."""
+    again = f" --from {run} -- {shlex.join(request.argv)}" if request.from_run else " -- COMMAND"
+    return BadInput(
+        f"the command of run {run!r} started in {request.folder}, and there is no such folder",
+        cause="it was removed or renamed, or the run was recorded on another machine or in a container",
+        next_step=f"make it again; or where the command finds its files: vdbg-env runbook {request.runbook}{again}",
+    )
 
 
 def _can_be_started(word: str) -> bool:
@@ -132,7 +170,11 @@ def prepare(
     argv_from: ArgvFrom = "command line" if argv else "nowhere"
     if not argv and settings.workload:
         argv, argv_from = tuple(settings.workload.argv), "vdbg.yaml"
-    given = {name: text for name, text in settings.inputs.items() if name in runbook.inputs} | dict(request.inputs)
+    others = {**settings.inputs, **request.recorded}
+    given = {name: text for name, text in others.items() if name in runbook.inputs} | dict(request.inputs)
+    if request.folder:
+        paths = (name for name in request.inputs if name in runbook.inputs and runbook.inputs[name].type == "path")
+        given |= {name: str(PurePath(request.typed_in, request.inputs[name])) for name in paths}
     return PreparedRun(runbook=runbook, inputs=final_inputs(runbook, given, argv, environment), argv_from=argv_from)
 
 

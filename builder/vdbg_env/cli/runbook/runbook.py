@@ -138,6 +138,7 @@ def command(
         replay=replay,
         resume=resume,
         from_run=from_run,
+        typed_in=os.getcwd() if from_run else "",  # noqa: PTH109 - as the shell names it
         total_s=total_s,
         batch=batch,
         bisect=bisect,

@@ -146,3 +146,7 @@ class RunHeadDocument(Document, of=RunHead):
         may_be_absent=True,
     )
     pseudonyms: bool = field(doc="Whether host names and addresses have stand-ins.", may_be_absent=True)
+    folder: str = field(
+        doc="The folder of this machine that commands started in; empty where it is not known, or has a secret.",
+        may_be_absent=True,
+    )

@@ -61,6 +61,7 @@ class PodRanks:
         ranks: int | None = None,
         nodes: int | None = None,
         patience: Patience | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._settings = settings
         self._run = run.resolve()
@@ -70,6 +71,7 @@ class PodRanks:
         self._names = names
         self._ranks = ranks
         self._nodes = nodes
+        self._folder = folder or Path.cwd()
         self._patience = patience or Patience(start_s=settings.wait_s)
         if not settings.sees(str(self._run)):
             raise BadInput(
@@ -186,12 +188,11 @@ class PodRanks:
         )
 
     def _step_settings(self) -> StepSettings:
-        here = Path.cwd()
         given = dict(self._settings.run.env)
         python = self._settings.python
         return StepSettings(
             env={},
-            cwd=here if self._settings.sees(str(here)) else Path(),
+            cwd=self._folder if self._settings.sees(str(self._folder)) else Path(),
             mark=str(self._run),
             inherits=True,
             inherited=given,
@@ -209,7 +210,7 @@ class PodRanks:
         driver = invocation.driver
         if driver is None:
             return invocation
-        path = str((Path.cwd() / driver.replay).resolve())
+        path = str((self._folder / driver.replay).resolve())
         if not self._settings.sees(path):
             raise BadInput(f"pods do not see {path}", next_step="copy it below the path of a --k8s-volume")
         return replace(invocation, driver=driver.model_copy(update={"replay": path}))
