@@ -174,3 +174,27 @@ def test_a_recording_without_requests_is_an_error_of_ours(tmp_path: Path, record
 def test_the_driver_ends_as_the_supervisor_reads_it() -> None:
     theirs = (server.ALL_SENT, server.NEVER_READY, server.UNANSWERED)
     assert theirs == (request_driver.ALL_SENT, request_driver.NEVER_READY, request_driver.UNANSWERED)
+
+
+@pytest.mark.parametrize(("stopped_s", "sent"), [(0.0, 1), (3600.0, 2)])
+def test_a_request_whose_answer_was_due_while_its_job_was_suspended_is_sent_again(
+    stopped_s: float, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    sends = []
+
+    def send(_base: str, request: dict[str, Any]) -> int:
+        sends.append(request)
+        if len(sends) > 1:
+            return 200
+        clock[0] += request_driver.ANSWER_TIMEOUT_S + stopped_s
+        raise TimeoutError
+
+    monkeypatch.setattr(request_driver, "send", send)
+    monkeypatch.setattr(request_driver.time, "monotonic", lambda: clock[0])
+    if sent == 1:
+        with pytest.raises(TimeoutError):
+            request_driver.send_once_more("http://127.0.0.1", {})
+    else:
+        assert request_driver.send_once_more("http://127.0.0.1", {}) == 200
+    assert len(sends) == sent
