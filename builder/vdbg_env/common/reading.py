@@ -5,21 +5,20 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from vdbg_env.common.writing import open_file
 
 LARGEST_DOCUMENT = 64 << 20  # bytes; a run's own are hardly ever above one
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a regular file, opened; raises OSError for what is not one."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is not a file", str(path))
+    """Yield a regular file, opened; raises OSError for what is not one, a link too."""
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         yield file
 
 

@@ -1,10 +1,16 @@
-"""Write where others may write too: a buffer whole, and files that are no way to somewhere else."""
+"""Write a buffer whole, and open files that other programs may have put something else in place of."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+
+_NOT_FILES = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV}  # a link, a folder, a socket, a device or pipe
+
+
+class NotAFile(OSError):
+    """Raised where something that is not a regular file has the name of one."""
 
 
 def write_whole(descriptor: int, data: bytes) -> None:
@@ -14,19 +20,22 @@ def write_whole(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def open_file(path: str | os.PathLike[str]) -> int:
-    """Open a file to read and write, made where there is none, closed to other users; raises OSError.
+def open_file(path: str | os.PathLike[str], flags: int = os.O_RDWR | os.O_CREAT) -> int:
+    """Return a descriptor of a regular file, mode 0600 where it is made; raises NotAFile, and OSError as `open` does.
 
-    What another put under its name is an error: a link would have us write where it leads, a pipe would have us wait.
+    A workload may have put a link in its place: what is written would be where that leads. A pipe is not waited for.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise OSError(errno.ELOOP, "it is a link, not a file", os.fspath(path)) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
-    return descriptor
+        if error.errno in _NOT_FILES:
+            raise _not_a_file(path) from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise _not_a_file(path)
+
+
+def _not_a_file(path: str | os.PathLike[str]) -> NotAFile:
+    return NotAFile(errno.EINVAL, "it is a link, pipe, device, socket or folder in place of a file", os.fspath(path))

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import opened, read_whole
-from vdbg_env.common.writing import open_file, write_whole
+from vdbg_env.common.writing import NotAFile, open_file, write_whole
 from vdbg_env.record.redaction.redaction import Redactor
 
 RESERVED = 64 << 10  # bytes: on a full disk some 90 events still fit
@@ -57,9 +57,7 @@ def read_events(path: Path) -> Iterator[Event]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise BadInput(
-            f"{path} cannot be read: {error.strerror}", cause="another program, or its disk, put that there"
-        ) from error
+        raise _unreadable(path, error) from error
 
 
 def summarize(path: Path) -> LogSummary:
@@ -73,7 +71,7 @@ def summarize(path: Path) -> LogSummary:
     except FileNotFoundError:
         return LogSummary(steps=0, last=None)
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+        raise _unreadable(path, error) from error
     heads = _HEAD.findall(data)
     last = _event(data[data.rfind(b"\n", 0, -1) + 1 :])
     numbered = [int(seq) for seq, _ in heads] == list(range(1, data.count(b"\n") + 1))
@@ -85,6 +83,10 @@ def summarize(path: Path) -> LogSummary:
         steps += event.kind == "step_finished"
         last = event
     return LogSummary(steps=steps, last=last)
+
+
+def _unreadable(path: Path, error: OSError) -> BadInput:
+    return BadInput(f"{path} cannot be read: {error.strerror}", cause="another program, or its disk, put that there")
 
 
 def damaged(what: str) -> BadInput:
@@ -124,8 +126,11 @@ class EventLog:
         self._wall = wall
         self._began = monotonic()
         self._reserve = path.with_suffix(".reserve")
+        try:
+            self._file = open_file(path)
+        except NotAFile as error:
+            raise _unreadable(path, error) from error
         _make_reserve(self._reserve)
-        self._file = open_file(path)
         self._size: int | None = None
         self._before_s = 0.0
         self.count = 0
@@ -169,14 +174,14 @@ class EventLog:
     def close(self) -> None:
         """Close the log and give the reserved space back."""
         os.close(self._file)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # it is gone, or another program's folder
             self._reserve.unlink()
 
     def _write(self, line: bytes) -> None:
         try:
             self._put(line)
         except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT} or not self._reserve.exists():
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT} or not self._reserve.is_file():
                 raise HostNotAble(
                     f"{self._path} cannot be written: {error.strerror}",
                     cause="the disk is full, or has become read-only",

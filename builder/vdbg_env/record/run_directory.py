@@ -15,6 +15,7 @@ import functools
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import tempfile
@@ -24,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.reading import read_document
-from vdbg_env.common.writing import open_file
+from vdbg_env.common.reading import opened, read_document
+from vdbg_env.common.writing import NotAFile, open_file
 from vdbg_env.record.atomic_write import replacement
 
 if TYPE_CHECKING:
@@ -132,16 +133,28 @@ class RunDirectory:
         The lock is the kernel's and dies with its holder. The descriptor is closed in every child: one that was
         inherited would outlive this process in a workload.
         """
-        descriptor = open_file(self.path / LOCK)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with self._lock() as descriptor:
+            if not _taken(descriptor, fcntl.LOCK_EX):
                 raise BadInput(
                     f"another process works on {self.path}: {_holder(descriptor)}",
                     cause="two processes on one run would start its steps twice",
                     next_step="wait for it, or end that process first",
-                ) from None
+                )
+            yield descriptor
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[int]:
+        """Yield the lock's descriptor; raises HostNotAble where a workload has put something else in its place."""
+        path = self.path / LOCK
+        try:
+            descriptor = open_file(path)
+        except NotAFile as error:
+            raise HostNotAble(
+                f"{path} cannot be opened: {error.strerror}",
+                cause="the workload, or another program, put that there",
+                next_step=f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.other')}, then the same again",
+            ) from error
+        try:
             yield descriptor
         finally:
             os.close(descriptor)
@@ -149,14 +162,10 @@ class RunDirectory:
     def is_worked_on(self) -> bool:
         """Return whether a process holds the run, also where only reading is allowed."""
         try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with os.fdopen(os.open(self.path / LOCK, flags), "rb", buffering=0) as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            with opened(self.path / LOCK) as lock:
+                return not _taken(lock.fileno(), fcntl.LOCK_SH)
         except OSError:  # it was never held, or it is something else
             return False
-        return False
 
     def check_in_place(self, name: str = "") -> None:
         """Raise HostNotAble when the run, or `name` below it, has become a way to somewhere else since the run began.
@@ -267,6 +276,14 @@ def _head_type() -> TypeAdapter[RunHead]:
 
 def _plain(head: RunHead) -> dict[str, Any]:
     return {name: getattr(head, name) for name in RunHead.__dataclass_fields__}
+
+
+def _taken(lock: int, kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _holder(descriptor: int) -> str:

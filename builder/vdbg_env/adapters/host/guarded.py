@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ from typing import Any, NoReturn
 from vdbg_env.application.ports.places import GuardSettings
 from vdbg_env.application.ports.this_host import ToldToStop
 from vdbg_env.common.errors import HostNotAble, VdbgError
+from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.runbook.invocation import Invocation
@@ -68,7 +68,7 @@ class Guarded:
         assert self._supervisor
         self._supervisor.wait()
         try:
-            document = json.loads((self._directory / result_file.NAME).read_bytes())
+            document = read_document(self._directory / result_file.NAME)
             return Ended(by=EndedBy(document["by"]), code=document["code"], signal=document["signal"])
         except (OSError, ValueError, KeyError, TypeError):
             return self._ended_without_record()

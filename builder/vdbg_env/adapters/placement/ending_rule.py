@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from vdbg_env.common.reading import read_document
+from vdbg_env.common.writing import NotAFile
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor.watch.growing_files import GROWTH, GrowingFiles
@@ -76,6 +78,6 @@ class EndingRule:
 
 def _recorded(path: Path) -> str:
     try:
-        return EndedBy(json.loads(path.read_bytes())["by"]).value
-    except FileNotFoundError:
+        return EndedBy(read_document(path)["by"]).value
+    except (FileNotFoundError, NotAFile, ValueError, KeyError, TypeError):  # none, or not an engine's
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.rank.orders import STOP
+from vdbg_env.common.writing import open_file
 from vdbg_env.evidence.observation import Observation
 
 POLL_S = 0.1
@@ -103,7 +105,9 @@ class EndRequest:
             self.times = times
             self.asked_at = self.asked_at or time.monotonic()
             with suppress(OSError):  # a full disk must not keep the cluster from being asked
-                (self._directory / STOP).write_text(str(times))
+                stop = open_file(self._directory / STOP, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                with os.fdopen(stop, "w") as file:
+                    file.write(str(times))
         self.pursue()
 
     def pursue(self) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.adapters.placement.rank.observe import observe
 from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
+from vdbg_env.common.reading import read_document
+from vdbg_env.common.writing import NotAFile
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.record.codec import from_document
 from vdbg_env.supervisor.state import lock_file, result_file
@@ -27,7 +29,8 @@ class RankRecords:
         """Add the observations that ranks have written since, each by its number."""
         for path in (self._directory / ENDED).iterdir():
             if path.name.isdecimal() and int(path.name) not in seen:
-                seen[int(path.name)] = from_document(Observation, json.loads(path.read_bytes()))
+                with suppress(NotAFile, ValueError):  # no rank's: the supervisor's own record, or its silence, counts
+                    seen[int(path.name)] = from_document(Observation, read_document(path))
 
     def any_started(self) -> bool:
         """Return whether a rank has made its folder."""

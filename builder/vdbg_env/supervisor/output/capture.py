@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from vdbg_env.common.writing import write_whole
+from vdbg_env.common.writing import open_file, write_whole
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 
@@ -128,4 +128,4 @@ class Stream:
 
 
 def _create(path: str) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    return open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from vdbg_env.common.writing import write_whole
+from vdbg_env.common.writing import open_file, write_whole
 from vdbg_env.supervisor.processes import cgroups
 from vdbg_env.supervisor.processes.proc import Process, below, boot_id, marked, process, processes
 from vdbg_env.supervisor.processes.signals import send
@@ -36,7 +36,7 @@ class AttemptTree:
 
     def __init__(self, mark: str, directory: str, kinds: tuple[str, ...]) -> None:
         self.cgroup = cgroups.make(name_of(mark), kinds)
-        self._file = os.open(f"{directory}/{NAME}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._file = open_file(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._write([])
         self._lines = 0
         self._noted: set[tuple[int, int]] = set()
@@ -145,8 +145,7 @@ def _left(directory: str, mark_name: str, mark: str, groups: list[cgroups.Cgroup
 def _listed(directory: str) -> list[tuple[int, int]]:
     """Return pid and start time of what a supervisor saw; nothing of what it saw before the machine's last start."""
     try:
-        # Opened as the lock is: the workload may have put a link or a pipe in its place.
-        descriptor = os.open(f"{directory}/{NAME}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_file(f"{directory}/{NAME}", os.O_RDONLY)
     except OSError:
         return []
     with os.fdopen(descriptor, "rb") as file:

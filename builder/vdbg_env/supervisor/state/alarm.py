@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from vdbg_env.common.writing import open_file
 from vdbg_env.supervisor.state import lock_file
 
 HEARD_S = lock_file.BEAT_S + 5.0  # after so long every rank has looked, and has taken most of its stacks
@@ -13,7 +14,7 @@ HEARD_S = lock_file.BEAT_S + 5.0  # after so long every rank has looked, and has
 def sound(path: str) -> None:
     """Raise the alarm; where the disk takes no file, the other ranks are ended without their stacks."""
     with suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        os.close(open_file(path))
 
 
 def heard(path: str) -> bool:

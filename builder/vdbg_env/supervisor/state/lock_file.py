@@ -9,12 +9,11 @@ import errno
 import fcntl
 import json
 import os
-import stat
 import time
 from contextlib import suppress
 from typing import Any
 
-from vdbg_env.common.writing import write_whole
+from vdbg_env.common.writing import NotAFile, open_file, write_whole
 from vdbg_env.supervisor.processes.proc import Process, open_files, process
 from vdbg_env.supervisor.state.ownership import give_back
 
@@ -22,12 +21,11 @@ NAME = "supervisor.json"
 BEAT_S = 10
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # NFSv3 without its lock daemon, Lustre without -o flock
 _MOST_SAID = 64 << 10  # bytes; a supervisor writes a few short lines
-_NO_FILE = {errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV}
 
 
 def take(directory: str) -> int:
     """Take the lock of a step's directory, write who holds it, and return the descriptor; waits for another holder."""
-    lock = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_file(f"{directory}/{NAME}")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError as error:
@@ -58,8 +56,8 @@ def beat(lock: int, stop: str) -> int:
     with suppress(OSError):  # a network file system that has lost the file is no reason to end the workload
         os.utime(lock)
     try:
-        with open(stop) as file:  # noqa: PTH123
-            return int(file.read() or 1)
+        with os.fdopen(open_file(stop, os.O_RDONLY)) as file:
+            return int(file.read(8) or 1)
     except (OSError, ValueError):
         return 0
 
@@ -157,12 +155,6 @@ def _has_open(pid: int, file: os.stat_result) -> bool:
 def _opened(directory: str) -> int | None:
     """Open the file where it is one: a workload may have put a link, a pipe or a folder in its place, or nothing."""
     try:
-        lock = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in _NO_FILE:
-            return None
-        raise
-    if stat.S_ISREG(os.fstat(lock).st_mode):
-        return lock
-    os.close(lock)
-    return None
+        return open_file(f"{directory}/{NAME}", os.O_RDWR)
+    except (FileNotFoundError, NotAFile):
+        return None

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from vdbg_env.common.writing import write_whole
+from vdbg_env.common.writing import open_file, write_whole
 from vdbg_env.record.redaction.redaction import Redactor
 
 RESERVED = 256 << 10  # bytes set aside at the start: the end can be written when nothing else can
@@ -20,7 +20,7 @@ class Ending:
     def __init__(self, directory: str, redactor: Redactor) -> None:
         self._path = f"{directory}/{NAME}"
         self._redactor = redactor
-        self._file = os.open(f"{self._path}.tmp", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._file = open_file(f"{self._path}.tmp", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         os.posix_fallocate(self._file, 0, RESERVED)
         self.started = time.time()
         self._began = time.monotonic()

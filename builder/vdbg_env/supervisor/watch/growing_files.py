@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from vdbg_env.common.writing import open_file
+
 GROWTH = "growth"  # in a rank's folder: a byte is added whenever a dump elsewhere, on its node's own disk, has grown
 
 
@@ -34,8 +36,10 @@ class GrowingFiles:
         """Add a byte to a file of `directory` if they have grown: another node does not see the files themselves."""
         size = self._total()
         if size > self._shown:
-            with suppress(OSError), open(f"{directory}/{GROWTH}", "ab") as file:  # noqa: PTH123 - a full disk is no end
-                file.write(b".")
+            with suppress(OSError):  # a full disk is no end
+                file = open_file(f"{directory}/{GROWTH}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                with os.fdopen(file, "ab") as growth:
+                    growth.write(b".")
         self._shown = size
 
     def _total(self) -> int:

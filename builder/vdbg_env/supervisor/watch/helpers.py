@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
+from vdbg_env.common.writing import open_file
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.supervisor.job import HangCommand, Job
 from vdbg_env.supervisor.launch import NotStarted, launch_helper
@@ -113,7 +114,7 @@ class HangActions:
 
     def _note(self, text: bytes) -> None:
         try:
-            with open(self._path, "ab") as file:  # noqa: PTH123
+            with os.fdopen(open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
                 file.write(self._redactor.data(text))
         except OSError as error:
             self.ran.append(f"hang.txt could not be written: {error.strerror}")

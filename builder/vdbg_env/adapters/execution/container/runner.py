@@ -19,6 +19,7 @@ from vdbg_env.adapters.execution.container.containers import ContainerEnd, StepC
 from vdbg_env.adapters.execution.job_builder import StepSettings, job_for, mark_of
 from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
 from vdbg_env.common.errors import HostNotAble, VdbgError
+from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.step_container import StepImage
@@ -159,7 +160,7 @@ class ContainerStep(SupervisedStep):
     def _completed(self, seen: Observation) -> Observation:
         end = ContainerEnd()
         with suppress(FileNotFoundError):
-            end = ContainerEnd(**json.loads(self._end_file.read_text()))
+            end = ContainerEnd(**read_document(self._end_file))
         memory = self._containers.container.memory
         if self._left and seen.ended.by is EndedBy.CANCEL and not self._asked:
             raise HostNotAble(

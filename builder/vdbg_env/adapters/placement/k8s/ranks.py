@@ -31,6 +31,7 @@ from vdbg_env.adapters.placement.rank.rank import COLLECT_LIMIT_S
 from vdbg_env.adapters.placement.records import RankRecords
 from vdbg_env.application.ports.steps import Layout
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.reading import read_document
 from vdbg_env.image.container import step_container
 from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.render import job as objects
@@ -110,7 +111,7 @@ class PodRanks:
         """Take over the pods of an engine that is gone; see `StepPlacement.adopt`."""
         where = directory.resolve()
         try:
-            known: Mapping[str, str] = json.loads((where / RECORD).read_bytes())
+            known: Mapping[str, str] = read_document(where / RECORD)
         except FileNotFoundError:
             return None
         name, token = known["name"], known["token"]
@@ -140,7 +141,7 @@ class PodRanks:
             if pods.ranks > 1:
                 self._api.create(objects.service(pods, job))
             self._api.pods(_selector(pods.token))  # a right that is missing is reported before anything runs
-            _write(Path(pods.folder) / RECORD, {**_read(Path(pods.folder) / RECORD), "uid": uid})
+            _write(Path(pods.folder) / RECORD, {**read_document(Path(pods.folder) / RECORD), "uid": uid})
             self._api.release(pods.name)
         except (Away, Refused):
             with suppress(Away, Refused):
@@ -256,11 +257,6 @@ def _user(text: str) -> tuple[int, int]:
     if not user.isdigit() or (group and not group.isdigit()):
         raise BadInput(f"--user {text!r}: a pod's user is a number", next_step="--user 1000:1000")
     return int(user), int(group or user)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(path.read_bytes())
-    return document
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 from vdbg_env.adapters.execution.attempt_result import Stopped, observation
 from vdbg_env.adapters.placement.rank.orders import NODE, Orders
 from vdbg_env.adapters.placement.rank.scratch import Allowance, move_dumps
+from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Observation, RankClock
 from vdbg_env.record.codec import to_document
 from vdbg_env.runbook.invocation import Invocation
@@ -50,7 +50,7 @@ def observe(
 def with_node(seen: Observation, folder: Path) -> Observation:
     """Add what the rank found on its node."""
     try:
-        found = json.loads((folder / NODE).read_bytes())
+        found = read_document(folder / NODE)
     except (OSError, ValueError):
         return seen
     clock = seen.clock or RankClock(**found["clock"])

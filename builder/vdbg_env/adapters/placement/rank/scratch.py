@@ -17,6 +17,7 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.attempt_result import Stopped, digest_of, masked
 from vdbg_env.common.nesting import limit_nesting, nesting_notes
+from vdbg_env.common.reading import read_whole
 from vdbg_env.common.writing import write_whole
 from vdbg_env.evidence.observation import Artifact
 from vdbg_env.record.redaction.file_names import redact_names
@@ -89,7 +90,7 @@ class Allowance:
                         break
                 elif not entry.exists():
                     break
-                left -= int(entry.read_text())
+                left -= int(read_whole(entry, 32))
             return left
         finally:
             self._mine.unlink()

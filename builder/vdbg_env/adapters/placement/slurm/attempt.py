@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import time
@@ -16,6 +15,8 @@ from vdbg_env.adapters.placement.rank.orders import NODE
 from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.reading import opened, read_document
+from vdbg_env.common.writing import NotAFile
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 
 AFTER_STEP_S = 5.0  # for a file system to show what a rank wrote last
@@ -105,7 +106,7 @@ class SlurmStep:
         """Return JOB.STEP, which the first rank that started has written down."""
         for path in self._directory.glob(f"*/{NODE}"):
             with suppress(OSError, ValueError, KeyError):
-                return f"{self._job}.{json.loads(path.read_bytes())['step']}"
+                return f"{self._job}.{read_document(path)['step']}"
         return None
 
     def _meant(self, seen: Observation) -> Observation:
@@ -162,6 +163,7 @@ class SlurmStep:
 
 def _tail(path: Path) -> list[str]:
     try:
-        return path.read_text(errors="replace").splitlines()
-    except FileNotFoundError:
+        with opened(path) as file:
+            return file.read().decode(errors="replace").splitlines()
+    except (FileNotFoundError, NotAFile):
         return []

@@ -28,7 +28,8 @@ from vdbg_env.adapters.placement.slurm.commands import Allocation, SlurmCommands
 from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.ports.steps import Layout
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.common.writing import write_whole
+from vdbg_env.common.reading import opened
+from vdbg_env.common.writing import open_file, write_whole
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine.ranks import ranked
 
@@ -109,7 +110,7 @@ class SlurmRanks:
 
     def _launched(self, argv: tuple[str, ...], where: Path) -> subprocess.Popen[bytes]:
         try:
-            with (where / SRUN_SAID).open("ab") as said:
+            with os.fdopen(open_file(where / SRUN_SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as said:
                 with suppress(OSError):  # some file systems have no locks
                     fcntl.flock(said, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by srun for as long as it lives
                 return subprocess.Popen(
@@ -211,7 +212,7 @@ def _begun(where: Path) -> bool:
 def _srun_lives(where: Path) -> bool:
     """Return whether the attempt's srun is known to live, by the lock that it has inherited."""
     try:
-        with (where / SRUN_SAID).open("rb") as said:
+        with opened(where / SRUN_SAID) as said:
             fcntl.flock(said, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
