@@ -20,6 +20,8 @@ _NAMED = re.compile(
 )
 _CONVERTED = re.compile(r"\b(?:double|int|string)\(([^()]*)\)")
 _OPEN, _CLOSE = "⟨", "⟩"  # brackets that are text, while those of a pattern or a conversion are taken out
+_CHOICE = re.compile(r"\$\{\{ host\.[^?]* \? '[^']*' : '([^']*)' \}\}")
+_OF_RECORD = re.compile(r": (?:tail|less) [^:]*\bended\.folder\b.*$")
 _SEEN = re.compile(r"has\(matched\.(\w+)\)")
 _FIRE = "dd if=/dev/zero bs=1M count=1 > PIPE        # once it is silent; the pipe is in: ls -l /proc/PID/fd"
 
@@ -151,7 +153,7 @@ def _remedy(plan: Plan, step: Step, outcome: Outcome) -> Iterator[str]:
     seen = f"{_code(sign)}: " if sign else ""
     yield from _item("-", f"{seen}{_sentence(_readable(outcome.message or step.title))}")
     if outcome.next_step:
-        yield from _item(" ", f"→ {_readable(outcome.next_step)}")
+        yield from _item(" ", f"→ {_readable(_without_record(outcome.next_step))}")
 
 
 def _sign(plan: Plan, step: Step, outcome: Outcome) -> str | None:
@@ -174,6 +176,11 @@ def _plain(pattern: str) -> str:
     text = re.sub(r"(?:\\.|[^\\…])\?", "", text.split("|", 1)[0])
     text = re.sub(r"…[…\s]*…", "…", re.sub(r"\\(.)", r"\1", text)).lstrip("^").rstrip("$")
     return text.replace(_OPEN, "(").replace(_CLOSE, ")")
+
+
+def _without_record(remedy: str) -> str:
+    """Return a remedy without the command that reads a run's record; where the host decides, what a GPU host does."""
+    return _OF_RECORD.sub("", _CHOICE.sub(r"\1", remedy))
 
 
 def _readable(text: str) -> str:

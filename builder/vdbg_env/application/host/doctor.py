@@ -98,7 +98,8 @@ def gpu(facts: HostFacts) -> Iterator[Check]:
     found, why = facts.gpu, "a crash is reproduced on a GPU; reading dumps, building and proving need none"
     if not found.names:
         text = found.problem or "none"
-        fix = "nvidia-smi, to see the driver's own message" if found.problem else None
+        absent = "lspci | grep -i nvidia, to see whether the machine has one; a container gets it by --gpus all"
+        fix = "nvidia-smi, to see the driver's own message" if found.problem else absent
         yield _check("gpu", "GPU", "fail" if found.problem else "warn", text, why, fix)
         return
     text = f"{len(found.names)} x {found.names[0]}, driver {found.driver}"

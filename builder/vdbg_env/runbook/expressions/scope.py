@@ -22,7 +22,7 @@ _HOST: Names = dict.fromkeys(
 )
 _WORKLOAD: Names = dict.fromkeys(("kind", "python", "vllm", "command", "ranks", "eager", "argv", "url"))
 _ENDED: Names = dict.fromkeys(("by", "code", "signal", "core", "clean"))
-_FIRST_ENDED: Names = {**_ENDED, "rank": None, "host": None}
+_FIRST_ENDED: Names = {**_ENDED, "rank": None, "host": None, "folder": None}
 _RANKS: Names = dict.fromkeys(("count", "failed", "lost", "hosts"))
 _REQUESTS: Names = dict.fromkeys(("recorded", "ready", "sent", "answered", "refused", "failed"))
 _MATCH: Names = {**dict.fromkeys(("count", "text", "line", "attempts")), "groups": None}
@@ -100,7 +100,12 @@ def values_of_attempts(step: Run, observations: Sequence[Observation]) -> dict[s
     first = found.first or (last[0] if last else None)
     ended = _ended(first.ended if first else None, well=not requests["failed"])
     return {
-        "ended": {**ended, "rank": first.rank if first else None, "host": first.host if first else None},
+        "ended": {
+            **ended,
+            "rank": first.rank if first else None,
+            "host": first.host if first else None,
+            "folder": first.directory if first else "",
+        },
         "ranks": {
             "count": found.count,
             "failed": list(found.failed),

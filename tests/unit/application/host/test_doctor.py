@@ -99,11 +99,10 @@ def test_the_disk_for_dumps_is_held_against_the_memory_of_the_gpus() -> None:
     assert check(replace(ABLE, gpu=GpuFacts(), dump_free=30 * GIB), "dump-disk").status == "ok"
 
 
-def test_every_warning_says_why_and_most_say_what_to_type() -> None:
+def test_every_warning_says_why_and_what_to_type() -> None:
     bad = [c for c in judge(BARE).checks if c.status != "ok"]
     assert len(bad) > 8
-    assert all(c.why for c in bad)
-    assert [c.id for c in bad if c.fix is None] == ["gpu"]
+    assert all(c.why and c.fix for c in bad)
 
 
 def test_what_could_not_be_found_out_is_not_judged() -> None:

@@ -12,6 +12,7 @@ from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.runbook.state import Verdict
 
 _READ_CORE = "vdbg-env core "
+_READ_RECORD = ("tail ", "less ")
 _COMMAND = " -- COMMAND"  # how a runbook writes the command that the run was given
 
 
@@ -37,7 +38,7 @@ def next_step(text: str, finding: Finding) -> NextStep:
     if text.startswith("vdbg-env "):
         return NextStep(text=finding.message, command=text)
     words, colon, command = text.rpartition(": ")
-    if colon and command.startswith(("vdbg-env ", "VLLM_", "CUDA_", "unset ")):
+    if colon and command.startswith(("vdbg-env ", "VLLM_", "CUDA_", "unset ", *_READ_RECORD)):
         return NextStep(text=words, command=command)
     return NextStep(text=text)
 
@@ -78,11 +79,14 @@ def typed_outside(report: Report, folder: str) -> Report:
     """
     inside = {artifact.path for step in report.steps for artifact in step.artifacts}
 
-    def word(text: str) -> str:
-        return shlex.quote(f"{folder}/{text}") if text in inside else text
+    def word(text: str, *, of_record: bool) -> str:
+        if text in inside:
+            return shlex.quote(f"{folder}/{text}")
+        return f"{shlex.quote(folder)}/{text}" if of_record and text.startswith("steps/") else text  # may be a pattern
 
     def typed(command: str) -> str:
-        return " ".join(map(word, command.split(" ")))
+        of_record = command.startswith(_READ_RECORD)
+        return " ".join(word(text, of_record=of_record) for text in command.split(" "))
 
     steps = (replace(step, command=typed(step.command) if step.command else None) for step in report.next_steps)
     return replace(report, next_steps=tuple(steps))

@@ -174,6 +174,14 @@ def test_a_command_on_a_terminal_names_its_core_from_where_the_reader_stands() -
     assert shown and shlex.split(shown) == ["vdbg-env", "core", "/runs of mine/r/a1"]
 
 
+def test_a_file_of_the_record_is_named_by_its_whole_path_on_a_terminal() -> None:
+    finding = dataclasses.replace(FAULT, next_step="read the end of it: tail -n 50 steps/baseline/1/localhost-0/std*")
+    report = run(StepRecord(step="baseline", outcome=Status.FAIL, next=End(), findings=(finding,)), observed(1, CRASH))
+    assert [step.text for step in report.next_steps] == ["read the end of it"]
+    shown = typed_outside(report, "/runs of mine/r").next_steps[0].command
+    assert shown == "tail -n 50 '/runs of mine/r'/steps/baseline/1/localhost-0/std*"  # the shell expands the pattern
+
+
 def test_a_command_of_another_runbook_names_this_run_in_place_of_its_command() -> None:
     finding = dataclasses.replace(FAULT, next_step="why there is none: vdbg-env runbook no-core-dump -- COMMAND")
     record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,))
