@@ -6,6 +6,7 @@ and those after it are answered with 500, the server shuts itself down a second 
 
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def test_a_request_whose_answer_was_due_while_its_job_was_suspended_is_sent_agai
         raise TimeoutError
 
     monkeypatch.setattr(request_driver, "send", send)
-    monkeypatch.setattr(request_driver.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     if sent == 1:
         with pytest.raises(TimeoutError):
             request_driver.send_once_more("http://127.0.0.1", {})
