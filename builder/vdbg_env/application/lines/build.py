@@ -16,7 +16,7 @@ from typing import Literal
 from vdbg_env.application.lines.choose import Choice, Wanted, choose
 from vdbg_env.application.lines.compare import Comparison, compare
 from vdbg_env.application.lines.place import Candidates, Unplaced, place
-from vdbg_env.application.lines.stock import StockLibrary, one_compiler, read_stock
+from vdbg_env.application.lines.stock import StockLibrary, one_compiler, read_stock, require_compiler
 from vdbg_env.application.ports.files import BinarySource
 from vdbg_env.application.ports.unit_builds import (
     CompiledUnit,
@@ -91,6 +91,8 @@ def rebuild(
     """Choose of these libraries, configure the release that they are from, compile and compare; raises as above."""
     chosen = choose(libraries, request.wanted)
     used = tuple({choice.library.name: choice.library for choice in chosen}.values())
+    if request.compiler:
+        require_compiler(libraries, request.compiler, origin)
     compiler = request.compiler or one_compiler(used)
     tree = builds.configure(
         TreeRequest(

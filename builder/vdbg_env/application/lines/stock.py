@@ -104,7 +104,10 @@ def read_stock(files: Iterable[BinaryFile]) -> Iterator[StockLibrary]:
         if file.problem:
             raise UnreadableBinary(f"{file.name}: {file.problem}")
         if looks_like_elf(file.data):
-            library = _library(file)
+            try:
+                library = _library(file)
+            except UnreadableBinary as error:
+                raise UnreadableBinary(f"{file.name}: {error.what}", cause=error.cause) from error
             if library.units:
                 yield library
 
@@ -127,18 +130,45 @@ def one_compiler(libraries: Sequence[StockLibrary]) -> str:
     if len(releases) == 1:
         return next(iter(releases))
     if not releases:
-        version = next((library.ptx_version for library in libraries if library.ptx_version), None)
-        cuda = _CUDA_OF_PTX.get(version or "")
+        version, cuda = _cuda(libraries)
         known = f"; their PTX is of version {version}, that of CUDA {cuda}" if cuda else ""
         raise BadInput(
             f"the cubins do not name the compiler that made them{known}",
             cause="they are older than CUDA 13, whose ptxas is the first to note its release",
-            next_step=f"--compiler /usr/local/cuda-{(cuda or '12.9').partition(' ')[0]}, an installed toolkit",
+            next_step=_next_toolkit(cuda),
         )
     raise BadInput(
         f"the libraries were made by {len(releases)} compilers: {', '.join(sorted(releases))}",
         next_step="name one library with --extension",
     )
+
+
+def require_compiler(libraries: Sequence[StockLibrary], asked: str, origin: str) -> None:
+    """Refuse a compiler of another release than the cubins name, or than the version of their PTX stands for."""
+    named = sorted(frozenset().union(*(library.compilers for library in libraries)))
+    _, cuda = _cuda(libraries)
+    if named:
+        made_by, next_step = f"nvcc {', '.join(named)}", "name no compiler: the one that the cubins name is fetched"
+        fits = asked in named
+    else:
+        made_by, next_step = f"CUDA {cuda}, by the version of its PTX", _next_toolkit(cuda)
+        fits = cuda is None or asked.rpartition(".")[0] in cuda.split(" or ")
+    if not fits:
+        raise BadInput(
+            f"{origin} was compiled by {made_by}, not by {asked}",
+            cause="another compiler makes other instructions, and its lines would be another build's",
+            next_step=next_step,
+        )
+
+
+def _cuda(libraries: Sequence[StockLibrary]) -> tuple[str | None, str | None]:
+    """Return the version of the first PTX, and the release of CUDA that wrote it where that is known."""
+    version = next((library.ptx_version for library in libraries if library.ptx_version), None)
+    return version, _CUDA_OF_PTX.get(version or "")
+
+
+def _next_toolkit(cuda: str | None) -> str:
+    return f"--compiler /usr/local/cuda-{(cuda or '12.9').partition(' ')[0]}, an installed toolkit"
 
 
 def _library(file: BinaryFile) -> StockLibrary:

@@ -19,6 +19,7 @@ from vdbg_env.cli.composition.images import bundle_files, image_builder, machine
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.image.onto import print_onto, require_onto
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
+from vdbg_env.cli.options.units import compiler_option
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.build_args import build_args
 from vdbg_env.image.plan.parallelism import parallelism
@@ -45,6 +46,7 @@ _FREE_WITH_BUNDLE = {
 @click.option("--onto", metavar="IMAGE", help="Add line tables to the kernels of this image, and change nothing else.")
 @click.option("--kernel", "kernels", multiple=True, metavar="NAME", help="With --onto: this kernel.")
 @click.option("--core", type=click.Path(exists=True), help="With --onto: the kernel and GPU of a GPU core dump.")
+@compiler_option("With --onto: an")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="With --onto: where all of it is kept.")
 @click.option("--dry-run", is_flag=True, help="Print the Dockerfile and stop.")
 @click.option("--tag", "-t", "tags", multiple=True, metavar="NAME", help="Name of the proven image; may be repeated.")

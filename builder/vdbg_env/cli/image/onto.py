@@ -14,17 +14,17 @@ from vdbg_env.application.image.onto import OntoRequest, OntoResult, build_onto
 from vdbg_env.application.lines.build import LinesRequest
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
 from vdbg_env.cli.composition.files import core_files
-from vdbg_env.cli.composition.images import image_swaps, own_package, programs, unit_builds
+from vdbg_env.cli.composition.images import image_swaps, installed_compiler, own_package, programs, unit_builds
 from vdbg_env.cli.display.build_display import build_display
+from vdbg_env.cli.options.units import local_trees
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.profile.reference import parse_reference
 from vdbg_env.image.units.targets import parse_arch
 
 _TAKEN = {
     "onto", "kernels", "core", "work", "target", "archs", "deps", "jobs", "tags", "metadata_file", "as_json", "verbose",
-    "quiet", "debug", "guard",
+    "quiet", "debug", "guard", "toolkit",
 }  # fmt: skip
-_VARIABLES = {"cutlass": "VLLM_CUTLASS_SRC_DIR", "flash-attn": "VLLM_FLASH_ATTN_SRC_DIR"}
 
 
 def print_onto(flags: dict[str, Any]) -> int:
@@ -43,7 +43,8 @@ def print_onto(flags: dict[str, Any]) -> int:
 
 def require_onto(flags: dict[str, Any]) -> None:
     """Refuse, without --onto, the flags that belong to it."""
-    given = [f"--{name}" for name, key in (("kernel", "kernels"), ("core", "core"), ("work", "work")) if flags[key]]
+    ours = (("kernel", "kernels"), ("core", "core"), ("compiler", "toolkit"), ("work", "work"))
+    given = [f"--{name}" for name, key in ours if flags[key]]
     if given:
         raise BadInput(
             f"{', '.join(given)} has no meaning without --onto",
@@ -60,14 +61,15 @@ def onto(flags: dict[str, Any]) -> OntoResult:
         lines=LinesRequest(
             requirement=flags["onto"],
             wanted=_wanted(flags),
-            externals=dict(_external(text) for text in flags["deps"]),
+            compiler=installed_compiler(flags["toolkit"]) if flags["toolkit"] else None,
+            externals=local_trees(flags["deps"], "--dep"),
             jobs=flags["jobs"] or os.cpu_count() or 1,
         ),
         tags=tuple(str(parse_reference(tag, "--tag")) for tag in flags["tags"]) or ("vdbg/onto:lineinfo",),
         guard=own_package() if flags["guard"] else None,
     )
     with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
-        builds = unit_builds(display.tell, flags["work"])
+        builds = unit_builds(display.tell, flags["work"], flags["toolkit"])
         return build_onto(request, images=image_swaps(), builds=builds, clock=time.monotonic)
 
 
@@ -81,7 +83,7 @@ def _require_only_ours(context: click.Context) -> None:
     if wrong:
         raise BadInput(
             f"{', '.join(wrong)} has no meaning with --onto",
-            cause="the image, its vLLM and its compiler are those of the image named; only kernels are compiled",
+            cause="the image and its vLLM are those of the image named; only kernels are compiled",
             next_step="vdbg-env build --onto IMAGE --core FILE --tag NAME",
         )
 
@@ -115,15 +117,3 @@ def _wanted(flags: dict[str, Any]) -> Wanted:
 def _own_gpu() -> tuple[str, ...]:
     gpu = first_gpu(programs())
     return (gpu.arch,) if gpu else ()
-
-
-def _external(text: str) -> tuple[str, str]:
-    name, equals, folder = text.partition("=")
-    variable = _VARIABLES.get(name, name)
-    path = Path(folder).expanduser()
-    if not equals or not variable.endswith("_SRC_DIR") or not path.is_dir():
-        raise BadInput(
-            f"--dep {text}: not VARIABLE=DIR of a folder that exists",
-            next_step="--dep VLLM_CUTLASS_SRC_DIR=~/cutlass, the variable that vLLM's CMake reads",
-        )
-    return variable, str(path.resolve())

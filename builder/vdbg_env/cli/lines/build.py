@@ -14,6 +14,7 @@ from vdbg_env.cli.composition.files import binary_source, core_files
 from vdbg_env.cli.composition.images import installed_compiler, unit_builds
 from vdbg_env.cli.composition.lines import default_pack, write_file
 from vdbg_env.cli.display.build_display import build_display
+from vdbg_env.cli.options.units import compiler_option, local_trees
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report.lineinfo.lines_built import lines_json, lines_text
 
@@ -28,8 +29,7 @@ from vdbg_env.report.lineinfo.lines_built import lines_json, lines_text
 @click.option("--external", "externals", multiple=True, metavar="VARIABLE=DIR",
               help="A local tree for CMake's variable, as in VLLM_CUTLASS_SRC_DIR=~/cutlass.")  # fmt: skip
 @click.option("--compiler-release", metavar="13.0.88", help="Where the wheel's cubins do not name theirs.")
-@click.option("--compiler", "toolkit", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
-              help="An installed CUDA toolkit instead of packages, as wheels for CUDA 12 need.")  # fmt: skip
+@compiler_option()
 @click.option("--jobs", "-j", type=click.IntRange(min=1), default=None, help="Compilers at a time; default: the cores.")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Where all of it is kept.")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
@@ -75,7 +75,7 @@ def command(
         requirement=requirement,
         wanted=wanted,
         compiler=compiler_release or (installed_compiler(toolkit) if toolkit else None),
-        externals=dict(_external(text) for text in externals),
+        externals=local_trees(externals, "--external"),
         jobs=jobs or os.cpu_count() or 1,
     )
     with build_display(quiet=quiet, verbose=verbose) as display:
@@ -113,14 +113,6 @@ def _wanted(
         extensions=extensions,
         archs=archs or by_core.archs,
     )
-
-
-def _external(text: str) -> tuple[str, str]:
-    variable, equals, folder = text.partition("=")
-    path = Path(folder).expanduser()
-    if not equals or not path.is_dir():
-        raise BadInput(f"--external {text}: not VARIABLE=DIR of a folder that exists")
-    return variable, str(path.resolve())
 
 
 def _write_pack(result: LinesBuilt, output: Path | None) -> Path | None:

@@ -1,6 +1,7 @@
 """What a name, a core dump or an extension means in a stock wheel, and what is refused with its reason."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -9,7 +10,7 @@ from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.cubins import DATA, cubin
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.application.lines.build import LinesRequest, rebuild
-from vdbg_env.application.lines.choose import Wanted, choose, wanted_by_core
+from vdbg_env.application.lines.choose import Wanted, choose, require_runnable, wanted_by_core
 from vdbg_env.application.lines.compare import compare
 from vdbg_env.application.lines.stock import (
     StockCubin,
@@ -18,6 +19,7 @@ from vdbg_env.application.lines.stock import (
     compiler_release,
     one_compiler,
     read_stock,
+    require_compiler,
 )
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
@@ -70,6 +72,25 @@ def test_a_dump_without_an_exception_names_what_was_running() -> None:
 def test_an_unknown_extension_names_the_nearest() -> None:
     with pytest.raises(BadInput, match=r"no library '_CC' with device code; did you mean _C\?"):
         choose([KERN], Wanted(extensions=("_CC",)))
+
+
+@pytest.mark.parametrize(
+    ("archs", "extensions", "refused"),
+    [
+        (("6.1",), (), "no cubin of _C, _fa3_C runs on 6.1"),
+        (("8.0",), ("_fa3_C",), "no cubin of _fa3_C runs on 8.0"),
+        (("9.0",), (), None),
+        (("6.1", "8.6"), (), None),
+        ((), (), None),
+        (("6.1",), ("_unknown",), None),
+    ],
+)
+def test_the_targets_alone_refuse_what_no_library_runs_on(
+    archs: tuple[str, ...], extensions: tuple[str, ...], refused: str | None
+) -> None:
+    targets = {"_C": frozenset({"sm_80", "sm_90"}), "_fa3_C": frozenset({"sm_90a"})}
+    with pytest.raises(BadInput, match=refused) if refused else nullcontext():
+        require_runnable(targets, Wanted(archs=archs, extensions=extensions))
 
 
 def test_an_architecture_without_cubin_is_refused() -> None:
@@ -173,6 +194,18 @@ def test_wheels_for_cuda_12_name_their_release_by_their_ptx() -> None:
     with pytest.raises(BadInput, match=r"their PTX is of version 8.7, that of CUDA 12.8") as refused:
         one_compiler([library])
     assert refused.value.next_step and "--compiler /usr/local/cuda-12.8" in refused.value.next_step
+
+    require_compiler([library], "12.8.61", "_C.so")
+    with pytest.raises(BadInput, match=r"_C.so was compiled by CUDA 12.8, by the version of its PTX, not by 12.9.86"):
+        require_compiler([library], "12.9.86", "_C.so")
+
+
+def test_a_compiler_that_the_cubins_do_not_name_is_refused_before_anything_is_configured() -> None:
+    builds = Builds((OTHER,))
+    request = LinesRequest(requirement="toy==1.0", wanted=Wanted(kernels=("kern",)), compiler="13.0.85")
+    with pytest.raises(BadInput, match=r"toy.whl was compiled by nvcc 13.0.88, not by 13.0.85"):
+        rebuild(request, [KERN], RELEASE, origin="toy.whl", builds=builds)  # type: ignore[arg-type]
+    assert builds.asked == []
 
 
 def test_a_build_with_line_info_is_the_same_code_and_another_source_is_not() -> None:

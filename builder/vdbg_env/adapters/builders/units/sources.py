@@ -52,7 +52,8 @@ class Sources:
         torch = self._torch(request)
         externals = {CUTLASS_VARIABLE: str(self._cutlass()), **request.externals} if torch else dict(request.externals)
         release = request.release
-        told = json.dumps([request.compiler, request.arch_list, sorted(externals.items())])
+        made_of = [request.compiler, request.arch_list, sorted(externals.items())]
+        told = json.dumps([*made_of, str(compiler)] if self._toolkit.installed else made_of)
         name = f"{release.project}-{release.version}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
         archive = self._archive(request, torch)
         title = f"Sources of {release.project} {release.version}, configured for {request.arch_list}"
@@ -102,9 +103,11 @@ class Sources:
         requirement = f"{release.project}=={release.version}"
 
         def make(folder: Path) -> None:
-            # With these, pip takes vLLM's metadata on a machine without CUDA; other projects ignore them.
+            # With these, pip takes vLLM's metadata on a machine without CUDA; other projects ignore them. Releases
+            # without the override call themselves X+empty, of which pip's older resolver only warns.
             env = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": release.version}
-            options = ("--no-build-isolation", "--no-binary", release.project)
+            options = ("--no-build-isolation", "--no-binary", release.project, "--ignore-requires-python",
+                       "--use-deprecated=legacy-resolver")  # fmt: skip
             downloads = folder / "download"
             found = self._toolkit.download(
                 requirement, downloads, key=folder.name, env=env | _python_path(torch), options=options

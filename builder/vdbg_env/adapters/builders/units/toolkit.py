@@ -29,7 +29,7 @@ class Toolkit:
     def __init__(self, kept: Kept, programs: Programs, installed: Path | None = None) -> None:
         self._kept = kept
         self._programs = programs
-        self._installed = installed
+        self.installed = installed
 
     def tools(self) -> Path:
         """Return a Python environment with CMake, Ninja and what a source distribution needs to be unpacked."""
@@ -40,22 +40,22 @@ class Toolkit:
 
         Raises BadInput where another one is installed in the folder that was named.
         """
-        if self._installed:
-            found = installed_release(self._installed)
+        if self.installed:
+            found = installed_release(self.installed)
             if found != release:
                 raise BadInput(
-                    f"{self._installed} has nvcc {found}, and the wheel was made by {release}",
+                    f"{self.installed} has nvcc {found}, and the wheel was made by {release}",
                     cause="another compiler makes other instructions",
                     next_step="name a toolkit of that release",
                 )
-            return self._installed
+            return self.installed
         return self._kept.folder(
             f"cuda-{release}", f"CUDA compiler {release}", lambda folder: self._make_compiler(folder, release)
         )
 
     def add_headers(self, compiler: Path, package: str, key: str) -> None:
         """Put the headers of another package into a toolkit; its libraries are not kept."""
-        if compiler == self._installed:
+        if compiler == self.installed:
             raise EngineFailed(
                 f"{compiler} lacks the headers of {package}", next_step="install the whole toolkit, headers included"
             )
