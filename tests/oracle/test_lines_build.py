@@ -211,6 +211,9 @@ class Memory:
         release = Release(project=project, version="1.0", requires=())
         return Installed(release=release, folder="/venv/site", image_id="sha256:base")
 
+    def targets(self, base: Installed, project: str) -> dict[str, frozenset[str]]:
+        return {}
+
     @contextmanager
     def files(self, image_id: str, folders: Sequence[str]) -> Iterator[Iterator[BinaryFile]]:
         found = self.images[image_id]
@@ -289,7 +292,7 @@ def test_a_host_part_that_changed_is_not_proven(toy: Toy, builds: Prepared) -> N
 def test_an_image_of_another_compiler_is_refused(toy: Toy, builds: Prepared) -> None:
     wanted = LinesRequest(requirement="", wanted=Wanted(kernels=("blur",)), compiler="12.9.86")
     request = OntoRequest(image="toy:1", project="toy", lines=wanted, tags=())
-    with pytest.raises(BadInput, match=r"toy:1 was compiled by nvcc [\d.]+, not 12\.9\.86"):
+    with pytest.raises(BadInput, match=r"toy:1 was compiled by nvcc [\d.]+, not by 12\.9\.86"):
         build_onto(request, images=Memory(toy), builds=builds, clock=lambda: 0.0)  # type: ignore[arg-type]
 
 

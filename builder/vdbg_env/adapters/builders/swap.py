@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -19,6 +19,7 @@ from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import Release
 from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.common.resources import package_dir
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.profile.request import OwnPackage
 
@@ -30,6 +31,27 @@ import importlib.metadata as m, json, sys
 d = m.distribution(sys.argv[1])
 print(json.dumps({"name": d.metadata["Name"], "version": d.version, "requires": d.requires or [],
                   "folder": str(d.locate_file(""))}))
+"""
+
+# Headers of fat binaries are read in place, by the modules that read them here; nothing is expanded.
+_LENT: Final = "/tmp/vdbg-env-look"
+_READERS: Final = (
+    "__init__.py", "common/__init__.py", "common/errors.py", "cuda/__init__.py", "cuda/binary/__init__.py",
+    "cuda/binary/elf.py", "cuda/binary/decompression.py", "cuda/binary/fatbin.py",
+)  # fmt: skip
+_TARGETS: Final = f"""\
+import json, mmap, pathlib, sys, types
+sys.modules.update((name, types.ModuleType(name)) for name in ("lz4", "lz4.block", "zstandard"))
+sys.path.insert(0, {_LENT!r})
+from vdbg_env.cuda.binary import elf, fatbin
+found = {{}}
+for path in pathlib.Path(sys.argv[1]).rglob("*.so"):
+    with path.open("rb") as file:
+        if elf.looks_like_elf(file.read(64)):
+            library = elf.Elf(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+            entries = [e for s in library.sections_named(".nv_fatbin") for e in fatbin.entries(library.contents(s))]
+            found[str(path)] = sorted({{e.target for e in entries if e.kind == fatbin.EntryKind.ELF}})
+print(json.dumps(found))
 """
 
 
@@ -59,6 +81,14 @@ class DockerSwaps(DockerImages):
             cause="it is in a Python environment that is not on PATH, or the image is another one",
             next_step=f"docker run --rm --entrypoint python3 {image} -m pip show {project}",
         )
+
+    def targets(self, base: Installed, project: str) -> Mapping[str, frozenset[str]]:
+        """See `ImageSwaps.targets`."""
+        lent = {f"{_LENT}/vdbg_env/{name}": (package_dir() / name).read_bytes() for name in _READERS}
+        ran = self.execute(base.image_id, [base.python, "-c", _TARGETS, f"{base.folder}/{project}"], lent=lent)
+        if ran.code:  # an older Python than ours, or a damaged library, which the next read reports
+            return {}
+        return {path: frozenset(targets) for path, targets in json.loads(ran.stdout).items() if targets}
 
     def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
         """See `ImageSwaps.swap`."""

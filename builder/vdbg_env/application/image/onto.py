@@ -7,12 +7,13 @@ constants and all other kernels stay as they are, and the proof is read back fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from vdbg_env.application.image.onto_proof import OntoProof, prove_swap
 from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, LinesRequest, rebuild
-from vdbg_env.application.lines.stock import StockLibrary, read_stock
+from vdbg_env.application.lines.choose import require_runnable
+from vdbg_env.application.lines.stock import extension_of, read_stock
 from vdbg_env.application.ports.images import ImageSwaps, Installed, Swap
 from vdbg_env.application.ports.unit_builds import UnitBuilds
 from vdbg_env.common.errors import BadInput, NotProven
@@ -61,6 +62,8 @@ def build_onto(
     """
     started = clock()
     base = images.installed(request.image, request.project)
+    targets = images.targets(base, request.project)
+    require_runnable({extension_of(path): found for path, found in targets.items()}, request.lines.wanted)
     with images.files(base.image_id, [f"{base.folder}/{request.project}"]) as files:
         libraries = tuple(read_stock(files))
     if not libraries:
@@ -69,7 +72,6 @@ def build_onto(
             cause="it is a build without CUDA",
             next_step="name an image with the CUDA wheel",
         )
-    _require_same_compiler(request, libraries)
     lines = rebuild(request.lines, libraries, base.release, origin=request.image, builds=builds)
     swaps = _swaps(lines, images, base)
     built = images.swap(base.image_id, tuple(swaps.values()))
@@ -87,17 +89,6 @@ def build_onto(
     return OntoResult(
         base=base, image_id=image_id, tags=request.tags, lines=lines, proof=proof, duration_s=clock() - started
     )
-
-
-def _require_same_compiler(request: OntoRequest, libraries: Sequence[StockLibrary]) -> None:
-    asked = request.lines.compiler
-    named = {release for library in libraries for release in library.compilers}
-    if asked and named and asked not in named:
-        raise BadInput(
-            f"{request.image} was compiled by nvcc {', '.join(sorted(named))}, not {asked}",
-            cause="another compiler makes other instructions, and its lines would be another build's",
-            next_step="leave out --compiler-release",
-        )
 
 
 def _replaced(lines: LinesBuilt) -> Mapping[str, Mapping[int, frozenset[str]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vdbg_env.application.lines.stock import StockCubin, StockLibrary, StockUnit
@@ -65,12 +65,24 @@ def choose(libraries: Sequence[StockLibrary], wanted: Wanted) -> tuple[Choice, .
     if wanted.kernels and not found:
         raise _not_found(searched, wanted)
     if not found:
-        raise BadInput(
-            f"no cubin of {', '.join(lib.extension for lib in searched)} runs on {', '.join(wanted.archs)}",
-            cause="the driver compiles its PTX there, and line info of such code is not in any cubin",
-            next_step=f"one of {', '.join(sorted({t for lib in searched for t in lib.targets}))}",
-        )
+        raise _none_runs({library.extension: library.targets for library in searched}, wanted)
     return found
+
+
+def require_runnable(targets: Mapping[str, frozenset[str]], wanted: Wanted) -> None:
+    """Refuse an architecture that no library asked for has a cubin for, by the targets of each extension."""
+    searched = {name: found for name, found in targets.items() if name in wanted.extensions or not wanted.extensions}
+    every = frozenset[str]().union(*searched.values())
+    if every and wanted.archs and not any(cubin_for(parse_arch(arch), every) for arch in wanted.archs):
+        raise _none_runs(searched, wanted)
+
+
+def _none_runs(targets: Mapping[str, frozenset[str]], wanted: Wanted) -> BadInput:
+    return BadInput(
+        f"no cubin of {', '.join(targets)} runs on {', '.join(wanted.archs)}",
+        cause="the driver compiles its PTX there, and line info of such code is not in any cubin",
+        next_step=f"one of {', '.join(sorted(frozenset[str]().union(*targets.values())))}",
+    )
 
 
 def _searched(libraries: Sequence[StockLibrary], extensions: Sequence[str]) -> tuple[StockLibrary, ...]:

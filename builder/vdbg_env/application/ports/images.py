@@ -222,6 +222,13 @@ class ImageSwaps(Protocol):
         """Return what an image has of a project; raises BadInput when it has none."""
         ...
 
+    def targets(self, base: Installed, project: str) -> Mapping[str, frozenset[str]]:
+        """Return the cubin targets of each library of a project by its path, asked of the image's own Python.
+
+        That takes seconds, where reading the libraries takes minutes. Empty where that Python cannot say.
+        """
+        ...
+
     def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
         """Yield every file with device code below `folders`, as `ImageBuilder.files` does."""
         ...
