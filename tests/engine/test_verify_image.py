@@ -31,7 +31,7 @@ def test_libraries_of_an_image_are_found_by_their_path_in_it(docker_engine: Engi
 def test_an_image_the_engine_lacks_is_bad_input(docker_engine: Engine) -> None:
     ran = vdbg_env("verify", "vdbg-env-test-no-such-image:1")
     assert ran.status == 2
-    assert "the engine has no image vdbg-env-test-no-such-image:1" in ran.stderr
+    assert "the engine has no image 'vdbg-env-test-no-such-image:1'" in ran.stderr
 
 
 def test_one_folder_of_an_image_is_judged_alone(docker_engine: Engine) -> None:

@@ -96,7 +96,7 @@ class PodmanBuilder(DockerImages):
         return image_id
 
     @contextmanager
-    def _files(self, image_id: str, folders: Sequence[str]) -> Iterator[Iterator[BinaryFile]]:
+    def files(self, image_id: str, folders: Sequence[str]) -> Generator[Iterator[BinaryFile], None, None]:
         """Read by tar inside a container: the service may hang when it copies out of one, too."""
         with closing(self._found(image_id, folders)) as found:
             yield found

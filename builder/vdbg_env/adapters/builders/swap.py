@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -12,10 +11,10 @@ from docker import errors
 
 from vdbg_env.adapters.docker.archive import container_archive
 from vdbg_env.adapters.docker.build_api import build_over
-from vdbg_env.adapters.docker.client import Engine, engine_errors
+from vdbg_env.adapters.docker.client import Engine, engine_errors, inspect_image
 from vdbg_env.adapters.docker.create import created, tool_container
 from vdbg_env.adapters.docker.guard_layer import add_guard
-from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.adapters.docker.images import DockerImages, candidate
 from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import Release
 from vdbg_env.common.errors import BadInput, EngineFailed
@@ -23,7 +22,6 @@ from vdbg_env.common.resources import package_dir
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.profile.request import OwnPackage
 
-_CANDIDATE: Final = "vdbg-env-candidate"
 _PYTHONS: Final = ("python3", "/opt/venv/bin/python3", "/usr/local/bin/python3", "python")
 # The package is asked for its metadata and not imported: that would need its dependencies, and a GPU's driver.
 _ASK: Final = """\
@@ -63,7 +61,7 @@ class DockerSwaps(DockerImages):
 
     def installed(self, image: str, project: str) -> Installed:
         """See `ImageSwaps.installed`."""
-        image_id = self._id(image)
+        image_id = str(inspect_image(self.engine, image)["Id"])
         told = ""
         for python in _PYTHONS:
             try:
@@ -92,9 +90,8 @@ class DockerSwaps(DockerImages):
 
     def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
         """See `ImageSwaps.swap`."""
-        candidate = f"{_CANDIDATE}:{uuid.uuid4().hex}"
         items: list[FileBytes] = []
-        lines = [f"FROM {candidate}"]
+        lines: list[str] = []
         for number, swap in enumerate(swaps):
             owner, mode = self._owner(image_id, swap.path)
             for name, data, target in (
@@ -103,14 +100,10 @@ class DockerSwaps(DockerImages):
             ):
                 items.append(FileBytes(name=name, data=data, mode=mode))
                 lines.append(f"COPY --chown={owner} {json.dumps([name, target])}")
-        items.append(FileBytes(name="Dockerfile", data="\n".join([*lines, ""]).encode()))
-        with engine_errors(self.engine.endpoint):
-            self.engine.client.tag(image_id, candidate)
-            try:
-                context = BuildContext(items=tuple(items))
-                return build_over(self.engine, context, {}, failed="the engine could not replace the libraries")
-            finally:
-                self.engine.client.remove_image(candidate, noprune=True)
+        with candidate(self.engine, image_id) as base:
+            text = "\n".join([f"FROM {base}", *lines, ""])
+            context = BuildContext(items=(*items, FileBytes(name="Dockerfile", data=text.encode())))
+            return build_over(self.engine, context, {}, failed="the engine could not replace the libraries")
 
     def guard(self, image_id: str, python: str, package: OwnPackage) -> str:
         """See `ImageSwaps.guard`."""
@@ -131,11 +124,3 @@ class DockerSwaps(DockerImages):
         ):
             member = next(iter(archive))
             return f"{member.uid}:{member.gid}", member.mode & 0o777
-
-    def _id(self, image: str) -> str:
-        with engine_errors(self.engine.endpoint):
-            try:
-                found = self.engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
-            except errors.ImageNotFound:
-                raise BadInput(f"the engine has no image {image}", next_step=f"docker pull {image}") from None
-        return str(found["Id"])

@@ -22,7 +22,7 @@ import requests
 import urllib3
 from docker import errors, tls, utils
 
-from vdbg_env.common.errors import EngineFailed, HostNotAble, VdbgError
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 OUR_LABEL = "dev.vdbg-env"  # every label this program writes begins so; what lacks it is never listed or removed
@@ -108,6 +108,13 @@ def _knock(host: str) -> None:
             probe.connect(path)
 
 
+def printed(client: docker.APIClient, container: str) -> tuple[str, str]:
+    """Return what a container printed: its output and its errors."""
+    streams = [client.logs(container, stdout=out, stderr=not out) for out in (True, False)]
+    out, err = (data.decode("utf-8", "replace") for data in streams)
+    return out, err
+
+
 def raise_for_status(response: requests.Response) -> None:
     """Raise the client library's error for a response of the engine that reports one."""
     try:
@@ -123,6 +130,25 @@ def engine_errors(endpoint: Endpoint) -> Iterator[None]:
         yield
     except (errors.DockerException, *GONE) as error:
         raise explain(error, endpoint) from error
+
+
+def inspect_image(engine: Engine, image: str, *, name: str | None = None) -> dict[str, Any]:
+    """Return what an engine knows of an image; raises BadInput, with the `name` that the user gave it, without one."""
+    with engine_errors(engine.endpoint):
+        try:
+            found: dict[str, Any] = engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
+        except errors.NotFound as error:
+            raise no_such_image(name or image) from error
+    return found
+
+
+def no_such_image(name: str) -> BadInput:
+    """Return the error for an image that the engine does not have."""
+    return BadInput(
+        f"the engine has no image {name!r}",
+        cause="it was not pulled, was built under another name or on another engine, or was removed since",
+        next_step=f"docker images, to see what it has; docker pull {name}, or vdbg-env build --lineinfo",
+    )
 
 
 def explain(error: Exception, endpoint: Endpoint) -> VdbgError:

@@ -16,7 +16,7 @@ from typing import Any
 from docker import errors, types
 
 from vdbg_env.adapters.docker.attach import open_streams
-from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
+from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, no_such_image
 from vdbg_env.adapters.docker.host_config import host_options
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.image.container.run_settings import Gpu, RunSettings, Ulimit
@@ -146,15 +146,6 @@ def refused_limit(text: str) -> str | None:
     """Return the name of the limit that the engine reports as one it may not set."""
     found = _RLIMIT_REFUSED.search(text)
     return (_RLIMITS.get(found[1]) if found[1] else found[2].lower()) if found else None
-
-
-def no_such_image(name: str) -> BadInput:
-    """Return the error for an image that the engine does not have."""
-    return BadInput(
-        f"the engine has no image {name!r}",
-        cause="it was built under another name or on another engine, or removed since",
-        next_step="docker images, to see what it has, or build one: vdbg-env build --lineinfo",
-    )
 
 
 def remove_abandoned(engine: Engine) -> None:

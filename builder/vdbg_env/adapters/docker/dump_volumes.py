@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO
@@ -70,12 +70,9 @@ class VolumeDumps:
         for start in range(0, len(dumps), 500):
             self._run(["rm", "-f", "--", *(f"{DUMPS}/{dump.path}" for dump in dumps[start : start + 500])])
 
-    def read(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
-        """See `DumpStore.read`."""
-        return self._read(path)
-
     @contextmanager
-    def _read(self, path: str) -> Iterator[Iterator[bytes]]:
+    def read(self, path: str) -> Generator[Iterator[bytes], None, None]:
+        """See `DumpStore.read`."""
         client = self._engine.client
         with self._container(["true"]) as container, engine_errors(self._engine.endpoint):
             try:

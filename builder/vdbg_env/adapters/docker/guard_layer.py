@@ -10,14 +10,13 @@ import json
 import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from vdbg_env.adapters.docker.build_api import build_over
-from vdbg_env.adapters.docker.client import engine_errors
-from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.adapters.docker.client import inspect_image
+from vdbg_env.adapters.docker.images import DockerImages, candidate
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.context import BuildContext, FileBytes, TreeOnDisk
@@ -26,7 +25,6 @@ from vdbg_env.image.plan.planner import GUARD
 from vdbg_env.image.profile.request import OwnPackage
 from vdbg_env.image.render.dockerfile import quoted
 
-_CANDIDATE: Final = "vdbg-env-candidate"
 _ASK: Final = "import json, platform, sys; print(json.dumps([*sys.version_info[:2], platform.machine()]))"
 _OLDEST: Final = (3, 11)
 _LIBC: Final = ("2_17", "2_24", "2_26", "2_27", "2_28")  # by which PyPI's wheels are named, up to Debian 10's
@@ -95,34 +93,24 @@ def _fetch(about: tuple[int, int, str], package: OwnPackage, folder: Path) -> No
 
 
 def _build(images: DockerImages, image_id: str, python: str, package: OwnPackage, wheels: Path) -> str:
-    candidate = f"{_CANDIDATE}:{uuid.uuid4().hex}"
     templates = data_dir("templates")
-    client = images.engine.client
-    with engine_errors(images.engine.endpoint):
-        config = client.inspect_image(image_id)["Config"]  # type: ignore[no-untyped-call]
+    config = inspect_image(images.engine, image_id)["Config"]
+    with candidate(images.engine, image_id) as base:
         items = (
             TreeOnDisk(name="wheel", path=str(wheels)),
             FileBytes(name="vdbg-env", data=(templates / "vdbg-env.sh").read_bytes(), mode=0o755),
             FileBytes(name="entrypoint.sh", data=(templates / "entrypoint.sh").read_bytes(), mode=0o755),
-            FileBytes(name="Dockerfile", data=_dockerfile(candidate, python, config).encode()),
+            FileBytes(name="Dockerfile", data=_dockerfile(base, python, config).encode()),
         )
-        client.tag(image_id, candidate)
-        try:
-            return build_over(
-                images.engine,
-                BuildContext(items=items),
-                {"networkmode": "none"},
-                failed="the guard could not be added",
-            )
-        finally:
-            client.remove_image(candidate, noprune=True)
+        context = BuildContext(items=items)
+        return build_over(images.engine, context, {"networkmode": "none"}, failed="the guard could not be added")
 
 
-def _dockerfile(candidate: str, python: str, config: Mapping[str, Any]) -> str:
+def _dockerfile(base: str, python: str, config: Mapping[str, Any]) -> str:
     """Return what puts the guard in front of the image's own entry point; to set that resets the command."""
     entry = [f"{ROOT}/entrypoint.sh", *GUARD, *(config.get("Entrypoint") or ())]
     lines = [
-        f"FROM {candidate}",
+        f"FROM {base}",
         "USER 0",
         *(f"COPY {json.dumps([name, f'{ROOT}/{name}'])}" for name in ("wheel", "vdbg-env", "entrypoint.sh")),
         f"RUN {_INSTALL.format(python=python)}",

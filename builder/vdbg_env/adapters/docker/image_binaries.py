@@ -6,12 +6,9 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from docker.errors import ImageNotFound
-
-from vdbg_env.adapters.docker.client import connect, engine_errors
+from vdbg_env.adapters.docker.client import connect, inspect_image
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.application.ports.files import BinaryFile
-from vdbg_env.common.errors import BadInput
 
 
 class ImageFiles:
@@ -26,13 +23,8 @@ class ImageFiles:
         image, colon, path = target.partition(":/")
         engine = connect()
         try:
-            with engine_errors(engine.endpoint):
-                try:
-                    found = engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
-                except ImageNotFound as error:
-                    raise BadInput(f"the engine has no image {image}", next_step=f"docker pull {image}") from error
+            labels = inspect_image(engine, image).get("Config", {}).get("Labels") or {}
             with DockerImages(engine).files(image, [f"/{path}" if colon else "/"]) as files:
-                labels = found.get("Config", {}).get("Labels") or {}
                 yield (replace(file, name=f"{image}:{file.name}", labels=labels) for file in files)
         finally:
             engine.client.close()

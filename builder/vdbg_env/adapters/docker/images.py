@@ -7,8 +7,8 @@ import json
 import math
 import posixpath
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from docker import errors
 
 from vdbg_env.adapters.docker.archive import container_archive
 from vdbg_env.adapters.docker.build_api import build_over, get_image, post_image
-from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
+from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
 from vdbg_env.adapters.docker.create import created, started, tool_container
 from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.adapters.files.context_tar import upload
@@ -29,7 +29,19 @@ from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.profile.reference import Reference, parse_reference
 from vdbg_env.record.atomic_write import replacement
 
-_CANDIDATE_REPOSITORY = "vdbg-env-candidate"
+_CANDIDATE = "vdbg-env-candidate"
+
+
+@contextmanager
+def candidate(engine: Engine, image_id: str) -> Iterator[str]:
+    """Give an image a name for as long as something is built over it."""
+    name = f"{_CANDIDATE}:{uuid.uuid4().hex}"
+    with engine_errors(engine.endpoint):
+        engine.client.tag(image_id, name)
+        try:
+            yield name
+        finally:
+            engine.client.remove_image(name, noprune=True)
 
 
 class DockerImages:
@@ -38,12 +50,9 @@ class DockerImages:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
-        """See `ImageBuilder.files`: the image is read through a container that is made and never started."""
-        return self._files(image_id, folders)
-
     @contextmanager
-    def _files(self, image_id: str, folders: Sequence[str]) -> Iterator[Iterator[BinaryFile]]:
+    def files(self, image_id: str, folders: Sequence[str]) -> Generator[Iterator[BinaryFile], None, None]:
+        """See `ImageBuilder.files`: the image is read through a container that is made and never started."""
         with created(self.engine, tool_container(image_id, ["true"], "look-inside")) as container:
             yield (found for folder in folders for found in self._files_below(container, folder))
 
@@ -94,10 +103,7 @@ class DockerImages:
                 raise EngineFailed(
                     f"{argv[0]} did not end within {timeout_s:.0f} s inside the image", next_step="vdbg-env doctor"
                 ) from error
-            out, err = (
-                client.logs(container, stdout=stream == "out", stderr=stream == "err").decode("utf-8", "replace")
-                for stream in ("out", "err")
-            )
+            out, err = printed(client, container)
         return Completed(argv=tuple(argv), code=code, stdout=out, stderr=err)
 
     def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
@@ -110,7 +116,7 @@ class DockerImages:
         """
         places = [parse_reference(name, "the image's name") for name in names]
         client = self.engine.client
-        candidate = f"{_CANDIDATE_REPOSITORY}:{uuid.uuid4().hex}"
+        candidate = f"{_CANDIDATE}:{uuid.uuid4().hex}"
         with engine_errors(self.engine.endpoint):
             client.tag(image_id, candidate)
             labelled = self._label(candidate, labels)
@@ -128,7 +134,7 @@ class DockerImages:
 
     def save(self, image: str, path: Path) -> int:
         """See `ImageBuilder.save`: the tar gets its name when it is complete."""
-        self._require(image)
+        inspect_image(self.engine, image)
         try:
             chunks = get_image(self.engine.client, image)
             with replacement(path) as out:
@@ -156,18 +162,8 @@ class DockerImages:
 
     def layers(self, image: str) -> str:
         """See `ImageBuilder.layers`."""
-        self._require(image)
-        with engine_errors(self.engine.endpoint):
-            found = self.engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
+        found = inspect_image(self.engine, image)
         return f"sha256:{hashlib.sha256(json.dumps(found['RootFS']['Layers']).encode()).hexdigest()}"
-
-    def _require(self, image: str) -> None:
-        with engine_errors(self.engine.endpoint):
-            try:
-                self.engine.client.inspect_image(image)  # type: ignore[no-untyped-call]
-            except errors.NotFound as error:
-                what = f"the engine has no image {image!r}"
-                raise BadInput(what, next_step="docker images, to see what it has") from error
 
     def _next(self, chunks: Iterator[bytes]) -> bytes | None:
         with engine_errors(self.engine.endpoint):

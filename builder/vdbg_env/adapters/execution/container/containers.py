@@ -23,7 +23,7 @@ from docker.utils import socket as frames
 
 import vdbg_env
 from vdbg_env.adapters.docker.attach import socket_of
-from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain
+from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, printed
 from vdbg_env.adapters.docker.create import PURPOSE, NewContainer, started, without
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble, VdbgError
@@ -112,13 +112,12 @@ class StepContainers:
         with self._started(argv, labels, mounts, user) as (container, _):
             try:
                 code = int(client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"])
-                streams = [client.logs(container, stdout=out, stderr=not out) for out in (True, False)]
+                out, err = printed(client, container)
             except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError) as error:
                 what = f"{argv[0]} did not end within {timeout_s:g} seconds in a container of {self._image}"
                 raise HostNotAble(what) from error
             except (errors.DockerException, *GONE) as error:
                 raise explain(error, self.engine.endpoint) from error
-        out, err = (data.decode("utf-8", "replace") for data in streams)
         return Completed(argv=tuple(argv), code=code, stdout=out, stderr=err)
 
     def signal(self, mark: str, number: int) -> None:

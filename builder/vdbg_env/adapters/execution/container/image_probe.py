@@ -7,10 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from docker.errors import ImageNotFound
-
-from vdbg_env.adapters.docker.client import engine_errors
-from vdbg_env.adapters.docker.create import no_such_image
+from vdbg_env.adapters.docker.client import inspect_image
 from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.container.step_container import StepImage
@@ -33,11 +30,7 @@ def look(containers: StepContainers, tools: Sequence[str], *, name: str | None =
     EngineFailed.
     """
     asked = containers.container.settings.image
-    with engine_errors(containers.engine.endpoint):
-        try:
-            found = containers.engine.client.inspect_image(asked)  # type: ignore[no-untyped-call]
-        except ImageNotFound as error:
-            raise no_such_image(name or asked) from error
+    found = inspect_image(containers.engine, asked, name=name)
     config = found.get("Config") or {}
     containers.image_id = str(found["Id"])
     told = _ask(containers, tools)

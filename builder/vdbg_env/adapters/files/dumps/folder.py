@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -66,12 +66,9 @@ class FolderDumps:
                 next_step="vdbg-env dumps list, then the same again",
             )
 
-    def read(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
-        """See `DumpStore.read`."""
-        return self._read(path)
-
     @contextmanager
-    def _read(self, path: str) -> Iterator[Iterator[bytes]]:
+    def read(self, path: str) -> Generator[Iterator[bytes], None, None]:
+        """See `DumpStore.read`."""
         try:
             with self._parent(path) as (folder, name), _opened(name, os.O_NONBLOCK, folder) as file:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
