@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
 import signal
@@ -15,8 +14,9 @@ from types import FrameType
 import click
 
 from vdbg_env import __version__
+from vdbg_env.cli.lazy_group import LazyGroup
 from vdbg_env.common import console
-from vdbg_env.common.errors import Interrupted, VdbgError, nearest
+from vdbg_env.common.errors import Interrupted, VdbgError
 
 # Command -> its folder and the line that `--help` shows. A command's module is imported only when the command is
 # called: `vdbg-env --version` and shell completion stay fast, whatever the other commands need.
@@ -45,36 +45,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _OF_OUR_OWN = 128  # the least status that makes `git bisect run` stop
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are one module each, imported on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        folder, _ = COMMANDS[cmd_name]
-        module = importlib.import_module(f"vdbg_env.cli.{folder}.{cmd_name}")
-        command: click.Command = module.command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if not name.startswith("-") and name not in COMMANDS:
-            close = nearest(name, COMMANDS)
-            hint = f" Did you mean {close!r}?" if close else ""
-            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="vdbg-env")
 @click.option(
     "-v", "--verbose", count=True, help="Log what vdbg-env does, on stderr; -vv logs more. Or VDBG_LOG=debug."

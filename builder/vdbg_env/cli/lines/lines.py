@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from vdbg_env.cli.lazy_group import LazyGroup
 
 # Subcommand -> the line that `--help` shows; its module is imported when it is called.
 SUBCOMMANDS: dict[str, str] = {
@@ -20,24 +20,7 @@ SUBCOMMANDS: dict[str, str] = {
 }
 
 
-class LazySubcommands(click.Group):
-    """A group whose commands are one module each, imported on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"vdbg_env.cli.lines.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUBCOMMANDS.items()))
-
-
-@click.group("lines", cls=LazySubcommands)
+@click.group("lines", cls=LazyGroup, modules={name: ("lines", text) for name, text in SUBCOMMANDS.items()})
 def command() -> None:
     """Line tables apart from code, for wheels that were shipped without them.
 
