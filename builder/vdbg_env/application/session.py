@@ -126,17 +126,17 @@ def planned(request: RunbookRequest, ports: RunPorts, notice: Notice) -> Plan:
     if request.resume:
         raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
     request, ports = _with_recorded(request, ports)
-    prepared = prepare(request, RunbookLibrary(ports.files, catalogue), ports.environment, ports.files.project())
+    runbook, inputs = prepare(request, RunbookLibrary(ports.files, catalogue), ports.environment, ports.files.project())
     image = None
     if request.container:
         image = request.container.run.image or "the newest image built here"
         facts = Facts(on="plan", data_dir=DATA)
     else:
         place = ports.places.here()
-        for line in _stale(prepared.runbook, prepared.inputs, place):
+        for line in _stale(runbook, inputs, place):
             notice(line)
         facts = Facts(on="plan", data_dir=place.data_dir, python_path=place.environment.get("PYTHONPATH", ""))
-    return plan(prepared.runbook, prepared.inputs, facts, image=image)
+    return plan(runbook, inputs, facts, image=image)
 
 
 class _Session:

@@ -59,25 +59,25 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
     if request.resume:
         return _resumed(request, given)
     place, environment = given.place, given.environment
-    prepared = prepare(request, given.library, environment, given.project)
-    workload = prepared.inputs.workload.argv
-    facts = gather_facts(request, place, prepared.runbook, workload, interactive=given.interactive)
+    runbook, inputs = prepare(request, given.library, environment, given.project)
+    workload = inputs.workload.argv
+    facts = gather_facts(request, place, runbook, workload, interactive=given.interactive)
     names = pseudonyms(given.host, {**place.environment, **environment}) if request.pseudonyms else None
-    redactor, sensitive = _redactor(prepared.runbook, prepared.inputs, environment, names, place)
+    redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
     started = datetime.fromtimestamp(given.clock.wall(), UTC)
-    name = f"{started:%Y%m%d-%H%M%S}-{prepared.runbook.name}-{given.host.token()}"
+    name = f"{started:%Y%m%d-%H%M%S}-{runbook.name}-{given.host.token()}"
     directory = RunDirectory(request.run_dir or runs_home(environment) / name)
     no_run_in(directory, request.runbook)
     if not request.replay:
-        _check_requirements(prepared.runbook, facts, directory.free_space())
+        _check_requirements(runbook, facts, directory.free_space())
     head = RunHead(
         run=directory.path.name,
-        runbook=prepared.runbook.name,
-        runbook_file=prepared.runbook.file,
-        digest=prepared.runbook.digest,
+        runbook=runbook.name,
+        runbook_file=runbook.file,
+        digest=runbook.digest,
         started=started.isoformat(timespec="seconds"),
         workload=redactor.argv(workload),
-        inputs=_redacted_inputs(prepared.runbook, prepared.inputs, redactor),
+        inputs=_redacted_inputs(runbook, inputs, redactor),
         facts=to_document(facts),
         tool_version=__version__,
         host=redactor.text(given.host.name()),
@@ -87,9 +87,7 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
         pseudonyms=request.pseudonyms,
         folder=place.folder if redactor.text(place.folder) == place.folder else "",
     )
-    return _ready(
-        directory, head, prepared.runbook, prepared.inputs, facts, given.library, request, redactor, sensitive
-    )
+    return _ready(directory, head, runbook, inputs, facts, given.library, request, redactor, sensitive)
 
 
 def no_run_in(directory: RunDirectory, runbook: str) -> None:

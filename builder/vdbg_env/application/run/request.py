@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Launcher = Literal["local", "slurm", "k8s"]
-ArgvFrom = Literal["command line", "vdbg.yaml", "nowhere"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +78,6 @@ class RunbookRequest:
     folder: str = ""
     recorded: Mapping[str, str] = field(default_factory=dict)
     typed_in: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedRun:
-    """A linted runbook with its final inputs; `argv_from` says where the workload's command line came from."""
-
-    runbook: Runbook
-    inputs: Inputs
-    argv_from: ArgvFrom
 
 
 def with_recorded_workload(request: RunbookRequest, head: RunHead) -> RunbookRequest:
@@ -159,23 +149,20 @@ class _Project(BaseModel):
 
 def prepare(
     request: RunbookRequest, library: RunbookLibrary, environment: Mapping[str, str], project: YamlSource | None
-) -> PreparedRun:
+) -> tuple[Runbook, Inputs]:
     """Find and lint the runbook and make its inputs final; `project` is the current folder's `vdbg.yaml`.
 
     Without a command line its workload is taken. Raises BadInput and BadDocument.
     """
     runbook = library.load(request.runbook)
     settings = yaml_source.validate(_Project, project) if project else _Project()
-    argv: tuple[str, ...] = request.argv
-    argv_from: ArgvFrom = "command line" if argv else "nowhere"
-    if not argv and settings.workload:
-        argv, argv_from = tuple(settings.workload.argv), "vdbg.yaml"
+    argv = request.argv or tuple(settings.workload.argv if settings.workload else ())
     others = {**settings.inputs, **request.recorded}
     given = {name: text for name, text in others.items() if name in runbook.inputs} | dict(request.inputs)
     if request.folder:
         paths = (name for name in request.inputs if name in runbook.inputs and runbook.inputs[name].type == "path")
         given |= {name: str(PurePath(request.typed_in, request.inputs[name])) for name in paths}
-    return PreparedRun(runbook=runbook, inputs=final_inputs(runbook, given, argv, environment), argv_from=argv_from)
+    return runbook, final_inputs(runbook, given, argv, environment)
 
 
 _NOT_KEPT = "[not kept]"

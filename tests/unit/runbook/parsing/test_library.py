@@ -81,10 +81,11 @@ def request(**fields: object) -> RunbookRequest:
 def test_without_a_command_line_that_of_the_project_is_taken(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
     (tmp_path / "vdbg.yaml").write_text("workload: {argv: [./crash, '1']}\ninputs: {tries: '5', other: x}\nimage: {}\n")
-    ready = prepare(request(), library(tmp_path), {}, files(tmp_path).project())
-    assert (ready.inputs["argv"], ready.inputs["tries"], ready.argv_from) == (["./crash", "1"], 5, "vdbg.yaml")
-    ready = prepare(request(argv=("./other",), inputs={"tries": "2"}), library(tmp_path), {}, files(tmp_path).project())
-    assert (ready.inputs["argv"], ready.inputs["tries"], ready.argv_from) == (["./other"], 2, "command line")
+    _, inputs = prepare(request(), library(tmp_path), {}, files(tmp_path).project())
+    assert (inputs["argv"], inputs["tries"]) == (["./crash", "1"], 5)
+    given = request(argv=("./other",), inputs={"tries": "2"})
+    _, inputs = prepare(given, library(tmp_path), {}, files(tmp_path).project())
+    assert (inputs["argv"], inputs["tries"]) == (["./other"], 2)
 
 
 def test_a_project_file_that_is_wrong_is_told_where(tmp_path: Path) -> None:
