@@ -7,19 +7,11 @@ from typing import Any, TypedDict
 
 import click
 
+from vdbg_env.cli.options.duration import seconds
 from vdbg_env.cli.options.given import with_options
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.pod_settings import PodSettings, parse_env_from, parse_volume
 from vdbg_env.image.container.run_settings import RunSettings
-from vdbg_env.runbook.model.quantities import duration_s
-
-
-def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
-    try:
-        return duration_s(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
 
 pod_options = with_options(
     click.option(
@@ -38,7 +30,7 @@ pod_options = with_options(
     ),
     click.option("--k8s-python", default="python3", show_default=True, help="Python 3.11 or later in the image."),
     click.option(
-        "--k8s-wait", default="10m", show_default=True, callback=_seconds, metavar="DURATION",
+        "--k8s-wait", default="10m", show_default=True, callback=seconds, metavar="DURATION",
         help="How long pods may wait for a node and their image.",
     ),
 )  # fmt: skip

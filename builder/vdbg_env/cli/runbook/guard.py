@@ -18,21 +18,14 @@ from vdbg_env.application.ports.places import GuardSettings
 from vdbg_env.application.session import RunView
 from vdbg_env.cli.composition.runs import announcer, guard_ports
 from vdbg_env.cli.display.prompt import Nobody
+from vdbg_env.cli.options.duration import seconds
 from vdbg_env.common.writing import write_whole
 from vdbg_env.image.container.run_settings import parse_size
 from vdbg_env.report.plain_text import printable
 from vdbg_env.report.run.guard_line import guard_line
-from vdbg_env.runbook.model.quantities import duration_s
 
 _SAY_S, _TOLD_S = 60.0, 1.0  # how long stderr may be full, and how long where this program was told to stop
 _TERMINATION_LOG = "/dev/termination-log"
-
-
-def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float | None:
-    try:
-        return None if text == "off" else duration_s(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command("guard", context_settings={"auto_envvar_prefix": "VDBG_GUARD"})
@@ -49,7 +42,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, text: str) -> float |
     "--hang-after",
     default="15m",
     show_default=True,
-    callback=_seconds,
+    callback=lambda context, option, text: seconds(context, option, None if text == "off" else text),
     metavar="DURATION",
     help="Without any progress while work waits, or with a GPU at full load; `off` for never.",
 )

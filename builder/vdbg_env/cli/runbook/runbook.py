@@ -12,6 +12,7 @@ from vdbg_env.application import session
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli.composition.runs import run_ports, runbook_library
 from vdbg_env.cli.options.container import container_options, container_request, pod_run_settings
+from vdbg_env.cli.options.duration import seconds
 from vdbg_env.cli.options.placement import PlaceFlags, placement_options, placement_request
 from vdbg_env.cli.options.pods import pod_options, pod_settings
 from vdbg_env.cli.options.recorded_place import take_over
@@ -20,14 +21,6 @@ from vdbg_env.cli.runbook.submit_run import queue
 from vdbg_env.common.console import note
 from vdbg_env.record.runs import find_run
 from vdbg_env.report.runbook import plan as shown_plan
-from vdbg_env.runbook.model.quantities import duration_s
-
-
-def _seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
-    try:
-        return None if text is None else duration_s(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _inputs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -66,7 +59,7 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 @click.option(
     "--total-time",
     "total_s",
-    callback=_seconds,
+    callback=seconds,
     metavar="DURATION",
     help="End the whole run after this time (status 124).",
 )

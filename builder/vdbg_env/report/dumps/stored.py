@@ -11,13 +11,14 @@ from vdbg_env.common.size import size_text
 from vdbg_env.record.dump_files import Dump, DumpKind, Exported, Removal, age_text
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
+from vdbg_env.report.plain_text import printable
 
 
 def list_text(found: DumpList) -> str:
     """Return a table of what a place holds, and the sums that a quota limits."""
     if not found.dumps:
         return f"{found.place} holds nothing\n"
-    rows = [(size_text(d.size), age_text(found.now - d.modified), d.kind, _one_line(d.path)) for d in found.dumps]
+    rows = [(size_text(d.size), age_text(found.now - d.modified), d.kind, printable(d.path)) for d in found.dumps]
     dumps = [d for d in found.dumps if d.kind != "other"]
     total, held = size_text(sum(d.size for d in found.dumps)), size_text(sum(d.size for d in dumps))
     lines = _table(("SIZE", "AGE", "KIND", "FILE"), rows)
@@ -30,7 +31,7 @@ def prune_text(found: Prune) -> str:
     """Return what goes and why, and how to make it so."""
     if not found.removals:
         return f"{found.place}: nothing to remove\n"
-    rows = [(size_text(r.dump.size), r.why, _one_line(r.dump.path)) for r in found.removals]
+    rows = [(size_text(r.dump.size), r.why, printable(r.dump.path)) for r in found.removals]
     freed = size_text(sum(r.dump.size for r in found.removals))
     verb = "removed" if found.removed else "would remove"
     lines = [*_table(("SIZE", "WHY", "FILE"), rows), f"{found.place}: {verb} {_count(rows, 'dump')}, {freed}"]
@@ -41,7 +42,7 @@ def prune_text(found: Prune) -> str:
 
 def export_text(found: Export) -> str:
     """Return what was copied, in the form sha256sum --check reads, and where to."""
-    lines = [f"{file.sha256}  {_one_line(file.path)}" for file in found.files]
+    lines = [f"{file.sha256}  {printable(file.path)}" for file in found.files]
     total = size_text(sum(file.size for file in found.files))
     return "\n".join([*lines, f"{found.target}: {_count(found.files, 'dump')}, {total}, from {found.place}", ""])
 
@@ -120,7 +121,3 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[s
 
 def _count(things: Sequence[object], name: str) -> str:
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
-
-
-def _one_line(path: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogateescape").decode() for c in path)

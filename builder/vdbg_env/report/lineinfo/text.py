@@ -9,6 +9,7 @@ from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
 from vdbg_env.cuda.lines.coverage import Cause
 from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Verdict, Witness
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.report.plain_text import printable
 
 _COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")
 _MISSING_SHOWN: Final = 10
@@ -24,11 +25,11 @@ def render(report: LineinfoReport, *, every_missing: bool = False) -> str:
 
 
 def _file(file: FileReport, every_missing: bool) -> Iterator[str]:
-    yield f"{_one_line(file.path)}: {file.verdict}"
+    yield f"{printable(file.path)}: {file.verdict}"
     if file.problem is not None:
-        yield f"  {_one_line(file.problem)}"
+        yield f"  {printable(file.problem)}"
         if file.next_step:
-            yield f"  try: {_one_line(file.next_step)}"
+            yield f"  try: {printable(file.next_step)}"
         return
     if file.counts.cubins:
         yield from _table(file)
@@ -56,7 +57,7 @@ def _elsewhere(file: FileReport) -> str:
     ]
     named = ", ".join(_number(*kind) for kind in kinds if kind[0])
     lines = f"; {found.with_debug_line:,} of {found.with_code:,} with code have lines" if found.with_code else ""
-    where = ", ".join(_one_line(name) for name, _ in file.sections[:_KERNELS_SHOWN])
+    where = ", ".join(printable(name) for name, _ in file.sections[:_KERNELS_SHOWN])
     return f"outside the sections that nvcc writes, where cuobjdump does not look: {named} in {where}{lines}"
 
 
@@ -84,7 +85,7 @@ def coverage_text(covered: Covered) -> str:
 
 def _witness(witness: Witness, missing: Iterable[Missing]) -> str:
     if not witness.agrees:
-        return f"{witness.tool} does not agree: {_one_line(witness.reason or 'it gave no reason')}"
+        return f"{witness.tool} does not agree: {printable(witness.reason or 'it gave no reason')}"
     listed = f"{witness.tool} lists {_number(witness.listed or 0, 'cubin', 'cubins')} too"
     stricter = any(m.cause is not Cause.NO_TABLE for m in missing)
     return f"{listed}; it does not look at the rows of their line tables" if stricter else listed
@@ -98,7 +99,7 @@ def _missing(missing: Iterable[Missing], shown: int) -> Iterator[str]:
         left -= len(units)
         yield from [f"  {EXPLAINED[cause].heading}:"] if units else []
         for unit in units:
-            yield f"    {', '.join(groups[unit])}: {_one_line(_unit(unit))}"
+            yield f"    {', '.join(groups[unit])}: {printable(_unit(unit))}"
     if len(groups) > shown:
         yield f"    and {len(groups) - shown:,} more (--all names them, --json with their kernels)"
 
@@ -197,8 +198,3 @@ def _why_nothing(counts: Counts) -> str:
 
 def _number(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
-
-
-def _one_line(text: str) -> str:
-    """Keep control characters in file and kernel names from moving the cursor or forging a line."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
