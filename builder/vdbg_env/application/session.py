@@ -107,7 +107,7 @@ def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
     request, ports = _with_recorded(request, ports)
     library = RunbookLibrary(ports.files, catalogue)
     recording = _sample_recording(request, ports)
-    folder = ports.host.folder(runs_home(ports.environment) / "sample") if recording else None
+    folder = ports.host.folder((request.run_dir or runs_home(ports.environment)) / "sample") if recording else None
     if folder:
         request = with_sample_mounted(request, folder)
     _LOG.info("runbook %s from %s", request.runbook, request.replay or request.resume or "its beginning")

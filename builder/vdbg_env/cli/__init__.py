@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -127,7 +128,9 @@ def _status(argv: Sequence[str], *, failed: int = 0) -> int:
     except OSError as error:
         # What no command foresaw of the system: a full disk below stdout, a file that went away while it was read.
         place = f"{error.filename}: " if error.filename else ""
-        console.show_error(VdbgError(f"{place}{error.strerror or error}", cause="the system refused a file or stream"))
+        look = f"ls -ld {shlex.quote(str(error.filename))}" if error.filename else "df -h, for a full disk"
+        what = f"{place}{error.strerror or error}"
+        console.show_error(VdbgError(what, cause="the system refused a file or stream", next_step=look))
         _drop_output()
         return max(1, failed)
     return status if isinstance(status, int) else 0

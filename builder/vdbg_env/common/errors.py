@@ -15,6 +15,8 @@ A crash of the *workload under study* is never an error here: it is an observati
 from __future__ import annotations
 
 import difflib
+import errno
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -42,6 +44,16 @@ class BadInput(VdbgError):
     """The user's file, flag or value is wrong."""
 
     exit_status = 2
+
+
+def unreadable(path: object, error: OSError) -> BadInput:
+    """Return the error for a file or folder that cannot be read."""
+    causes = {
+        errno.ENOENT: "a mistyped path, or one that starts from another folder",
+        errno.EACCES: "it is another user's",
+    }
+    what = f"{path} cannot be read: {error.strerror or error}"
+    return BadInput(what, cause=causes.get(error.errno or 0), next_step=f"ls -ld {shlex.quote(str(path))}")
 
 
 @dataclass(frozen=True, kw_only=True)

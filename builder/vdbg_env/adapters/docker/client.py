@@ -24,6 +24,8 @@ from docker import errors, tls, utils
 
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 
+_WITHOUT = "without an engine: build --engine host, dumps --dumps FOLDER"
+
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 OUR_LABEL = "dev.vdbg-env"  # every label this program writes begins so; what lacks it is never listed or removed
 
@@ -184,13 +186,13 @@ def explain(error: Exception, endpoint: Endpoint) -> VdbgError:
         return HostNotAble(
             f"no permission to speak to {where}",
             cause="the socket belongs to root and the group docker, and you are not in that group",
-            next_step="sudo usermod -aG docker $USER, log in again; or --engine host, which needs no engine",
+            next_step=f"sudo usermod -aG docker $USER, log in again; {_WITHOUT}",
         )
     if any(mark in text for mark in ("FileNotFoundError", "No such file", "Connection refused", "ConnectionRefused")):
         return HostNotAble(
             f"nothing answers at {where}",
             cause="Docker is not installed, not started, or DOCKER_HOST names another machine",
-            next_step="systemctl start docker (as root); or --engine host, which needs no engine",
+            next_step=f"systemctl start docker (as root); {_WITHOUT}",
         )
     if isinstance(error, requests.exceptions.ReadTimeout) or "timed out" in text:
         return EngineFailed(f"{where} did not answer in time", next_step="docker version, to see whether it still does")

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import resource
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -245,8 +246,8 @@ def create_error(text: str) -> VdbgError | None:
         path = text.rpartition("does not exist:")[2].strip(' ."()')
         return HostNotAble(
             f"the engine's machine does not have {path!r}",
-            cause="DOCKER_HOST names another machine, or the engine runs in a virtual machine without that folder",
-            next_step="run this where the engine runs; or vdbg-env doctor, to see which engine it is",
+            cause="a mistyped path, or an engine on another machine (DOCKER_HOST), or in a virtual one without it",
+            next_step=f"ls -ld {shlex.quote(path)}; vdbg-env doctor shows which engine it is",
         )
     return None
 

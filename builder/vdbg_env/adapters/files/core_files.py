@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import mmap
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from vdbg_env.application.ports.files import CoreFile
-from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble, unreadable
 
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 20
@@ -30,6 +31,8 @@ class CoreFilesOnDisk:
         """Return the file itself, or the dumps below a folder by name or contents; raises BadInput when none is."""
         path = Path(target)
         if os.path.isdir(path):  # noqa: PTH112 - Path raises where a name is too long
+            if not os.access(path, os.R_OK | os.X_OK):  # which rglob passes over
+                raise unreadable(target, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
             found = sorted(str(p) for p in path.rglob("*") if p.is_file() and _is_dump(p))
             if not found:
                 raise BadInput(
@@ -49,7 +52,7 @@ class CoreFilesOnDisk:
             with Path(path).open("rb") as file:
                 return file.read(2) == _GZIP
         except OSError as error:
-            raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+            raise unreadable(path, error) from error
 
     @contextmanager
     def open(self, path: str) -> Iterator[CoreFile]:
@@ -66,7 +69,7 @@ class CoreFilesOnDisk:
                     notes = (note,) if note else ()
                     yield CoreFile(name=path, data=_mapped(plain), modified=modified, notes=notes)
         except OSError as error:
-            raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+            raise unreadable(path, error) from error
 
 
 def _is_dump(path: Path) -> bool:
@@ -90,9 +93,13 @@ def _refuse_what_cannot_be_mapped(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise BadInput(f"no such file: {path}", cause="the dump was never written, or in another folder") from None
+        raise BadInput(
+            f"no such file: {path}",
+            cause="the dump was never written, or in another folder",
+            next_step="vdbg-env dumps list, for the dump volume; vdbg-env runbook no-core-dump finds out why none is",
+        ) from None
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
     if not stat.S_ISREG(mode):
         raise BadInput(f"{path} is a pipe or a device; its bytes cannot be mapped", next_step="save it to a file")
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import zstandard
 
 from vdbg_env.application.ports.files import LogFile
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, unreadable
 
 CHUNK = 1 << 20
 MAX_FILES = 4096
@@ -47,7 +47,7 @@ def _files(target: Path) -> list[Path]:
             return [target]
         found = sorted(_below(target))
     except OSError as error:
-        raise BadInput(f"{target} cannot be read: {error.strerror}") from None
+        raise unreadable(target, error) from None
     logs = [path for path in found if _LOG_NAME.fullmatch(path.name)] or found
     if not logs:
         raise BadInput(
@@ -74,7 +74,7 @@ def _opened(path: Path) -> BinaryIO:
             f"{path} does not exist", next_step="give a log file, a folder of logs, or - for stdin"
         ) from None
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
 
 
 def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
@@ -91,7 +91,7 @@ def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise BadInput(f"{name} is damaged: {error}", cause="the file was cut while it was written or copied") from None
     except OSError as error:
-        raise BadInput(f"{name} cannot be read: {error.strerror or error}") from None
+        raise unreadable(name, error) from None
 
 
 def _pieces(stream: BinaryIO) -> Iterator[bytes]:

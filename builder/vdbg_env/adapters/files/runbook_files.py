@@ -11,7 +11,7 @@ from platformdirs import user_config_path
 
 from vdbg_env.application.ports.runbook_files import Entry, Origin
 from vdbg_env.common import yaml_source
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import unreadable
 from vdbg_env.common.resources import data_dir
 from vdbg_env.common.yaml_source import YamlSource
 
@@ -76,7 +76,7 @@ class RunbookFilesOnDisk:
             with path.open("rb") as file:
                 data = file.read(yaml_source.MAX_BYTES + 1)  # one more: a longer file is refused
         except OSError as error:
-            raise BadInput(f"cannot read {path}: {error.strerror}") from None
+            raise unreadable(path, error) from None
         return yaml_source.read(data, str(path))
 
     def named(self, file: str) -> Entry:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
+from vdbg_env.common.errors import HostNotAble
+
 _CAP_SYS_PTRACE = 19
 
 
@@ -55,6 +57,13 @@ class LocalMachine:
             return None
 
     def folder(self, path: Path) -> Path:
-        """Make a folder if there is none, and return its real path."""
-        path.mkdir(parents=True, exist_ok=True)
+        """Make a folder if there is none, and return its real path; raises HostNotAble."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise HostNotAble(
+                f"{path.absolute()} cannot be made: {error.strerror}",
+                cause="the folder is read-only, full, or belongs to another user",
+                next_step="cd to another folder, or name one for runs: export VDBG_ENV_RUNS=DIR",
+            ) from error
         return path.resolve()

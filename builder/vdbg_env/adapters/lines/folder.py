@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from vdbg_env.application.ports.files import PackFile
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, unreadable
 
 SUFFIX: Final = ".lines"
 
@@ -37,7 +37,7 @@ class PackFolder:
             try:
                 yield PackFile(name=str(path), data=mapped(path), path=path)
             except OSError as error:
-                raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+                raise unreadable(path, error) from error
 
     def paths(self) -> list[Path]:
         """Return the files, by name; raises BadInput when the folder is missing."""

@@ -82,7 +82,7 @@ def _locations(read: DecodedCore) -> list[Location | None]:
 
 def _nothing_read(problems: list[tuple[str, BadInput]]) -> BadInput:
     path, error = problems[0]
-    what = f"{path}: {error.what}"
+    what = error.what if error.what.startswith(f"{path} ") else f"{path}: {error.what}"
     if len(problems) > 1:
         what = f"none of {len(problems)} files could be read"
     details = tuple(f"{name}: {other.what}" for name, other in problems) if len(problems) > 1 else error.details

@@ -30,7 +30,7 @@ class ThisHost(Protocol):
         ...
 
     def folder(self, path: Path) -> Path:
-        """Make a folder if there is none, and return its real path."""
+        """Make a folder if there is none, and return its real path; raises HostNotAble."""
         ...
 
 

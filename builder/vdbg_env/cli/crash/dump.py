@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +15,16 @@ from vdbg_env.cuda.arming import arming, as_env_file, as_exports
 from vdbg_env.report.dumps import triggered
 
 
+def _pid(_context: click.Context, _argument: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text.isdecimal() and int(text):
+        return int(text)
+    raise click.BadParameter(f"{text!r} is not the number of a process: pgrep -af {shlex.quote(text)}")
+
+
 @click.command("dump")
-@click.argument("pid", type=click.IntRange(1), required=False)
+@click.argument("pid", callback=_pid, required=False)
 @click.option("--timeout", default=600.0, show_default=True, type=click.FloatRange(0), help="Seconds for all of them.")
 @click.option("--no-wait", is_flag=True, help="Fire the pipes and leave.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/dump/v1).")

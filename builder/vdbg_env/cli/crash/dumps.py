@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,8 +13,12 @@ from vdbg_env.application.host.stored_dumps import PruneRequest, export_dumps, l
 from vdbg_env.cli.composition.containers import dump_export, dump_store
 from vdbg_env.cli.options.retention import read_retention, retention_options
 from vdbg_env.common import console
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import parse_dumps
 from vdbg_env.report.dumps import stored as report
+
+if TYPE_CHECKING:
+    from vdbg_env.application.ports.core_dumps import DumpStore
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -24,6 +28,16 @@ def _shared(function: Function) -> Function:
         "--dumps", "place", default="vdbg-dumps", metavar="PLACE", help="A volume, or a folder (/x), without Docker."
     )
     return place(click.option("--json", "as_json", is_flag=True, help="As JSON (schema vdbg-env/dumps/v1).")(function))
+
+
+def _store(place: str) -> DumpStore:
+    if place.startswith("/") and not Path(place).is_dir():
+        raise BadInput(
+            f"there is no folder {place}",
+            cause="a mistyped path, or a folder of another machine or of a container",
+            next_step="ls -ld it; without --dumps it is the volume vdbg-dumps",
+        )
+    return dump_store(parse_dumps(place))
 
 
 @click.group("dumps")
@@ -47,7 +61,7 @@ def list_command(place: str, as_json: bool) -> int:
     Example:
       vdbg-env dumps list --dumps /var/dumps
     """
-    found = list_dumps(dump_store(parse_dumps(place)), now=time.time())
+    found = list_dumps(_store(place), now=time.time())
     click.echo(report.as_json(found) if as_json else report.list_text(found), nl=False)
     return 0
 
@@ -71,7 +85,7 @@ def prune_command(
     """
     retention = read_retention(keep, older_than, max_size)
     request = PruneRequest(retention=retention, remove=yes, adopt=adopt)
-    found = prune_dumps(request, dump_store(parse_dumps(place)), now=time.time())
+    found = prune_dumps(request, _store(place), now=time.time())
     click.echo(report.as_json(found) if as_json else report.prune_text(found), nl=False)
     return 0
 
@@ -90,6 +104,6 @@ def export_command(place: str, as_json: bool, target: Path, names: tuple[str, ..
       vdbg-env dumps export crash.tar
       vdbg-env dumps export ./for-upstream core_node7_4711.nvcudmp
     """
-    found = export_dumps(dump_store(parse_dumps(place)), dump_export(target), names, console.note)
+    found = export_dumps(_store(place), dump_export(target), names, console.note)
     click.echo(report.as_json(found) if as_json else report.export_text(found), nl=False)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any, cast
 
@@ -114,7 +115,9 @@ def require_writable(path: Path | None) -> None:
     """Refuse before hours of building, not after."""
     if path is not None and not os.access(path.parent or Path(), os.W_OK | os.X_OK):
         raise BadInput(
-            f"{path} cannot be written", cause="its folder is missing or not yours", next_step="mkdir -p DIR"
+            f"{path} cannot be written",
+            cause="its folder is missing or not yours",
+            next_step=f"mkdir -p {shlex.quote(str(path.parent))}, or name a file in another folder",
         )
 
 

@@ -47,7 +47,9 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 @click.option("--run-dir", type=click.Path(path_type=Path), help="The folder of this run's record.")
 @click.option("--record", type=click.Path(path_type=Path), help="Also write a recording that can be replayed.")
 @click.option(
-    "--replay", type=click.Path(path_type=Path), help="Run nothing: take what each step gave from a recording."
+    "--replay",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Run nothing: take what each step gave from a recording.",
 )
 @click.option("--resume", metavar="RUN", help="Continue a run that was cut short; it knows NAME and COMMAND.")
 @click.option(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from vdbg_env.common import console, yaml_source
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, unreadable
 from vdbg_env.common.resources import data_dir
 from vdbg_env.record.atomic_write import replacement
 from vdbg_env.runbook.model.runbook import SCHEMA_FILE
@@ -67,7 +67,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+        raise unreadable(path, error) from None
 
 
 def _write(path: Path, text: bytes) -> None:
