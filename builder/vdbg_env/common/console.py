@@ -1,4 +1,4 @@
-"""Write errors and short notes to the error stream, in colour only on a terminal that shows it."""
+"""Write answers, errors and short notes; in colour only on a terminal that shows it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from typing import TextIO
 
 from vdbg_env.common.errors import VdbgError
+from vdbg_env.common.printable import printable
 
 
 def show_error(error: VdbgError) -> None:
@@ -17,23 +18,23 @@ def show_error(error: VdbgError) -> None:
 def error_text(error: VdbgError, *, colour: bool = False) -> str:
     """Return the text of an error as `show_error` prints it."""
     red, bold, plain = ("\x1b[31m", "\x1b[1m", "\x1b[0m") if colour else ("", "", "")
-    lines = [f"{red}{bold}error:{plain} {_one_line(error.what)}"]
-    lines += [f"  {detail}" for detail in error.details]
+    lines = [f"{red}{bold}error:{plain} {printable(error.what)}"]
+    lines += [f"  {printable(detail, keep=chr(9))}" for detail in error.details]
     if error.cause:
-        lines.append(f"  usual cause: {_one_line(error.cause)}")
+        lines.append(f"  usual cause: {printable(error.cause)}")
     if error.next_step:
-        lines.append(f"  {bold}try:{plain} {_one_line(error.next_step)}")
+        lines.append(f"  {bold}try:{plain} {printable(error.next_step)}")
     return "\n".join(lines)
 
 
+def show(text: str) -> None:
+    """Print an answer without colours, and whatever others put into it as text."""
+    sys.stdout.write(printable(text, keep="\n"))
+
+
 def note(text: str) -> None:
-    """Print one line that is not part of the answer."""
-    print(text, file=sys.stderr)
-
-
-def _one_line(text: str) -> str:
-    """Keep control characters in input from moving the cursor or forging a second line."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """Print what is not part of the answer."""
+    print(printable(text, keep="\n"), file=sys.stderr)
 
 
 def shows_colour(stream: TextIO) -> bool:

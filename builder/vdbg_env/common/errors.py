@@ -20,6 +20,8 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vdbg_env.common.printable import printable
+
 
 class VdbgError(Exception):
     """What happened, its usual cause, and the next thing to type.
@@ -70,13 +72,13 @@ class Complaint:
     def lines(self) -> tuple[str, ...]:
         """Return the complaint as the lines a compiler would print: place, source line, caret."""
         hint = f" (did you mean {self.suggestion!r}?)" if self.suggestion else ""
-        head = f"{self.file}:{self.line}:{self.column}: {self.what}{hint}"
+        head = printable(f"{self.file}:{self.line}:{self.column}: {self.what}{hint}")
         if not self.excerpt.strip():
             return (head,)
         # A caret fits only when the line above it is as wide as it looks (tabs become one blank), and a line
         # without end must not fill the screen: only what is around the column is shown.
         start = max(0, self.column - 60)
-        shown = self.excerpt.replace("\t", " ")[start : start + 110]
+        shown = printable(self.excerpt.replace("\t", " ")[start : start + 110])
         return (head, "    " + shown, "    " + " " * (self.column - 1 - start) + "^")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
@@ -27,6 +28,7 @@ Value = Scalar | list["Value"] | dict[str, "Value"]
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 64
+MAX_COMPLAINTS = 100  # of one file: nobody reads more, and a file may have one in every byte
 
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _NULL = {"", "~", "null", "Null", "NULL"}
@@ -97,7 +99,7 @@ def validate(model: type[Model], source: YamlSource) -> Model:
     try:
         return model.model_validate(source.value, by_alias=True, by_name=False, context={"document": source.name})
     except ValidationError as error:
-        raise BadDocument(tuple(_model_complaints(error, source, model))) from None
+        raise BadDocument(tuple(islice(_model_complaints(error, source, model), MAX_COMPLAINTS))) from None
 
 
 _NO_KEY = object()
@@ -193,6 +195,8 @@ class _Reader:
         line, column = _place(event)
         excerpt = self.lines[line - 1] if line <= len(self.lines) else ""
         self.complaints.append(Complaint(file=self.name, line=line, column=column, what=what, excerpt=excerpt))
+        if len(self.complaints) == MAX_COMPLAINTS:
+            raise BadDocument(tuple(self.complaints))
 
 
 def resolve_scalar(text: str, *, plain: bool) -> Scalar:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from vdbg_env.application.host.capture import CaptureReport
+from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.plain_text import printable
 
 
 class Captured(Document, of=CaptureReport):

@@ -1,15 +1,8 @@
-"""Characters, durations, signals and places as every writer of a report puts them."""
+"""Durations, signals and places as every writer of a report puts them."""
 
 from __future__ import annotations
 
 import signal
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """Escape what would move a cursor, forge a line or turn text around; characters in `keep` stay."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def duration(seconds: float | None) -> str:

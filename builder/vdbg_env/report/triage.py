@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from vdbg_env.common.printable import printable
 from vdbg_env.cuda.lines.source_frame import LinesByName
 from vdbg_env.evidence.triage import verdict
 from vdbg_env.evidence.triage.remedy import Remedy
@@ -14,7 +15,6 @@ from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, Hex, field
 from vdbg_env.report.core.json_parts import Frame, Shown
 from vdbg_env.report.core.source_chain import chain_lines
-from vdbg_env.report.plain_text import printable
 
 _SHOWN = 200
 

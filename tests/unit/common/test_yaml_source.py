@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from vdbg_env.common import yaml_source
+from vdbg_env.common.console import error_text
 from vdbg_env.common.errors import BadDocument, VdbgError
+from vdbg_env.common.yaml_source import MAX_COMPLAINTS, read, validate
 
 
 class Inner(BaseModel):
@@ -79,3 +81,36 @@ def test_any_bytes_give_a_value_or_a_typed_error(data: bytes) -> None:
         yaml_source.read(data, "f")
     except VdbgError as error:
         assert error.what
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "k: 1\n" * 200_000,
+        "x: [" + ",".join(["*a"] * 200_000) + "]\n",
+        "{" + ",".join(f"k{i}: *x" for i in range(100_000)) + "}\n",
+    ],
+    ids=["duplicate keys", "aliases", "one line"],
+)
+def test_a_file_with_a_complaint_in_every_byte_gets_a_hundred(text: str) -> None:
+    with pytest.raises(BadDocument) as caught:
+        read(text, "many.yaml")
+    assert len(caught.value.complaints) == MAX_COMPLAINTS
+    assert len(error_text(caught.value)) < 1 << 16
+
+
+def test_unknown_keys_without_end_are_a_hundred_complaints() -> None:
+    class Model(BaseModel, extra="forbid"):
+        name: str = ""
+
+    with pytest.raises(BadDocument) as caught:
+        validate(Model, read("".join(f"k{i}: 1\n" for i in range(10_000)), "many.yaml"))
+    assert len(caught.value.complaints) == MAX_COMPLAINTS
+
+
+def test_no_complaint_moves_the_cursor_or_turns_text_around() -> None:
+    with pytest.raises(BadDocument) as caught:
+        read("\u202ename: 1\n\u202ename: 2\n", "a\x1b]0;title\x07\nerror: forged.yaml")
+    lines = [*caught.value.details, *error_text(caught.value).split("\n")]
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("error: forged") for line in lines)

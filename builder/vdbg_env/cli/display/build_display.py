@@ -16,6 +16,7 @@ from vdbg_env.application.ports.build_events import (
     StepEnded,
     StepStarted,
 )
+from vdbg_env.common.printable import printable
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -75,7 +76,7 @@ class PlainDisplay:
     def _line(self, text: str, level: str) -> None:
         levels = ("warnings", "steps", "output")
         if levels.index(level) <= levels.index(self._level):
-            print(text, file=self._stream, flush=True)
+            print(printable(text, keep="\t"), file=self._stream, flush=True)
 
 
 class LiveDisplay:
@@ -109,11 +110,13 @@ class LiveDisplay:
                 title, _ = self._running.pop(event.key, (event.key, 0.0))
                 self._last_line.pop(event.key, None)
                 style = "red" if event.error else "dim" if event.cached else "green"
-                self._console.print(f"{_outcome(event):>9}  {title}", style=style, markup=False, highlight=False)
+                text = printable(f"{_outcome(event):>9}  {title}")
+                self._console.print(text, style=style, markup=False, highlight=False)
             case OutputLine():
                 self._last_line[event.key] = event.text
             case BuildWarning():
-                self._console.print(f"  warning  {event.text}", style="yellow", markup=False, highlight=False)
+                text = printable(f"  warning  {event.text}")
+                self._console.print(text, style="yellow", markup=False, highlight=False)
             case Built() | BuildFailed():  # the command itself reports these, with what to do next
                 pass
 
@@ -125,9 +128,9 @@ class LiveDisplay:
         table.add_column(justify="right", style="cyan", min_width=9)
         table.add_column(no_wrap=True, overflow="ellipsis")
         for key, (title, since) in self._running.items():
-            table.add_row(f"{self._clock() - since:.0f} s", Text(title))
+            table.add_row(f"{self._clock() - since:.0f} s", Text(printable(title)))
             if key in self._last_line:
-                table.add_row("", Text(self._last_line[key], style="dim"))
+                table.add_row("", Text(printable(self._last_line[key]), style="dim"))
         return table
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from vdbg_env.common.printable import printable
 from vdbg_env.runbook.state import AskPerson
 
 _LOOK_S = 0.25  # how long a Ctrl-C may wait to be seen
@@ -22,7 +23,8 @@ class AtTerminal:
         """Return the choice made, or None after the question's time."""
         choices = ", ".join(f"[{c}]" if c == question.default else c for c in question.choices)
         while True:
-            print(f"\n{question.prompt}\n  {choices} ({question.timeout_s:g} s): ", end="", file=sys.stderr, flush=True)
+            prompt = f"\n{question.prompt}\n  {choices} ({question.timeout_s:g} s): "
+            print(printable(prompt, keep="\n"), end="", file=sys.stderr, flush=True)
             if not self._has_answer(question.timeout_s):
                 if not self._interrupted():
                     print(f"no answer, taking {question.default}", file=sys.stderr)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from vdbg_env.common.printable import printable
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, ranks_of
-from vdbg_env.report.plain_text import duration, printable
+from vdbg_env.report.plain_text import duration
 from vdbg_env.report.run.phrases import ended
 from vdbg_env.runbook.state import StepRecord
 

@@ -70,5 +70,5 @@ def _show(result: BundleResult, *, as_json: bool) -> None:
     if as_json:
         click.echo(bundle_json(result), nl=False)
         return
-    click.echo(f"{result.path}: {result.size / 1e6:,.0f} MB, plan {result.plan_digest}")
+    console.show(f"{result.path}: {result.size / 1e6:,.0f} MB, plan {result.plan_digest}\n")
     console.note(f"next: carry it to the site, and there: vdbg-env build --bundle {result.path.name}")

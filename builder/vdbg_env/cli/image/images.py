@@ -54,7 +54,7 @@ def list_profiles(as_json: bool) -> int:
             text = (
                 found.summary if isinstance(found, ImageSpec) else f"WRONG: {found.what}; vdbg-env images lint {name}"
             )
-            print(f"{name:<{width}}  {'' if file.shipped else '(yours) '}{text}")
+            console.show(f"{name:<{width}}  {'' if file.shipped else '(yours) '}{text}\n")
         print(f"your own profiles: {user_profiles()}/*.yaml", file=sys.stderr)
     return 0
 
@@ -124,7 +124,7 @@ def lint(profiles: tuple[str, ...]) -> int:
             name, library = open_profile(wanted, user_profiles())
             found = library.spec(name)
             warnings = plan(found, BuildRequest(profile=name), library).warnings
-            print(f"{wanted}: ok" + "".join(f"\n  warning: {text}" for text in warnings))
+            console.show(f"{wanted}: ok\n" + "".join(f"  warning: {text}\n" for text in warnings))
         except BadInput as error:
             wrong.append(error)
     if wrong:

@@ -117,5 +117,5 @@ def _show(rendering: Rendering, *, as_json: bool) -> None:
         print(doc.render(rendering, Rendered), end="")
         return
     what = f", plan {rendering.digest}" if rendering.digest else ""
-    print(f"{rendering.folder}: {len(rendering.files)} file{'s' * (len(rendering.files) != 1)}{what}")
+    console.show(f"{rendering.folder}: {len(rendering.files)} file{'s' * (len(rendering.files) != 1)}{what}\n")
     console.note(f"next: {rendering.next_step}")

@@ -8,6 +8,7 @@ import click
 
 from vdbg_env.application.line_packs.carry import prune
 from vdbg_env.cli.composition.lines import pack_folder
+from vdbg_env.common import console
 from vdbg_env.common.size import size_text
 from vdbg_env.image.container.run_settings import parse_size
 
@@ -28,5 +29,5 @@ def command(folder: Path | None, max_size: str, dry_run: bool) -> int:
     shelf = pack_folder(folder, fetched=True)
     found = prune(shelf, parse_size(max_size, "--max-size"), dry_run=dry_run)
     for pack in found:
-        click.echo(f"{'would remove' if dry_run else 'removed'} {pack.path} ({size_text(pack.size)})")
+        console.show(f"{'would remove' if dry_run else 'removed'} {pack.path} ({size_text(pack.size)})\n")
     return 0

@@ -8,6 +8,7 @@ import click
 
 from vdbg_env.application.line_packs.carry import pull
 from vdbg_env.cli.composition.lines import line_store, pack_folder
+from vdbg_env.common import console
 
 
 @click.command("pull")
@@ -24,5 +25,5 @@ def command(store: str, into: Path | None) -> int:
       vdbg-env lines pull oci://registry.example/lines:vllm-0.33.0
     """
     for path in pull(line_store(store), pack_folder(into)):
-        click.echo(path)
+        console.show(f"{path}\n")
     return 0

@@ -6,6 +6,7 @@ import click
 
 from vdbg_env.application.line_packs.carry import push
 from vdbg_env.cli.composition.lines import line_store, pack_target
+from vdbg_env.common import console
 
 
 @click.command("push")
@@ -24,5 +25,5 @@ def command(packs: tuple[str, ...], target: str) -> int:
     """
     places = push([line_store(name) for name in packs], pack_target(target))
     for place in places:
-        click.echo(place)
+        console.show(f"{place}\n")
     return 0

@@ -6,9 +6,9 @@ import click
 
 from vdbg_env.application.line_packs.inspect import summarize
 from vdbg_env.cli.composition.lines import line_store
+from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.report.lineinfo import pack_json
-from vdbg_env.report.plain_text import printable
 
 
 @click.command("verify")

@@ -19,9 +19,9 @@ from vdbg_env.application.session import RunView
 from vdbg_env.cli.composition.runs import announcer, guard_ports
 from vdbg_env.cli.display.prompt import Nobody
 from vdbg_env.cli.options.duration import seconds
+from vdbg_env.common.printable import printable
 from vdbg_env.common.writing import write_whole
 from vdbg_env.image.container.run_settings import parse_size
-from vdbg_env.report.plain_text import printable
 from vdbg_env.report.run.guard_line import guard_line
 
 _SAY_S, _TOLD_S = 60.0, 1.0  # how long stderr may be full, and how long where this program was told to stop

@@ -18,6 +18,7 @@ from vdbg_env.cli.options.pods import pod_options, pod_settings
 from vdbg_env.cli.options.recorded_place import take_over
 from vdbg_env.cli.runbook.runbook_run import run
 from vdbg_env.cli.runbook.submit_run import queue
+from vdbg_env.common import console
 from vdbg_env.common.console import note
 from vdbg_env.record.runs import find_run
 from vdbg_env.report.runbook import plan as shown_plan
@@ -155,5 +156,5 @@ def command(
 
 def _show_plan(request: RunbookRequest) -> int:
     plan = session.planned(request, run_ports(request.files), note)
-    click.echo(shown_plan.as_json(plan) if request.json else shown_plan.as_text(plan), nl=False)
+    console.show(shown_plan.as_json(plan) if request.json else shown_plan.as_text(plan))
     return 0

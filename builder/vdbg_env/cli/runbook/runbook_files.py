@@ -36,7 +36,7 @@ def new_command(name: str, folder: Path) -> int:
         raise BadInput(f"{path} exists already", next_step=f"edit it, or choose another name than {name}") from None
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}", next_step="choose another folder") from None
-    click.echo(str(path))
+    console.show(f"{path}\n")
     console.note(f"next: edit it, then vdbg-env runbooks lint {path if folder.parts else f'./{path}'}")
     return 0
 
@@ -59,7 +59,7 @@ def fmt_command(files: tuple[Path, ...], check: bool) -> int:
     for path in changed:
         if not check:
             _write(path, texts[path][1])
-        click.echo(f"{path}: {'would be' if check else 'was'} put in order")
+        console.show(f"{path}: {'would be' if check else 'was'} put in order\n")
     return 2 if check and changed else 0
 
 

@@ -15,6 +15,7 @@ from vdbg_env.application.knowledge.name_lint import name_complaints
 from vdbg_env.cli.composition.images import programs
 from vdbg_env.cli.composition.runs import runbook_library
 from vdbg_env.cli.runbook.runbook_files import fmt_command, new_command
+from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.failure_page import render_all
@@ -59,7 +60,7 @@ def list_command(files: tuple[Path, ...], as_document: bool) -> int:
         return 0
     width = max((len(x.name) for _, x in runbooks), default=0)
     for entry, x in runbooks:
-        click.echo(f"{x.name:{width}}  {x.title}" + ("" if entry.origin == "shipped" else f"  ({entry.path})"))
+        console.show(f"{x.name:{width}}  {x.title}" + ("\n" if entry.origin == "shipped" else f"  ({entry.path})\n"))
     return 0
 
 
@@ -78,7 +79,7 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
     if as_document:
         click.echo(doc.render(runbook, explain.Shown), nl=False)
     else:
-        click.echo(explain.runbook_text(runbook), nl=False)
+        console.show(explain.runbook_text(runbook))
     return 0
 
 
@@ -167,16 +168,16 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
         told = None
         if names[0].startswith("VDBG") and "_" not in names[0]:
             told = explain.rule_text(map(library.load_entry, library.entries), names[0])
-        click.echo(told or explain_name(names[0], vllm=vllm or installed_vllm(programs())), nl=False)
+        console.show(told or explain_name(names[0], vllm=vllm or installed_vllm(programs())))
         return 0
     if len(names) > 2:
         raise click.UsageError("explain takes a runbook, and one of its steps")
     if len(names) == 1 and names[0] in library.steps.names and names[0] not in {x.name for x in library.entries}:
-        click.echo(explain.shared_step_text(library.steps, names[0]), nl=False)
+        console.show(explain.shared_step_text(library.steps, names[0]))
         return 0
     runbook = library.load(names[0])
     if len(names) == 1:
-        click.echo(explain.description_text(runbook), nl=False)
+        console.show(explain.description_text(runbook))
         return 0
     text = explain.step_text(runbook, names[1])
     if text is None:
@@ -185,7 +186,7 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
             next_step=f"vdbg-env runbooks show {runbook.name}",
             details=("its steps: " + ", ".join(step.id for step in runbook.steps),),
         )
-    click.echo(text, nl=False)
+    console.show(text)
     return 0
 
 

@@ -12,8 +12,8 @@ from vdbg_env.application.run.run_list import list_lines
 from vdbg_env.cli.options.retention import read_retention, retention_options
 from vdbg_env.common.console import note
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.printable import printable
 from vdbg_env.record.runs import find_run, runs_home
-from vdbg_env.report.plain_text import printable
 from vdbg_env.report.run import history
 
 # What only one of these commands needs is imported there: a list of ten thousand runs takes less than a second.

@@ -75,7 +75,7 @@ def command(
         console.note(triage_text(verdict, start))
         container = container_request(context, cast(ContainerFlags, {**DEFAULTS_OF_OTHERS, **place}))
         return _start(start, argv, container, as_json=as_json)
-    click.echo(triage_json(verdict) if as_json else triage_text(verdict, start), nl=False)
+    console.show(triage_json(verdict) if as_json else triage_text(verdict, start))
     return FOUND if runbook else 0
 
 

@@ -22,6 +22,8 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from vdbg_env.common.printable import printable_json
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Source = Callable[[Any, Any], object]
 _Write = Callable[[Any, Any], Any]
@@ -79,9 +81,7 @@ def plain(value: object, document: type[Document], context: object = None) -> di
 
 def render(value: object, document: type[Document], context: object = None) -> str:
     """Return a value as indented JSON that ends with a newline."""
-    text = json.dumps(plain(value, document, context), indent=2, ensure_ascii=False) + "\n"
-    # A file name that is not UTF-8 holds lone surrogates: `backslashreplace` writes these as JSON does.
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return printable_json(json.dumps(plain(value, document, context), indent=2, ensure_ascii=False)) + "\n"
 
 
 def optional(hint: Any) -> tuple[Any, bool]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vdbg_env.application.analysis.source_lines import SourceLines
+from vdbg_env.common.printable import printable
 from vdbg_env.cuda.lines.source_frame import BorrowedLines, Chain
 from vdbg_env.cuda.symbols.demangling import short_name
-from vdbg_env.report.plain_text import printable
 
 
 def chain_lines(chain: Chain, sources: SourceLines, *, indent: str = "    ") -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from vdbg_env.application.analysis.source_lines import SourceLines
+from vdbg_env.common.printable import printable
 from vdbg_env.cuda.gpu_core.decoded import DecodedCore
 from vdbg_env.cuda.gpu_core.faults import Coordinates, Fault, Scope
 from vdbg_env.cuda.gpu_core.layout import GridRow
@@ -14,7 +15,6 @@ from vdbg_env.cuda.gpu_core.registers import Registers
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.report.core.parameters import launch_lines
 from vdbg_env.report.core.source_chain import borrowed_lines, chain_lines, place_text
-from vdbg_env.report.plain_text import printable
 
 _MOST_PLACES = 12
 _MOST_FAULTS = 8

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Literal, assert_never
 
 from vdbg_env.application.host.stored_dumps import DumpList, Export, Prune
+from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.record.dump_files import Dump, DumpKind, Exported, Removal, age_text
 from vdbg_env.report.codec import document as doc

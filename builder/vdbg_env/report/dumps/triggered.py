@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from vdbg_env.application.host.trigger_dumps import DumpReport, DumpStatus, ProcessDump, line
+from vdbg_env.common.printable import printable
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.plain_text import printable
 
 
 class Process(Document, of=ProcessDump):

@@ -9,10 +9,11 @@ from typing import Literal
 from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, PlacedBy
 from vdbg_env.application.lines.compare import Comparison
 from vdbg_env.application.lines.place import Unplaced
+from vdbg_env.common.printable import printable
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.plain_text import duration, printable
+from vdbg_env.report.plain_text import duration
 
 _SHOWN = 5
 

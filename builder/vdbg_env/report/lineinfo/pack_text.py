@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from vdbg_env.application.line_packs.coverage import PackCoverage
 from vdbg_env.application.line_packs.inspect import PackSummary
+from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.cuda.line_pack.provenance import Provenance
 from vdbg_env.cuda.line_pack.record import LineRecord
 from vdbg_env.cuda.symbols.demangling import demangle
-from vdbg_env.report.plain_text import printable
 
 if TYPE_CHECKING:
     from vdbg_env.application.line_packs.pack import Packed  # loads the plans of builds: `verify` does without

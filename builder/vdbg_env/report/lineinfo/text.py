@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, assert_never
 
 from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
+from vdbg_env.common.printable import printable
 from vdbg_env.cuda.lines.coverage import Cause
 from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Verdict, Witness
 from vdbg_env.cuda.symbols.demangling import demangle, short_name

@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from vdbg_env.application.run.result.model import NextStep, Report, SourceExcerpt, StepReport, StepStatus
 from vdbg_env.application.run.result.next_steps import next_step
+from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.cuda.symbols.demangling import short_name
@@ -194,7 +195,7 @@ def _clip(text: str) -> str:
 
 def _shown(text: Any) -> str:
     """Return text without control characters and without the marks that turn the reading direction."""
-    return plain_text.printable(_clip(str(text).expandtabs(4)), keep="\n")
+    return printable(_clip(str(text).expandtabs(4)), keep="\n")
 
 
 _FILTERS: dict[str, Any] = {

@@ -11,11 +11,12 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from vdbg_env.application.run.result.model import Report, StepReport, WarpHistogram
+from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.cuda.lines.source_frame import Chain
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.report.plain_text import duration, place, printable
+from vdbg_env.report.plain_text import duration, place
 from vdbg_env.report.run.changes import changes, delta
 from vdbg_env.report.run.phrases import ended, how_known, outcome, provenance, sureness, verdict
 

@@ -11,6 +11,7 @@ import shlex
 from urllib.parse import quote
 
 from vdbg_env.application.run.result.model import Attempt, Report, SourceExcerpt, StepReport, StepStatus
+from vdbg_env.common.printable import printable_json
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Artifact, EndedBy
@@ -31,7 +32,7 @@ _NOT_AS_MEANT = {
 
 def render(report: Report) -> str:
     """Return the report as an indented SARIF log that ends with a newline."""
-    return json.dumps(log(report), indent=2, ensure_ascii=False) + "\n"
+    return printable_json(json.dumps(log(report), indent=2, ensure_ascii=False)) + "\n"
 
 
 def log(report: Report) -> dict[str, Json]:

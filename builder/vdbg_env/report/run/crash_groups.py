@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from vdbg_env.application.guard.groups import CrashGroup
+from vdbg_env.common.printable import printable
 from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.plain_text import printable
 
 _RUNS_SHOWN = 5
 

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from vdbg_env.application.run.history import Condition, RecordedRun, RecordedStep
 from vdbg_env.application.run.run_list import RunLine, RunList
+from vdbg_env.common.printable import printable
 from vdbg_env.record.diff import Difference, Kind
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.plain_text import duration, printable
+from vdbg_env.report.plain_text import duration
 
 
 def line(run: RunLine) -> str:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from vdbg_env.application.host.stored_runs import PrunedRuns, RetiredRun
+from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.plain_text import printable
 
 
 def as_text(found: PrunedRuns) -> str:
