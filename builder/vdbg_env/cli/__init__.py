@@ -125,6 +125,9 @@ def _status(argv: Sequence[str], *, failed: int = 0) -> int:
         # The reader (head, a pager) went away: nothing is wrong, but Python would complain once more at exit.
         _drop_output()
         return 141
+    except MemoryError:
+        console.show_error(VdbgError("not enough memory", cause="a limit of this shell (ulimit -v), or a huge input"))
+        return max(1, failed)
     except OSError as error:
         # What no command foresaw of the system: a full disk below stdout, a file that went away while it was read.
         place = f"{error.filename}: " if error.filename else ""

@@ -28,7 +28,7 @@ Value = Scalar | list["Value"] | dict[str, "Value"]
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 64
-MAX_COMPLAINTS = 100  # of one file: nobody reads more, and a file may have one in every byte
+MAX_COMPLAINTS = 100  # of one file, which may have one in every byte
 
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _NULL = {"", "~", "null", "Null", "NULL"}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import requests
+from urllib3.exceptions import HTTPError
 
 from vdbg_env.common.errors import HostNotAble
 
-LARGEST: Final = 4 << 30
+LARGEST: Final = 1 << 30  # the packs of whole wheels have a hundredth of that
 _TIMEOUTS: Final = (5.0, 60.0)  # seconds to connect, and between two pieces of an answer
-_PIECE: Final = 1 << 20
+_PIECE: Final = 1 << 16
+_FIRST_S: Final = 60.0
+_SLOWEST: Final = 10_000  # bytes a second after that: a server that dribbles is never silent for long
+Result = TypeVar("Result")
 
 
 def send(
@@ -24,13 +30,15 @@ def send(
 ) -> requests.Response:
     """Return the answer to a request, its body unread; raises HostNotAble when there is none.
 
-    A redirection from TLS to plain HTTP is none: whoever is on the way could answer it.
+    A redirection from TLS to plain HTTP is refused: someone on the way could answer it.
     """
+    wanted = {"Accept-Encoding": "identity", **(headers or {})}
     try:
-        answer = session.request(
-            method, address, headers=dict(headers or {}), data=data, timeout=_TIMEOUTS, stream=True
+        answer = _in_time(
+            lambda: session.request(method, address, headers=wanted, data=data, timeout=_TIMEOUTS, stream=True),
+            lambda: len(data or b""),
         )
-    except (requests.RequestException, ValueError) as error:
+    except (requests.RequestException, HTTPError, TimeoutError, ValueError) as error:
         raise HostNotAble(
             f"{address} cannot be reached: {_reason(error)}",
             cause="no network here, a proxy that is not set (https_proxy), or a CA that is not known "
@@ -58,16 +66,28 @@ def without_tls(addresses: Sequence[str]) -> str | None:
 
 
 def body(answer: requests.Response, most: int = LARGEST) -> bytes:
-    """Return the body of an answer; raises HostNotAble when it is cut short, or larger than `most` bytes."""
+    """Return the body of an answer; raises HostNotAble when it is cut short, compressed, or larger than `most` bytes.
+
+    What was not asked for is not expanded: a few kilobytes may become gigabytes.
+    """
+    if (form := answer.headers.get("Content-Encoding", "identity")) != "identity":
+        answer.close()
+        raise HostNotAble(f"{answer.url} sends it as {form}, which was not asked for", cause="a proxy on the way")
     found = bytearray()
+
+    def read() -> None:
+        for piece in answer.raw.stream(_PIECE, decode_content=False):
+            found.extend(piece)
+            if len(found) > most:
+                break
+        answer.close()
+
     try:
-        with answer:
-            for piece in answer.iter_content(_PIECE):
-                found += piece
-                if len(found) > most:
-                    raise HostNotAble(f"{answer.url} sends more than {most:,} bytes")
-    except requests.RequestException as error:
+        _in_time(read, lambda: len(found))
+    except (requests.RequestException, HTTPError, TimeoutError, OSError) as error:
         raise HostNotAble(f"{answer.url} was cut short after {len(found):,} bytes: {_reason(error)}") from error
+    if len(found) > most:
+        raise HostNotAble(f"{answer.url} sends more than {most:,} bytes")
     return bytes(found)
 
 
@@ -79,6 +99,32 @@ def refused(answer: requests.Response) -> HostNotAble:
         cause="a mistyped address, or one that asks for a password",
         next_step=f"curl -sI {answer.url}",
     )
+
+
+def _in_time(work: Callable[[], Result], moved: Callable[[], int]) -> Result:
+    """Return what `work` returns; raises TimeoutError where it takes longer than the bytes that it `moved` may take.
+
+    The limits of the library are for each piece. A thread that is stuck in it ends with this process.
+    """
+    done: list[Result] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    begun = time.monotonic()
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.25)
+        if time.monotonic() - begun > _FIRST_S + moved() / _SLOWEST:
+            raise TimeoutError(f"it takes longer than {_FIRST_S:g} s, at less than {_SLOWEST:,} bytes a second")
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 def _reason(error: Exception) -> str:
