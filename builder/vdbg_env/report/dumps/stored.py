@@ -12,7 +12,6 @@ from vdbg_env.common.size import size_text
 from vdbg_env.record.dump_files import Dump, DumpKind, Exported, Removal, age_text
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.plain_text import printable
 
 
 def list_text(found: DumpList) -> str:

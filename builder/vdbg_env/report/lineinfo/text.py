@@ -10,7 +10,6 @@ from vdbg_env.common.printable import printable
 from vdbg_env.cuda.lines.coverage import Cause
 from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Verdict, Witness
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
-from vdbg_env.report.plain_text import printable
 
 _COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")
 _MISSING_SHOWN: Final = 10
