@@ -47,6 +47,7 @@ WRITTEN_SINCE = frozenset(
     missing-module optional-part-left-out pip-build-failed port-in-use py-spy-synchronize python-exception
     ray-worker-died request-answered rocm-driver rocm-memory-fault sglang-out-of-memory sglang-watchdog
     slurm-ended-the-job slurm-oom-kill test-passed tokens-generated unrecognized-arguments work-done worker-failed-with
+    amdgpu-page-fault driver-compiles-ptx driver-refuses peer-access tensorrt-llm-check
     """.split()  # noqa: SIM905
 )
 
