@@ -137,7 +137,8 @@ class Evidence:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(recording, target)
         head = json.loads((target / "recording.json").read_text())
-        head |= {"recorded_on": self.heading, "synthetic": self.machine.rehearsal}
+        where = f"{MARK} without a GPU" if self.machine.rehearsal else self.heading
+        head |= {"recorded_on": where, "synthetic": self.machine.rehearsal}
         (target / "recording.json").write_text(json.dumps(head, indent=1) + "\n")
 
     def write_tables(self) -> None:

@@ -275,7 +275,7 @@ class _Session:
         if self._request.replay is None or self._request.resume:
             return ready
         recording = self._ports.recordings.read(self._request.replay)
-        origin = f"{recording.recorded_on} {recording.recorded_at}".strip()
+        origin = ", ".join(filter(None, (recording.recorded_on, recording.recorded_at)))
         head = replace(ready.order.head, recorded_on=origin, synthetic=recording.synthetic)
         return replace(ready, order=replace(ready.order, head=head))
 

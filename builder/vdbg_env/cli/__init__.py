@@ -24,7 +24,7 @@ from vdbg_env.common.errors import Interrupted, VdbgError
 COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("image", "Build a debug image, prove its line info, and only then tag it."),
     "guard": ("runbook", "Run a production command as it is, and explain its failure."),
-    "runbook": ("runbook", "Walk a failure step by step, to kernel, source line and report."),
+    "runbook": ("runbook", "Trace a failure step by step, to kernel, source line and report."),
     "runbooks": ("runbook", "List, show, check and explain runbooks."),
     "runs": ("runbook", "List, show, compare, report and redact recorded runs."),
     "render": ("image", "Write a debug image's Dockerfile and context, or manifests, into a folder."),
@@ -58,10 +58,11 @@ def group(verbose: int) -> None:
 
     \b
     Example:
-      vdbg-env doctor               what this machine can do
-      vdbg-env triage server.log    which failure this is, and the runbook to start
+      vdbg-env doctor                           what this machine can do
+      vdbg-env runbook illegal-memory-access    a bundled crash, from its start to a report; needs no GPU
+      vdbg-env triage server.log                which failure this is, and the runbook to start
       vdbg-env runbook illegal-memory-access -- vllm serve MODEL
-      vdbg-env core /dumps          exception, kernel, source line, inline chain
+      vdbg-env core /dumps                      exception, kernel, source line, inline chain
     """
     _log(verbose, os.environ.get("VDBG_LOG", ""))
 

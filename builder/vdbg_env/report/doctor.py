@@ -37,12 +37,17 @@ def as_json(report: DoctorReport) -> str:
 
 
 def as_text(report: DoctorReport, *, colour: bool = False) -> str:
-    """Return one line a check; what is not ok also says why it matters and what to type."""
+    """Return one line a check; what is not ok also says why it matters and what to type, then how to try it all."""
     width = max((len(check.title) for check in report.checks), default=0)
     lines = [line for check in report.checks for line in _lines(check, width, colour)]
     counts = {status: sum(check.status == status for check in report.checks) for status in _MARKS}
     summary = f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failures"
-    return "\n".join([*lines, "", summary, ""])
+    trial = (
+        []
+        if counts["fail"]
+        else ["next: vdbg-env runbook illegal-memory-access tries the whole path, with a bundled crash"]
+    )
+    return "\n".join([*lines, "", summary, *trial, ""])
 
 
 def _lines(check: Check, width: int, colour: bool) -> Iterator[str]:

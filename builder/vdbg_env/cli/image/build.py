@@ -19,6 +19,7 @@ from vdbg_env.cli.composition.images import bundle_files, image_builder, machine
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.image.onto import print_onto, require_onto
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
+from vdbg_env.cli.options.given import Sectioned
 from vdbg_env.cli.options.units import compiler_option
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.build_args import build_args
@@ -28,13 +29,22 @@ from vdbg_env.image.profile.request import Site
 from vdbg_env.image.render.dockerfile import dockerfile
 from vdbg_env.report.build_result import build_json, build_text
 
+_SECTIONS = {
+    "Lines for an image that exists": {"onto", "kernels", "core", "toolkit", "work"},
+    "Network, indexes and secrets": {
+        "network", "offline_compile", "secrets", "ca_bundle", "keep_ca", "pip_index_url", "pip_extra_index_url",
+        "apt_mirror",
+    },
+    "With buildx": {"cache_from", "cache_to", "sbom", "provenance"},
+    "The result": {"dry_run", "tags", "push", "output", "metadata_file", "as_json", "verbose", "quiet"},
+}  # fmt: skip
 _FREE_WITH_BUNDLE = {
     "bundle", "jobs", "engine", "tags", "push", "output", "metadata_file", "no_cache", "as_json", "verbose", "quiet",
     "sbom", "provenance",
 }  # fmt: skip
 
 
-@click.command("build")
+@click.command("build", cls=Sectioned, sections=_SECTIONS)
 @build_options
 @click.option(
     "--engine",
@@ -47,7 +57,11 @@ _FREE_WITH_BUNDLE = {
 @click.option("--kernel", "kernels", multiple=True, metavar="NAME", help="With --onto: this kernel.")
 @click.option("--core", type=click.Path(exists=True), help="With --onto: the kernel and GPU of a GPU core dump.")
 @compiler_option("With --onto: an")
-@click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="With --onto: where all of it is kept.")
+@click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --onto: the folder that sources, compiler and results are kept in.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the Dockerfile and stop.")
 @click.option("--tag", "-t", "tags", multiple=True, metavar="NAME", help="Name of the proven image; may be repeated.")
 @click.option("--push", is_flag=True, help="Push every tag once it is proven.")
@@ -56,10 +70,10 @@ _FREE_WITH_BUNDLE = {
     "--metadata-file", type=click.Path(dir_okay=False, path_type=Path), help="Write digest and proof as JSON."
 )
 @click.option("--bundle", type=click.Path(path_type=Path), help="Build what `vdbg-env bundle` put into this file.")
-@click.option("--cache-from", multiple=True, metavar="WHERE", help="buildx: take layers from there; may be repeated.")
-@click.option("--cache-to", multiple=True, metavar="WHERE", help="buildx: keep layers there, as in type=inline.")
-@click.option("--sbom", metavar="VALUE", help="buildx: attach a list of what is in the image, as in true.")
-@click.option("--provenance", metavar="VALUE", help="buildx: attach how it was built, as in true or mode=max.")
+@click.option("--cache-from", multiple=True, metavar="WHERE", help="Take layers from there; may be repeated.")
+@click.option("--cache-to", multiple=True, metavar="WHERE", help="Keep layers there, as in type=inline.")
+@click.option("--sbom", metavar="VALUE", help="Attach a list of what is in the image, as in true.")
+@click.option("--provenance", metavar="VALUE", help="Attach how it was built, as in true or mode=max.")
 @click.option("--no-cache", is_flag=True, help="Take no step from an earlier build.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every line the steps print.")

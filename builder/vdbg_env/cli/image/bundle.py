@@ -25,7 +25,7 @@ from vdbg_env.report.build_result import bundle_json
 @build_options
 @click.option(
     "--engine", type=click.Choice(["auto", "docker", "buildx", "buildkit", "classic"]), default="auto",
-    show_default=True, help="What fetches.",
+    show_default=True, help="What fetches and builds; auto takes the best there is and says why.",
 )  # fmt: skip
 @click.option("--tag", "-t", metavar="NAME", help="Name of the image once it is proven; the site may give another.")
 @click.option("--no-cache", is_flag=True, help="Take no step from an earlier build.")

@@ -133,7 +133,9 @@ def lint(profiles: tuple[str, ...]) -> int:
 
 
 @command.command("schema")
-@click.option("--knowledge", "of_knowledge", is_flag=True, help="Of the files of knowledge/ instead.")
+@click.option(
+    "--knowledge", "of_knowledge", is_flag=True, help="Print the schema of the dated tables in knowledge/ instead."
+)
 def schema(of_knowledge: bool) -> int:
     """Print the JSON Schema that an editor checks a profile against.
 

@@ -28,10 +28,16 @@ from vdbg_env.report.lineinfo.lines_built import lines_json, lines_text
 @click.option("--all", "everything", is_flag=True, help="Every library that the sources build: hours on two cores.")
 @click.option("--external", "externals", multiple=True, metavar="VARIABLE=DIR",
               help="A local tree for CMake's variable, as in VLLM_CUTLASS_SRC_DIR=~/cutlass.")  # fmt: skip
-@click.option("--compiler-release", metavar="13.0.88", help="Where the wheel's cubins do not name theirs.")
+@click.option(
+    "--compiler-release", metavar="13.0.88", help="The compiler's release, where the wheel's cubins do not name it."
+)
 @compiler_option()
 @click.option("--jobs", "-j", type=click.IntRange(min=1), default=None, help="Compilers at a time; default: the cores.")
-@click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Where all of it is kept.")
+@click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder that sources, compiler and results are kept in.",
+)
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
               help="The pack to write; default: one in the folder that `core` looks through.")  # fmt: skip
 @click.option("--cubins", type=click.Path(file_okay=False, path_type=Path), help="Also write the cubins there.")

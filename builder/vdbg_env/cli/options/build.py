@@ -29,24 +29,56 @@ DEFAULT_PROFILE = "vllm-cu130"
 build_options = with_options(
     click.option("--profile", default=DEFAULT_PROFILE, show_default=True, help="A profile's name, or its YAML file."),
     click.option("--lineinfo", "debug", flag_value="lineinfo", default="lineinfo", help="Line tables (the default)."),
-    click.option("--device-debug", "debug", flag_value="device-debug", help="-G: no optimisation; the last resort."),
+    click.option(
+        "--device-debug",
+        "debug",
+        flag_value="device-debug",
+        help="Compile with -G: variables can be read, but nothing is optimised; the last resort.",
+    ),
     click.option("--source", metavar="S", help="vllm==X, git+https://...@REF, or a folder (./x)."),
-    click.option("--arch", "archs", multiple=True, metavar="X.Y", help="Compute capability; repeat for several."),
-    click.option("--target", metavar="EXT", help="Build this one extension only."),
-    click.option("--dep", "deps", multiple=True, metavar="NAME=DIR", help="A local tree for a dependency."),
-    click.option("--base", metavar="IMAGE", help="Another base image, best by digest."),
+    click.option(
+        "--arch",
+        "archs",
+        multiple=True,
+        metavar="X.Y",
+        help="Compute capability of the GPUs, as in 9.0; repeatable. That of the GPU here, else the profile's.",
+    ),
+    click.option(
+        "--target", metavar="EXT", help="Build this one extension of vLLM only, as in _moe_C_stable_libtorch."
+    ),
+    click.option(
+        "--dep",
+        "deps",
+        multiple=True,
+        metavar="NAME=DIR",
+        help="A local tree for a project that the build fetches, as in cutlass=./cutlass; repeatable.",
+    ),
+    click.option("--base", metavar="IMAGE", help="Another base image than the profile's, best by digest."),
     click.option("--platform", type=click.Choice(["linux/amd64", "linux/arm64"]), help="Build for this platform."),
-    click.option("--jobs", type=int, metavar="N", help="Compilers at once; else from cores and memory."),
-    click.option("--network", type=click.Choice(["default", "host", "none"]), default="default", help="Of the steps."),
+    click.option("--jobs", type=int, metavar="N", help="Compilers at once; from cores and memory if not given."),
+    click.option(
+        "--network",
+        type=click.Choice(["default", "host", "none"]),
+        default="default",
+        help="The network that build steps have.",
+    ),
     click.option("--offline-compile", is_flag=True, help="Fetch first, then compile without network."),
     click.option("--object-cache", metavar="NAME", help="Keep compiled objects for the next build of this name."),
-    click.option("--guard/--no-guard", default=None, help="Guard what the image runs (the default, but for --onto)."),
-    click.option("--secret", "secrets", multiple=True, metavar="ID=FILE", help="Read by steps, in no layer."),
-    click.option("--ca-bundle", type=click.Path(path_type=Path), help="Certificates that the steps trust (PEM)."),
-    click.option("--keep-ca", is_flag=True, help="Leave them in the image."),
-    click.option("--pip-index-url", metavar="URL", help="Package index of the steps."),
-    click.option("--pip-extra-index-url", multiple=True, metavar="URL", help="One more index."),
-    click.option("--apt-mirror", metavar="URL", help="Where apt fetches from."),
+    click.option(
+        "--guard/--no-guard", default=None, help="Guard what the image runs (the default, except with --onto)."
+    ),
+    click.option(
+        "--secret",
+        "secrets",
+        multiple=True,
+        metavar="ID=FILE",
+        help="A secret file that build steps can read, kept in no layer; repeatable.",
+    ),
+    click.option("--ca-bundle", type=click.Path(path_type=Path), help="Certificates that build steps trust (PEM)."),
+    click.option("--keep-ca", is_flag=True, help="Leave the certificates of --ca-bundle in the image."),
+    click.option("--pip-index-url", metavar="URL", help="The package index of build steps."),
+    click.option("--pip-extra-index-url", multiple=True, metavar="URL", help="One more package index; repeatable."),
+    click.option("--apt-mirror", metavar="URL", help="The mirror that apt fetches from."),
 )
 
 

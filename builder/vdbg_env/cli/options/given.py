@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -20,6 +20,25 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Function], Functio
         return function
 
     return add
+
+
+class Sectioned(click.Command):
+    """A command whose help lists options under titles: those that no section names first."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Container[str]], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, section by section."""
+        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Options", *self._sections)}
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
+                title = next((title for title, names in self._sections.items() if option.name in names), "Options")
+                rows[title].append(record)
+        for title, records in rows.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 def given_options(context: click.Context, names: Container[str]) -> list[click.Option]:

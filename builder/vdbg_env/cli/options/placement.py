@@ -17,10 +17,11 @@ from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.container.run_settings import parse_size
 
 placement_options = with_options(
-    click.option("--nodes", type=click.IntRange(1, 10000), help="So many nodes of a cluster."),
-    click.option("--ranks", type=click.IntRange(1, 10000), help="Start each step on so many ranks."),
+    click.option("--nodes", type=click.IntRange(1, 10000), help="With --on slurm or k8s: how many nodes."),
+    click.option("--ranks", type=click.IntRange(1, 10000), help="How many ranks each step starts."),
     click.option(
-        "--slurm-arg", "slurm_arguments", multiple=True, metavar="ARG", help="For srun, unread; repeatable."
+        "--slurm-arg", "slurm_arguments", multiple=True, metavar="ARG",
+        help="An argument for srun, passed on as it is; repeatable.",
     ),
     click.option(
         "--scratch", type=click.Path(path_type=Path), metavar="DIR",
@@ -28,10 +29,13 @@ placement_options = with_options(
     ),
     click.option(
         "--scratch-limit", default="16g", show_default=True, metavar="SIZE",
-        help="What all ranks together move at most.",
+        help="With --scratch: what all ranks together move at most.",
     ),
     click.option("--submit", is_flag=True, help="With --on slurm: queue the run as a job; with --plan, print it."),
-    click.option("--submit-arg", "submit_arguments", multiple=True, metavar="ARG", help="For sbatch, unread."),
+    click.option(
+        "--submit-arg", "submit_arguments", multiple=True, metavar="ARG",
+        help="An argument for sbatch, passed on as it is; repeatable.",
+    ),
     click.option(
         "--setup", type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
         help="With --submit: a shell file for the job's environment, as it inherits none.",

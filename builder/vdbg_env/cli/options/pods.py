@@ -16,19 +16,19 @@ from vdbg_env.image.container.run_settings import RunSettings
 pod_options = with_options(
     click.option(
         "--k8s-volume", "k8s_volumes", multiple=True, metavar="SOURCE=PATH",
-        help="Mounted at PATH in pods, where this machine sees it too; SOURCE is pvc:NAME, nfs:SERVER:/x or host:/x.",
+        help="A volume at PATH of the pods and of this machine; SOURCE: pvc:NAME, nfs:SERVER:/x or host:/x.",
     ),
     click.option("--k8s-namespace", metavar="NAME", help="The namespace of the pods, if not the context's."),
     click.option("--k8s-context", metavar="NAME", help="The context of the kubeconfig, if not the current one."),
     click.option(
         "--k8s-env-from", "k8s_env_from", multiple=True, metavar="KIND/NAME",
-        help="Variables from secret/NAME or configmap/NAME.",
+        help="Give pods the variables of secret/NAME or configmap/NAME; repeatable.",
     ),
     click.option(
         "--k8s-pod", type=click.Path(path_type=Path, exists=True, dir_okay=False),
         help="A YAML file merged into the pods' specification: nodeSelector, tolerations, the container `rank`.",
     ),
-    click.option("--k8s-python", default="python3", show_default=True, help="Python 3.11 or later in the image."),
+    click.option("--k8s-python", default="python3", show_default=True, help="Python 3.11 or later of the image."),
     click.option(
         "--k8s-wait", default="10m", show_default=True, callback=seconds, metavar="DURATION",
         help="How long pods may wait for a node and their image.",

@@ -40,7 +40,7 @@ OPTIONS = {
         metavar="SRC[:DST][:ro]",
         help="A folder to see in the container, as in --mount . or --mount /models:ro; repeatable.",
     ),
-    "user": click.option("--user", metavar="USER", help="Of the processes; the image's own if not given."),
+    "user": click.option("--user", metavar="USER", help="The user that processes run as; the image's if not given."),
     "variables": click.option(
         "-e",
         "--env",
@@ -50,17 +50,28 @@ OPTIONS = {
         help="Set a variable, or pass one of this shell; repeatable.",
     ),
     "ports": click.option(
-        "-p", "--port", "ports", multiple=True, type=click.IntRange(1, 65535), help="Publish on 127.0.0.1."
+        "-p",
+        "--port",
+        "ports",
+        multiple=True,
+        type=click.IntRange(1, 65535),
+        help="Publish this port of the container on 127.0.0.1; repeatable.",
     ),
     "ipc": click.option(
         "--ipc",
         type=click.Choice(["private", "host"]),
         default="private",
-        help="Whose shared memory; private if not given.",
+        help="Whose shared memory processes see; the container's (private) if not given.",
     ),
-    "shm_size": click.option("--shm-size", metavar="SIZE", help="Of /dev/shm, with --ipc private; 16g if not given."),
+    "shm_size": click.option(
+        "--shm-size", metavar="SIZE", help="The size of /dev/shm, with --ipc private; 16g if not given."
+    ),
     "capabilities": click.option(
-        "--cap-add", "capabilities", multiple=True, metavar="CAP", help="One more capability; repeatable."
+        "--cap-add",
+        "capabilities",
+        multiple=True,
+        metavar="CAP",
+        help="One more Linux capability, as in NET_ADMIN; repeatable.",
     ),
     "seccomp": click.option(
         "--seccomp",
@@ -73,9 +84,11 @@ OPTIONS = {
         type=click.IntRange(0, 86400),
         default=300,
         metavar="S",
-        help="Seconds left for dumps when it is stopped; 300 if not given.",
+        help="Seconds that it gets to write dumps when it is stopped; 300 if not given.",
     ),
-    "name": click.option("--name", metavar="NAME", help="Of the container."),
+    "name": click.option(
+        "--name", metavar="NAME", help="The name of the container; the engine gives one if not given."
+    ),
 }
 
 

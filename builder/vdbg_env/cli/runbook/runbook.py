@@ -11,10 +11,11 @@ import click
 from vdbg_env.application import session
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli.composition.runs import run_ports, runbook_library
-from vdbg_env.cli.options.container import container_options, container_request, pod_run_settings
+from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request, pod_run_settings
 from vdbg_env.cli.options.duration import seconds
-from vdbg_env.cli.options.placement import PlaceFlags, placement_options, placement_request
-from vdbg_env.cli.options.pods import pod_options, pod_settings
+from vdbg_env.cli.options.given import Sectioned
+from vdbg_env.cli.options.placement import PlaceFlags, PlacementFlags, placement_options, placement_request
+from vdbg_env.cli.options.pods import PodFlags, pod_options, pod_settings
 from vdbg_env.cli.options.recorded_place import take_over
 from vdbg_env.cli.runbook.runbook_run import run
 from vdbg_env.cli.runbook.submit_run import queue
@@ -36,14 +37,28 @@ def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
     return [entry.name for entry in runbook_library().entries if entry.name.startswith(incomplete)]
 
 
-@click.command("runbook", context_settings={"ignore_unknown_options": False})
+_SECTIONS = {
+    "Where steps run": {"on", "image", "nodes", "ranks"},
+    "In containers (--image, --on docker)": ContainerFlags.__annotations__,
+    "On Slurm (--on slurm)": PlacementFlags.__annotations__,
+    "On Kubernetes (--on k8s; --env, --gpu, --user, --memory, --ipc and --shm-size too)": PodFlags.__annotations__,
+}
+
+
+@click.command("runbook", cls=Sectioned, sections=_SECTIONS, context_settings={"ignore_unknown_options": False})
 @click.argument("name", required=False, metavar="NAME", shell_complete=_names)
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.option(
     "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."
 )
 @click.option(
-    "-i", "--input", "inputs", multiple=True, callback=_inputs, metavar="NAME=VALUE", help="An input of the runbook."
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    callback=_inputs,
+    metavar="NAME=VALUE",
+    help="An input of the runbook, as `vdbg-env runbooks show NAME` lists them; repeatable.",
 )
 @click.option("--run-dir", type=click.Path(path_type=Path), help="The folder of this run's record.")
 @click.option("--record", type=click.Path(path_type=Path), help="Also write a recording that can be replayed.")

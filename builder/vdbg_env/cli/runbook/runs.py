@@ -28,7 +28,7 @@ def command() -> None:
     \b
     Example:
       vdbg-env runs list
-      vdbg-env runs diff last-good-run 20261121-072809-illegal-memory-access-1f2e
+      vdbg-env runs diff 20261120-101502-illegal-memory-access-07ab 20261121-072809-illegal-memory-access-1f2e
     """
 
 
@@ -115,7 +115,7 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
 
     \b
     Example:
-      vdbg-env runs diff last-good-run latest-run
+      vdbg-env runs diff 20261120-101502-illegal-memory-access-07ab 20261121-072809-illegal-memory-access-1f2e
     """
     from vdbg_env.record.diff import diff
     from vdbg_env.record.event_log import well_formed
@@ -135,7 +135,10 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
 
 @command.command("report")
 @click.argument("run")
-@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
+@click.option(
+    "--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal", show_default=True,
+    help="How it is printed.",
+)  # fmt: skip
 @click.option("--write", is_flag=True, help="Also write every format next to the record.")
 def report_command(run: str, form: str, write: bool) -> int:
     """Make a run's report again from its record, even of a run that was cut off.
@@ -204,7 +207,7 @@ def prune_command(
 @command.command("redact")
 @click.argument("run")
 @click.option("--hosts", is_flag=True, help="Also replace host names and addresses by pseudonyms.")
-@click.option("--host", "names", multiple=True, help="A further host name to replace; implies --hosts.")
+@click.option("--host", "names", multiple=True, help="A further host name to replace; implies --hosts; repeatable.")
 def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     """Redact a run once more, by today's rules and the secrets of today's environment.
 
