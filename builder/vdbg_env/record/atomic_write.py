@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 @contextmanager
@@ -32,6 +33,12 @@ def replacement(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(name).unlink()
         raise
+
+
+def write_json(path: Path, document: Mapping[str, Any], *, indent: int | None = None) -> None:
+    """Write a JSON file, whole or not at all."""
+    with replacement(path) as file:
+        file.write(json.dumps(document, indent=indent).encode() + b"\n")
 
 
 @contextmanager

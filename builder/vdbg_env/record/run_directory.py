@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import opened, read_document
 from vdbg_env.common.writing import NotAFile, open_file
-from vdbg_env.record.atomic_write import replacement
+from vdbg_env.record.atomic_write import write_json
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -182,7 +182,7 @@ class RunDirectory:
 
     def write_head(self, head: RunHead) -> None:
         """Write `run.json`, whole or not at all."""
-        self.write_json("run.json", {"schema": SCHEMA, **_plain(head)})
+        write_json(self.path / "run.json", {"schema": SCHEMA, **_plain(head)}, indent=1)
 
     def read_head(self) -> RunHead:
         """Return what the run was started with; raises BadInput for a folder that is not a run."""
@@ -211,8 +211,8 @@ class RunDirectory:
         self.check_in_place(name)
         try:
             (self.path / name).mkdir(parents=True, exist_ok=True)
-            self.write_json(f"{name}/argv.json", {"argv": argv})
-            self.write_json(f"{name}/env.json", env)
+            write_json(self.path / name / "argv.json", {"argv": argv}, indent=1)
+            write_json(self.path / name / "env.json", env, indent=1)
         except OSError as error:
             raise HostNotAble(
                 f"{self.path / name} cannot be written: {error.strerror}", cause="the disk is full"
@@ -235,11 +235,6 @@ class RunDirectory:
                 next_step=f"vdbg-env runs report {self.path} --write",
             )
         return document
-
-    def write_json(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a JSON file below the run, whole or not at all."""
-        with replacement(self.path / name) as file:
-            file.write(json.dumps(document, indent=1).encode() + b"\n")
 
 
 def part_of(head: RunHead, name: str, kind: type[Part]) -> Part:

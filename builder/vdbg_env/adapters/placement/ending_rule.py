@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from vdbg_env.common.reading import read_document
 from vdbg_env.common.writing import NotAFile
 from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.record.atomic_write import write_json
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor.watch.growing_files import GROWTH, GrowingFiles
 
@@ -71,9 +71,7 @@ class EndingRule:
 
     def _ask(self, why: EndedBy) -> None:
         self.why = why.value
-        temporary = self._path.with_suffix(".new")
-        temporary.write_text(json.dumps({"by": self.why}) + "\n")
-        temporary.replace(self._path)
+        write_json(self._path, {"by": self.why})
 
 
 def _recorded(path: Path) -> str:

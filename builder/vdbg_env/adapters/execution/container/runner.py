@@ -7,7 +7,6 @@ left to kill.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from contextlib import suppress
@@ -23,6 +22,7 @@ from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.step_container import StepImage
+from vdbg_env.record.atomic_write import write_json
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor.job import Job, to_json
 from vdbg_env.supervisor.state import lock_file
@@ -148,11 +148,7 @@ class ContainerStep(SupervisedStep):
         try:
             end = self._containers.end(self.mark)
             if end.known or not path.exists():
-                temporary = path.with_suffix(".new")
-                temporary.write_text(
-                    json.dumps({"known": end.known, "code": end.code, "out_of_memory": end.out_of_memory}) + "\n"
-                )
-                temporary.replace(path)
+                write_json(path, {"known": end.known, "code": end.code, "out_of_memory": end.out_of_memory})
             self._containers.remove(self.mark)
         except VdbgError as error:
             self._left = f"its container could not be removed: {error.what}"

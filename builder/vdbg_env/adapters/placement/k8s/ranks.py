@@ -7,7 +7,6 @@ which no earlier attempt had; the cluster deletes the two with the Job.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 from vdbg_env.adapters.execution.hang_tools import gpu_probe, hang_tools
 from vdbg_env.adapters.execution.job_builder import StepSettings, job_for
@@ -35,6 +33,7 @@ from vdbg_env.common.reading import read_document
 from vdbg_env.image.container import step_container
 from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.render import job as objects
+from vdbg_env.record.atomic_write import write_json
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine.ranks import ranked
@@ -92,7 +91,7 @@ class PodRanks:
         for _ in range(_NAMES):
             pods = self._pods(invocation, where)
             orders = self._orders(invocation, where, pods.name)
-            _write(
+            write_json(
                 where / RECORD, {"name": pods.name, "token": pods.token, "namespace": self._api.namespace, "uid": ""}
             )
             try:
@@ -141,7 +140,7 @@ class PodRanks:
             if pods.ranks > 1:
                 self._api.create(objects.service(pods, job))
             self._api.pods(_selector(pods.token))  # a right that is missing is reported before anything runs
-            _write(Path(pods.folder) / RECORD, {**read_document(Path(pods.folder) / RECORD), "uid": uid})
+            write_json(Path(pods.folder) / RECORD, {**read_document(Path(pods.folder) / RECORD), "uid": uid})
             self._api.release(pods.name)
         except (Away, Refused):
             with suppress(Away, Refused):
@@ -257,9 +256,3 @@ def _user(text: str) -> tuple[int, int]:
     if not user.isdigit() or (group and not group.isdigit()):
         raise BadInput(f"--user {text!r}: a pod's user is a number", next_step="--user 1000:1000")
     return int(user), int(group or user)
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(document) + "\n")
-    temporary.replace(path)

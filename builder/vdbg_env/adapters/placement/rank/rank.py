@@ -15,6 +15,7 @@ from pathlib import Path
 
 from vdbg_env.adapters.placement.rank.node import describe, measure_clock, raise_core_limit
 from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, Orders, alike, job_of_rank, read_orders
+from vdbg_env.record.atomic_write import write_json
 from vdbg_env.record.redaction.secrets import secret_values
 from vdbg_env.supervisor.entry import supervise
 from vdbg_env.supervisor.job import Job, settled
@@ -70,7 +71,7 @@ def main() -> int:
         "node": describe(job.argv, alike(orders, settled(job, os.environ).env)),
         "clock": measure_clock(folder),
     }
-    _write_json(folder / NODE, node)
+    write_json(folder / NODE, node)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
@@ -88,7 +89,7 @@ def _report(orders: Orders, folder: Path, dumps: Path | None, rank: int, literal
     for number in CANCELS:
         signal.signal(number, lambda *_: asked_at.append(time.monotonic()))
     seen = observe(orders, folder, dumps, literals, asked_at, COLLECT_LIMIT_S)
-    _write_json(Path(orders.directory) / ENDED / str(rank), seen)
+    write_json(Path(orders.directory) / ENDED / str(rank), seen)
     if TERMINATION_LOG in os.environ:
         _say_end(Path(os.environ[TERMINATION_LOG]), rank, seen["ended"])
 
@@ -104,13 +105,3 @@ def _say_end(path: Path, rank: int, ended: Mapping[str, object]) -> None:
     message = str(ended.get("message") or "")[:1000]
     with suppress(OSError):
         path.write_text(json.dumps({"rank": rank, **ended, "message": message}))
-
-
-def _write_json(path: Path, document: object) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w") as file:
-        json.dump(document, file)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
