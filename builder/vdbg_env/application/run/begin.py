@@ -28,7 +28,7 @@ from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.machine.requirements import unmet
 from vdbg_env.runbook.model import Data, Runbook
-from vdbg_env.runbook.state import BranchTo, Facts, RunState
+from vdbg_env.runbook.state import Facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,17 +189,11 @@ def _ready(
     redactor: Redactor,
     sensitive: tuple[str, ...],
 ) -> ReadyRun:
-    def start_branch(branch: BranchTo) -> RunState:
-        """Start another runbook on the same workload; inputs it shares keep their values, the others their defaults."""
-        other = library.load(branch.runbook)
-        own = {name: inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
-        return transitions.start(other, own, facts, came_from=branch.came_from)[0]
-
     order = RunOrder(
         directory=directory,
         head=head,
         state=transitions.start(runbook, inputs, facts)[0],
-        start_branch=start_branch,
+        start_branch=library.branching(inputs, facts),
         total_s=request.total_s,
     )
     return ReadyRun(order=order, runbook=runbook, redactor=redactor, sensitive=sensitive)

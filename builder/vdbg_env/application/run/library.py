@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,10 @@ from vdbg_env.application.ports.runbook_files import Entry, RunbookFiles
 from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest
 from vdbg_env.runbook.catalogue import Catalogue
 from vdbg_env.runbook.load import load
-from vdbg_env.runbook.model import Runbook
+from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.parsing.library import Library
+from vdbg_env.runbook.state import BranchTo, Facts, RunState
 
 if TYPE_CHECKING:
     from vdbg_env.record.run_directory import RunHead
@@ -44,6 +46,19 @@ class RunbookLibrary:
     def load_recorded(self, head: RunHead) -> Runbook:
         """Return the runbook of a recorded run: of its file if that is still there, else the one of its name."""
         return self.load(head.runbook_file if self._files.exists(head.runbook_file) else head.runbook)
+
+    def branching(self, inputs: Mapping[str, Data], facts: Facts) -> Callable[[BranchTo], RunState]:
+        """Return what starts another runbook on the same workload.
+
+        The inputs it shares keep their values, the others have their defaults.
+        """
+
+        def start(branch: BranchTo) -> RunState:
+            other = self.load(branch.runbook)
+            own = {name: inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
+            return transitions.start(other, own, facts, came_from=branch.came_from)[0]
+
+        return start
 
     def entry(self, name: str) -> Entry:
         """Return where a runbook is; raises BadInput with the nearest name."""

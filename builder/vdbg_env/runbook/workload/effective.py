@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.model import Data, Matcher
 from vdbg_env.runbook.workload import witness
+from vdbg_env.runbook.workload.engine_args import leaves
 
 _CONFIG = r"Initializing an? (?:V1 )?LLM engine .*?with config: .*?"
 # `<CompilationMode.NONE: 0>`, a text in quotes, or a word.
@@ -25,13 +26,9 @@ _ATTENTION = {
 }
 
 
-def matchers(arguments: Mapping[str, Data]) -> tuple[Matcher, ...]:
-    """Return the patterns that find what became of a step's engine arguments."""
-    return tuple(_matchers(arguments))
-
-
-def _matchers(arguments: Mapping[str, Data]) -> Iterator[Matcher]:
-    for path, _ in _leaves(arguments):
+def matchers(arguments: Mapping[str, Data]) -> Iterator[Matcher]:
+    """Yield the patterns that find what became of a step's engine arguments."""
+    for path, _ in _asked(arguments):
         if _is_backend(path):
             for name, pattern in _ATTENTION.items():
                 yield Matcher(name=f"attention_{name}", pattern=pattern, take="all")
@@ -41,7 +38,7 @@ def _matchers(arguments: Mapping[str, Data]) -> Iterator[Matcher]:
 
 def undone(arguments: Mapping[str, Data], observations: Sequence[Observation]) -> Iterator[str]:
     """Yield one sentence for each argument that the engine logged otherwise; what it does not log is not judged."""
-    for path, asked in _leaves(arguments):
+    for path, asked in _asked(arguments):
         spelled = ".".join(path)
         if reported := witness.engine_values(observations, path):
             wrong = [value for value in reported if not _same(asked, value)]
@@ -61,12 +58,8 @@ def undone(arguments: Mapping[str, Data], observations: Sequence[Observation]) -
             yield f"vLLM runs with {spelled}={_plain(had[-1])}, the step asked for {asked}"
 
 
-def _leaves(arguments: Mapping[str, Data], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Data]]:
-    for name, value in arguments.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, (*above, name))
-        elif value is not None:
-            yield (*above, name), value
+def _asked(arguments: Mapping[str, Data]) -> Iterator[tuple[tuple[str, ...], Data]]:
+    return ((path, value) for path, value in leaves(arguments) if value is not None)
 
 
 def _is_backend(path: tuple[str, ...]) -> bool:

@@ -96,7 +96,7 @@ def _merged(argv: tuple[str, ...], name: str, value: Mapping[str, Data]) -> tupl
     rest = without_flags(argv, families)
     spelling = short or long
     if not before:
-        return _appended(rest, tuple(f"{spelling}.{path}={_scalar(x)}" for path, x in _leaves(value)))
+        return _appended(rest, tuple(f"{spelling}.{'.'.join(path)}={_scalar(x)}" for path, x in leaves(value)))
     return _appended(rest, (spelling, json.dumps(_deep(before, value))))
 
 
@@ -146,12 +146,13 @@ def _deep(base: Mapping[str, Data], change: Mapping[str, Data]) -> dict[str, Dat
     return result
 
 
-def _leaves(value: Mapping[str, Data], prefix: str = "") -> Iterator[tuple[str, Data]]:
+def leaves(value: Mapping[str, Data], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Data]]:
+    """Yield each value that is not a mapping, by the keys that lead to it."""
     for key, inner in value.items():
         if isinstance(inner, dict):
-            yield from _leaves(inner, f"{prefix}{key}.")
+            yield from leaves(inner, (*above, key))
         else:
-            yield f"{prefix}{key}", inner
+            yield (*above, key), inner
 
 
 def _scalar(value: Data) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.model import Data, Matcher
-from vdbg_env.runbook.workload.engine_args import HOOK_FOLDER
+from vdbg_env.runbook.workload.engine_args import HOOK_FOLDER, leaves
 
 VARIABLE = "VDBG_WITNESS"
 MATCHER = Matcher(name="worker_witness", pattern=r"vdbg-env: worker (?P<seen>\{.{1,1800}\})$", take="all")
@@ -36,7 +36,8 @@ def hook(
 ) -> dict[str, str]:
     """Return the variables that have vLLM load the plug-in, and tell it what to report."""
     folder = f"{data_dir}/{HOOK_FOLDER}"
-    asked = {"environment": sorted(env), "engine": sorted(_paths(arguments))}
+    engine = sorted(".".join(path) for path, value in leaves(arguments) if value is not None)
+    asked = {"environment": sorted(env), "engine": engine}
     path = f"{folder}:{python_path}" if python_path else folder
     return {VARIABLE: json.dumps(asked, separators=(",", ":")), "PYTHONPATH": path}
 
@@ -82,11 +83,3 @@ def _witnesses(seen: Observation) -> Iterator[Witness]:
             )
         except (ValueError, KeyError, TypeError):
             continue
-
-
-def _paths(arguments: Mapping[str, Data], above: str = "") -> Iterator[str]:
-    for name, value in arguments.items():
-        if isinstance(value, dict):
-            yield from _paths(value, f"{above}{name}.")
-        elif value is not None:
-            yield above + name

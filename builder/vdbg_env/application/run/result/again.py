@@ -20,7 +20,7 @@ from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import secret_values
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.state import BranchTo, Facts, RunState
+from vdbg_env.runbook.state import Facts
 
 
 def report_anew(
@@ -46,15 +46,9 @@ def report_anew(
             next_step=f"read the report of then: {run.path / 'report.md'}",
         )
     facts = from_document(Facts, head.facts)
-
-    def start_branch(branch: BranchTo) -> RunState:
-        other = library.load(branch.runbook)
-        inputs = {name: head.inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
-        return transitions.start(other, inputs, facts, came_from=branch.came_from)[0]
-
     state, _ = transitions.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
     log = LastOf(read_events(run.events))
-    progress = replay(at_start(state), log, start_branch)
+    progress = replay(at_start(state), log, library.branching(head.inputs, facts))
     finish = progress.finish
     if finish is None and (cut := condition(run, log.last)) != "running":
         known = log.last.data if log.last else {}
