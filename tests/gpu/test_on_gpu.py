@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import time
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,7 @@ WITH_CORE = [s for s in SAMPLES.values() if s.judged_by == "GPU core" and s.name
 RECORDED = SAMPLES["inlined-templates"]
 
 
-def named(sample: Sample) -> str:
-    return sample.name
-
-
-@pytest.mark.parametrize("sample", WITH_CORE, ids=named)
+@pytest.mark.parametrize("sample", WITH_CORE, ids=attrgetter("name"))
 def test_the_runbook_finds_the_planted_line(
     sample: Sample, programs: Programs, evidence: Evidence, tmp_path: Path
 ) -> None:
@@ -51,7 +48,7 @@ def test_the_runbook_finds_the_planted_line(
         evidence.measure("exceptions", sample.name, {"name": name, "expected": name in sample.exceptions})
 
 
-@pytest.mark.parametrize("sample", [s for s in SAMPLES.values() if s.ends != "hang"], ids=named)
+@pytest.mark.parametrize("sample", [s for s in SAMPLES.values() if s.ends != "hang"], ids=attrgetter("name"))
 def test_triage_names_the_class(sample: Sample, programs: Programs, evidence: Evidence) -> None:
     if sample.judged_by != "class":
         return the_class_is_named(sample, programs, evidence)

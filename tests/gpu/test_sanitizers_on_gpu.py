@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,7 @@ SEEN = [s for s in SAMPLES.values() if s.tool and s.kernel]
 WITHOUT_CORE = [s for s in SEEN if s.judged_by == "sanitizer"]
 
 
-def named(sample: Sample) -> str:
-    return sample.name
-
-
-@pytest.mark.parametrize("sample", WITHOUT_CORE, ids=named)
+@pytest.mark.parametrize("sample", WITHOUT_CORE, ids=attrgetter("name"))
 def test_the_runbook_finds_the_planted_line(
     sample: Sample, programs: Programs, evidence: Evidence, tmp_path: Path
 ) -> None:
@@ -40,7 +37,7 @@ def test_the_runbook_finds_the_planted_line(
         assert any(re.search(rf"\b{sample.source.name}:{sample.planted}\b", place) for place in places), places
 
 
-@pytest.mark.parametrize("sample", SEEN, ids=named)
+@pytest.mark.parametrize("sample", SEEN, ids=attrgetter("name"))
 def test_the_sanitizer_names_the_planted_line(sample: Sample, programs: Programs, evidence: Evidence) -> None:
     program = [cuda_tool("compute-sanitizer"), f"--tool={sample.tool}"]
     command = programs.command(sample)

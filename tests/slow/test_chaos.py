@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow.small_disk import mounted
 from tests.support import small_run
 from tests.support.killing import STARTS, STEPS, ledger, left_running, outcome, run
 from tests.support.patience import patience
@@ -188,16 +189,8 @@ def until_ready(directory: Path) -> None:
 @pytest.fixture
 def few_inodes(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for bytes, but hardly any files."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small file system")
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    options = "size=64m,nr_inodes=120"
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "vdbg-test", mount], capture_output=True)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")
-    yield mount
-    subprocess.run(["umount", "-l", mount], check=True)
+    with mounted(tmp_path / "disk", "size=64m,nr_inodes=120") as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("moment", ["attempt_ended", "step_finished"])

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow.small_disk import mounted
 from tests.support import small_run
 from tests.support.command_line import vdbg_env
 from tests.support.killing import left_running
@@ -128,15 +129,8 @@ def test_gigabytes_of_output_take_no_memory_and_keep_head_tail_and_matches(tmp_p
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of eight megabytes."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small file system")
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "vdbg-test", mount], capture_output=True)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")
-    yield mount
-    subprocess.run(["umount", "-l", mount], check=True)
+    with mounted(tmp_path / "disk", "size=8m") as disk:
+        yield disk
 
 
 FLOOD = "import os,time\nos.write(1,b'begun\\n')\nfor i in range(40): os.write(1,b'x'*(1<<20)+b'\\n')\ntime.sleep(60)"

@@ -51,7 +51,7 @@ Branch = tuple[str, int | str]
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One story of one runbook; see tests/data/walks/README.md for how it is written down."""
+    """One story of one runbook; docs/07-runbook-format.md shows how it is written down."""
 
     name: str
     runbook: str
