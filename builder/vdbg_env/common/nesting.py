@@ -11,8 +11,8 @@ from pathlib import Path
 DEEPEST = 64  # folders in folders; a run with its steps, attempts and ranks has five
 
 
-def limit_nesting(folder: Path, *, deepest: int = DEEPEST, check: Callable[[], None] = lambda: None) -> int:
-    """Move folders that are nested deeper than `deepest` to the top of `folder`, and return how many were moved.
+def limit_nesting(folder: Path, *, check: Callable[[], None] = lambda: None) -> int:
+    """Move folders that are nested deeper than DEEPEST to the top of `folder`, and return how many were moved.
 
     A workload may nest folders without end. Python 3.11 lists and removes trees by recursion with one open file a
     level, and a path has at most 4,096 bytes, so no search for secrets would reach what is deeper. It is moved whole,
@@ -33,10 +33,10 @@ def limit_nesting(folder: Path, *, deepest: int = DEEPEST, check: Callable[[], N
                     moved.append(free)
 
     with suppress(OSError), _opened(folder) as top:  # else what reads it next reports that it is gone, or a link
-        visit(top, deepest - 1)
+        visit(top, DEEPEST - 1)
         for name in moved:  # which grows by what is too deep inside of these
             with suppress(OSError), _opened(name, top) as child:
-                visit(child, deepest - 2)
+                visit(child, DEEPEST - 2)
     return len(moved)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
-from vdbg_env.application.analysis.verify_binaries import Tell, VerifyRequest, verify_binaries
+from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
 from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.images import ImageBuilder
 from vdbg_env.application.ports.programs import Completed
@@ -17,9 +17,7 @@ from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Missing, Ve
 from vdbg_env.image.plan.plan import ROOT, BuildPlan
 
 
-def prove_image(
-    builder: ImageBuilder, image_id: str, plan: BuildPlan, *, threads: int = 1, tell: Tell = lambda _: None
-) -> LineinfoReport:
+def prove_image(builder: ImageBuilder, image_id: str, plan: BuildPlan, *, threads: int = 1) -> LineinfoReport:
     """Read every library the plan has built and ask the image's own cuobjdump about each.
 
     Raises HostNotAble when the image has no cuobjdump: a build is never proven by one witness alone.
@@ -28,7 +26,7 @@ def prove_image(
         targets=tuple(f"{ROOT}/{artifact}" for artifact in plan.artifacts), witness="cuobjdump", threads=threads
     )
     inside = _InsideImage(builder, image_id)
-    return verify_binaries(request, source=inside, programs=inside, scratch=inside, tell=tell)
+    return verify_binaries(request, source=inside, programs=inside, scratch=inside, tell=lambda _: None)
 
 
 def require_proven(proof: LineinfoReport, image_id: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir, read_tables
@@ -16,9 +15,9 @@ _ADVICE, _SURFACE = "advice.yaml", "vllm-surface.yaml"
 
 
 @cache
-def shipped_knowledge(folder: Path | None = None) -> Knowledge:
-    """Read the tables of a folder, the shipped ones without; raises BadDocument where one is wrong."""
-    folder = folder or data_dir("images") / "knowledge" / "flags"
+def shipped_knowledge() -> Knowledge:
+    """Read the shipped tables."""
+    folder = data_dir("images") / "knowledge" / "flags"
     tables = dict(read_tables(folder))
     advice, surface = (str(folder / name) for name in (_ADVICE, _SURFACE))
     return read_knowledge(

@@ -133,8 +133,9 @@ class _Open:
     body: list[str] = field(default_factory=list)
 
 
-def parse_sanitizer(text: str, *, tool: Tool | None = None) -> SanitizerReport:
-    """Read one log of compute-sanitizer; `tool` is what was asked for, else it is known from the records."""
+def parse_sanitizer(text: str) -> SanitizerReport:
+    """Read one log of compute-sanitizer; which tool it was is known from the records."""
+    tool: Tool | None = None
     records: list[SanitizerRecord] = []
     own: list[str] = []
     errors: int | None = None
