@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
-from click.core import ParameterSource
 
 from vdbg_env.application.image.build import BuildResult, BuildSettings, build_image, dialect_of
 from vdbg_env.application.image.bundle import build_from_bundle
@@ -18,8 +17,15 @@ from vdbg_env.application.ports.images import BuilderDescription, BuilderName, B
 from vdbg_env.cli.composition.images import bundle_files, image_builder, machine, source_trees
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.image.onto import print_onto, require_onto
-from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
-from vdbg_env.cli.options.given import Sectioned
+from vdbg_env.cli.options.build import (
+    build_options,
+    plan_here,
+    read_request,
+    require_writable,
+    show_notes,
+    write_result,
+)
+from vdbg_env.cli.options.given import Sectioned, given_except
 from vdbg_env.cli.options.units import compiler_option
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.build_args import build_args
@@ -95,7 +101,7 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
         return print_onto(flags)
     require_onto(flags)
     if flags["bundle"]:
-        _refuse_decided(dry_run=dry_run)
+        _refuse_decided()
     if dry_run:
         request, library = read_request(flags)
         plan = plan_here(request, library)
@@ -104,7 +110,7 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
         return 0
     result = _build(engine, flags)
     if flags["metadata_file"]:
-        _write(flags["metadata_file"], build_json(result))
+        write_result(flags["metadata_file"], build_json(result))
     if flags["as_json"]:
         click.echo(build_json(result), nl=False)
     else:
@@ -188,25 +194,12 @@ def _build_bundle(
             )  # fmt: skip
 
 
-def _refuse_decided(*, dry_run: bool) -> None:
+def _refuse_decided() -> None:
     """Refuse flags that say what to build: with a bundle that is decided."""
-    context = click.get_current_context()
-    given = [
-        option.opts[0]
-        for option in context.command.params
-        if option.name not in _FREE_WITH_BUNDLE
-        and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-    ]
-    if given or dry_run:
+    given = [option.opts[0] for option in given_except(click.get_current_context(), _FREE_WITH_BUNDLE)]
+    if given:
         raise BadInput(
             f"--bundle and {', '.join(given)} exclude one another",
             cause="a bundle is one plan, decided where it was made",
             next_step="leave them out, or make another bundle with them",
         )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}") from None

@@ -16,6 +16,8 @@ from vdbg_env.application.lines.choose import Wanted, wanted_by_core
 from vdbg_env.cli.composition.files import core_files
 from vdbg_env.cli.composition.images import image_swaps, installed_compiler, own_package, programs, unit_builds
 from vdbg_env.cli.display.build_display import build_display
+from vdbg_env.cli.options.build import architectures, require_writable, write_result
+from vdbg_env.cli.options.given import given_except
 from vdbg_env.cli.options.units import local_trees
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.profile.reference import parse_reference
@@ -32,11 +34,10 @@ def print_onto(flags: dict[str, Any]) -> int:
     from vdbg_env.report.lineinfo.onto import onto_json, onto_text
 
     metadata: Path | None = flags["metadata_file"]
-    if metadata and not os.access(metadata.absolute().parent, os.W_OK | os.X_OK):
-        raise BadInput(f"{metadata} cannot be written", next_step="name a folder that exists and is yours")
+    require_writable(metadata)
     result = onto(flags)
     if metadata:
-        metadata.write_text(onto_json(result))
+        write_result(metadata, onto_json(result))
     click.echo(onto_json(result) if flags["as_json"] else onto_text(result), nl=False)
     return 0
 
@@ -74,12 +75,7 @@ def onto(flags: dict[str, Any]) -> OntoResult:
 
 
 def _require_only_ours(context: click.Context) -> None:
-    given = click.core.ParameterSource.COMMANDLINE
-    wrong = [
-        max(parameter.opts, key=len)
-        for parameter in context.command.params
-        if parameter.name not in _TAKEN and parameter.name and context.get_parameter_source(parameter.name) is given
-    ]
+    wrong = [max(option.opts, key=len) for option in given_except(context, _TAKEN)]
     if wrong:
         raise BadInput(
             f"{', '.join(wrong)} has no meaning with --onto",
@@ -104,7 +100,7 @@ def _wanted(flags: dict[str, Any]) -> Wanted:
         raise BadInput(
             "this machine has no GPU, so the architecture is not known", next_step="--arch 9.0; or --core FILE"
         )
-    each = tuple(part.strip() for text in archs for part in text.replace(";", ",").split(","))
+    each = architectures(archs)
     for arch in each:
         parse_arch(arch)  # before the image is read, which takes minutes
     return Wanted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,7 +100,7 @@ def read_request(flags: dict[str, Any], *, dialect: Dialect = "classic") -> tupl
         profile=profile,
         debug=cast(DebugInfo, flags["debug"]),
         source=read_source(flags["source"], trees) if flags["source"] is not None else None,
-        arch=tuple(part.strip() for text in flags["archs"] for part in text.replace(";", ",").split(",")),
+        arch=architectures(flags["archs"]),
         target=flags["target"],
         deps=tuple(DependencyTree(name=n, path=trees.existing(p, f"--dep {n}")) for n, p in deps),
         base=flags["base"],
@@ -151,6 +152,19 @@ def require_writable(path: Path | None) -> None:
             cause="its folder is missing or not yours",
             next_step=f"mkdir -p {shlex.quote(str(path.parent))}, or name a file in another folder",
         )
+
+
+def write_result(path: Path, text: str) -> None:
+    """Write what --metadata-file asked for; raises BadInput where that is not possible."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}") from None
+
+
+def architectures(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the architectures that --arch named, of which one value may hold several."""
+    return tuple(part.strip() for text in texts for part in text.replace(";", ",").split(","))
 
 
 def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Set
 from typing import Any, TypeVar
 
 import click
@@ -50,6 +50,11 @@ def given_options(context: click.Context, names: Container[str]) -> list[click.O
         and option.name in names
         and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
     ]
+
+
+def given_except(context: click.Context, names: Set[str]) -> list[click.Option]:
+    """Return the options with other names than these that the user gave."""
+    return given_options(context, {option.name for option in context.command.params if option.name} - names)
 
 
 def refuse(context: click.Context, names: Container[str], what_for: str) -> None:
