@@ -22,11 +22,12 @@ HOLD = 4 << 10  # bytes kept back at the end, because a candidate may not be cut
 CONTEXT = 8 << 10  # bytes kept from before, to see how a wrapped line began
 MAX_RUN = 1 << 20  # without a line break in so many bytes, the bytes are scanned as they are
 MAX_JOINED = 12
+AUTOMATON_MEMORY = 12 << 20  # RE2 falls back to a matcher some hundred times slower when its states do not fit
 
-_BREAK = rb"(?:\r?\n)?"
+_BREAK = rb"[\r\n]*"
 _NOTHING = rb"[^\x00-\xff]"  # matches no byte
 _STARTS_A_LINE = re.compile(
-    rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
+    rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
     rb"=====|Traceback|File \"|"
     rb"[A-Za-z_.]+(?:Error|Exception|Warning)\b|Failed: |\[|[A-Z][a-z]{2} [ \d]\d \d\d:)"
 )
@@ -131,9 +132,18 @@ def _automaton(literals: Iterable[str]) -> Any:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
-    options.max_mem = 12 << 20
-    words = sorted({literal.encode() for literal in literals}, key=len, reverse=True)
+    options.max_mem = AUTOMATON_MEMORY
+    words = _shortest({literal.encode() for literal in literals})
     return re2.compile(b"|".join(_wrappable(word) for word in words) if words else _NOTHING, options)
+
+
+def _shortest(words: set[bytes]) -> list[bytes]:
+    """Return the words that hold no other one: a line with a longer word is found by the shorter one in it."""
+    kept: list[bytes] = []
+    for word in sorted(words, key=lambda w: (len(w), w)):
+        if not any(other in word for other in kept):
+            kept.append(word)
+    return kept
 
 
 @lru_cache(4096)

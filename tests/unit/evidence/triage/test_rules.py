@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.triage import shipped, triage_bytes
 from vdbg_env.common.errors import BadDocument
+from vdbg_env.evidence.triage import scanner
 from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, Rule, read_rule_book
 
 CLASSES = {
@@ -73,6 +74,21 @@ def test_an_unknown_class_is_a_complaint_with_the_nearest_name() -> None:
 def test_a_rule_without_a_source_is_refused() -> None:
     with pytest.raises(BadDocument):
         read_rule_book([("rules.yaml", HEADER + b"  - id: bad\n    role: victim\n    text: [abcd]\n")])
+
+
+def test_the_automaton_of_all_literals_is_far_from_the_memory_at_which_re2_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Past that memory RE2 matches some hundred times slower, and no search fails: a few more rules would do it."""
+    text = b"(EngineCore pid=1) INFO 11-03 23:14:03 [core.py:1] nothing that any rule asks for\n" * 2000
+    spent = []
+    for memory in (scanner.AUTOMATON_MEMORY * 2 // 3, scanner.AUTOMATON_MEMORY * 8):
+        monkeypatch.setattr(scanner, "AUTOMATON_MEMORY", memory)
+        automaton = scanner._automaton(literal for rule in shipped().scanned for literal in rule.literals)
+        begun = time.process_time()
+        assert automaton.search(text) is None
+        spent.append(time.process_time() - begun)
+    assert spent[0] < 20 * spent[1]
 
 
 def test_lines_that_repeat_for_ever_do_not_slow_the_scan() -> None:
