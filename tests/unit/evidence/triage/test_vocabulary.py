@@ -60,6 +60,74 @@ NAMED = {
         "  what():  [TensorRT-LLM][ERROR] Assertion failed: beamWidth must be 1 (/src/cpp/runtime/a.cpp:31)\n",
         "not-a-gpu-failure",
     ),
+    "fault-of-a-switch": (
+        "nvidia-nvswitch1: SXid (PCI:0000:c3:00.0): 20034, Fatal, Link 12 LTSSM Fault Up\n",
+        "driver-problem",
+    ),
+    "firmware-is-silent": (
+        "[  24.302] NVRM: GPU2 _kgspIsHeartbeatTimedOut: Heartbeat timed out, diff 6070 timeout 5200\n",
+        "driver-problem",
+    ),
+    "nvml-of-a-container": ("Failed to initialize NVML: Unknown Error\n", "driver-problem"),
+    "gpu-of-another": (
+        f"{PREFIX}RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n",
+        "driver-problem",
+    ),
+    "node-lost": ("srun: error: Node failure on n7\n", "driver-problem"),
+    "own-extension-not-linked": (
+        "WARNING 11-03 23:14:03 [cuda.py:22] Failed to import from vllm._C with "
+        "ImportError('/opt/vllm/_C.abi3.so: undefined symbol: _ZN3c1020throw')\n",
+        "version-mismatch",
+    ),
+    "own-extension-not-built": (
+        "WARNING 11-03 23:14:03 [cuda.py:22] Failed to import from vllm._C with "
+        "ModuleNotFoundError(\"No module named 'vllm._C'\")\n",
+        "version-mismatch",
+    ),
+    "torch-for-the-processor": ("AssertionError: Torch not compiled with CUDA enabled\n", "version-mismatch"),
+    "code-of-another-amd-gpu": (
+        "rocdevice.cpp :2984: aborting with error : HSA_STATUS_ERROR_INVALID_ISA: The instruction set is invalid.\n",
+        "no-kernel-image",
+    ),
+    "compiler-too-old": ("nvcc fatal   : Unsupported gpu architecture 'compute_120a'\n", "triton-compile"),
+    "extension-not-built": ("RuntimeError: Error building extension 'fused_rope'\n", "triton-compile"),
+    "memory-of-the-host": ("OSError: [Errno 12] Cannot allocate memory\n", "out-of-memory"),
+    "memory-of-a-driver-call": (f"{PREFIX}RuntimeError: CUDA driver error: out of memory\n", "out-of-memory"),
+    "memory-of-a-queue": ("aborting with error : HSA_STATUS_ERROR_OUT_OF_RESOURCES: Code: 0x1008\n", "out-of-memory"),
+    "argument-of-a-driver-call": (f"{PREFIX}RuntimeError: CUDA driver error: invalid argument\n", "launch-config"),
+    "store-barrier": (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: k\n",
+        "nccl-failure",
+    ),
+    "no-address-for-gloo": (
+        "[enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. "
+        "Unable to find address for: eth7\n",
+        "nccl-failure",
+    ),
+    "mpi-signal-11": (
+        "mpirun noticed that process rank 3 with PID 4242 on node n1 exited on signal 11 (Segmentation fault).\n",
+        "host-crash",
+    ),
+    "mpi-signal-6": ("mpirun noticed that process rank 3 with PID 42 exited on signal 6 (Aborted).\n", "host-crash"),
+    "task-killed": ("srun: error: n1: task 3: Killed\n", "host-crash"),
+    "container-137": ("vllm-1 exited with code 137\n", "host-crash"),
+    "container-139": ("vllm-1 exited with code 139\n", "host-crash"),
+    "loader-killed": ("RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed. \n", "host-crash"),
+    "shell-bus-error": ("./run.sh: line 3:  71 Bus error               python serve.py\n", "host-crash"),
+    "node-low-on-memory": (
+        "  Warning  Evicted  3m  kubelet  The node was low on resource: memory. Threshold quantity: 100Mi\n",
+        "host-crash",
+    ),
+    "raylet-kills": (
+        "(raylet) node_manager.cc:3041: 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 crashed\n",
+        "host-crash",
+    ),
+    "pod-without-a-gpu": (
+        "  Warning  FailedScheduling  2m  default-scheduler  0/5 nodes are available: 5 Insufficient nvidia.com/gpu.\n",
+        "not-a-gpu-failure",
+    ),
+    "dynamo-unsupported": ("torch._dynamo.exc.Unsupported: call_function BuiltinVariable(str)\n", "not-a-gpu-failure"),
+    "key-inside-a-sentence": (f"{PREFIX}KeyError: 'Key output.weight is in no shard'\n", "model-load"),
 }
 
 
@@ -90,3 +158,23 @@ def test_the_line_of_code_that_raises_does_not_say_that_the_engine_died() -> Non
     verdict = triage_bytes(b"    raise AsyncEngineDeadError(\nvllm.engine.AsyncEngineDeadError: Task finished.\n")
     assert verdict.root_cause is not None
     assert verdict.root_cause.line == 2
+
+
+def test_an_event_of_a_switch_that_is_not_fatal_is_no_sign_of_health() -> None:
+    event = b"nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error\n"
+    assert triage_bytes(event).failure.name == "unknown"
+
+
+def test_an_optional_part_of_vllm_that_is_left_out_is_still_no_failure() -> None:
+    line = (
+        b"WARNING 11-03 23:14:03 [x.py:1] Failed to import from vllm._flashmla_C with ImportError('undefined symbol')\n"
+    )
+    assert triage_bytes(line).failure.name == "unknown"
+
+
+def test_the_rows_of_a_table_are_not_joined_to_one_line() -> None:
+    rule = "+" + "-" * 98 + "+\n"
+    rows = ["| model   | READY |", "| decoder | UNAVAILABLE: RuntimeError: CUDA error: initialization error |"]
+    verdict = triage_bytes((rule + "".join(f"{row:<99}|\n" for row in rows) + rule).encode())
+    assert verdict.root_cause is not None
+    assert verdict.root_cause.line == 3
