@@ -87,7 +87,7 @@ def test_a_sensitive_input_is_masked_in_the_plan() -> None:
             "is true or false, not 'maybe'",
         ),
         (("runbook", "illegal-memory-access", "--plan", "-i", "deep", "--", "x"), "'deep' is not NAME=VALUE"),
-        (("runbook", "nowhere/x.yaml", "--plan", "--", "x"), "cannot read nowhere/x.yaml: No such file"),
+        (("runbook", "nowhere/x.yaml", "--plan", "--", "x"), "nowhere/x.yaml cannot be read: No such file"),
         (("runbook", "illegal-memory-access", "--total-time", "5", "--", "x"), "'5' is not a duration"),
         (("runbooks", "explain", "illegal-memory-access", "nope"), "has no step 'nope'"),
         (("runbooks", "show", "nope-nope"), "no runbook 'nope-nope'"),
