@@ -66,10 +66,12 @@ def without_tls(addresses: Sequence[str]) -> str | None:
 
 
 def body(answer: requests.Response, most: int = LARGEST) -> bytes:
-    """Return the body of an answer; raises HostNotAble when it is cut short, compressed, or larger than `most` bytes.
+    """Return the body of an answer; raises HostNotAble for a refusal, and what is cut short, compressed or too large.
 
     What was not asked for is not expanded: a few kilobytes may become gigabytes.
     """
+    if answer.status_code != requests.codes.ok:
+        raise refused(answer)
     if (form := answer.headers.get("Content-Encoding", "identity")) != "identity":
         answer.close()
         raise HostNotAble(f"{answer.url} sends it as {form}, which was not asked for", cause="a proxy on the way")

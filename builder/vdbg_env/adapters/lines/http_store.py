@@ -87,6 +87,4 @@ class HttpStore:
         if answer.status_code in (404, 410):
             answer.close()
             return None
-        if answer.status_code != requests.codes.ok:
-            raise fetch.refused(answer)
         return fetch.body(answer, most)

@@ -161,19 +161,13 @@ class _Repository:
         self._authorization = ""
 
     def manifest(self, wanted: str) -> bytes:
-        answer = self._ask("GET", f"/manifests/{wanted}", headers={"Accept": MANIFEST})
-        if answer.status_code != requests.codes.ok:
-            raise fetch.refused(answer)
-        data = fetch.body(answer, _LARGEST_MANIFEST)
+        data = fetch.body(self._ask("GET", f"/manifests/{wanted}", headers={"Accept": MANIFEST}), _LARGEST_MANIFEST)
         if wanted.startswith("sha256:") and f"sha256:{hashlib.sha256(data).hexdigest()}" != wanted:
             raise HostNotAble(f"{self._reference} is another manifest than its digest says")
         return data
 
     def blob(self, digest: str) -> bytes:
-        answer = self._ask("GET", f"/blobs/sha256:{digest}")
-        if answer.status_code != requests.codes.ok:
-            raise fetch.refused(answer)
-        return fetch.body(answer)
+        return fetch.body(self._ask("GET", f"/blobs/sha256:{digest}"))
 
     def upload(self, data: bytes) -> None:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -247,8 +241,6 @@ class _Repository:
         answer = fetch.send(
             self._session, "GET", f"{realm}?{urlencode(words)}", headers={"Authorization": basic} if basic else {}
         )
-        if answer.status_code != requests.codes.ok:
-            raise fetch.refused(answer)
         try:
             found = json.loads(fetch.body(answer, _LARGEST_MANIFEST))
             return f"Bearer {found.get('token') or found['access_token']}"
