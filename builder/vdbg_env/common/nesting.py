@@ -25,17 +25,17 @@ def limit_nesting(folder: Path, *, check: Callable[[], None] = lambda: None) -> 
             check()
             with suppress(OSError):  # gone by now, or closed to this user: then to every other search, too
                 if levels:
-                    with _opened(name, parent) as child:
+                    with opened_folder(name, parent) as child:
                         visit(child, levels - 1)
                 else:
                     free = next(new for n in count(len(moved) + 1) if not _exists(new := f"deep-{n}", top))
                     os.rename(name, free, src_dir_fd=parent, dst_dir_fd=top)
                     moved.append(free)
 
-    with suppress(OSError), _opened(folder) as top:  # else what reads it next reports that it is gone, or a link
+    with suppress(OSError), opened_folder(folder) as top:  # else what reads it next reports that it is gone, or a link
         visit(top, DEEPEST - 1)
         for name in moved:  # which grows by what is too deep inside of these
-            with suppress(OSError), _opened(name, top) as child:
+            with suppress(OSError), opened_folder(name, top) as child:
                 visit(child, DEEPEST - 2)
     return len(moved)
 
@@ -46,8 +46,9 @@ def nesting_notes(moved: int) -> list[str]:
 
 
 @contextmanager
-def _opened(folder: str | Path, parent: int | None = None) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+def opened_folder(folder: str | Path, parent: int | None = None) -> Iterator[int]:
+    """Yield a descriptor of a folder; raises OSError where the last part of its path is a link."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         yield descriptor
     finally:

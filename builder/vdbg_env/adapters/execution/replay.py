@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from vdbg_env.adapters.execution.attempt_result import observation
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.application.ports.places import RecordingHead
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.nesting import DEEPEST
+from vdbg_env.common.nesting import DEEPEST, opened_folder
 from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Match, Observation
 from vdbg_env.record.atomic_write import prepared
@@ -118,10 +118,10 @@ class Replay:
     def _attempt(self, invocation: Invocation, opened: ExitStack) -> int | None:
         """Open the folder of the recorded attempt, or of the last one before it; None where there is none."""
         try:
-            step = opened.enter_context(_folder(self._folder / "steps" / (self._step or invocation.step)))
+            step = opened.enter_context(opened_folder(self._folder / "steps" / (self._step or invocation.step)))
             recorded = sorted(int(name) for name in _names(step) if name.isdecimal())
             fitting = [number for number in recorded if number <= invocation.attempt] or recorded[:1]
-            return opened.enter_context(_folder(str(fitting[-1]), step))
+            return opened.enter_context(opened_folder(str(fitting[-1]), step))
         except (FileNotFoundError, NotADirectoryError, IndexError):
             return None
         except OSError as error:
@@ -136,7 +136,7 @@ class Replay:
             names = () if attempt is None else _ranks(attempt)
             if not names:
                 return False
-            rank = opened.enter_context(_folder(name or names[0], attempt))
+            rank = opened.enter_context(opened_folder(name or names[0], attempt))
             staged = directory.with_name(f".{directory.name}.new")
             shutil.rmtree(staged, ignore_errors=True)
             try:
@@ -200,16 +200,6 @@ def _blocks(path: Path) -> Iterator[bytes]:
             yield b"".join(lines)
 
 
-@contextmanager
-def _folder(path: Path | str, parent: int | None = None) -> Iterator[int]:
-    """Yield a descriptor of a folder; raises OSError where the last part of `path` is a link."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _names(folder: int) -> list[str]:
     return sorted(os.listdir(folder))
 
@@ -237,7 +227,7 @@ def _copy(source: int, target: Path, depth: int = 0) -> None:
         mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
             if depth < DEEPEST:
-                with _folder(name, source) as inner:
+                with opened_folder(name, source) as inner:
                     _copy(inner, target / name, depth + 1)
         elif stat.S_ISREG(mode):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
