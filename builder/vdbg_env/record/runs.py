@@ -21,6 +21,7 @@ from vdbg_env.record.run_directory import LOCK, RunDirectory
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
 RUNS_FOLDER = "vdbg-runs"
+LATEST = "latest"
 INDEX = ".runs.sqlite"
 _FILES = ("run.json", "events.jsonl", "report.json")
 # What SQLite says of a file that is damaged, no database, or has another program's tables: the index is made anew.
@@ -120,13 +121,18 @@ def _size(folder: Path) -> int:
 
 
 def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
-    """Return a run by its name in the folder of all runs, or by its path; raises BadInput with the nearest name."""
+    """Return a run by its name in the folder of all runs, by its path, or as `latest`: the one that began last.
+
+    Raises BadInput with the nearest name.
+    """
     home = runs_home(environment)
     for path in (home / name, Path(name)):
         if _is_run(path):
             return RunDirectory(path.resolve())
-    known = [p.name for p in home.iterdir() if _is_run(p)] if home.is_dir() else []
-    close = nearest(name, known)
+    known = [p for p in home.iterdir() if _is_run(p)] if home.is_dir() else []
+    if name == LATEST and known:
+        return RunDirectory(max(known, key=lambda path: (path / "run.json").stat().st_mtime_ns).resolve())
+    close = nearest(name, [path.name for path in known])
     hint = f" (did you mean {close!r}?)" if close else ""
     raise BadInput(f"no run {name!r} in {home}{hint}", next_step="vdbg-env runs list")
 

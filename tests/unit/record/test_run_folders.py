@@ -117,3 +117,15 @@ def test_a_folder_of_another_user_is_named_and_left(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path))
     with pytest.raises(BadInput, match="no run 'secret'"):
         find_run("secret", os.environ)
+
+
+def test_the_latest_run_is_the_one_that_began_last(tmp_path: Path) -> None:
+    home = {"VDBG_ENV_RUNS": str(tmp_path)}
+    with pytest.raises(BadInput, match="no run 'latest'"):
+        find_run("latest", home)
+    for number, name in enumerate(("b", "c", "a")):
+        os.utime(make(tmp_path, name).path / "run.json", (number, number))
+    assert find_run("latest", home).path.name == "a"
+    make(tmp_path, "latest")  # a name goes first
+    os.utime(tmp_path / "latest" / "run.json", (0, 0))
+    assert find_run("latest", home).path.name == "latest"

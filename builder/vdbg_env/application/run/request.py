@@ -119,11 +119,14 @@ def starts_here(request: RunbookRequest, head: RunHead) -> bool:
 
 def folder_gone(request: RunbookRequest, run: str) -> BadInput:
     """Return the error for a recorded run whose folder is not on this machine."""
-    again = f" --from {run} -- {shlex.join(request.argv)}" if request.from_run else " -- COMMAND"
+    begun = f"vdbg-env runbook {request.runbook}"
+    again = f"{begun} -- COMMAND"
+    if request.from_run:
+        again = f"{begun} --from {run} -- {shlex.join(request.argv)}; or --image, where it ran in a container"
     return BadInput(
         f"the command of run {run!r} started in {request.folder}, and there is no such folder",
         cause="it was removed or renamed, or the run was recorded on another machine or in a container",
-        next_step=f"make it again; or where the command finds its files: vdbg-env runbook {request.runbook}{again}",
+        next_step=f"make it again; or, where the command finds its files: {again}",
     )
 
 

@@ -21,7 +21,7 @@ from vdbg_env.cli.runbook.runbook_run import run
 from vdbg_env.cli.runbook.submit_run import queue
 from vdbg_env.common import console
 from vdbg_env.common.console import note
-from vdbg_env.record.runs import find_run
+from vdbg_env.record.runs import LATEST, find_run
 from vdbg_env.report.runbook import plan as shown_plan
 
 
@@ -67,7 +67,9 @@ _SECTIONS = {
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Run nothing: take what each step gave from a recording.",
 )
-@click.option("--resume", metavar="RUN", help="Continue a run that was cut short; it knows NAME and COMMAND.")
+@click.option(
+    "--resume", metavar="RUN", help="Continue a run that was cut short, or `latest`; it knows NAME and COMMAND."
+)
 @click.option(
     "--from",
     "from_run",
@@ -138,7 +140,9 @@ def command(
     if name is None and resume is None:
         raise click.UsageError("Missing argument 'NAME': vdbg-env runbooks list")
     if from_run:
-        place = take_over(context, find_run(from_run, os.environ).read_head(), place)
+        known = find_run(from_run, os.environ)
+        from_run = known.path.name if from_run == LATEST else from_run  # this run is soon the latest one
+        place = take_over(context, known.read_head(), place)
     request = RunbookRequest(
         runbook=name or find_run(resume or "", os.environ).read_head().runbook,
         files=files,

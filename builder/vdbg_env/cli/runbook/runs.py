@@ -23,12 +23,14 @@ from vdbg_env.report.run import history
 def command() -> None:
     """List, show, compare, report, prune and redact recorded runs.
 
-    Runs are kept in the folder of VDBG_ENV_RUNS, else in ./vdbg-runs; a run is named by its folder's name or its path.
+    Runs are kept in the folder of VDBG_ENV_RUNS, else in ./vdbg-runs. A run is named by its folder's name or its path;
+    `latest` is the one that began last.
 
     \b
     Example:
       vdbg-env runs list
-      vdbg-env runs diff 20261120-101502-illegal-memory-access-07ab 20261121-072809-illegal-memory-access-1f2e
+      vdbg-env runs show latest
+      vdbg-env runs diff 20261121-072809-illegal-memory-access-1f2e latest
     """
 
 
@@ -115,7 +117,7 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
 
     \b
     Example:
-      vdbg-env runs diff 20261120-101502-illegal-memory-access-07ab 20261121-072809-illegal-memory-access-1f2e
+      vdbg-env runs diff 20261121-072809-illegal-memory-access-1f2e latest
     """
     from vdbg_env.record.diff import diff
     from vdbg_env.record.event_log import well_formed

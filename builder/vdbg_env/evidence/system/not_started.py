@@ -39,6 +39,6 @@ def _next_step(why: str) -> str:
     if "Permission denied" in why:
         return "make the program executable (chmod +x), or start it by its interpreter: python3 FILE"
     return (
-        "give the program's whole path, or --image where only an image has it; "
+        "activate its environment or give its whole path, or --image where only an image has it; "
         "a container sees its image and what --mount names"
     )

@@ -224,7 +224,7 @@ def test_a_command_that_could_not_be_started_is_not_tried_with_another_setting_e
         (
             "not-started",
             "the command could not be started: nope: No such file or directory",
-            "give the program's whole path, or --image where only an image has it; "
+            "activate its environment or give its whole path, or --image where only an image has it; "
             "a container sees its image and what --mount names",
         )
     ]
