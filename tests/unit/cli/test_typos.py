@@ -30,6 +30,11 @@ TYPOS: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
         1,
         ("nothing answers at", "systemctl start docker", "build --engine host"),
     ),
+    "no-command": (
+        ("runbook", "kernel-hang"),
+        2,
+        ("needs a command to run", "vdbg-env runbook kernel-hang -- COMMAND"),
+    ),
     "runs-in-a-file": (BARE, 1, ("file/runs/sample cannot be made", "export VDBG_ENV_RUNS=DIR")),
 }
 

@@ -38,12 +38,17 @@ def _value(
         return list(argv)
     if wanted.from_env and wanted.from_env in environment:
         return typed(wanted, environment[wanted.from_env])
+    if wanted.required and wanted.name == "argv":
+        raise BadInput(
+            f"runbook {runbook.name!r} needs a command to run",
+            cause="none follows --, ./vdbg.yaml names none, and only illegal-memory-access has a bundled sample",
+            next_step=f"vdbg-env runbook {runbook.name} -- COMMAND ...",
+        )
     if wanted.required:
-        how = "-- COMMAND ..." if wanted.name == "argv" else f"-i {wanted.name}=VALUE"
         raise BadInput(
             f"runbook {runbook.name!r} needs the input {wanted.name!r}",
             cause=wanted.description or None,
-            next_step=f"vdbg-env runbook {runbook.name} {how}",
+            next_step=f"vdbg-env runbook {runbook.name} -i {wanted.name}=VALUE",
         )
     default: Data = wanted.default
     return default

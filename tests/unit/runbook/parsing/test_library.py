@@ -98,5 +98,5 @@ def test_a_project_file_that_is_wrong_is_told_where(tmp_path: Path) -> None:
 
 def test_no_command_line_at_all_says_how_to_give_one(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
-    with pytest.raises(BadInput, match="needs the input 'argv'"):
+    with pytest.raises(BadInput, match="needs a command to run"):
         prepare(request(), library(tmp_path), {}, files(tmp_path).project())
