@@ -11,7 +11,6 @@ import bz2
 import gzip
 import lzma
 import os
-import shutil
 import tempfile
 import zipfile
 import zlib
@@ -78,7 +77,7 @@ def mask_artifact(
         head = file.read(8)
     before = path.stat()
     if before.st_nlink > 1:
-        _make_own(path)
+        _make_own(path, check)
     opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
     if opener:
         looked = _compressed(path, opener, literals, limit, check)
@@ -93,10 +92,16 @@ def mask_artifact(
     return looked
 
 
-def _make_own(path: Path) -> None:
+def _make_own(path: Path, check: Check) -> None:
     """Give a file that has several names a separate copy: masking in place would change the others too."""
     with path.open("rb") as shared, replacement(path) as own:
-        shutil.copyfileobj(shared, own, _CHUNK)
+        _copy(shared, own, check)
+
+
+def _copy(source: IO[bytes], target: IO[bytes], check: Check) -> None:
+    while data := source.read(_CHUNK):
+        check()
+        target.write(data)
 
 
 def _compressed(path: Path, opener: Opener, literals: tuple[bytes, ...], limit: int, check: Check) -> Looked:
@@ -113,7 +118,7 @@ def _compressed(path: Path, opener: Opener, literals: tuple[bytes, ...], limit: 
         if found:
             expanded.seek(0)
             with replacement(path) as new, opener(new, "wb") as target:
-                shutil.copyfileobj(expanded, target, _CHUNK)
+                _copy(expanded, target, check)
     return Looked(found)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from vdbg_env.record.redaction.secrets import OVERLAP, SecretFinder, Span, is_sensitive_name
 
 LINE_LIMIT = 64 << 10  # bytes of one line that are held back while its end has not come
+_AT_ONCE = 1 << 18  # bytes that are searched at once: a text may be nothing but secrets
 _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 _PEM_END = re.compile(rb"-----END [A-Z ]{0,30}PRIVATE KEY-----|(?<=\n)(?=[^A-Za-z0-9+/=\r\n-])")
 _PEM_LIMIT = 64 << 10
@@ -61,7 +62,11 @@ class Redactor:
 
     def data(self, data: bytes) -> bytes:
         """Return `data`, a whole text, with every secret replaced by a word that says what kind it was."""
-        return self.replace(data, self.finder.find(data))
+        if len(data) <= _AT_ONCE:
+            return self.replace(data, self.finder.find(data))
+        stream = self.stream()
+        parts = [stream.feed(data[at : at + _AT_ONCE]) for at in range(0, len(data), _AT_ONCE)]
+        return b"".join([*parts, stream.finish()])
 
     def replace(self, data: bytes, spans: Sequence[Span]) -> bytes:
         """Return `data` with `spans` replaced, and with pseudonyms where they are asked for."""
