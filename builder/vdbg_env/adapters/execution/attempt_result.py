@@ -6,13 +6,14 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from vdbg_env.common.nesting import limit_nesting, nesting_notes
 from vdbg_env.evidence.observation import Artifact, Observation
@@ -44,38 +45,70 @@ OWN_FILES = {
 _ALWAYS_OURS = OWN_FILES - {"kernel.log", "hang.txt", "node.json"}
 
 
+Check = Callable[[], None]
+Made = TypeVar("Made")
+
+
 class Stopped(Exception):
     """Raised by a check: what is left to do of the files is not done."""
 
 
+class InThread(Generic[Made]):
+    """Work on files in a thread, as a core of many gigabytes must not keep a cancel waiting.
+
+    The work gets a function to call often, which raises Stopped once `stop` was called and its time is over.
+    """
+
+    def __init__(self, work: Callable[[Check], Made]) -> None:
+        self._until = float("inf")
+        pool = ThreadPoolExecutor(1, thread_name_prefix="files-of-step")
+        self._made = pool.submit(work, self._check)
+        pool.shutdown(wait=False)
+
+    def result(self, timeout_s: float | None) -> Made | None:
+        """Return what was made, None where that is not done after `timeout_s` seconds; raises what the work raised."""
+        try:
+            return self._made.result(timeout_s)
+        except TimeoutError:
+            if self._made.done():  # it was the file system's
+                raise
+            return None
+
+    def stop(self, within_s: float = 0.0) -> None:
+        """Have it stop after so many seconds at the latest."""
+        self._until = min(self._until, time.monotonic() + within_s)
+
+    def _check(self) -> None:
+        if time.monotonic() >= self._until:
+            raise Stopped
+
+
 def observation(
-    invocation: Invocation, directory: Path, literals: tuple[bytes, ...], *, check: Callable[[], None] = lambda: None
+    invocation: Invocation, directory: Path, literals: tuple[bytes, ...], *, check: Check = lambda: None
 ) -> Observation:
     """Return what was seen of an attempt that has ended; its artifacts are redacted in place first.
 
     Without `ended.json` the end was not seen: `engine_lost`, with whatever was written until then. Where `check` raises
     Stopped, the notes say that not all was searched.
     """
-    notes: list[str] = []
-    with suppress(Stopped):
-        notes += nesting_notes(limit_nesting(directory, check=check))
-    notes += _cleared(directory)
+    notes = list(_cleared(directory))
     seen = _reported(invocation, directory)
     notes += seen.notes
     artifacts: dict[str, tuple[Artifact, ...]] = {}
+    searched = False
     try:
         _search(directory, literals, notes, check)
+        searched = True
+        for rule in invocation.artifacts:
+            artifacts[rule.name] = tuple(_artifacts(rule, directory, notes, check))
     except Stopped:
-        notes.append(_NOT_SEARCHED)
-    else:
-        with suppress(Stopped):  # what is left is in the notes
-            for rule in invocation.artifacts:
-                artifacts[rule.name] = tuple(_artifacts(rule, directory, notes, check))
+        notes += [] if searched else [_NOT_SEARCHED]  # the artifact that was being read has its own
     return replace(seen, artifacts={name: found for name, found in artifacts.items() if found}, notes=tuple(notes))
 
 
-def _search(directory: Path, literals: tuple[bytes, ...], notes: list[str], check: Callable[[], None]) -> None:
+def _search(directory: Path, literals: tuple[bytes, ...], notes: list[str], check: Check) -> None:
     """Take set-uid bits and secrets from what the workload left: there may be a million files. Raises Stopped."""
+    notes += nesting_notes(limit_nesting(directory, check=check))
     if disarmed := disarm(directory, check=check):
         notes.append(f"{disarmed} files had set-uid bits, which were taken away, or were device nodes and removed")
     if renamed := redact_names(directory, finder_of(literals), check):
@@ -85,7 +118,7 @@ def _search(directory: Path, literals: tuple[bytes, ...], notes: list[str], chec
         notes += masked(path, path.relative_to(directory), literals, check)
 
 
-def masked(path: Path, name: Path, literals: tuple[bytes, ...], check: Callable[[], None]) -> Iterator[str]:
+def masked(path: Path, name: Path, literals: tuple[bytes, ...], check: Check) -> Iterator[str]:
     """Mask the secrets of a file, and yield what is to be noted of it."""
     try:
         looked = mask_artifact(path, literals, check=check)
@@ -99,20 +132,20 @@ def masked(path: Path, name: Path, literals: tuple[bytes, ...], check: Callable[
 
 
 def _cleared(directory: Path) -> Iterator[str]:
-    """Remove what has one of our names and is not a file: no reader may follow a link or wait at a pipe."""
+    """Take away what has one of our names and is not a file: no reader may follow a link or wait at a pipe."""
     for name in sorted(OWN_FILES):
         path = directory / name
         try:
             mode = path.lstat().st_mode
         except FileNotFoundError:
             continue
-        if stat.S_ISDIR(mode):
-            shutil.rmtree(path)
+        if stat.S_ISDIR(mode):  # not removed: it may be of any size and depth
+            path.rename(next(new for n in count(1) if not os.path.lexists(new := directory / f"{name}.{n}")))
         elif not stat.S_ISREG(mode):
             path.unlink()
         else:
             continue
-        yield f"{name} was not a file: the workload had put something else there, which was removed"
+        yield f"{name} was not a file: the workload had put something else there, which was taken away"
 
 
 def _reported(invocation: Invocation, directory: Path) -> Observation:
@@ -171,7 +204,7 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
         yield f"process {process['pid']} ({process['name']}, state {process['state']}) could not be killed"
 
 
-def _foreign_files(directory: Path, check: Callable[[], None]) -> Iterator[Path]:
+def _foreign_files(directory: Path, check: Check) -> Iterator[Path]:
     """Yield the regular files below the step's directory that the workload wrote, or may have written."""
     paths = []
     for path in directory.rglob("*"):
@@ -182,7 +215,7 @@ def _foreign_files(directory: Path, check: Callable[[], None]) -> Iterator[Path]
             yield path
 
 
-def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str], check: Callable[[], None]) -> Iterator[Artifact]:
+def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str], check: Check) -> Iterator[Artifact]:
     found = 0
     for path in sorted(directory.glob(rule.glob)):
         if not path.is_file() or path.resolve() != directory.resolve() / path.relative_to(directory):
@@ -204,7 +237,7 @@ def _artifacts(rule: ArtifactRule, directory: Path, notes: list[str], check: Cal
         notes.append(f"artifact {rule.name}: nothing matches {rule.glob}")
 
 
-def digest_of(path: Path, check: Callable[[], None]) -> str:
+def digest_of(path: Path, check: Check) -> str:
     """Return the SHA-256 of a file; the holes of a sparse one are not read, which would take six times as long."""
     digest, zeros = hashlib.sha256(), memoryview(bytes(_CHUNK))
     with path.open("rb", buffering=0) as file:

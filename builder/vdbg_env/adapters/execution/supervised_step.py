@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from vdbg_env.adapters.execution.attempt_result import Stopped, observation
+from vdbg_env.adapters.execution.attempt_result import InThread, observation
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
@@ -31,8 +30,8 @@ class SupervisedStep(ABC):
         self._invocation = invocation
         self._directory = directory
         self._literals = tuple(os.fsencode(x) for x in job.literals)
-        self._reading: Future[Observation] | None = None
-        self._read_until = float("inf")
+        self._reading: InThread[Observation] | None = None
+        self._cancelled = False
 
     def wait(self, timeout_s: float | None = None) -> Observation | None:
         """Wait until the supervisor is gone; without an `ended.json` it was lost, and what still runs is killed.
@@ -62,33 +61,21 @@ class SupervisedStep(ABC):
             self._lost()
         if self._reading is None:
             self._over()
-            self._reading = self._begin_to_read()
-        try:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            return self._completed(self._reading.result(left))
-        except TimeoutError:
-            if self._reading.done():  # it was the file system's
-                raise
-            return None
+            self._reading = InThread(
+                lambda check: observation(self._invocation, self._directory, self._literals, check=check)
+            )
+            if self._cancelled:
+                self._reading.stop(READ_LIMIT_S)
+        seen = self._reading.result(None if until is None else max(0.0, until - time.monotonic()))
+        return None if seen is None else self._completed(seen)
 
     def cancel(self, *, firmly: bool = False) -> None:
         """Have the tree ended; of a step that has ended, stop reading what it left behind. Does not wait."""
-        self._read_until = 0.0 if firmly else min(self._read_until, time.monotonic() + READ_LIMIT_S)
+        self._cancelled = True
         if self._reading is None:
             self._ask_to_end(firmly=firmly)
-
-    def _begin_to_read(self) -> Future[Observation]:
-        """Read in a thread what the step left behind: a core of many gigabytes must not keep a cancel waiting."""
-        if self._read_until < float("inf"):  # cancelled while it ran
-            self._read_until = max(self._read_until, time.monotonic() + READ_LIMIT_S)
-        pool = ThreadPoolExecutor(1, thread_name_prefix="read-step")
-        reading = pool.submit(observation, self._invocation, self._directory, self._literals, check=self._check)
-        pool.shutdown(wait=False)
-        return reading
-
-    def _check(self) -> None:
-        if time.monotonic() >= self._read_until:
-            raise Stopped
+        else:
+            self._reading.stop(0.0 if firmly else READ_LIMIT_S)
 
     @abstractmethod
     def _ask_to_end(self, *, firmly: bool) -> None:

@@ -11,7 +11,7 @@ from vdbg_env.adapters.execution.replay import Replay
 from vdbg_env.adapters.placement.recorded_ranks import RecordedRanks, ReplayedRanks
 from vdbg_env.application.ports.steps import Layout, StartedAttempt, StepPlacement
 from vdbg_env.common.reading import read_document
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
 
@@ -82,21 +82,23 @@ class AnsweredAttempt:
         self._ranks = ranks
         self._note = note
 
-    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...]:
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
         """Return what was seen then, and say where it is from."""
-        return tuple(replace(seen, notes=(self._note, *seen.notes)) for seen in self._ranks.wait(timeout_s))
+        ranks = self._ranks.wait(timeout_s)
+        return ranks and tuple(replace(seen, notes=(self._note, *seen.notes)) for seen in ranks)
 
     def cancel(self, *, firmly: bool = False) -> None:
-        """Do nothing: there is nothing to end."""
+        """Stop copying."""
+        self._ranks.cancel(firmly=firmly)
 
 
 def _attempts(run: Path) -> Iterator[_Recorded]:
     """Yield the first attempt of each step that ran a command and whose end was seen."""
     for folder in sorted(run.glob("steps/*/1")):
         for file in sorted(folder.glob("*/argv.json")):
-            if not (file.parent / "ended.json").is_file():
-                break
             try:
+                if read_document(file.parent / "ended.json")["by"] == EndedBy.CANCEL:
+                    break  # it says nothing about the bug
                 argv = tuple(read_document(file)["argv"])
                 changed = _without_arms(read_document(file.parent / "env.json")["delta"])
             except (OSError, ValueError, KeyError, TypeError, AttributeError):

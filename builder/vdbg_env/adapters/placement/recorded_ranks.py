@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from vdbg_env.adapters.execution.replay import Replay, ReplayedStep
@@ -53,10 +54,19 @@ class ReplayedRanks:
 
     def __init__(self, steps: tuple[ReplayedStep, ...]) -> None:
         self._steps = steps
+        self._seen: list[Observation] = []
 
-    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...]:
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
         """Return what was recorded of each rank."""
-        return tuple(step.wait(timeout_s) for step in self._steps)
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        for step in self._steps[len(self._seen) :]:
+            seen = step.wait(None if until is None else max(0.0, until - time.monotonic()))
+            if seen is None:
+                return None
+            self._seen.append(seen)
+        return tuple(self._seen)
 
     def cancel(self, *, firmly: bool = False) -> None:
-        """Do nothing: there is nothing to end."""
+        """Stop copying."""
+        for step in self._steps:
+            step.cancel(firmly=firmly)

@@ -158,7 +158,8 @@ class _Run:
         self._append(
             "attempt_ended", **({"observations": documents} if documents[1:] else {"observation": documents[0]})
         )
-        if cut is None and watched and EndedBy.CANCEL in {one.ended.by for one in seen}:
+        live = watched and not self._order.head.recorded_on
+        if cut is None and live and EndedBy.CANCEL in {one.ended.by for one in seen}:
             cut = _CutShort(_CANCELLED.format(step=seen[0].step))
         if cut:
             raise cut

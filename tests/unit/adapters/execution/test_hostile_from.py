@@ -113,7 +113,7 @@ def test_a_sparse_core_is_copied_with_its_holes(tmp_path: Path) -> None:
         core.seek(1 << 39)
         core.write(b"middle")
     (place := tmp_path / "new/steps/guarded/1/localhost-0").mkdir(parents=True)
-    Replay(tmp_path / "run").start(STEP, place)
+    Replay(tmp_path / "run").start(STEP, place).wait()
     about = (place / "core.1").stat()
     assert about.st_size == 1 << 40
     assert about.st_blocks * 512 < 1 << 20
