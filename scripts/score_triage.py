@@ -48,7 +48,7 @@ WRITTEN_SINCE = frozenset(
     ray-worker-died request-answered rocm-driver rocm-memory-fault sglang-out-of-memory sglang-watchdog
     slurm-ended-the-job slurm-oom-kill test-passed tokens-generated unrecognized-arguments work-done worker-failed-with
     amdgpu-page-fault driver-compiles-ptx driver-refuses gsp-timeout node-failed own-extension-missing peer-access
-    pod-not-started switch-opened sxid-fatal tensorrt-llm-check
+    pod-not-started request-failed switch-opened sxid-fatal tensorrt-llm-check
     """.split()  # noqa: SIM905
 )
 

@@ -110,6 +110,20 @@ NAMED = {
     ),
     "mpi-signal-6": ("mpirun noticed that process rank 3 with PID 42 exited on signal 6 (Aborted).\n", "host-crash"),
     "task-killed": ("srun: error: n1: task 3: Killed\n", "host-crash"),
+    "deepspeed-signal-9": (
+        "[2026-11-03 23:14:03,885] [ERROR] [launch.py:434:sigkill_handler] ['python3'] exits with return code = -9\n",
+        "host-crash",
+    ),
+    "deepspeed-signal-11": (
+        "[2026-11-03 23:14:03,885] [ERROR] [launch.py:324:sigkill_handler] ['python3'] exits with return code = -11\n",
+        "host-crash",
+    ),
+    "deepspeed-logs": ("[2026-11-03 23:14:03,885] [ERROR] [runner.py:9:main] no hosts are left\n", "not-a-gpu-failure"),
+    "subprocess-signal-11": (
+        "subprocess.CalledProcessError: Command '['python']' died with <Signals.SIGSEGV: 11>.\n",
+        "host-crash",
+    ),
+    "check-of-a-library": ("[TM][FATAL] kernels/a.cu(21): Check failed: rows == batch \n", "host-crash"),
     "container-137": ("vllm-1 exited with code 137\n", "host-crash"),
     "container-139": ("vllm-1 exited with code 139\n", "host-crash"),
     "loader-killed": ("RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed. \n", "host-crash"),
@@ -149,9 +163,14 @@ def test_an_error_of_tensorrt_llms_logger_is_an_error_line() -> None:
         assert triage_bytes(line.replace("ERROR", "INFO").replace("[E]", "[I]").encode()).failure.name == "unknown"
 
 
-def test_the_header_of_a_servers_traceback_is_no_cause() -> None:
-    verdict = triage_bytes(b"ERROR:    Exception in ASGI application\nTraceback (most recent call last):\n")
-    assert verdict.failure.name == "unknown"
+def test_the_header_of_a_servers_traceback_says_little() -> None:
+    header = b"ERROR:    Exception in ASGI application\nTraceback (most recent call last):\n"
+    verdict = triage_bytes(header)
+    assert verdict.root_cause is not None
+    assert verdict.confidence < 0.7
+    cause = triage_bytes(header + b"ValueError: top_k must be -1 or more\n")
+    assert cause.root_cause is not None
+    assert cause.root_cause.line == 3
 
 
 def test_the_line_of_code_that_raises_does_not_say_that_the_engine_died() -> None:
