@@ -12,7 +12,7 @@ from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.application.ports.steps import Clock, Interrupts, StepPlacement, StepRunner
-from vdbg_env.application.run.run_context import Reading, RunContext, RunOrder, StepContext
+from vdbg_env.application.run.run_context import RunContext, RunOrder, StepContext
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
@@ -106,8 +106,8 @@ class FakeBuiltins:
     def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
         return StepResult(step=order.step, results={"gpus": 1})
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
-        return Reading(results={})
+    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> StepResult:
+        return StepResult(step=observations[0].step)
 
 
 class Default:

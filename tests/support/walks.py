@@ -25,7 +25,7 @@ from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.run_context import Reading, RunContext, RunOrder, StepContext
+from vdbg_env.application.run.run_context import RunContext, RunOrder, StepContext
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
@@ -210,7 +210,7 @@ class _Walker:
             return StepResult(step=order.step, results={"files": ["report.html"]})
         return _promised(order.name, self.steps.use(order, context))
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
+    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> StepResult:
         return self.steps.read(reader, observations, context)
 
     def ask(self, question: AskPerson) -> str | None:

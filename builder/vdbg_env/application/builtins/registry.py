@@ -13,10 +13,9 @@ from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.ports.files import BinarySource, CoreFiles
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
-from vdbg_env.application.run.run_context import Reading, StepContext
+from vdbg_env.application.run.run_context import StepContext
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.cuda.lines.code_map import LineSource
-from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.run_files import RunFiles
 from vdbg_env.runbook.catalogue import BuiltinContract, Catalogue
@@ -71,19 +70,13 @@ class BuiltinSteps:
 
     def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
         """Do a built-in step; raises VdbgError when it cannot do its work."""
-        done = _done(
-            builtins()[order.name, order.version].work, self._context(order.step, order.parameters, (), context)
-        )
-        return StepResult(step=order.step, results=done.results, findings=_of(order.step, done), notes=done.notes)
+        return _done(order.name, order.version, self._context(order.step, order.parameters, (), context), order.step)
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
+    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> StepResult:
         """Read what a run step left behind; raises VdbgError when that cannot be read."""
         step = observations[0].step if observations else ""
-        done = _done(
-            builtins()[reader.name, reader.version].work,
-            self._context(step, reader.parameters, tuple(observations), context),
-        )
-        return Reading(results=done.results, findings=_of(step, done), notes=done.notes)
+        given = self._context(step, reader.parameters, tuple(observations), context)
+        return _done(reader.name, reader.version, given, step)
 
     def _context(
         self, step: str, parameters: Mapping[str, Data], seen: tuple[Observation, ...], context: StepContext
@@ -109,12 +102,10 @@ class BuiltinSteps:
         )
 
 
-def _done(work: Work, context: BuiltinContext) -> BuiltinResult:
+def _done(name: str, version: int, context: BuiltinContext, step: str) -> StepResult:
     try:
-        return work(context)
+        done = builtins()[name, version].work(context)
     except OSError as error:
         raise HostNotAble(f"{error.filename or 'a file of the run'} cannot be used: {error.strerror}") from error
-
-
-def _of(step: str, done: BuiltinResult) -> tuple[Finding, ...]:
-    return tuple(finding if finding.step else replace(finding, step=step) for finding in done.findings)
+    findings = tuple(finding if finding.step else replace(finding, step=step) for finding in done.findings)
+    return StepResult(step=step, results=done.results, findings=findings, notes=done.notes)

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from vdbg_env.application.ports.steps import Clock, Interrupts, IsolatedWorker, StepPlacement
-from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.runbook.model import Builtin
-from vdbg_env.runbook.state import AskPerson, BranchTo, Finish, ResultValue, RunState, StepResult, UseBuiltin
+from vdbg_env.runbook.state import AskPerson, BranchTo, Finish, RunState, StepResult, UseBuiltin
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Listener = Callable[[Event, Progress], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """What a reader found in the output of a run step: typed results and findings."""
-
-    results: Mapping[str, ResultValue]
-    findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +41,7 @@ class Builtins(Protocol):
         """Do a built-in step; a VdbgError becomes the step's `error`."""
         ...
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> Reading:
+    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> StepResult:
         """Read what a run step left behind; a VdbgError becomes the step's `error`."""
         ...
 
