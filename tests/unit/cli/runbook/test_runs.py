@@ -222,6 +222,7 @@ open(os.environ['LOG'] + '.7z', 'wb').write(b"7z\\xbc\\xaf'\\x1c" + bytes(50))
 def test_a_recording_is_not_given_stand_ins_that_it_was_not_made_with(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (here / "kept").mkdir()
     assert main(["runbook", "tiny", "--replay", "kept", "--pseudonyms", "--", "true"]) == 2
     assert "give --pseudonyms when it is made" in capsys.readouterr().err
 
