@@ -34,6 +34,8 @@ def host_options(engine: Engine, settings: RunSettings) -> dict[str, Any]:
     }
     if settings.network == "none":
         options["network_mode"] = "none"
+    elif engine.is_podman:  # what `podman run` takes; over the socket the default is a bridge, which needs root
+        options["network_mode"] = "private"
     if settings.ipc == "host":
         options["ipc_mode"] = "host"
     else:

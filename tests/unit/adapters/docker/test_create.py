@@ -2,12 +2,15 @@
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 
 from vdbg_env.adapters.docker.create import create_error, refused_limit, start_error, tool_container
-from vdbg_env.adapters.docker.host_config import without_set_ids
+from vdbg_env.adapters.docker.host_config import host_options, without_set_ids
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.container.run_settings import DumpVolume, RunSettings
 
@@ -51,6 +54,17 @@ def test_a_folder_the_engines_machine_lacks_is_named() -> None:
 def test_a_refused_limit_is_recognised_from_runc_and_from_crun(text: str, name: str) -> None:
     assert refused_limit(text) == name
     assert refused_limit("something else") is None
+
+
+@pytest.mark.parametrize(
+    ("podman", "network", "mode"),
+    [(False, "default", None), (True, "default", "private"), (False, "none", "none"), (True, "none", "none")],
+)
+def test_podman_gives_the_network_that_its_own_command_gives(
+    podman: bool, network: Literal["default", "none"], mode: str | None
+) -> None:
+    settings = replace(SETTINGS, network=network, seccomp="default", dumps=None)
+    assert host_options(Mock(is_podman=podman), settings).get("network_mode") == mode
 
 
 def test_a_container_for_one_program_has_no_capability_and_no_network() -> None:
