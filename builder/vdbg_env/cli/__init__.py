@@ -18,6 +18,7 @@ from vdbg_env import __version__
 from vdbg_env.cli.lazy_group import LazyGroup
 from vdbg_env.common import console
 from vdbg_env.common.errors import Interrupted, VdbgError
+from vdbg_env.common.writing import refusal_cause
 
 # Command -> its folder and the line that `--help` shows. A command's module is imported only when the command is
 # called: `vdbg-env --version` and shell completion stay fast, whatever the other commands need.
@@ -134,7 +135,7 @@ def _status(argv: Sequence[str], *, failed: int = 0) -> int:
         place = f"{error.filename}: " if error.filename else ""
         look = f"ls -ld {shlex.quote(str(error.filename))}" if error.filename else "df -h, for a full disk"
         what = f"{place}{error.strerror or error}"
-        console.show_error(VdbgError(what, cause="the system refused a file or stream", next_step=look))
+        console.show_error(VdbgError(what, cause=refusal_cause(error), next_step=look))
         _drop_output()
         return max(1, failed)
     return status if isinstance(status, int) else 0

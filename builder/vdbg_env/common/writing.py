@@ -13,6 +13,22 @@ class NotAFile(OSError):
     """Raised where something that is not a regular file has the name of one."""
 
 
+_CAUSES = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "this user may have no more of the disk",
+    errno.EROFS: "the disk is read-only, or has become so after an error: dmesg",
+    errno.EIO: "the disk fails: dmesg",
+    errno.ESTALE: "the file server has restarted, or removed it: mount it again",
+    errno.EACCES: "it belongs to another user",
+    errno.EPERM: "it belongs to another user, or is immutable: lsattr",
+}
+
+
+def refusal_cause(error: OSError) -> str:
+    """Return the usual cause of the system's refusal of a file."""
+    return _CAUSES.get(error.errno or 0, "the system refused a file or stream")
+
+
 def write_whole(descriptor: int, data: bytes) -> None:
     """Write all of `data`, however often the kernel takes only a part; raises OSError where it takes none."""
     view = memoryview(data)

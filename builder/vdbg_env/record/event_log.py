@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import opened, read_whole
-from vdbg_env.common.writing import NotAFile, open_file, write_whole
+from vdbg_env.common.writing import NotAFile, open_file, refusal_cause, write_whole
 from vdbg_env.record.redaction.redaction import Redactor
 
 RESERVED = 64 << 10  # bytes: on a full disk some 90 events still fit
@@ -184,8 +184,8 @@ class EventLog:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT} or not self._reserve.is_file():
                 raise HostNotAble(
                     f"{self._path} cannot be written: {error.strerror}",
-                    cause="the disk is full, or has become read-only",
-                    next_step="free some space, then continue with --resume",
+                    cause=refusal_cause(error),
+                    next_step="when that is over, continue with --resume",
                 ) from error
             self._reserve.unlink()
             self._put(line)

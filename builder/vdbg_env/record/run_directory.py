@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.nesting import limit_nesting
 from vdbg_env.common.reading import opened, read_document
-from vdbg_env.common.writing import NotAFile, open_file
+from vdbg_env.common.writing import NotAFile, open_file, refusal_cause
 from vdbg_env.record.atomic_write import write_json
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._real = path.resolve()
+        self._folder: tuple[int, int] | None = None  # which one it was when the run began, or was resumed
 
     @property
     def events(self) -> Path:
@@ -105,6 +107,7 @@ class RunDirectory:
                 cause="the folder is read-only, full, or belongs to another user",
                 next_step="choose another with --run-dir DIR",
             ) from error
+        self._folder = self._identity()
 
     @contextlib.contextmanager
     def locked(self, host: str | None = None) -> Iterator[None]:
@@ -120,8 +123,8 @@ class RunDirectory:
             except OSError as error:
                 raise HostNotAble(
                     f"{self.path} cannot be written: {error.strerror}",
-                    cause="the disk is full",
-                    next_step="free some space, then continue with --resume",
+                    cause=refusal_cause(error),
+                    next_step="when that is over, continue with --resume",
                 ) from error
             yield
             os.ftruncate(descriptor, 0)
@@ -179,6 +182,33 @@ class RunDirectory:
                 cause="the workload, or another program, moved the record of this run",
                 next_step="look at what is there, then begin again with another --run-dir",
             )
+        if self._folder and self._identity() != self._folder:
+            raise HostNotAble(
+                f"{self.path} is no longer the folder that this run began in",
+                cause="the workload, or another program, moved the record of this run",
+                next_step="move it back, then continue with --resume",
+            )
+
+    def remove(self) -> None:
+        """Remove the run with all that is in it; raises OSError where that fails, and it is then what is left.
+
+        It loses its name first: another process would make a lock in it, and no longer a run, while it is removed.
+        """
+        going = self.path.with_name(f".{self.path.name}.removed")
+        self.path.rename(going)
+        try:
+            limit_nesting(going)
+            shutil.rmtree(going)
+        except BaseException:
+            going.rename(self.path)
+            raise
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            about = self.path.stat()
+        except OSError:
+            return None
+        return about.st_dev, about.st_ino
 
     def write_head(self, head: RunHead) -> None:
         """Write `run.json`, whole or not at all."""
@@ -215,7 +245,7 @@ class RunDirectory:
             write_json(self.path / name / "env.json", env, indent=1)
         except OSError as error:
             raise HostNotAble(
-                f"{self.path / name} cannot be written: {error.strerror}", cause="the disk is full"
+                f"{self.path / name} cannot be written: {error.strerror}", cause=refusal_cause(error)
             ) from error
 
     def read_report(self) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sqlite3
 from collections.abc import Mapping, Set
 from contextlib import suppress
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from vdbg_env.common.errors import BadInput, VdbgError, nearest
-from vdbg_env.common.nesting import limit_nesting
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
@@ -84,8 +82,7 @@ def remove_run(home: Path, folder: RunFolder) -> None:
                     cause="another program writes there",
                     next_step="vdbg-env runs prune, then the same again with --yes",
                 )
-            limit_nesting(run.path)
-            shutil.rmtree(run.path)
+            run.remove()
     except FileNotFoundError:
         return  # gone already
     except OSError as error:

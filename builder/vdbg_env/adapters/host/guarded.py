@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -193,7 +192,7 @@ def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
             if run.read_head().runbook != RUNBOOK:
                 continue
             with run.alone():
-                shutil.rmtree(path)
+                run.remove()
         except (VdbgError, OSError):
             continue
         removed.append(path.name)

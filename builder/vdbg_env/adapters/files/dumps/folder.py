@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.writing import refusal_cause
 from vdbg_env.record.dump_files import HEAD_BYTES, PACKED_HEAD_BYTES, Dump, is_packed, kind_of
 
 MARKER = ".vdbg-dumps"  # in a folder that we made, or that a person let us prune
@@ -165,4 +166,5 @@ def _pieces(file: int) -> Iterator[bytes]:
 
 
 def _unreadable(what: str, error: OSError) -> BadInput:
-    return BadInput(f"cannot read {what}: {error.strerror}", cause="it belongs to another user", next_step="use sudo")
+    sudo = "use sudo" if error.errno in {errno.EACCES, errno.EPERM} else None
+    return BadInput(f"cannot read {what}: {error.strerror}", cause=refusal_cause(error), next_step=sudo)
