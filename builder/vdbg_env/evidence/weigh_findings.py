@@ -14,6 +14,7 @@ from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.system.not_started import NOT_STARTED
 from vdbg_env.evidence.system.xid import xid_meaning
+from vdbg_env.evidence.tools.sanitizer_findings import SANITIZER_FAILED
 
 MOST_SURE = 0.99  # nothing read from a crashed machine is certain
 _BROKEN_HARDWARE = 0.5  # how much of its confidence a software finding keeps on a GPU that reports hardware faults
@@ -46,12 +47,12 @@ def judge(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def is_backdrop(finding: Finding) -> bool:
-    """Return whether a finding warns of the machine only: sure as it is, it explains no failure that was seen.
+    """Return whether a finding warns of the machine or of a tool only: sure as it is, it explains no failure.
 
     A command that could not be started is no such warning: nothing else of the run counts before it is.
     """
     warns = finding.how_known is HowKnown.HOST_CHECK and finding.level is not Level.ERROR
-    return warns and finding.rule != NOT_STARTED
+    return finding.rule == SANITIZER_FAILED or (warns and finding.rule != NOT_STARTED)
 
 
 def one_of_each(findings: Sequence[Finding]) -> Sequence[Finding]:

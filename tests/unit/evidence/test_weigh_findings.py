@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.tools.sanitizer import parse_sanitizer
+from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
 from vdbg_env.evidence.weigh_findings import MOST_SURE, judge
 
 LINE = SourceFrame(function="store<float>", file="/src/rope.cu", line=5)
@@ -99,6 +101,13 @@ def test_judging_makes_nothing_up_and_keeps_its_bounds(findings: list[Finding]) 
     assert [f.confidence for f in judged] == sorted((f.confidence for f in judged), reverse=True)
     assert bool(judged) == bool(findings)
     assert {f.rule: f.confidence for f in judged} == {f.rule: f.confidence for f in judge(reversed(findings))}
+
+
+def test_a_sanitizer_that_failed_is_not_the_failure_that_was_looked_for() -> None:
+    seen = replace(STACK, rule="VDBG030", level=Level.WARNING, confidence=0.5)
+    (tool,) = sanitizer_findings(parse_sanitizer("========= Error: Target application terminated before first call"))
+    assert tool.confidence > seen.confidence
+    assert [finding.rule for finding in judge((tool, seen))] == ["VDBG030", "sanitizer-failed"]
 
 
 def test_a_warning_of_the_machine_comes_after_what_was_seen_of_the_failure() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.tools.sanitizer import SanitizerPlace, SanitizerRecord, SanitizerReport, Tool
@@ -107,6 +108,7 @@ def _place(place: SanitizerPlace, *, line: bool = True) -> str:
     return f"{place.function}{offset}{frame}"
 
 
+SANITIZER_FAILED: Final = "sanitizer-failed"
 _NEXT = {
     Tool.MEMCHECK: "look at the line named, and at the sizes its launch was given",
     Tool.RACECHECK: "order the two accesses named with a barrier between them",
@@ -118,7 +120,7 @@ _NEXT = {
 def _tool_failed(report: SanitizerReport) -> Finding:
     said = report.own_failures[0] if report.own_failures else "it printed no SUMMARY line"
     return Finding(
-        rule="sanitizer-failed",
+        rule=SANITIZER_FAILED,
         level=Level.WARNING,
         message=f"compute-sanitizer itself did not finish: {said}",
         how_known=HowKnown.SANITIZER,
