@@ -83,8 +83,8 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
     """Start a cluster that knows nothing of a step, as a site's would."""
     port = free_port()
     start = [
-        *(str(RAY / "ray"), "start", "--head", f"--port={port}", f"--node-ip-address={HERE}", "--num-cpus=1"),
-        *("--include-dashboard=false", f"--object-store-memory={80 << 20}", "--block"),
+        *(str(RAY / "python"), str(RAY / "ray"), "start", "--head", f"--port={port}", f"--node-ip-address={HERE}"),
+        *("--num-cpus=1", "--include-dashboard=false", f"--object-store-memory={80 << 20}", "--block"),
     ]
     with (tmp_path / "ray.log").open("wb") as log:
         head = subprocess.Popen(start, env=environment, stdout=log, stderr=log, start_new_session=True)

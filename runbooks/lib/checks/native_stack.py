@@ -1,178 +1,262 @@
-"""Follow a command and all that it starts, and write the native stack of each process that a signal ends.
+"""Run a command, follow all that it starts, and write the native stack of each process that a signal ends.
 
-    gdb -q -nx -batch -x native_stack.py --args env COMMAND [ARGUMENT...]
+    python3 -I -S native_stack.py COMMAND [ARGUMENT...]
 
-Runs inside gdb (12 or later, with Python), not by itself. `env` starts what no debugger takes: a script, or a program
-by its name. Every process that is forked is followed, because the one that crashes is seldom the first: `vllm serve`
-starts an engine, the engine starts workers. A process that execs another program than Python is left alone (compilers,
-lscpu). Symbols are loaded only when a signal arrived, so a start takes little longer than without gdb.
+Every process is followed, because the one that crashes is seldom the first: `vllm serve` starts an engine, the engine
+starts workers. The kernel reports the signal to this program (ptrace), which then becomes gdb for as long as the stack
+takes; after that the process gets its signal as if nobody had looked. gdb itself cannot follow a tree whose threads
+start programs: gdb 13 waits for ever on a vfork(2), and so does 12.
 
-For each signal one line is written, then the frames of its thread:
+For each signal one line is written, then the frames of its thread (native_frames.py):
 
     native crash: SIGSEGV in process 42 (VLLM::EngineCore): in memset of libc.so.6, called by ffi_call of libffi.so.8
+
+This process stays an ancestor of all of them while it is gdb: Yama (kernel.yama.ptrace_scope 1, the default of Ubuntu)
+lets nobody else look. Source: ptrace(2), Documentation/admin-guide/LSM/Yama.rst.
 """
 
+import ctypes
+import json
 import os
-import re
+import shutil
+import signal
+import sys
+import time
 from pathlib import Path
-
-import gdb
 
 FATAL = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS")
 MOST_STACKS = 4
-MOST_ERRORS = 20
-# How a process ends itself: what called these is of interest.
-ENDS = re.compile(
-    r"__pthread_kill|pthread_kill|raise$|abort$|__libc_message|malloc_printerr|__assert_fail|__fortify_fail|__stack_chk"
-    r"|std::terminate|__gnu_cxx::__verbose_terminate|__cxxabiv1::|__cxa_(?:throw|rethrow)|\?\?$"
-)
-START = re.compile(r"_start$|__libc_start|start_thread$|clone3?$|__clone")
-SETTINGS = """\
-set pagination off
-set confirm off
-set width 0
-set print thread-events off
-set print inferior-events off
-set startup-with-shell off
-set disable-randomization off
-set auto-solib-add off
-set debuginfod enabled off
-set detach-on-fork off
-set follow-fork-mode parent
-set schedule-multiple on
-handle all nostop noprint pass
-"""
+SETTLE_S = 5.0  # a thread that waits in the kernel is not stopped at once
+NOT_STARTED = 127
+INTERPRETER = (sys.executable, "-I", "-S")  # nothing of the workload's own packages
+FRAMES = Path(__file__).with_name("native_frames.py")
+
+# <linux/ptrace.h>
+CONT, DETACH, GETEVENTMSG, GETSIGINFO, SEIZE, INTERRUPT, LISTEN = 7, 17, 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
+TRACE_FORK, TRACE_VFORK, TRACE_CLONE, TRACE_EXEC, TRACE_EXIT = 0x02, 0x04, 0x08, 0x10, 0x40
+EVERY_TASK = TRACE_FORK | TRACE_VFORK | TRACE_CLONE | TRACE_EXEC | TRACE_EXIT
+EVENT_EXIT, EVENT_STOP = 6, 128
+WALL = 0x40000000  # <linux/wait.h>: threads too
+SUBREAPER = 36  # <linux/prctl.h>
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+_libc.ptrace.restype = ctypes.c_long
 
 
-def main():
-    """Run the command to its end."""
-    for line in SETTINGS.splitlines():
-        _try(line)
-    for name in FATAL:
-        _try(f"handle {name} stop print pass")
-    _try("catch exec")
-    stops = []
-    gdb.events.stop.connect(stops.append)
-    gdb.events.exited.connect(note_end)
-    shown, start, errors = [], "run", 0
-    while errors < MOST_ERRORS and (start == "run" or _select_living()):
-        stops.clear()
-        try:
-            gdb.execute(start, to_string=True)
-        except gdb.error as error:
-            # A process that is killed while gdb looks at it: the others run on.
-            errors += 1
-            print(f"native stack: {error}", flush=True)
-        start = "continue"
-        stop = stops[-1] if stops else None
-        try:
-            _stopped(stop, shown)
-        except gdb.error as error:
-            errors += 1
-            print(f"native stack: {error}", flush=True)
+class Tracer:
+    """Follows the command `root` and its descendants."""
+
+    def __init__(self, root, shown=(), status=1):
+        self.root = root
+        self._shown = list(shown)  # the processes whose stack was written
+        self._status = status  # that of the command, as far as it is known
+
+    def run(self):
+        """Follow to the end; return the exit status of the command, 128 and the signal's number where one ended it."""
+        while True:
+            try:
+                task, status = os.waitpid(-1, WALL)
+            except ChildProcessError:
+                return self._status
+            if os.WIFSTOPPED(status):
+                self._stopped(task, status)
+            elif task == self.root:
+                self._status = exit_status(status)
+
+    def go_on(self):
+        """Let those go on that stopped while this program was gdb, which took note of none of them."""
+        for task in [task for process in descendants() for task in tasks(process)]:
+            if field_of(task, "TracerPid") == str(os.getpid()) and state_of(task) == "t":
+                number, code, _ = told(task) or (signal.SIGSTOP, EVENT_STOP << 8, 0)
+                self._stopped(task, (code & ~0xFF) << 8 | number << 8)
+
+    def _stopped(self, task, status):
+        number, event = os.WSTOPSIG(status), status >> 16
+        if event == EVENT_STOP and number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+            ptrace(LISTEN, task)  # stopped by somebody, and to stay so
+        elif event:
+            if event == EVENT_EXIT and task == self.root:  # gdb may be the one that gets its end
+                message = ctypes.c_ulong()
+                ptrace(GETEVENTMSG, task, ctypes.addressof(message))
+                self._status = exit_status(message.value)
+            ptrace(CONT, task)
+        elif name_of(number) in FATAL and len(self._shown) < MOST_STACKS and process_of(task) not in self._shown:
+            self._look_at(task, number)
+        else:
+            ptrace(CONT, task, number)
+
+    def _look_at(self, task, number):
+        """Leave the process to gdb, which this program becomes, and which becomes this program again.
+
+        The others run until they start or end something, or get a signal: another one that crashes waits for its turn.
+        """
+        process = process_of(task)
+        gdb = shutil.which("gdb")
+        if process is None or gdb is None:
+            ptrace(CONT, task, number)
+            return
+        _, code, address = told(task)
+        status = 128 + number if process == self.root else self._status
+        release(process, but=task)
+        ptrace(DETACH, task, signal.SIGSTOP)  # its own process stops before another instruction of it runs
+        wait_for(lambda: state_of(task) == "T")
+        crash = {
+            "process": process,
+            "task": task,
+            "signal": name_of(number),
+            # What was sent must be sent again; what an instruction raised is raised again.
+            "sent": code <= 0,
+            "address": address if number in (signal.SIGSEGV, signal.SIGBUS) and code > 0 else None,
+            "then": [*INTERPRETER, __file__, "--go-on", json.dumps([self.root, [*self._shown, process], status])],
+        }
+        os.environ["VDBG_NATIVE_CRASH"] = json.dumps(crash)
+        sys.stdout.flush()
+        os.execv(gdb, [gdb, "-q", "-nx", "-batch", "-x", str(FRAMES)])
 
 
-def _stopped(stop, shown):
-    """Show the stack of a process that a signal is about to end, or let go of one that is of no interest."""
-    if isinstance(stop, gdb.SignalEvent) and stop.stop_signal in FATAL:
-        inferior = gdb.selected_inferior()
-        if len(shown) < MOST_STACKS:
-            shown.append(inferior.pid)
-            show(stop.stop_signal)
-        # It gets its signal and dies alone: gdb 13 loses its way among the dying threads of a large process.
-        _try(f"detach inferiors {inferior.num}")
-    elif stop is not None and _program() not in (None, *PROGRAMS):
-        _consider_exec()
+def told(task):
+    """Return what stopped a task: the signal, its code, and the address of a fault; None in a stop of its whole group.
 
-
-PROGRAMS = set()
-STATUS = []
-
-
-def note_end(event):
-    """Keep the exit status of the command itself: ours is the same, 1 where a signal ended it."""
-    if event.inferior.num == 1 and not STATUS:
-        STATUS.append(getattr(event, "exit_code", 1))
-
-
-def _consider_exec():
-    """Let go of a process that has become another program: Python, and what the command itself is, is followed."""
-    name = Path(_program() or "").name
-    inferior = gdb.selected_inferior()
-    if not PROGRAMS or re.match(r"python|pypy|vllm", name):
-        PROGRAMS.add(_program())
-    else:
-        _try(f"detach inferiors {inferior.num}")
-
-
-def show(signal):
-    """Write the stack of the thread that got the signal."""
-    inferior = gdb.selected_inferior()
-    _try("sharedlibrary")
-    frames = []
-    frame = gdb.newest_frame()
-    while frame is not None and len(frames) < 60:
-        function = frame.name() or "??"
-        frames.append((function, _library(frame.pc())))
-        try:
-            frame = frame.older()
-        except gdb.error:
-            break
-    telling = next((n for n, (function, _) in enumerate(frames) if not ENDS.search(function)), 0)
-    function, library = frames[telling] if frames else ("??", "??")
-    callers = [
-        (name, file)
-        for name, file in frames[telling + 1 :]
-        if name != "??" and file != library and not START.match(name)
-    ]
-    by = f", called by {callers[0][0]} of {callers[0][1]}" if callers else ""
-    print(f"native crash: {signal} in process {inferior.pid} ({_title(inferior.pid)}): in {function} of {library}{by}")
-    address = _try("p $_siginfo._sifields._sigfault.si_addr") if signal in ("SIGSEGV", "SIGBUS") else None
-    if address:
-        print(f"native address: {address.partition('=')[2].strip()}")
-    print(_try("bt -frame-arguments presence 40") or "", flush=True)  # their values may be what users wrote
-
-
-def _library(pc):
-    return Path(gdb.solib_name(pc) or gdb.current_progspace().filename or "??").name
-
-
-def _program():
-    return gdb.current_progspace().filename
-
-
-def _title(pid):
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()[:4096].rstrip(b"\0").split(b"\0")
-    except OSError:
-        return "?"
-    return " ".join(Path(word.decode(errors="replace")).name for word in words[:3]).strip()[:80] or "?"
-
-
-def _living():
-    return [inferior for inferior in gdb.inferiors() if inferior.pid]
-
-
-def _select_living():
-    """Select a process that lives, unless the current one does; return whether there is one."""
-    if gdb.selected_inferior().pid:
-        return True
-    for inferior in _living():
-        _try(f"inferior {inferior.num}")
-        return True
-    return False
-
-
-def _try(command):
-    """Run a command of gdb's and return its output, or None where this gdb does not know it."""
-    try:
-        return gdb.execute(command, to_string=True)
-    except gdb.error:
+    The code of an event of ours is SIGTRAP and the event's number, times 256.
+    """
+    info = ctypes.create_string_buffer(128)
+    if not ptrace(GETSIGINFO, task, ctypes.addressof(info)):
         return None
+    number, code = (int.from_bytes(info.raw[at : at + 4], sys.byteorder, signed=True) for at in (0, 8))
+    return number, code, int.from_bytes(info.raw[16:24], sys.byteorder)
 
 
-main()
-try:
-    gdb.execute(f"quit {STATUS[0] if STATUS else 1}")
-except gdb.error:  # a process that is gone and that gdb still holds
-    os._exit(STATUS[0] if STATUS else 1)
+def release(process, but):
+    """Trace no thread of a process any longer, but one, which is stopped; signals that are due are delivered."""
+    left = {one for one in tasks(process) if one != but and ptrace(INTERRUPT, one)}
+    end = time.monotonic() + SETTLE_S
+    while left and time.monotonic() < end:
+        for one in sorted(left):
+            try:
+                task, status = os.waitpid(one, WALL | os.WNOHANG)
+            except ChildProcessError:
+                left.discard(one)
+                continue
+            if task and os.WIFSTOPPED(status):
+                due = 0 if status >> 16 else os.WSTOPSIG(status)
+                ptrace(DETACH, one, due)
+            if task:
+                left.discard(one)
+        time.sleep(0.001)
+
+
+def exit_status(status):
+    """Return what a shell makes of a process's end: its exit status, or 128 and the number of a signal."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def ptrace(request, task, data=0):
+    """Ask the kernel; return whether it did so, which it does not for a task that is gone."""
+    return _libc.ptrace(request, task, None, data or None) == 0
+
+
+def tasks(process):
+    """Return the threads of a process."""
+    try:
+        return [int(one.name) for one in Path(f"/proc/{process}/task").iterdir()]
+    except OSError:
+        return []
+
+
+def descendants():
+    """Return all processes below this one."""
+    children = {}
+    for name in filter(str.isdigit, (one.name for one in Path("/proc").iterdir())):
+        parent = field_of(name, "PPid")
+        if parent is not None:
+            children.setdefault(int(parent), []).append(int(name))
+    found = [os.getpid()]
+    for one in found:
+        found += children.get(one, [])
+    return found[1:]
+
+
+def process_of(task):
+    """Return the process of a thread, None when it is gone."""
+    group = field_of(task, "Tgid")
+    return int(group) if group else None
+
+
+def state_of(task):
+    """Return the letter of a thread's state, None when it is gone."""
+    return (field_of(task, "State") or " ")[0].strip() or None
+
+
+def field_of(task, name):
+    """Return a field of /proc/TASK/status, None when the task is gone."""
+    try:
+        for line in Path(f"/proc/{task}/status").read_text(errors="replace").splitlines():
+            if line.startswith(name + ":"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return None
+
+
+def wait_for(seen):
+    """Wait a while until `seen` returns true."""
+    end = time.monotonic() + SETTLE_S
+    while not seen() and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def name_of(number):
+    """Return a signal's name, "" for one without."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+def pass_on(process):
+    """Pass on to the command what asks this program to end."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda got, _frame: os.kill(process, got))
+
+
+def start(argv):
+    """Start the command, stopped until it is traced; return its process."""
+    read, write = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(write)
+        os.read(read, 1)
+        try:
+            os.execvp(argv[0], argv)
+        except OSError as error:
+            print(f"native stack: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+            os._exit(NOT_STARTED)
+    os.close(read)
+    if not ptrace(SEIZE, process, EVERY_TASK):
+        error = os.strerror(ctypes.get_errno())
+        print(f"native stack: no process may be traced here ({error}): kernel.yama.ptrace_scope, seccomp", flush=True)
+    os.close(write)
+    return process
+
+
+def main(words):
+    """Run a command, or go on following one after gdb."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # gdb blocks some
+    _libc.prctl(SUBREAPER, 1, 0, 0, 0)  # whose parent has died stays below us
+    if words[:1] == ["--go-on"]:
+        tracer = Tracer(*json.loads(words[1]))
+        pass_on(tracer.root)
+        tracer.go_on()
+    elif words:
+        tracer = Tracer(start(words))
+        pass_on(tracer.root)
+    else:
+        print("python3 native_stack.py COMMAND [ARGUMENT...]", file=sys.stderr)
+        return 2
+    return tracer.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
