@@ -42,80 +42,89 @@ class GuardRequest:
     webhook: str | None = None
 
 
-def guard(
-    request: GuardRequest,
-    ports: RunPorts,
-    view: RunView,
-    command: GuardedCommand,
-    announcer: Announcer,
-    say: Callable[[str], None],
-    write: Write,
-) -> int:
-    """Run the command to its end and return its exit status; `say` gets the line of JSON that `write` makes."""
-    with command:
-        return _guarded(request, ports, view, command, announcer, say, write)
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """One guarded command, and what its failure is explained with; `say` gets the line of JSON that `write` makes."""
 
+    request: GuardRequest
+    ports: RunPorts
+    view: RunView
+    command: GuardedCommand
+    announcer: Announcer
+    say: Callable[[str], None]
+    write: Write
 
-def _guarded(
-    request: GuardRequest,
-    ports: RunPorts,
-    view: RunView,
-    command: GuardedCommand,
-    announcer: Announcer,
-    say: Callable[[str], None],
-    write: Write,
-) -> int:
-    inputs = {"full_core": "true"} if request.full_core else {}
-    run = RunbookRequest(runbook=RUNBOOK, argv=request.argv, inputs=inputs, batch=True, at_once=True)
-    try:
-        done = session.run(run, ports, view)
-    except Exception as error:  # a command in production does not go down with its guard
-        _LOG.info("the run of the guarded command failed", exc_info=True)
-        if not command.started:
-            say(f"vdbg-env guard: no record can be made, the command runs without its guard: {error}")
-            command.become(request.argv)
-        status = exit_status(command.wait())
-        say(f"vdbg-env guard: the end of the command could not be explained: {error}")
-        return status
-    ended = ended_of(done.report)
-    if ended is None:  # told to stop before that was recorded
-        if not command.started:
-            return 1
-        ended = command.wait()
-    status = exit_status(ended)
-    if not went_well(done, status):
+    def run(self) -> int:
+        """Run the command to its end and return its exit status; `command` must be entered."""
+        request, command = self.request, self.command
+        inputs = {"full_core": "true"} if request.full_core else {}
+        run = RunbookRequest(runbook=RUNBOOK, argv=request.argv, inputs=inputs, batch=True, at_once=True)
         try:
-            _explain(done, ended, status, request, ports, command, announcer, say, write)
-        except Exception as error:  # nor does its exit status change for what is wrong with what explains it
-            _LOG.info("the failure could not be announced", exc_info=True)
-            say(f"vdbg-env guard: the failure could not be announced: {error}")
-    return status
+            done = session.run(run, self.ports, self.view)
+        except Exception as error:  # a command in production does not go down with its guard
+            _LOG.info("the run of the guarded command failed", exc_info=True)
+            if not command.started:
+                self.say(f"vdbg-env guard: no record can be made, the command runs without its guard: {error}")
+                command.become(request.argv)
+            status = exit_status(command.wait())
+            self.say(f"vdbg-env guard: the end of the command could not be explained: {error}")
+            return status
+        ended = ended_of(done.report)
+        if ended is None:  # told to stop before that was recorded
+            if not command.started:
+                return 1
+            ended = command.wait()
+        status = exit_status(ended)
+        if not went_well(done, status):
+            try:
+                self._explain(done, ended, status)
+            except Exception as error:  # nor does its exit status change for what is wrong with what explains it
+                _LOG.info("the failure could not be announced", exc_info=True)
+                self.say(f"vdbg-env guard: the failure could not be announced: {error}")
+        return status
 
+    def _explain(self, done: FinishedRun, ended: Ended, status: int) -> None:
+        """Count the failure among those of its cause, and announce it; what takes long ends where we must stop."""
+        seen = None
+        try:
+            with self.command.stoppable():
+                done, seen = _counted(done, self.ports)
+        except ToldToStop:
+            _LOG.info("told to stop before the crashes of this cause were counted")
+        except Exception:  # the records of other runs are others'
+            _LOG.info("the crashes of this cause could not be counted", exc_info=True)
+        self._announce(
+            Announcement(
+                report=done.report,
+                directory=str(done.directory),
+                files=done.files,
+                status=status,
+                ended=ended,
+                seen=seen,
+            )
+        )
 
-def _explain(
-    done: FinishedRun,
-    ended: Ended,
-    status: int,
-    request: GuardRequest,
-    ports: RunPorts,
-    command: GuardedCommand,
-    announcer: Announcer,
-    say: Callable[[str], None],
-    write: Write,
-) -> None:
-    """Count the failure among those of its cause, and announce it; what takes long ends where we are told to stop."""
-    seen = None
-    try:
-        with command.stoppable():
-            done, seen = _counted(done, ports)
-    except ToldToStop:
-        _LOG.info("told to stop before the crashes of this cause were counted")
-    except Exception:  # the records of other runs are others'
-        _LOG.info("the crashes of this cause could not be counted", exc_info=True)
-    announcement = Announcement(
-        report=done.report, directory=str(done.directory), files=done.files, status=status, ended=ended, seen=seen
-    )
-    _announce(announcement, request, command, announcer, say, write)
+    def _announce(self, announcement: Announcement) -> None:
+        """Say it everywhere, the surest place first; what cannot be reached is named on stderr."""
+        request, announcer = self.request, self.announcer
+        problems = []
+        if request.termination_log:
+            message = self.write(announcement, TERMINATION_MESSAGE_BYTES)
+            problems.append(announcer.write(request.termination_log, message))
+        line = self.write(announcement, None)
+        self.say(line)
+        try:
+            with self.command.stoppable():
+                if request.hook:
+                    problems.append(announcer.run(request.hook, line))
+                if request.webhook:
+                    problems.append(announcer.post(request.webhook, line))
+        except ToldToStop:
+            if request.hook or request.webhook:
+                problems.append("told to stop: the hook or the webhook was not waited for")
+        for problem in problems:
+            if problem:
+                self.say(f"vdbg-env guard: {problem}")
 
 
 def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, int | None]:
@@ -136,32 +145,3 @@ def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, int | Non
     except (OSError, VdbgError) as error:
         _LOG.info("the report could not be written again: %s", error)
     return replace(done, report=report), len(others) + 1
-
-
-def _announce(
-    announcement: Announcement,
-    request: GuardRequest,
-    command: GuardedCommand,
-    announcer: Announcer,
-    say: Callable[[str], None],
-    write: Write,
-) -> None:
-    """Say it everywhere, the surest place first; what cannot be reached is named on stderr."""
-    problems = []
-    if request.termination_log:
-        message = write(announcement, TERMINATION_MESSAGE_BYTES)
-        problems.append(announcer.write(request.termination_log, message))
-    line = write(announcement, None)
-    say(line)
-    try:
-        with command.stoppable():
-            if request.hook:
-                problems.append(announcer.run(request.hook, line))
-            if request.webhook:
-                problems.append(announcer.post(request.webhook, line))
-    except ToldToStop:
-        if request.hook or request.webhook:
-            problems.append("told to stop: the hook or the webhook was not waited for")
-    for problem in problems:
-        if problem:
-            say(f"vdbg-env guard: {problem}")

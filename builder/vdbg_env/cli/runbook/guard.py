@@ -97,9 +97,17 @@ def command(
     view = RunView(
         interactive=False, notice=lambda _: None, listener=lambda _: lambda *_: None, person=lambda _: Nobody()
     )
-    return guarding.guard(
-        request, ports, view, command, announcer(), lambda line: _say(line, command.told_to_stop), guard_line
+    guard = guarding.Guard(
+        request=request,
+        ports=ports,
+        view=view,
+        command=command,
+        announcer=announcer(),
+        say=lambda line: _say(line, command.told_to_stop),
+        write=guard_line,
     )
+    with command:
+        return guard.run()
 
 
 def _words(hook: str | None) -> tuple[str, ...]:
