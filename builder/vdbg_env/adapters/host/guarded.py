@@ -149,7 +149,8 @@ class Guarded:
     ) -> None:
         self._entered -= 1
         for number, handler in self._before.items() if self._entered == 0 else ():
-            signal.signal(number, handler)
+            # All that is left is to return the command's status, and Python ends without its handlers.
+            signal.signal(number, signal.SIG_IGN if number in STOPS else handler)
 
     def _received(self, number: int, _frame: FrameType | None) -> None:
         if self._supervisor is None:

@@ -94,3 +94,20 @@ def test_a_line_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
         time.sleep(0.5)
         guard.send_signal(signal.SIGTERM)
         assert guard.wait(timeout=patience(AT_ONCE) + 2) == 3
+
+
+def test_a_signal_while_the_guard_exits_changes_no_status(tmp_path: Path) -> None:
+    """Python's end takes a tenth of a second, in which no handler of its own works."""
+    ending = (
+        "import os, time\nclass Last:\n"
+        "    def __del__(self, mknod=os.mknod, sleep=time.sleep):\n        mknod('ending'); sleep(1)\n"
+        "if b'\\0guard\\0' in open('/proc/self/cmdline', 'rb').read():\n    last = Last()\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(ending)
+    command = guard_command(sys.executable, "-S", "-c", "raise SystemExit(7)")
+    env = {**environment(tmp_path), "PYTHONPATH": f"{tmp_path}:{environment(tmp_path)['PYTHONPATH']}"}
+    with subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.DEVNULL) as guard:
+        while not (tmp_path / "ending").exists() and guard.poll() is None:
+            time.sleep(0.02)
+        guard.send_signal(signal.SIGTERM)
+        assert guard.wait() == 7
