@@ -55,7 +55,9 @@ def command() -> None:
 @command.command("list")
 @_shared
 def list_command(place: str, as_json: bool) -> int:
-    """Show every file, newest first, with its size, age and kind.
+    """Show every dump, newest first, with its size, age and kind.
+
+    Other files, such as the records of guard, are counted; --json names them too.
 
     \b
     Example:

@@ -15,16 +15,21 @@ from vdbg_env.report.codec.document import Document, field
 
 
 def list_text(found: DumpList) -> str:
-    """Return a table of what a place holds, and the sums that a quota limits."""
+    """Return a table of the dumps of a place, and the sums that a quota limits; other files are counted."""
     if not found.dumps:
         return f"{found.place} holds nothing\n"
-    rows = [(size_text(d.size), age_text(found.now - d.modified), d.kind, printable(d.path)) for d in found.dumps]
     dumps = [d for d in found.dumps if d.kind != "other"]
-    total, held = size_text(sum(d.size for d in found.dumps)), size_text(sum(d.size for d in dumps))
-    lines = _table(("SIZE", "AGE", "KIND", "FILE"), rows)
+    others = [d for d in found.dumps if d.kind == "other"]
+    rows = [(size_text(d.size), age_text(found.now - d.modified), d.kind, printable(d.path)) for d in dumps]
+    lines = _table(("SIZE", "AGE", "KIND", "FILE"), rows) if rows else []
+    sums = f"{found.place}: {_count(dumps, 'dump')}, {_sum(dumps)}"
     return "\n".join(
-        [*lines, f"{found.place}: {_count(found.dumps, 'file')}, {total}; {_count(dumps, 'dump')}, {held}", ""]
+        [*lines, sums + (f"; {_count(others, 'other file')}, {_sum(others)} (--json)" if others else ""), ""]
     )
+
+
+def _sum(dumps: Sequence[Dump]) -> str:
+    return size_text(sum(dump.size for dump in dumps))
 
 
 def prune_text(found: Prune) -> str:

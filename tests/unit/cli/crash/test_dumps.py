@@ -21,7 +21,7 @@ GPU_CORE = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 4, 190) 
 
 DUMPS = (
     Dump(path="core_node7_4711.nvcudmp", size=1_700_000_000, modified=NOW - 90, kind="gpu-core"),
-    Dump(path="rank5/core.812", size=50 << 30, modified=NOW - 3 * DAY, kind="host-core"),
+    Dump(path="rank5/core\n812", size=50 << 30, modified=NOW - 3 * DAY, kind="host-core"),
     Dump(path="notes\nforged line.txt", size=12, modified=NOW - 40 * DAY, kind="other"),
 )
 
