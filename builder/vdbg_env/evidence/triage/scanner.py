@@ -139,11 +139,9 @@ def _automaton(literals: Iterable[str]) -> Any:
 
 def _shortest(words: set[bytes]) -> list[bytes]:
     """Return the words that hold no other one: a line with a longer word is found by the shorter one in it."""
-    kept: list[bytes] = []
-    for word in sorted(words, key=lambda w: (len(w), w)):
-        if not any(other in word for other in kept):
-            kept.append(word)
-    return kept
+    every = b"\n".join(words)
+    inner = [word for word in words if every.count(word) > 1]
+    return sorted(word for word in words if not any(other in word for other in inner if other != word))
 
 
 @lru_cache(4096)
