@@ -9,6 +9,24 @@ from vdbg_env.runbook.state import ResultValue, StepResult
 
 Artifacts = Mapping[str, int] | None
 P = TypeVar("P", bound=Part)
+TINY = """\
+apiVersion: vdbg-env/v1
+kind: Runbook
+metadata: {name: tiny, title: A tiny runbook}
+spec:
+  inputs: {argv: {type: array, required: true, description: The workload.}}
+  matchers: {boom: {regex: 'boom'}}
+  commands: {workload: {argv: "${{ inputs.argv }}", timeout: 20s}}
+  steps:
+    - id: baseline
+      name: Does it fail?
+      run: workload
+      env: {MODE: loud}
+      outcomes:
+        - reproduced: {when: has(matched.boom), rule: T001, level: error, message: it booms, next: end}
+        - not_reproduced: {when: ended.clean, next: end}
+        - unresolved: {next: end}
+"""
 
 
 def changed(part: P, **fields: object) -> P:

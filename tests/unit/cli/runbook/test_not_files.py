@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import not_files
+from tests.support.runbooks import TINY
 from vdbg_env.cli import main
 
 FILES = ("run.json", "run.lock", "events.jsonl", "events.reserve", "report.json", ".probe", "supervisor.json")
@@ -18,30 +19,12 @@ def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path / "runs"))
     (tmp_path / "runbooks").mkdir()
-    (tmp_path / "runbooks" / "tiny.yaml").write_text(RUNBOOK)
+    (tmp_path / "runbooks" / "tiny.yaml").write_text(TINY)
     run = tmp_path / "runs" / "cut"
     assert main(["runbook", "tiny", "--batch", "--run-dir", str(run), "--", sys.executable, "-c", BOOM]) == 3
     lines = (run / "events.jsonl").read_bytes().splitlines(keepends=True)
     (run / "events.jsonl").write_bytes(b"".join(lines[:-1]))
     return run
-
-
-RUNBOOK = """\
-apiVersion: vdbg-env/v1
-kind: Runbook
-metadata: {name: tiny, title: A tiny runbook}
-spec:
-  inputs: {argv: {type: array, required: true, description: The workload.}}
-  matchers: {boom: {regex: 'boom'}}
-  commands: {workload: {argv: "${{ inputs.argv }}", timeout: 20s}}
-  steps:
-    - id: baseline
-      name: Does it fail?
-      run: workload
-      outcomes:
-        - reproduced: {when: has(matched.boom), rule: T001, level: error, message: it booms, next: end}
-        - unresolved: {next: end}
-"""
 
 
 @pytest.mark.parametrize("kind", not_files.KINDS)

@@ -10,29 +10,12 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.support.runbooks import TINY
 from vdbg_env.cli import main
 from vdbg_env.record.diff import diff
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 
 SCHEMAS = Path(__file__).parents[4] / "docs" / "schemas"
-RUNBOOK = """\
-apiVersion: vdbg-env/v1
-kind: Runbook
-metadata: {name: tiny, title: A tiny runbook}
-spec:
-  inputs: {argv: {type: array, required: true, description: The workload.}}
-  matchers: {boom: {regex: 'boom'}}
-  commands: {workload: {argv: "${{ inputs.argv }}", timeout: 20s}}
-  steps:
-    - id: baseline
-      name: Does it fail?
-      run: workload
-      env: {MODE: loud}
-      outcomes:
-        - reproduced: {when: has(matched.boom), rule: T001, level: error, message: it booms, next: end}
-        - not_reproduced: {when: ended.clean, next: end}
-        - unresolved: {next: end}
-"""
 
 
 @pytest.fixture
@@ -43,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("socket.gethostname", lambda: "node-of-mine-17")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "runbooks").mkdir()
-    (tmp_path / "runbooks" / "tiny.yaml").write_text(RUNBOOK)
+    (tmp_path / "runbooks" / "tiny.yaml").write_text(TINY)
     for name, code in (("bad", "print('boom on 10.9.8.7'); raise SystemExit(1)"), ("good", "print('fine')")):
         main(["runbook", "tiny", "--batch", "--run-dir", f"vdbg-runs/{name}", "--", sys.executable, "-c", code])
     return tmp_path
@@ -174,7 +157,7 @@ def test_a_report_is_made_anew_from_the_record(here: Path, capsys: pytest.Captur
     assert (here / "vdbg-runs/bad/report.json").is_file()
     assert main(["runs", "report", "bad", "--format", "markdown"]) == 3
     assert main(["runs", "report", "good"]) == 0
-    (here / "runbooks/tiny.yaml").write_text(RUNBOOK.replace("it booms", "it boomed"))
+    (here / "runbooks/tiny.yaml").write_text(TINY.replace("it booms", "it boomed"))
     assert main(["runs", "report", "bad"]) == 2
 
 
@@ -185,7 +168,7 @@ open(os.environ['LOG'], 'w').write('node-of-mine-17 talks to 10.9.8.7\\n')
 open(os.environ['LOG'] + '.bin', 'wb').write(b'\\0 node-of-mine-17')
 raise SystemExit(1)
 """
-KEEPING = RUNBOOK.replace("name: tiny", "name: keeping").replace(
+KEEPING = TINY.replace("name: tiny", "name: keeping").replace(
     "env: {MODE: loud}", 'env: {LOG: "${{ rank.dir }}/kept.%h.log"}\n      artifacts: {logs: {path: "kept.*"}}'
 )
 
