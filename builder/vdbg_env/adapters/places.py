@@ -199,7 +199,7 @@ class Places:
         )
 
     def with_pseudonyms(self, placement: StepPlacement, redactor: Redactor) -> StepPlacement:
-        """Return a placement whose text artifacts have pseudonyms."""
+        """Return a placement whose artifacts have pseudonyms."""
         from vdbg_env.adapters.execution.pseudonymized import PseudonymousSteps
 
         return PseudonymousSteps(placement, redactor)

@@ -138,7 +138,7 @@ class StepPlaces(Protocol):
         ...
 
     def with_pseudonyms(self, placement: StepPlacement, redactor: Redactor) -> StepPlacement:
-        """Return a placement whose text artifacts have pseudonyms for hosts and addresses."""
+        """Return a placement whose artifacts have pseudonyms for hosts and addresses."""
         ...
 
 

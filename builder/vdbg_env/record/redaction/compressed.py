@@ -23,10 +23,12 @@ import lz4.frame
 import zstandard
 
 from vdbg_env.record.atomic_write import replacement
-from vdbg_env.record.redaction.masking import mask_file
+from vdbg_env.record.redaction.masking import mask_file, name_hosts
+from vdbg_env.record.redaction.redaction import Pseudonyms
 
 LIMIT = 256 << 20  # bytes of one file that are expanded: a core without device memory is far smaller
 _CHUNK = 1 << 20
+_WITHHELD = "withheld"
 _ZIP, _7Z, _RAR = b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!"
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, zipfile.BadZipFile, RuntimeError, OSError)
 
@@ -66,12 +68,18 @@ class Looked(NamedTuple):
 
 
 def mask_artifact(
-    path: Path, literals: tuple[bytes, ...], *, limit: int = LIMIT, check: Check = lambda: None
+    path: Path,
+    literals: tuple[bytes, ...],
+    *,
+    pseudonyms: Pseudonyms | None = None,
+    limit: int = LIMIT,
+    check: Check = lambda: None,
 ) -> Looked:
     """Mask every secret of a file, `literals` and those the rules find, and keep its time of writing.
 
-    A compressed file is expanded up to `limit` bytes. `check` is called about every mebibyte and may raise. Raises
-    OSError where the file itself cannot be read or written.
+    With `pseudonyms`, names of hosts and addresses get stand-ins of their length; an archive keeps its names, which is
+    noted. A compressed file is expanded up to `limit` bytes. `check` is called about every mebibyte and may raise.
+    Raises OSError where the file itself cannot be read or written.
     """
     with path.open("rb") as file:
         head = file.read(8)
@@ -80,16 +88,28 @@ def mask_artifact(
         _make_own(path, check)
     opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
     if opener:
-        looked = _compressed(path, opener, literals, limit, check)
+        looked = _compressed(path, opener, literals, pseudonyms, limit, check)
     elif head.startswith(_ZIP):
-        looked = _zipped(path, literals, limit, check)
+        looked = _with_names(_zipped(path, literals, limit, check), pseudonyms)
     elif head.startswith((_7Z, _RAR)):
-        looked = Looked(0, "an archive of this kind is not looked into for secrets")
+        looked = _with_names(Looked(0, "an archive of this kind is not looked into for secrets"), pseudonyms)
     else:
-        looked = Looked(mask_file(path, literals, check=check))
+        looked = Looked(_masked(path, literals, pseudonyms, check))
     if looked.masked and path.exists():
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # the earliest core is told by its time
     return looked
+
+
+def _masked(path: Path, literals: tuple[bytes, ...], pseudonyms: Pseudonyms | None, check: Check) -> int:
+    found = mask_file(path, literals, check=check)
+    return found + (name_hosts(path, pseudonyms, check=check) if pseudonyms else 0)
+
+
+def _with_names(looked: Looked, pseudonyms: Pseudonyms | None) -> Looked:
+    """Add that names of hosts stay where a file cannot be packed again, to a file that stays."""
+    if pseudonyms is None or (looked.note or "").startswith(_WITHHELD):
+        return looked
+    return looked._replace(note="; ".join(filter(None, [looked.note, "names of hosts and addresses in it stay"])))
 
 
 def _make_own(path: Path, check: Check) -> None:
@@ -104,7 +124,14 @@ def _copy(source: IO[bytes], target: IO[bytes], check: Check) -> None:
         target.write(data)
 
 
-def _compressed(path: Path, opener: Opener, literals: tuple[bytes, ...], limit: int, check: Check) -> Looked:
+def _compressed(
+    path: Path,
+    opener: Opener,
+    literals: tuple[bytes, ...],
+    pseudonyms: Pseudonyms | None,
+    limit: int,
+    check: Check,
+) -> Looked:
     with _nameless(path) as (expanded, where):
         try:
             with opener(path, "rb") as source:
@@ -112,9 +139,9 @@ def _compressed(path: Path, opener: Opener, literals: tuple[bytes, ...], limit: 
         except _DAMAGED as error:
             rest = f"it breaks off ({error})"
         expanded.flush()
-        found = mask_file(where, literals, check=check)
+        found = _masked(where, literals, None if rest else pseudonyms, check)
         if rest:
-            return _not_whole(path, found, rest)
+            return _with_names(_not_whole(path, found, rest), pseudonyms)
         if found:
             expanded.seek(0)
             with replacement(path) as new, opener(new, "wb") as target:
@@ -165,7 +192,7 @@ def _not_whole(path: Path, found: int, rest: str) -> Looked:
 def _withheld(path: Path, found: int, why: str) -> Looked:
     """Remove a file that holds a secret and cannot be masked."""
     path.unlink()
-    return Looked(found, f"withheld: it held a secret and could not be masked, for {why}")
+    return Looked(found, f"{_WITHHELD}: it held a secret and could not be masked, for {why}")
 
 
 @contextmanager

@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.record.redaction.secrets import OVERLAP, finder_of
 
+_LONGEST_NAME = 256  # bytes of a host's name or an address, with the bytes around it
 _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 
 
@@ -41,6 +43,32 @@ def mask_file(
             found += len(whole)
             at = _mask_to_end(file.fileno(), at + len(data)) if cut_off else at + step
     return found
+
+
+def name_hosts(
+    path: Path, pseudonyms: Pseudonyms, *, window: int = 1 << 17, check: Callable[[], None] = lambda: None
+) -> int:
+    """Overwrite the names of hosts and the addresses in a file by pseudonyms of their length, where they are ASCII.
+
+    Returns how many windows had one; holes and `check` as in `mask_file`.
+    """
+    changed, at, before = 0, 0, b""
+    with path.open("r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        while at < size:
+            check()
+            if (data_at := _next_data(file.fileno(), at, size)) > at:
+                at, before = data_at, b""
+                continue
+            data = os.pread(file.fileno(), window + _LONGEST_NAME, at)
+            if not data:
+                break  # it was cut short
+            named = pseudonyms.replace_in_place(before + data)[len(before) :][:window]
+            if named != data[:window]:
+                os.pwrite(file.fileno(), named, at)
+                changed += 1
+            at, before = at + window, (before + data[:window])[-_LONGEST_NAME:]
+    return changed
 
 
 def _next_data(descriptor: int, at: int, size: int) -> int:

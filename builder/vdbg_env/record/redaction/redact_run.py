@@ -69,7 +69,7 @@ def _redact(path: Path, redactor: Redactor, literals: tuple[bytes, ...], check: 
         return _rewritten(path, partial(_document, redactor=redactor), check), None
     if path.suffix == ".json" or path.name in _TEXTS:
         return redact_text(path, redactor, check=check), None
-    looked = mask_artifact(path, literals, check=check)
+    looked = mask_artifact(path, literals, pseudonyms=redactor.pseudonyms, check=check)
     return looked.masked > 0, looked.note
 
 

@@ -33,16 +33,23 @@ class Pseudonyms(NamedTuple):
 
     def replace(self, text: bytes) -> bytes:
         """Return `text` with every known host name and every address (but this machine's own loopback) replaced."""
+        return self._replaced(text, self._name)
+
+    def replace_in_place(self, data: bytes) -> bytes:
+        """Do the same to a part of a binary file: pseudonyms are cut, or filled with `*`, to the length of the name."""
+        return self._replaced(data, lambda kind, name: self._name(kind, name)[: len(name)].ljust(len(name), b"*"))
+
+    def _replaced(self, text: bytes, stand_in: Callable[[bytes, bytes], bytes]) -> bytes:
+        def address(found: re.Match[bytes]) -> bytes:
+            return found[0] if found[0] in _OWN_ADDRESSES else stand_in(b"ip", found[0])
+
         for host in sorted(self.hosts, key=len, reverse=True):
             name = host.encode()
             if name in text:
-                text = re.sub(rb"(?<![\w.-])" + re.escape(name) + rb"(?![\w-])", self._name(b"host", name), text)
+                text = re.sub(rb"(?<![\w.-])" + re.escape(name) + rb"(?![\w-])", stand_in(b"host", name), text)
         if text.count(b".") >= 3:
-            text = _IPV4.sub(self._address, text)
-        return _IPV6.sub(self._address, text) if text.count(b":") >= 4 else text
-
-    def _address(self, found: re.Match[bytes]) -> bytes:
-        return found[0] if found[0] in _OWN_ADDRESSES else self._name(b"ip", found[0])
+            text = _IPV4.sub(address, text)
+        return _IPV6.sub(address, text) if text.count(b":") >= 4 else text
 
     def _name(self, kind: bytes, value: bytes) -> bytes:
         import hmac  # not at start-up: few runs ask for pseudonyms, and it takes a tenth of the supervisor's start
