@@ -28,7 +28,7 @@ from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.run_context import Reading, RunContext, RunOrder, StepContext
+from vdbg_env.application.run.run_context import RunContext, RunOrder, StepContext
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
@@ -159,7 +159,7 @@ class Nobody:
     def use(self, order: UseBuiltin, _step_context: StepContext) -> StepResult:
         raise NotImplementedError(order.name)
 
-    def read(self, reader: Builtin, _seen: Sequence[Observation], _step_context: StepContext) -> Reading:
+    def read(self, reader: Builtin, _seen: Sequence[Observation], _step_context: StepContext) -> StepResult:
         raise NotImplementedError(reader.name)
 
 

@@ -198,7 +198,9 @@ class _Walker:
             (directory / name).write_bytes(data)
         (directory / "ended.json").write_text(json.dumps(sight.ended))
         step = ReplayedStep(invocation, directory.resolve())
-        sight.check_stop(invocation, step.wait())
+        seen = step.wait()
+        assert seen is not None
+        sight.check_stop(invocation, seen)
         return step
 
     def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:

@@ -84,7 +84,9 @@ def test_folders_of_odd_names_are_no_attempts_and_no_ranks(tmp_path: Path) -> No
     ranks = RecordedRanks(Replay(tmp_path / "run"))
     assert ranks.layout(STEP).ranks == 3
     (attempt := tmp_path / "new/steps/guarded/1").mkdir(parents=True)
-    assert [seen.ended.code for seen in ranks.start(STEP, attempt).wait()] == [3, 3, 7]
+    seen = ranks.start(STEP, attempt).wait()
+    assert seen is not None
+    assert [one.ended.code for one in seen] == [3, 3, 7]
 
 
 def test_folders_in_folders_without_end_are_not_copied(tmp_path: Path) -> None:
@@ -99,6 +101,7 @@ def test_folders_in_folders_without_end_are_not_copied(tmp_path: Path) -> None:
     (place := tmp_path / "new/steps/guarded/1/localhost-0").mkdir(parents=True)
     try:
         seen = Replay(tmp_path / "run").start(STEP, place).wait()
+        assert seen is not None
         assert seen.ended.code == 7
         assert (place / "d/d/d").is_dir()
     finally:  # pytest's own removal of old folders ends in a RecursionError here

@@ -28,7 +28,9 @@ def played(tmp_path: Path) -> tuple[Observation, Path]:
     directory = tmp_path / "run" / "steps" / "step" / "1" / "localhost-0"
     directory.mkdir(parents=True)
     invocation = Invocation(step="step", attempt=1, argv=("x",), matchers=(Matcher(name="m", pattern="illegal .*"),))
-    return Replay(tmp_path / "recording", Redactor((SECRET.encode(),))).start(invocation, directory).wait(), directory
+    seen = Replay(tmp_path / "recording", Redactor((SECRET.encode(),))).start(invocation, directory).wait()
+    assert seen is not None
+    return seen, directory
 
 
 def test_what_was_recorded_is_seen_again_without_known_secrets(recording: Path, tmp_path: Path) -> None:
