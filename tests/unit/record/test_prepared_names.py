@@ -79,6 +79,12 @@ def test_no_run_begins_in_another_user_s_folder(tmp_path: Path) -> None:
     RunDirectory(tmp_path).create()
 
 
+def test_the_folder_of_a_run_is_closed_to_others(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    assert run.path.stat().st_mode & 0o077 == 0
+
+
 def test_a_lock_that_is_no_file_keeps_no_list_waiting(tmp_path: Path) -> None:
     makes: tuple[Callable[[Path], None], ...] = (os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"))
     for number, make in enumerate(makes):

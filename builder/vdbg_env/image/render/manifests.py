@@ -19,8 +19,8 @@ def compose(settings: RunSettings, *, build: str | None = None) -> str:
     service: dict[str, Any] = {
         "image": settings.image,
         "build": build,
-        "command": list(settings.command) or None,
-        "environment": dict(settings.env) or None,
+        "command": [_literal(word) for word in settings.command] or None,
+        "environment": {name: _literal(value) for name, value in settings.env} or None,
         "cap_drop": ["ALL"],
         "cap_add": list(settings.capabilities) or None,
         "security_opt": ["no-new-privileges:true", *_seccomp(settings)],
@@ -51,8 +51,8 @@ def kubernetes(settings: RunSettings) -> str:
     container: dict[str, Any] = {
         "name": "debug",
         "image": settings.image,
-        "args": list(settings.command) or None,
-        "env": [{"name": name, "value": value} for name, value in settings.env] or None,
+        "args": [_literal(word) for word in settings.command] or None,
+        "env": [{"name": name, "value": _literal(value)} for name, value in settings.env] or None,
         "ports": [{"containerPort": port} for port in settings.ports] or None,
         "resources": devices(settings),
         "securityContext": security_context(settings),
@@ -88,6 +88,11 @@ def kubernetes(settings: RunSettings) -> str:
             )
         )
     return "---\n".join(documents)
+
+
+def _literal(text: str) -> str:
+    """Return a text that Compose and Kubernetes take as it is: both fill in variables, and both take `$$` for `$`."""
+    return text.replace("$", "$$")
 
 
 def _seccomp(settings: RunSettings) -> tuple[str, ...]:

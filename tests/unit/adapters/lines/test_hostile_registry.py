@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from tests.support.line_packs import pack_of
 from vdbg_env.adapters.lines import fetch
@@ -105,7 +108,16 @@ def test_a_password_is_not_sent_to_a_realm_without_tls(login: Callable[[str], No
         repository._authorize('Bearer realm="http://registry.example/token",service="x"')
 
 
-def test_a_redirection_from_tls_to_plain_http_is_seen() -> None:
+def test_a_redirection_from_tls_to_plain_http_is_refused() -> None:
+    class Redirected(requests.Session):
+        def request(self, *_: Any, **__: Any) -> requests.Response:
+            first, last = requests.Response(), requests.Response()
+            first.url, last.url, last.history = "https://a/packs.json", "http://b/packs.json", [first]
+            last.raw = io.BytesIO()
+            return last
+
+    with pytest.raises(HostNotAble, match=r"redirects to http://b/packs\.json, which has no TLS"):
+        fetch.send(Redirected(), "GET", "https://a/packs.json")
     assert fetch.without_tls(["https://a", "https://b", "http://c"]) == "http://c"
     assert fetch.without_tls(["https://a", "ftp://b"]) == "ftp://b"
     assert fetch.without_tls(["http://localhost", "https://a"]) is None

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -13,12 +14,14 @@ from pydantic import ValidationError
 from tests.support.dockerfile_reader import Read, read_dockerfile
 from tests.support.image_library import shipped
 from vdbg_env.common.errors import VdbgError
+from vdbg_env.image.container.run_settings import RunSettings
 from vdbg_env.image.plan.planner import plan
 from vdbg_env.image.profile.request import BuildRequest, PipIndex, Site
 from vdbg_env.image.profile.source import GitRef, Sdist
 from vdbg_env.image.profile.spec import ImageSpec
 from vdbg_env.image.render.apptainer import apptainer
 from vdbg_env.image.render.dockerfile import dockerfile
+from vdbg_env.image.render.manifests import compose, kubernetes
 
 HARMLESS = "harmless-1"
 FIELDS: dict[str, Callable[[dict[str, Any], dict[str, Any], str], None]] = {
@@ -109,3 +112,29 @@ def test_no_text_breaks_out_of_its_place(field: str, text: str) -> None:
     assert [(r.keyword, len(r.words)) for r in read] == [(r.keyword, len(r.words)) for r in plain]
     if len(text) > 3 and text not in harmless[0]:
         assert shape(read, text) == shape(plain, HARMLESS)
+
+
+@given(
+    st.one_of(
+        nasty, st.text(st.sampled_from("${}()#: -|>&*!%@'\"`\n\t1yY=~,[]\x7f\u0085\u2028\u202e\x1b"), max_size=12)
+    )
+)
+@example("a\n# not a comment: 1\n")
+@example("${HOME} $$ $(HOME) {{ 7*7 }}")
+@example("\n  - x\n")
+def test_no_text_breaks_out_of_a_manifest(text: str) -> None:
+    """Compose and Kubernetes have the text itself: neither reads it as another key, nor fills a variable in."""
+    settings = RunSettings(image="debug:1", env=(("SOME_NAME", text),), command=("run", text))
+    (service,) = yaml.safe_load(compose(settings))["services"].values()
+    assert _filled_in(service["environment"]["SOME_NAME"]) == text
+    assert [_filled_in(word) for word in service["command"]] == ["run", text]
+    pod = next(iter(yaml.safe_load_all(kubernetes(settings))))
+    (container,) = pod["spec"]["containers"]
+    assert [_filled_in(one["value"]) for one in container["env"] if one["name"] == "SOME_NAME"] == [text]
+    assert [_filled_in(word) for word in container["args"]] == ["run", text]
+
+
+def _filled_in(text: str) -> str:
+    """Return what is left when variables are filled in; fails where there is one."""
+    assert "$" not in text.replace("$$", ""), text
+    return text.replace("$$", "$")
