@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.adapters.execution.attempt_result import Check, InThread, Stopped, digest_of
-from vdbg_env.adapters.execution.supervised_step import READ_LIMIT_S
+from vdbg_env.adapters.execution.supervised_step import READ_LIMIT_S, READ_MORE_S
 from vdbg_env.application.ports.steps import Layout, StartedAttempt, StepPlacement
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.redaction.compressed import mask_artifact
@@ -72,7 +72,7 @@ class _Attempt:
         if self._naming is None:
             self._attempt.cancel(firmly=firmly)
         else:
-            self._naming.stop(0.0 if firmly else READ_LIMIT_S)
+            self._naming.stop(0.0 if firmly else READ_MORE_S)
 
     def _with_pseudonyms(self, seen: Observation, check: Check) -> Observation:
         notes: list[str] = []

@@ -20,7 +20,8 @@ from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.state import lock_file, result_file
 
 POLL_S = 0.05
-READ_LIMIT_S = 1.0  # for the files that a step left behind, after a cancel
+READ_LIMIT_S = 1.0  # for the files that a step left behind, which was cancelled while it ran
+READ_MORE_S = 0.25  # for those of one that had ended, whose files are being read
 
 
 class SupervisedStep(ABC):
@@ -75,7 +76,7 @@ class SupervisedStep(ABC):
         if self._reading is None:
             self._ask_to_end(firmly=firmly)
         else:
-            self._reading.stop(0.0 if firmly else READ_LIMIT_S)
+            self._reading.stop(0.0 if firmly else READ_MORE_S)
 
     @abstractmethod
     def _ask_to_end(self, *, firmly: bool) -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from tests.support.patience import patience
 from tests.support.steps import place, python, runner
+from vdbg_env.adapters.execution.supervised_step import READ_MORE_S
 from vdbg_env.application.ports.steps import StartedStep
+from vdbg_env.application.run.execute import POLL_S
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.redaction.masking import mask_file
 from vdbg_env.runbook.model import ArtifactRule, Matcher
@@ -78,3 +80,7 @@ def test_holes_are_not_searched_for_secrets(tmp_path: Path) -> None:
     began = time.monotonic()
     assert mask_file(core, (b"known-literal",)) == 3
     assert time.monotonic() - began < patience(1.0)
+
+
+def test_what_is_waited_for_between_a_signal_and_the_report_is_half_a_second() -> None:
+    assert POLL_S + READ_MORE_S <= 0.5

@@ -15,7 +15,7 @@ from tests.support.patience import patience
 from tests.unit.cli.runbook.test_guard import environment, guard_command
 from vdbg_env.supervisor.processes.proc import processes
 
-AT_ONCE = 2.0  # seconds, on an idle machine
+AT_ONCE = 1.0  # seconds, on an idle machine
 
 
 @contextmanager
