@@ -134,6 +134,8 @@ def _status(argv: Sequence[str], *, failed: int = 0) -> int:
         # What no command foresaw of the system: a full disk below stdout, a file that went away while it was read.
         place = f"{error.filename}: " if error.filename else ""
         look = f"ls -ld {shlex.quote(str(error.filename))}" if error.filename else "df -h, for a full disk"
+        if isinstance(error, FileNotFoundError) and not error.filename:  # no file was named: it is the current folder
+            place, look = "the current folder: ", "cd to one that exists"
         what = f"{place}{error.strerror or error}"
         console.show_error(VdbgError(what, cause=refusal_cause(error), next_step=look))
         _drop_output()

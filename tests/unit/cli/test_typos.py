@@ -1,11 +1,15 @@
 """What a person mistypes, or lacks, is answered with the reason and the next thing to type, never with a traceback."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from vdbg_env.cli import main
 
+BUILDER = Path(__file__).parents[3] / "builder"
 NO_ENGINE = "unix:///nowhere/docker.sock"
 BARE = ("runbook", "illegal-memory-access")
 # What is typed, the exit status, and words of the answer.
@@ -52,6 +56,16 @@ def test_a_typo_is_answered(
     said = capsys.readouterr().err
     assert [word for word in answer if word not in said] == [], said
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_a_current_folder_that_was_removed_is_named(tmp_path: Path) -> None:
+    run = f"{sys.executable} -P -m vdbg_env runbook illegal-memory-access --batch -- true"
+    done = subprocess.run(
+        ["sh", "-c", f"mkdir gone && cd gone && rmdir ../gone && exec {run}"],
+        env={**os.environ, "PYTHONPATH": str(BUILDER)}, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "the current folder: No such file or directory" in done.stderr and "cd to one that exists" in done.stderr
 
 
 def test_the_sample_is_made_where_the_record_of_its_run_is(

@@ -31,7 +31,7 @@ def search_path(project: Path) -> tuple[Folder, ...]:
     here = project / "runbooks"
     shipped = Folder(origin="shipped", path=data_dir("runbooks"))
     user = Folder(origin="user", path=user_config_path("vdbg-env", appauthor=False) / "runbooks")
-    if here.resolve() == shipped.path.resolve():  # a checkout of this program
+    if here.is_dir() and here.samefile(shipped.path):  # a checkout of this program
         return (user, shipped)
     return (Folder(origin="project", path=here), user, shipped)
 

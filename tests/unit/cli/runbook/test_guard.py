@@ -232,6 +232,21 @@ def test_without_a_place_for_its_record_the_command_runs_all_the_same(tmp_path: 
     assert done.stderr.startswith(b"vdbg-env guard: no record can be made, the command runs without its guard")
 
 
+def test_in_a_folder_that_was_removed_the_command_runs_all_the_same(tmp_path: Path) -> None:
+    guarded = f"{sys.executable} -P -m vdbg_env guard -- sh -c 'echo ran; exit 4'"
+    leave = f"mkdir gone && cd gone && rmdir ../gone && exec {guarded}"
+    done = subprocess.run(
+        ["sh", "-c", leave],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=patience(60),
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (4, b"ran\n")
+    assert b"vdbg-env guard: no record can be made, the command runs without its guard" in done.stderr
+
+
 def test_a_hook_gets_the_line_and_what_cannot_be_reached_changes_no_status(tmp_path: Path) -> None:
     message = tmp_path / "termination-log"
     message.touch()
