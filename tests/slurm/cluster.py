@@ -112,6 +112,7 @@ class _Programs(Programs):
     """Programs with an environment of their own."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        super().__init__()
         self._environment = environment
 
     def run(self, argv: Any, *, timeout_s: float = 60.0) -> Any:
