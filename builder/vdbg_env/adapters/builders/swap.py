@@ -33,10 +33,7 @@ print(json.dumps({"name": d.metadata["Name"], "version": d.version, "requires": 
 
 # Headers of fat binaries are read in place, by the modules that read them here; nothing is expanded.
 _LENT: Final = "/tmp/vdbg-env-look"
-_READERS: Final = (
-    "__init__.py", "common/__init__.py", "common/errors.py", "cuda/__init__.py", "cuda/binary/__init__.py",
-    "cuda/binary/elf.py", "cuda/binary/decompression.py", "cuda/binary/fatbin.py",
-)  # fmt: skip
+_READERS: Final = ("__init__.py", "common/*.py", "cuda/__init__.py", "cuda/binary/*.py")
 _TARGETS: Final = f"""\
 import json, mmap, pathlib, sys, types
 sys.modules.update((name, types.ModuleType(name)) for name in ("lz4", "lz4.block", "zstandard"))
@@ -82,8 +79,8 @@ class DockerSwaps(DockerImages):
 
     def targets(self, base: Installed, project: str) -> Mapping[str, frozenset[str]]:
         """See `ImageSwaps.targets`."""
-        lent = {f"{_LENT}/vdbg_env/{name}": (package_dir() / name).read_bytes() for name in _READERS}
-        ran = self.execute(base.image_id, [base.python, "-c", _TARGETS, f"{base.folder}/{project}"], lent=lent)
+        argv = [base.python, "-c", _TARGETS, f"{base.folder}/{project}"]
+        ran = self.execute(base.image_id, argv, lent=readers())
         if ran.code:  # an older Python than ours, or a damaged library, which the next read reports
             return {}
         return {path: frozenset(targets) for path, targets in json.loads(ran.stdout).items() if targets}
@@ -124,3 +121,9 @@ class DockerSwaps(DockerImages):
         ):
             member = next(iter(archive))
             return f"{member.uid}:{member.gid}", member.mode & 0o777
+
+
+def readers() -> dict[str, bytes]:
+    """Return the modules that the image's Python reads headers with, by their path in the image."""
+    found = (path for pattern in _READERS for path in package_dir().glob(pattern))
+    return {f"{_LENT}/vdbg_env/{path.relative_to(package_dir())}": path.read_bytes() for path in found}
