@@ -44,7 +44,7 @@ def ends(folder: Path) -> None:
     (folder / ENDED).mkdir()
     (folder / "1").rename(folder / ENDED / "1")
     seen: dict[int, Any] = {}
-    RankRecords(folder, cast("Any", None)).read_ends(seen)
+    RankRecords(folder, cast("Any", None)).read_ends(seen, 2)
     assert seen == {}
 
 

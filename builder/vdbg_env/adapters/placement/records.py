@@ -25,12 +25,16 @@ class RankRecords:
         self._directory = directory
         self._orders = orders
 
-    def read_ends(self, seen: dict[int, Observation]) -> None:
-        """Add the observations that ranks have written since, each by its number."""
-        for path in (self._directory / ENDED).iterdir():
-            if path.name.isdecimal() and int(path.name) not in seen:
-                with suppress(NotAFile, ValueError):  # no rank's: the supervisor's own record, or its silence, counts
-                    seen[int(path.name)] = from_document(Observation, read_document(path))
+    def read_ends(self, seen: dict[int, Observation], ranks: int) -> None:
+        """Add the observations that the attempt's `ranks` have written since, each by its number."""
+        # What is no rank's is passed over: the supervisor's own record, or its silence, counts.
+        with suppress(FileNotFoundError):  # a workload can remove the folder
+            for path in (self._directory / ENDED).iterdir():
+                if path.name.isdecimal() and (rank := int(path.name)) < ranks and rank not in seen:
+                    with suppress(NotAFile, ValueError):
+                        found = from_document(Observation, read_document(path))
+                        if found.rank == rank:
+                            seen[rank] = found
 
     def any_started(self) -> bool:
         """Return whether a rank has made its folder."""
@@ -75,7 +79,8 @@ class RankRecords:
         now = self._directory / ".now"
         now.touch()
         try:
-            return now.stat().st_mtime - (folder / lock_file.NAME).stat().st_mtime
+            # One of the future is not a beat: a supervisor that lives sets it to now.
+            return abs(now.stat().st_mtime - (folder / lock_file.NAME).stat().st_mtime)
         except FileNotFoundError:
             return float("inf")
         finally:

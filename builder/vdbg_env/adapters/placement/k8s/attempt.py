@@ -79,7 +79,7 @@ class JobPods:
         """
         self._request.pursue()
         written = dict(self._seen)
-        self._records.read_ends(written)
+        self._records.read_ends(written, self._ranks)
         pods = self._watch.ranks()
         if self._watch.refused and not self._records.any_started() and not self._request.times:
             raise self._not_started("the API server does not report its pods", (self._watch.refused.message,))

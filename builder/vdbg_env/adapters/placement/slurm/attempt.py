@@ -65,7 +65,7 @@ class SlurmStep:
         Raises HostNotAble, with what srun said, when it started no rank.
         """
         self._request.pursue()
-        self._records.read_ends(self._seen)
+        self._records.read_ends(self._seen, self._ranks)
         if len(self._seen) == self._ranks:
             return self._seen
         if self._launcher_runs():
