@@ -121,6 +121,18 @@ def test_a_step_that_others_cancel_is_no_lost_node(cluster: Cluster, allocation:
     assert "Slurm killed it before its record was written" in str(seen[2].ended.message)
 
 
+def test_a_rank_whose_supervisor_was_killed_is_no_lost_node(allocation: Allocated, attempt: Path) -> None:
+    """What ends a supervisor is most often the node's memory: who looks for a broken node looks at the wrong thing."""
+    started = allocation.ranks(attempt).start(ranked(waiting(attempt), placement=PATIENT), attempt)
+    running(attempt)
+    first, _, _ = (attempt / "n1-1" / "supervisor.json").read_text().partition("\n")
+    os.kill(json.loads(first)["pid"], signal.SIGKILL)
+    (attempt / "go").touch()
+    seen = ends(started)
+    assert [one.ended.by for one in seen.values()] == [EndedBy.EXIT, EndedBy.ENGINE_LOST, EndedBy.EXIT]
+    assert "its supervisor was killed" in str(seen[1].ended.message)
+
+
 def test_a_second_cancel_kills_what_will_not_end(allocation: Allocated, attempt: Path) -> None:
     code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + waiting(attempt)
     started = allocation.ranks(attempt).start(ranked(code, placement=PATIENT, kill=KillPolicy(grace_s=3.0)), attempt)

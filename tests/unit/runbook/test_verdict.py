@@ -73,6 +73,15 @@ def test_a_workload_that_could_not_be_started_gives_no_verdict_and_says_why() ->
     )
 
 
+def test_a_workload_whose_supervisor_was_killed_was_run_and_its_end_not_seen() -> None:
+    runbook = RunbookLibrary(RunbookFilesOnDisk(), catalogue).load("illegal-memory-access")
+    lost = Ended(by=EndedBy.ENGINE_LOST, message="killed")
+    finish = conclude(
+        [StepRecord(step="baseline", outcome=Status.ERROR, message="killed", ended=lost, next=End())], runbook
+    )
+    assert finish.why == "how the workload ended was not seen: killed"
+
+
 def test_a_command_that_could_not_be_started_is_no_mere_warning_where_checks_could() -> None:
     runbook = RunbookLibrary(RunbookFilesOnDisk(), catalogue).load("no-core-dump")
     refused = Ended(by=EndedBy.NOT_STARTED, message="MISSING: No such file")

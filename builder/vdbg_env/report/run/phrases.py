@@ -40,7 +40,7 @@ def ended(end: Ended | None) -> str:
         case EndedBy.NODE_LOST:
             text = "the node was lost"
         case EndedBy.ENGINE_LOST:
-            text = "its end was not seen: the engine died"
+            text = "its end was not seen"
         case EndedBy.NOT_STARTED:
             text = "could not be started"
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
@@ -25,6 +26,8 @@ _SAID_LINES = 5
 _KILLED = (
     "Slurm killed it before its record was written: scancel of its step, or a job's end whose KillWait was too short"
 )
+_SIGKILL = "its supervisor was killed, and with it the workload: the node's or the job's memory, or a kill -9"
+_TASKS_KILLED = re.compile(r": tasks? ([\d,-]+): Killed$")
 
 
 class SlurmStep:
@@ -127,18 +130,24 @@ class SlurmStep:
             return self._records.lost(rank, why)
         if found := self._records.half_written(folder):
             return found
-        if self._was_killed(folder.name.rpartition("-")[0]):
-            return self._records.without_end(rank, Ended(by=EndedBy.CANCEL, message=_KILLED))
+        if (killed := self._killed(rank, folder.name.rpartition("-")[0])) is not None:
+            return self._records.without_end(rank, killed)
         given_up = self._request.sent_at is not None and now > self._request.sent_at + AFTER_CANCEL_S
         if self._records.silent_for(folder) < SILENT_S and not given_up:
             return None
         return self._records.lost(rank, "its node was lost: Slurm ended the step without it")
 
-    def _was_killed(self, host: str) -> bool:
-        """Return whether Slurm ended the step on a node that it has not lost, by what srun says."""
+    def _killed(self, rank: int, host: str) -> Ended | None:
+        """Return the end of a rank that was killed on a node that Slurm has not lost, by what srun says."""
         said = _tail(self._directory / "srun.txt")
-        failed = any("Node failure" in line and (host in line or "[" in line) for line in said)
-        return not failed and any(" CANCELLED AT " in line for line in said)
+        if any("Node failure" in line and (host in line or "[" in line) for line in said):
+            return None
+        if any(" CANCELLED AT " in line for line in said):
+            return Ended(by=EndedBy.CANCEL, message=_KILLED)
+        found = (_TASKS_KILLED.search(line) for line in said)
+        if any(rank in _numbers(tasks[1]) for tasks in found if tasks):
+            return Ended(by=EndedBy.ENGINE_LOST, message=_SIGKILL)
+        return None
 
     def _launcher_runs(self) -> bool:
         if self._process is not None:
@@ -167,3 +176,9 @@ def _tail(path: Path) -> list[str]:
             return file.read().decode(errors="replace").splitlines()
     except (FileNotFoundError, NotAFile):
         return []
+
+
+def _numbers(text: str) -> set[int]:
+    """Return the numbers of a list such as `0,3-5`."""
+    ends = ([int(end) for end in part.split("-")] for part in text.split(",") if part)
+    return {number for end in ends for number in range(end[0], end[-1] + 1)}
