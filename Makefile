@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-slow coverage docs accept-vllm accept-vllm-whole accept-onto refresh-knowledge golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo test lint test-slow coverage docs accept-vllm accept-vllm-whole accept-onto accept-onto-cuda-12 refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 WORKERS := $(shell expr 2 \* $$(nproc))
 
 help:            ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	PYTHON=$(PYTHON) scripts/prepare-venv $(VENV)
@@ -54,6 +54,9 @@ accept-vllm-whole: $(READY) ## The whole of the newest vLLM for one architecture
 
 accept-onto: $(READY) ## Line tables put into an image with the stock vLLM wheel, and nothing else changed (15 minutes, 20 GB)
 	scripts/accept-onto
+
+accept-onto-cuda-12: $(READY) ## The same with a vLLM of CUDA 12 and an installed compiler (15 minutes, 5 GB)
+	scripts/accept-onto-cuda-12
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
 	GOLDEN=rewrite $(BIN)/pytest -q tests/unit
