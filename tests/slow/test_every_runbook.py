@@ -59,7 +59,7 @@ CASES = {
         log="dev/oom-under-enginedead.log", gone_with="0.82", rules=("VDBG119",), outcomes=("less not_reproduced",),
     ),
     "cuda-graph-capture": Case(
-        log="held-out/graph-capture-allreduce.log", gone_with="cudagraph_mode=NONE", rules=("VDBG164",), argv=SERVE,
+        log="held-out/graph-capture-allreduce.log", gone_with="cudagraph_mode=NONE", rules=("VDBG164",),
         outcomes=("graphs_piecewise reproduced", "graphs_off not_reproduced"),
     ),
     "version-mismatch": Case(
@@ -69,11 +69,11 @@ CASES = {
         log="dev/driver-no-gpus.log", rules=("VDBG192", "VDBG196"), argv=SERVE, outcomes=("init fail",),
     ),
     "no-kernel-image": Case(
-        log="held-out/no-image-sm120.log", gone_with="TRITON_ATTN", rules=("VDBG152", "VDBG026"), argv=SERVE,
+        log="held-out/no-image-sm120.log", gone_with="TRITON_ATTN", rules=("VDBG152", "VDBG026"),
         outcomes=("code unresolved", "attention not_reproduced"),
     ),
     "triton-compile": Case(
-        log="held-out/triton-compilation-error.log", gone_with="TRITON_CACHE_DIR", rules=("VDBG204",), argv=SERVE,
+        log="held-out/triton-compilation-error.log", gone_with="TRITON_CACHE_DIR", rules=("VDBG204",),
         outcomes=("fresh not_reproduced",),
     ),
     "launch-config": Case(
@@ -85,7 +85,7 @@ CASES = {
         ends_in="out-of-memory", outcomes=("less not_reproduced",),
     ),
     "model-load": Case(
-        log="dev/load-truncated-safetensors.log", gone_with="--load-format", rules=("VDBG234", "VDBG239"), argv=SERVE,
+        log="dev/load-truncated-safetensors.log", gone_with="--load-format", rules=("VDBG234", "VDBG239"),
         outcomes=("dummy not_reproduced",),
     ),
     "host-crash": Case(
