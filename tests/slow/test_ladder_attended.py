@@ -70,7 +70,7 @@ def held(number: int) -> Callable[[Path], None]:
     ("number", "outcome", "message"),
     [
         (signal.SIGUSR1, "reproduced", "it failed as soon as it was let go"),
-        (signal.SIGKILL, "unresolved", "it was ended; a debugger that is told to quit ends what it holds"),
+        (signal.SIGKILL, "unresolved", "it was ended; a debugger that quits ends what it holds"),
     ],
 )
 def test_the_workload_is_held_until_the_debugger_is_done(
