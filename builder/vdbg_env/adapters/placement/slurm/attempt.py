@@ -27,6 +27,7 @@ _KILLED = (
     "Slurm killed it before its record was written: scancel of its step, or a job's end whose KillWait was too short"
 )
 _SIGKILL = "its supervisor was killed, and with it the workload: the node's or the job's memory, or a kill -9"
+_SRUN_KILLED = "srun was killed, and Slurm killed its ranks: the memory of the node that starts them, or a kill -9"
 _TASKS_KILLED = re.compile(r": tasks? ([\d,-]+): Killed$")
 
 
@@ -135,6 +136,8 @@ class SlurmStep:
         given_up = self._request.sent_at is not None and now > self._request.sent_at + AFTER_CANCEL_S
         if self._records.silent_for(folder) < SILENT_S and not given_up:
             return None
+        if self._process is not None and self._process.returncode < 0:  # Slurm then kills every task of the step
+            return self._records.without_end(rank, Ended(by=EndedBy.ENGINE_LOST, message=_SRUN_KILLED))
         return self._records.lost(rank, "its node was lost: Slurm ended the step without it")
 
     def _killed(self, rank: int, host: str) -> Ended | None:
