@@ -40,17 +40,17 @@ def main(crash):
     for line in SETTINGS.splitlines():
         _try(line)
     try:
-        gdb.execute(f"attach {crash['process']}", to_string=True)
+        # All of its threads, but where the first has ended: that one cannot be attached to.
+        ended = "\nState:\tZ" in Path(f"/proc/{crash['process']}/status").read_text(errors="replace")
+        gdb.execute(f"attach {crash['task'] if ended else crash['process']}", to_string=True)
         thread = next(one for one in gdb.selected_inferior().threads() if one.ptid[1] == crash["task"])
         thread.switch()
         show(crash)
-    except (gdb.error, StopIteration) as error:
-        print(f"native crash: {crash['signal']} in process {crash['process']} ({_title(crash['process'])}): in ??")
-        print(f"native stack: {error}", flush=True)
+    except (gdb.error, OSError, StopIteration) as error:
+        print(f"{crash['crash']}: in ??\nnative stack: {error}", flush=True)
     _try("detach")
     if crash["sent"]:
-        number = getattr(signal, crash["signal"])
-        ctypes.CDLL(None).tgkill(crash["process"], crash["task"], number)
+        ctypes.CDLL(None).tgkill(crash["process"], crash["task"], crash["signal"])
     with contextlib.suppress(OSError):
         os.kill(crash["process"], signal.SIGCONT)
 
@@ -74,8 +74,7 @@ def show(crash):
         if name != "??" and file != library and not START.match(name)
     ]
     by = f", called by {callers[0][0]} of {callers[0][1]}" if callers else ""
-    process = crash["process"]
-    print(f"native crash: {crash['signal']} in process {process} ({_title(process)}): in {function} of {library}{by}")
+    print(f"{crash['crash']}: in {function} of {library}{by}")
     if crash["address"] is not None:
         print(f"native address: {crash['address']:#x}")
     print(_try("bt 40") or "", flush=True)
@@ -83,14 +82,6 @@ def show(crash):
 
 def _library(pc):
     return Path(gdb.solib_name(pc) or gdb.current_progspace().filename or "??").name
-
-
-def _title(pid):
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()[:4096].rstrip(b"\0").split(b"\0")
-    except OSError:
-        return "?"
-    return " ".join(Path(word.decode(errors="replace")).name for word in words[:3]).strip()[:80] or "?"
 
 
 def _try(command):

@@ -15,16 +15,19 @@ This process stays an ancestor of all of them while it is gdb: Yama (kernel.yama
 lets nobody else look. Source: ptrace(2), Documentation/admin-guide/LSM/Yama.rst.
 """
 
+import contextlib
 import ctypes
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 FATAL = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS")
+ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # to end
 MOST_STACKS = 4
 SETTLE_S = 5.0  # a thread that waits in the kernel is not stopped at once
 NOT_STARTED = 127
@@ -56,20 +59,34 @@ class Tracer:
         """Follow to the end; return the exit status of the command, 128 and the signal's number where one ended it."""
         while True:
             try:
-                task, status = os.waitpid(-1, WALL)
+                self._changed(*os.waitpid(-1, WALL))
             except ChildProcessError:
                 return self._status
-            if os.WIFSTOPPED(status):
-                self._stopped(task, status)
-            elif task == self.root:
-                self._status = exit_status(status)
 
     def go_on(self):
         """Let those go on that stopped while this program was gdb, which took note of none of them."""
         for task in [task for process in descendants() for task in tasks(process)]:
             if field_of(task, "TracerPid") == str(os.getpid()) and state_of(task) == "t":
                 number, code, _ = told(task) or (signal.SIGSTOP, EVENT_STOP << 8, 0)
-                self._stopped(task, (code & ~0xFF) << 8 | number << 8)
+                self._stopped(task, max(code, 0) >> 8 << 16 | number << 8)  # a signal that was sent has a code below 0
+
+    def pass_on(self):
+        """Pass on to the command what asks this program to end; end where there is no command any longer."""
+
+        def tell(got, _frame):
+            try:
+                os.kill(self.root, got)
+            except OSError:
+                sys.exit(self._status)
+
+        for number in ASKED:
+            signal.signal(number, tell)
+
+    def _changed(self, task, status):
+        if os.WIFSTOPPED(status):
+            self._stopped(task, status)
+        elif task == self.root:
+            self._status = exit_status(status)
 
     def _stopped(self, task, status):
         number, event = os.WSTOPSIG(status), status >> 16
@@ -91,28 +108,63 @@ class Tracer:
 
         The others run until they start or end something, or get a signal: another one that crashes waits for its turn.
         """
-        process = process_of(task)
-        gdb = shutil.which("gdb")
-        if process is None or gdb is None:
+        process, info = process_of(task), told(task)
+        if process is None or info is None:
             ptrace(CONT, task, number)
             return
-        _, code, address = told(task)
-        status = 128 + number if process == self.root else self._status
-        release(process, but=task)
+        self._shown.append(process)
+        crash = f"native crash: {name_of(number)} in process {process} ({title(process)})"
+        gdb = gdb_with_python()
+        if gdb is None or not self._release(process, but=task):
+            reason = "a thread of it does not stop" if gdb else "no gdb with Python is here: apt-get install gdb"
+            print(f"{crash}: in ??\nnative stack: {reason}", flush=True)
+            ptrace(CONT, task, number)
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGCONT)
+            self.go_on()
+            return
         ptrace(DETACH, task, signal.SIGSTOP)  # its own process stops before another instruction of it runs
         wait_for(lambda: state_of(task) == "T")
-        crash = {
+        _, code, address = info
+        status = 128 + number if process == self.root else self._status
+        asked = {
+            "crash": crash,
             "process": process,
             "task": task,
-            "signal": name_of(number),
+            "signal": number,
             # What was sent must be sent again; what an instruction raised is raised again.
             "sent": code <= 0,
             "address": address if number in (signal.SIGSEGV, signal.SIGBUS) and code > 0 else None,
-            "then": [*INTERPRETER, __file__, "--go-on", json.dumps([self.root, [*self._shown, process], status])],
+            "then": [*INTERPRETER, __file__, "--go-on", json.dumps([self.root, self._shown, status])],
         }
-        os.environ["VDBG_NATIVE_CRASH"] = json.dumps(crash)
-        sys.stdout.flush()
+        os.environ["VDBG_NATIVE_CRASH"] = json.dumps(asked)
         os.execv(gdb, [gdb, "-q", "-nx", "-batch", "-x", str(FRAMES)])
+
+    def _release(self, process, but):
+        """Trace no thread of a process any longer, but one, which is stopped; return whether all could be let go.
+
+        Signals that are due are delivered; but a second thread that crashes stops the process, which it would end too
+        early. A thread in vfork(2) stops when its child has come to its exec, which this program is told of.
+        """
+        left = {one for one in tasks(process) if one != but and ptrace(INTERRUPT, one)}
+        end = time.monotonic() + SETTLE_S
+        while left and time.monotonic() < end:
+            task, status = os.waitpid(-1, WALL | os.WNOHANG)
+            number = os.WSTOPSIG(status) if os.WIFSTOPPED(status) else 0
+            fatal = not status >> 16 and name_of(number) in FATAL
+            if not task:
+                time.sleep(0.001)
+                # The first thread of a process stays as a zombie where it ended before the others.
+                left = {one for one in left & set(tasks(process)) if one != process or state_of(one) != "Z"}
+            elif task == but:  # killed, or another thread of it has come to its exec
+                self._changed(task, status)
+                return False
+            elif number and process_of(task) == process:
+                ptrace(DETACH, task, signal.SIGSTOP if fatal else 0 if status >> 16 else number)
+                left.discard(task)
+            elif not fatal:  # of another process, whose turn it is afterwards
+                self._changed(task, status)
+        return not left
 
 
 def told(task):
@@ -127,23 +179,15 @@ def told(task):
     return number, code, int.from_bytes(info.raw[16:24], sys.byteorder)
 
 
-def release(process, but):
-    """Trace no thread of a process any longer, but one, which is stopped; signals that are due are delivered."""
-    left = {one for one in tasks(process) if one != but and ptrace(INTERRUPT, one)}
-    end = time.monotonic() + SETTLE_S
-    while left and time.monotonic() < end:
-        for one in sorted(left):
-            try:
-                task, status = os.waitpid(one, WALL | os.WNOHANG)
-            except ChildProcessError:
-                left.discard(one)
-                continue
-            if task and os.WIFSTOPPED(status):
-                due = 0 if status >> 16 else os.WSTOPSIG(status)
-                ptrace(DETACH, one, due)
-            if task:
-                left.discard(one)
-        time.sleep(0.001)
+def gdb_with_python():
+    """Return the path of a gdb that can run native_frames.py, None where there is none."""
+    gdb = shutil.which("gdb")
+    try:
+        words = [gdb, "-nx", "-batch", "-ex", "python print('yes')"]
+        ran = gdb and subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return gdb if ran and ran.stdout.strip() == b"yes" else None
 
 
 def exit_status(status):
@@ -200,6 +244,17 @@ def field_of(task, name):
     return None
 
 
+def title(process):
+    """Return how a process calls itself, in one line and without parentheses, as far as there is room."""
+    try:
+        words = Path(f"/proc/{process}/cmdline").read_bytes()[:4096].rstrip(b"\0").split(b"\0")
+    except OSError:
+        return "?"
+    text = " ".join(Path(word.decode(errors="replace")).name for word in words[:3])
+    kept = "".join(letter if letter.isprintable() and letter not in "()" else " " for letter in text)
+    return " ".join(kept.split())[:80] or "?"
+
+
 def wait_for(seen):
     """Wait a while until `seen` returns true."""
     end = time.monotonic() + SETTLE_S
@@ -215,12 +270,6 @@ def name_of(number):
         return ""
 
 
-def pass_on(process):
-    """Pass on to the command what asks this program to end."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda got, _frame: os.kill(process, got))
-
-
 def start(argv):
     """Start the command, stopped until it is traced; return its process."""
     read, write = os.pipe()
@@ -228,6 +277,8 @@ def start(argv):
     if process == 0:
         os.close(write)
         os.read(read, 1)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+            signal.signal(number, signal.SIG_DFL)
         try:
             os.execvp(argv[0], argv)
         except OSError as error:
@@ -243,15 +294,15 @@ def start(argv):
 
 def main(words):
     """Run a command, or go on following one after gdb."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # gdb blocks some
     _libc.prctl(SUBREAPER, 1, 0, 0, 0)  # whose parent has died stays below us
     if words[:1] == ["--go-on"]:
         tracer = Tracer(*json.loads(words[1]))
-        pass_on(tracer.root)
+        tracer.pass_on()
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # gdb blocks some
         tracer.go_on()
     elif words:
         tracer = Tracer(start(words))
-        pass_on(tracer.root)
+        tracer.pass_on()
     else:
         print("python3 native_stack.py COMMAND [ARGUMENT...]", file=sys.stderr)
         return 2
