@@ -69,7 +69,7 @@ class StepPlace:
         if self.scratch is None:
             return {}
         limit = self.scratch.limit >> 20
-        return {"dumps go to": f"{self.scratch.folder} of each node; at most {limit} MiB of each rank are moved"}
+        return {"dumps go to": f"{self.scratch.folder} of each node; all ranks together move at most {limit} MiB"}
 
 
 @dataclass(frozen=True, kw_only=True)

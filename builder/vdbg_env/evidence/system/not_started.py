@@ -10,6 +10,7 @@ from vdbg_env.evidence.observation import EndedBy, Observation
 
 NOT_STARTED: Final = "not-started"
 _UNDRIVEN: Final = "no request could be sent"  # as the supervisor words it
+_NO_SCRATCH: Final = "--scratch cannot be used"  # as a rank words it
 
 
 def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
@@ -30,12 +31,14 @@ def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, 
 
 
 def _message(why: str) -> str:
-    return why if why.startswith(_UNDRIVEN) else f"the command could not be started: {why}"
+    return why if why.startswith((_UNDRIVEN, _NO_SCRATCH)) else f"the command could not be started: {why}"
 
 
 def _next_step(why: str) -> str:
     if why.startswith(_UNDRIVEN):
         return "name the server and the requests: -i url=http://HOST:PORT -i request=FILE"
+    if why.startswith(_NO_SCRATCH):
+        return "name a folder that each node has and that this user may write in, as in --scratch /tmp"
     if "Permission denied" in why:
         return "make the program executable (chmod +x), or start it by its interpreter: python3 FILE"
     return (

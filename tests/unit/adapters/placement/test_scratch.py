@@ -11,6 +11,8 @@ import pytest
 
 from vdbg_env.adapters.execution.attempt_result import Stopped
 from vdbg_env.adapters.placement.rank.scratch import Allowance, Moved, NoScratch, move_dumps, open_scratch
+from vdbg_env.evidence.observation import Ended, EndedBy, Observation
+from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.runbook.model import ArtifactRule
 
 CORES = ArtifactRule(name="core", glob="core.*")
@@ -48,6 +50,15 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, shared: Path)
     theirs.chmod(0o777)
     with pytest.raises(NoScratch, match="others may"):
         open_scratch(str(tmp_path / "disk"), shared)
+
+
+def test_a_folder_that_is_not_there_is_named_and_so_is_what_to_do(tmp_path: Path, shared: Path) -> None:
+    with pytest.raises(NoScratch, match="/nowhere is no folder of this node") as refused:
+        open_scratch(str(tmp_path / "nowhere"), shared)
+    ended = Ended(by=EndedBy.NOT_STARTED, message=f"--scratch cannot be used on n0: {refused.value}")
+    (found,) = not_started_findings([Observation(step="s", attempt=1, ended=ended, duration_s=0.0)])
+    assert found.message == ended.message
+    assert "--scratch /tmp" in str(found.next_step)
 
 
 def test_a_link_in_its_place_is_refused(tmp_path: Path, shared: Path) -> None:

@@ -50,6 +50,8 @@ def open_scratch(scratch: str, directory: Path) -> Path:
 
     It is below a folder that only this user may enter: dumps hold what a process had in its memory.
     """
+    if not Path(scratch).is_dir():
+        raise NoScratch(f"{scratch} is no folder of this node")
     mine = Path(scratch) / f"vdbg-env-{os.geteuid()}"
     run = hashlib.sha256(os.fsencode(directory.parents[3])).hexdigest()[:16]
     try:
