@@ -21,6 +21,7 @@ RUNS_VARIABLE = "VDBG_ENV_RUNS"
 RUNS_FOLDER = "vdbg-runs"
 LATEST = "latest"
 INDEX = ".runs.sqlite"
+JOB_SCRIPT, JOB_OUTPUT = "job.sh", "slurm.txt"  # of a run that is queued as a job
 _FILES = ("run.json", "events.jsonl", "report.json")
 # What SQLite says of a file that is damaged, no database, or has another program's tables: the index is made anew.
 _NOT_OURS = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
@@ -126,6 +127,12 @@ def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
     for path in (home / name, Path(name)):
         if _is_run(path):
             return RunDirectory(path.resolve())
+        if _has(path, JOB_SCRIPT):
+            raise BadInput(
+                f"the run of {name} has not begun",
+                cause="its job waits for nodes, or ended before it could begin",
+                next_step=f"squeue --me --start; what the job printed: {path / JOB_OUTPUT}",
+            )
     known = [p for p in home.iterdir() if _is_run(p)] if home.is_dir() else []
     if name == LATEST and known:
         return RunDirectory(max(known, key=lambda path: (path / "run.json").stat().st_mtime_ns).resolve())
@@ -135,8 +142,12 @@ def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
 
 
 def _is_run(path: Path) -> bool:
+    return _has(path, "run.json")
+
+
+def _has(path: Path, name: str) -> bool:
     try:
-        return (path / "run.json").is_file()
+        return (path / name).is_file()
     except PermissionError:  # another user's
         return False
 

@@ -9,7 +9,7 @@ import pytest
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.runs import find_run, remove_run, run_folders
+from vdbg_env.record.runs import JOB_SCRIPT, find_run, remove_run, run_folders
 
 
 def make(home: Path, name: str, *, runbook: str = "guard", age_s: float = 0.0, size: int = 100) -> RunDirectory:
@@ -117,6 +117,13 @@ def test_a_folder_of_another_user_is_named_and_left(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path))
     with pytest.raises(BadInput, match="no run 'secret'"):
         find_run("secret", os.environ)
+
+
+def test_a_run_whose_job_is_queued_has_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "queued").mkdir()
+    (tmp_path / "queued" / JOB_SCRIPT).touch()
+    with pytest.raises(BadInput, match="queued has not begun"):
+        find_run(str(tmp_path / "queued"), {"VDBG_ENV_RUNS": str(tmp_path / "runs")})
 
 
 def test_the_latest_run_is_the_one_that_began_last(tmp_path: Path) -> None:

@@ -48,8 +48,10 @@ def queue(request: RunbookRequest, flags: PlacementFlags, *, show_only: bool) ->
     if show_only:
         click.echo(jobs.script(job), nl=False)
         return 0
-    click.echo(f"job {jobs.submit(job)}, to be kept in {folder}")
-    note(f"follow it with: tail -F {folder}/slurm.txt; its report: vdbg-env runs report {folder}")
+    number = jobs.submit(job)
+    click.echo(f"job {number}, to be kept in {folder}")
+    note(f"why it waits: squeue --job {number}; follow it with: tail -F {folder}/slurm.txt")
+    note(f"its report: vdbg-env runs report {folder}")
     return 0
 
 

@@ -13,8 +13,8 @@ from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.record.runs import JOB_OUTPUT, JOB_SCRIPT
 
-SCRIPT = "job.sh"
 # A lost node must not start the job again in the same folders, nor end what the other nodes still do; and the
 # controller keeps the environment of the submitting shell in its state, unless it exports none.
 _ALWAYS = ("--no-requeue", "--no-kill", "--export=NONE")
@@ -61,7 +61,7 @@ class SlurmQueue:
         """Write the script into the run's folder and queue it; see `BatchQueue.submit`."""
         text = self.script(job)
         RunDirectory(Path(job.folder)).create()
-        path = Path(job.folder) / SCRIPT
+        path = Path(job.folder) / JOB_SCRIPT
         path.write_text(text)
         # Given again, as variables such as SBATCH_EXPORT are stronger than what is written in a script.
         if self._programs.which("sbatch") is None:
@@ -81,7 +81,7 @@ class SlurmQueue:
 def _words(job: BatchJob) -> Iterator[str]:
     yield f"--job-name={job.name}"
     yield from _ALWAYS
-    yield f"--output={job.folder.replace('%', '%%')}/slurm.txt"
+    yield f"--output={job.folder.replace('%', '%%')}/{JOB_OUTPUT}"
     if job.nodes:
         yield f"--nodes={job.nodes}"
     if job.ranks:
