@@ -14,6 +14,7 @@ from vdbg_env.application.run.result.cause import cause_of
 from vdbg_env.application.run.result.model import Attempt, Provenance, Report, StepReport, StepStatus
 from vdbg_env.application.run.result.next_steps import by_verdict, next_steps, on_its_command, resuming
 from vdbg_env.evidence.observation import Artifact, Match, Observation
+from vdbg_env.evidence.system.ranks import first_failure, last_attempt
 from vdbg_env.evidence.weigh_findings import judge
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.runbook.invocation import Invocation, placed
@@ -132,9 +133,9 @@ def step_report(visit: StepVisit) -> StepReport:
 def _with_command(
     report: StepReport, invocation: Invocation, step: Run, observations: Sequence[Observation]
 ) -> StepReport:
-    """Add the command as it was last started: with the folder of that attempt, which is below the run directory."""
-    if observations:
-        last = observations[-1]
+    """Add the command as it was last started, on the rank that failed first: with that rank's number and folder."""
+    if ranks := last_attempt(observations):
+        last = first_failure(ranks) or ranks[0]
         invocation = placed(invocation, attempt=last.attempt, rank=last.rank, host=last.host, directory=last.directory)
     changed = {name: value for name, value in invocation.env.items() if name in step.env}
     return replace(

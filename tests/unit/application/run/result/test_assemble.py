@@ -182,6 +182,19 @@ def test_a_file_of_the_record_is_named_by_its_whole_path_on_a_terminal() -> None
     assert shown == "tail -n 50 '/runs of mine/r'/steps/baseline/1/localhost-0/std*"  # the shell expands the pattern
 
 
+def test_the_command_of_several_ranks_is_that_of_the_one_that_failed_first() -> None:
+    """It was the last rank's: who typed it again looked at a rank that was well."""
+    well = Ended(by=EndedBy.EXIT, code=0)
+    ranks = tuple(
+        dataclasses.replace(observed(1, ended), rank=rank, directory=f"r/{rank}")
+        for rank, ended in enumerate((well, CRASH, well))
+    )
+    record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End())
+    visit = StepVisit(step=BASELINE, decision=DECISION, observations=ranks, record=record)
+    step = assemble(Progress(state=STATE, visits=(visit,)), SEEN, FACTS).steps[0]
+    assert step.env["D"] == "r/1/x"
+
+
 def test_a_command_of_another_runbook_names_this_run_in_place_of_its_command() -> None:
     finding = dataclasses.replace(FAULT, next_step="why there is none: vdbg-env runbook no-core-dump -- COMMAND")
     record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,))
