@@ -75,6 +75,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._real = path.resolve()
+        self._lock: int | None = None  # its descriptor, while the run is held
         self._folder: tuple[int, int] | None = None  # which one it was when the run began, or was resumed
 
     @property
@@ -126,7 +127,11 @@ class RunDirectory:
                     cause=refusal_cause(error),
                     next_step="when that is over, continue with --resume",
                 ) from error
-            yield
+            self._lock = descriptor
+            try:
+                yield
+            finally:
+                self._lock = None
             os.ftruncate(descriptor, 0)
 
     @contextlib.contextmanager
@@ -182,7 +187,7 @@ class RunDirectory:
                 cause="the workload, or another program, moved the record of this run",
                 next_step="look at what is there, then begin again with another --run-dir",
             )
-        if self._folder and self._identity() != self._folder:
+        if self._folder and self._identity() != self._folder and not self._is_removed():
             raise HostNotAble(
                 f"{self.path} is no longer the folder that this run began in",
                 cause="the workload, or another program, moved the record of this run",
@@ -202,6 +207,10 @@ class RunDirectory:
         except BaseException:
             going.rename(self.path)
             raise
+
+    def _is_removed(self) -> bool:
+        """Return whether a workload removed the record: the run continues without it, to a verdict."""
+        return self._lock is not None and os.fstat(self._lock).st_nlink == 0
 
     def _identity(self) -> tuple[int, int] | None:
         try:
