@@ -75,7 +75,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._real = path.resolve()
-        self._lock: int | None = None  # its descriptor, while the run is held
+        self._held: int | None = None  # its descriptor, while the run is held
         self._folder: tuple[int, int] | None = None  # which one it was when the run began, or was resumed
 
     @property
@@ -127,11 +127,11 @@ class RunDirectory:
                     cause=refusal_cause(error),
                     next_step="when that is over, continue with --resume",
                 ) from error
-            self._lock = descriptor
+            self._held = descriptor
             try:
                 yield
             finally:
-                self._lock = None
+                self._held = None
             os.ftruncate(descriptor, 0)
 
     @contextlib.contextmanager
@@ -210,7 +210,7 @@ class RunDirectory:
 
     def _is_removed(self) -> bool:
         """Return whether a workload removed the record: the run continues without it, to a verdict."""
-        return self._lock is not None and os.fstat(self._lock).st_nlink == 0
+        return self._held is not None and os.fstat(self._held).st_nlink == 0
 
     def _identity(self) -> tuple[int, int] | None:
         try:
