@@ -5,7 +5,7 @@
 Every process is followed, because the one that crashes is seldom the first: `vllm serve` starts an engine, the engine
 starts workers. The kernel reports the signal to this program (ptrace), which then becomes gdb for as long as the stack
 takes; after that the process gets its signal as if nobody had looked. gdb itself cannot follow a tree whose threads
-start programs: gdb 13 waits for ever on a vfork(2), and so does 12.
+start programs: gdb 13 waits for ever on a vfork(2).
 
 For each signal one line is written, then the frames of its thread (native_frames.py):
 
