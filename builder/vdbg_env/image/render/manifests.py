@@ -203,7 +203,9 @@ def as_yaml(document: object, notes: tuple[str, ...]) -> str:
         def represent_str(self, data: str) -> yaml.ScalarNode:
             plain = data.replace("-", "").replace("_", "").replace("/", "").replace(".", "").isalpha()
             ambiguous = not plain or data.lower() in {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-            style = "|" if "\n" in data else '"' if ambiguous else None
+            # A block keeps no line break but the usual one: a reader makes it of the others.
+            block = "\n" in data and not set("\r\x85\u2028\u2029") & set(data)
+            style = "|" if block else '"' if ambiguous else None
             return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
     Dumper.add_representer(str, Dumper.represent_str)

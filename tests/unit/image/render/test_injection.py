@@ -122,6 +122,7 @@ def test_no_text_breaks_out_of_its_place(field: str, text: str) -> None:
 @example("a\n# not a comment: 1\n")
 @example("${HOME} $$ $(HOME) {{ 7*7 }}")
 @example("\n  - x\n")
+@example("\n\x85")
 def test_no_text_breaks_out_of_a_manifest(text: str) -> None:
     """Compose and Kubernetes have the text itself: neither reads it as another key, nor fills a variable in."""
     settings = RunSettings(image="debug:1", env=(("SOME_NAME", text),), command=("run", text))
