@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_be_used_is_named_by_every_rank(
     seen = ends(ranks.start(ranked("pass", artifacts=CORES), attempt))
     assert {one.ended.by for one in seen.values()} == {EndedBy.NOT_STARTED}
     assert "--scratch cannot be used on n2" in (seen[2].ended.message or "")
-    assert "No such file or directory" in (seen[2].ended.message or "")
+    assert "is no folder of this node" in (seen[2].ended.message or "")
 
 
 def test_all_ranks_together_move_no_more_than_the_limit_and_the_rank_that_failed_is_served(
