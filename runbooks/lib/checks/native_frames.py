@@ -93,7 +93,13 @@ def _try(command):
 
 
 CRASH = json.loads(os.environ.pop("VDBG_NATIVE_CRASH"))
+ASKED = []  # what asked this process to end, which gdb would do; the command gets it when the stack is written
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda got, _frame: ASKED.append(got))
 try:
     main(CRASH)
 finally:
+    for number in ASKED:
+        with contextlib.suppress(OSError):
+            os.kill(CRASH["root"], number)
     os.execv(CRASH["then"][0], CRASH["then"])

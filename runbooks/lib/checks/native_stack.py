@@ -129,6 +129,7 @@ class Tracer:
         status = 128 + number if process == self.root else self._status
         asked = {
             "crash": crash,
+            "root": self.root,
             "process": process,
             "task": task,
             "signal": number,

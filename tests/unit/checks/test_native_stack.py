@@ -167,3 +167,32 @@ def test_a_process_that_is_stopped_stays_so_and_goes_on() -> None:
         os.kill(pid, signal.SIGCONT)
         assert tracer.stdout.readline() == "on\n"
         assert tracer.wait(60) == 0
+
+
+# The parent ends with status 7 when it is asked to, and waits for that.
+ASKED = """
+import ctypes, os, signal, sys, time
+child = os.fork()
+if child == 0:
+    time.sleep(0.3)
+    ctypes.memset(8, 0, 1)
+print(child, flush=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("gdb")
+def test_what_asks_the_tracer_to_end_while_it_is_gdb_reaches_the_command() -> None:
+    argv = [sys.executable, "-I", "-S", str(CHECK), sys.executable, "-c", ASKED]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stdout
+        child = tracer.stdout.readline().strip()
+        while Path(f"/proc/{tracer.pid}/comm").read_text() != "gdb\n":
+            time.sleep(0.002)
+        while f"TracerPid:\t{tracer.pid}\n" not in Path(f"/proc/{child}/status").read_text():
+            time.sleep(0.002)
+        tracer.terminate()
+        out, _ = tracer.communicate(timeout=60)
+    assert "native crash: SIGSEGV" in out
+    assert tracer.returncode == 7
