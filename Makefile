@@ -40,7 +40,7 @@ coverage: $(READY) ## Branch coverage of the unit tests, each file below 80 % na
 	$(BIN)/pytest -q -n $(WORKERS) -m "not long" --cov --cov-report=term:skip-covered tests/unit
 
 docs: $(READY)   ## The documentation as a site in out/site, every warning an error
-	$(BIN)/pip install --quiet --disable-pip-version-check '.[docs]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/mkdocs build --strict --site-dir out/site
 
 accept-vllm: $(READY) ## One extension of the newest vLLM, compiled without network and proven (20 to 50 minutes)
