@@ -1,7 +1,6 @@
 """The native stack of the process that crashes, by a real gdb: a script starts a child that renames itself and dies."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-CHECK = Path(__file__).parents[3] / "runbooks" / "lib" / "checks" / "native_stack.py"
+from tests.support.native_stack import ARGV, crashes, followed
+
 # Like vLLM's: an entry point with an interpreter line, helpers that exec something else, a spawned child.
 SCRIPT = f"""#!{sys.executable}
 import ctypes, multiprocessing, os, signal, subprocess, sys
@@ -29,29 +29,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def gdb() -> str:
-    """Return gdb's path; skip where none with Python is installed."""
-    found = shutil.which("gdb")
-    if not found or subprocess.run([found, "-nx", "-batch", "-ex", "python print(1)"], check=False).returncode:
-        pytest.skip("no gdb with Python here: apt-get install gdb")
-    return found
-
-
 def under(folder: Path, how: str) -> "subprocess.CompletedProcess[str]":
     script = folder / "serve"
     script.write_text(SCRIPT)
     script.chmod(0o755)
     return followed(str(script), how)
-
-
-def followed(*words: str) -> "subprocess.CompletedProcess[str]":
-    argv = [sys.executable, "-I", "-S", str(CHECK), *words]
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
-
-
-def crashes(ran: "subprocess.CompletedProcess[str]") -> list[str]:
-    return [line for line in ran.stdout.splitlines() if line.startswith("native crash: ")]
 
 
 @pytest.mark.usefixtures("gdb")
@@ -148,7 +130,7 @@ def test_the_command_is_asked_to_end_when_its_tracer_is() -> None:
     code = (
         "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print('up', flush=True); time.sleep(60)"
     )
-    argv = [sys.executable, "-I", "-S", str(CHECK), sys.executable, "-c", code]
+    argv = [*ARGV, sys.executable, "-c", code]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as tracer:
         assert tracer.stdout
         tracer.stdout.readline()
@@ -158,7 +140,7 @@ def test_the_command_is_asked_to_end_when_its_tracer_is() -> None:
 
 def test_a_process_that_is_stopped_stays_so_and_goes_on() -> None:
     code = "import os; print(os.getpid(), flush=True); os.kill(os.getpid(), 19); print('on', flush=True)"
-    argv = [sys.executable, "-I", "-S", str(CHECK), sys.executable, "-c", code]
+    argv = [*ARGV, sys.executable, "-c", code]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as tracer:
         assert tracer.stdout
         pid = int(tracer.stdout.readline())
@@ -184,7 +166,7 @@ time.sleep(60)
 
 @pytest.mark.usefixtures("gdb")
 def test_what_asks_the_tracer_to_end_while_it_is_gdb_reaches_the_command() -> None:
-    argv = [sys.executable, "-I", "-S", str(CHECK), sys.executable, "-c", ASKED]
+    argv = [*ARGV, sys.executable, "-c", ASKED]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as tracer:
         assert tracer.stdout
         child = tracer.stdout.readline().strip()

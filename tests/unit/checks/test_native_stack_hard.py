@@ -1,36 +1,13 @@
 """Crashes that are hard to look at: threads at once, a first thread that has ended, one that waits, signals."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-CHECK = Path(__file__).parents[3] / "runbooks" / "lib" / "checks" / "native_stack.py"
-ARGV = [sys.executable, "-I", "-S", str(CHECK)]
-
-
-@pytest.fixture(scope="module")
-def gdb() -> str:
-    """Return gdb's path; skip where none with Python is installed."""
-    found = shutil.which("gdb")
-    if not found or subprocess.run([found, "-nx", "-batch", "-ex", "python print(1)"], check=False).returncode:
-        pytest.skip("no gdb with Python here: apt-get install gdb")
-    return found
-
-
-def followed(*words: str, path: "Path | None" = None) -> "subprocess.CompletedProcess[str]":
-    env = {"PATH": f"{path}:/usr/bin:/bin"} if path else None
-    return subprocess.run(
-        [*ARGV, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False, env=env
-    )
-
-
-def crashes(ran: "subprocess.CompletedProcess[str]") -> list[str]:
-    return [line for line in ran.stdout.splitlines() if line.startswith("native crash: ")]
-
+from tests.support.native_stack import ARGV, CHECK, crashes, followed
 
 AT_ONCE = """
 import ctypes, threading

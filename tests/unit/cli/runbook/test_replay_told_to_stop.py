@@ -11,23 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import patience
+from tests.support.runbooks import TINY
 from vdbg_env.cli import main
 from vdbg_env.record.run_directory import RunDirectory
 
-RUNBOOK = """\
-apiVersion: vdbg-env/v1
-kind: Runbook
-metadata: {name: tiny, title: A tiny runbook}
-spec:
-  inputs: {argv: {type: array, required: true, description: The workload.}}
-  commands: {workload: {argv: "${{ inputs.argv }}", timeout: 20s}}
-  steps:
-    - id: baseline
-      name: Does it fail?
-      run: workload
-      outcomes:
-        - unresolved: {next: end}
-"""
 COMMAND = ["--", sys.executable, "-c", "raise SystemExit(3)"]
 FILES = 20_000  # what takes seconds to copy and to search for secrets, on a fast and idle machine too
 
@@ -37,7 +24,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a runbook, a run and a recording of it, whose step left many files."""
     here = tmp_path_factory.mktemp("large")
     (here / "runbooks").mkdir()
-    (here / "runbooks" / "tiny.yaml").write_text(RUNBOOK)
+    (here / "runbooks" / "tiny.yaml").write_text(TINY)
     before = Path.cwd()
     os.chdir(here)
     try:
