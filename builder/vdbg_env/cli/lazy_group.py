@@ -1,4 +1,4 @@
-"""A group of commands that are one module each."""
+"""A group of commands, most of them one module each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from vdbg_env.common.errors import nearest
 
 
 class LazyGroup(click.Group):
-    """Imports the module of a command on its first use; `modules` has its folder, and the line that `--help` shows."""
+    """Imports the module of a command on its first use; `modules` has its folder, and the line that `--help` shows.
+
+    A command that was added to the group itself needs no module.
+    """
 
     def __init__(self, *, modules: Mapping[str, tuple[str, str]], **settings: Any) -> None:
         super().__init__(**settings)
@@ -22,8 +25,8 @@ class LazyGroup(click.Group):
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._modules:
-            return None
+        if cmd_name in self.commands or cmd_name not in self._modules:
+            return super().get_command(ctx, cmd_name)
         folder, _ = self._modules[cmd_name]
         command: click.Command = importlib.import_module(f"vdbg_env.cli.{folder}.{cmd_name}").command
         return command

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import click
 
+from vdbg_env.application.line_packs.carry import merged, prune, pull, push
+from vdbg_env.application.line_packs.inspect import summarize
+from vdbg_env.application.line_packs.pack import PackRequest, pack_lines
+from vdbg_env.cli.composition.files import binary_source
+from vdbg_env.cli.composition.lines import line_store, line_stores, pack_folder, pack_target, write_file
 from vdbg_env.cli.lazy_group import LazyGroup
+from vdbg_env.common import console
+from vdbg_env.common.errors import UnreadableBinary, VdbgError
+from vdbg_env.common.printable import printable
+from vdbg_env.common.size import size_text
+from vdbg_env.cuda.line_pack.reader import LinePack
+from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.report.lineinfo import pack_json, pack_text
 
-# Subcommand -> the line that `--help` shows; its module is imported when it is called.
+# Subcommand -> the line that `--help` shows; `build` is imported when it is called, the others are below.
 SUBCOMMANDS: dict[str, str] = {
     "pack": "Take the line tables out of libraries that were built with -lineinfo.",
     "build": "Make line tables for a released wheel, from the wheel alone.",
@@ -34,3 +49,197 @@ def command() -> None:
       vdbg-env core --lines vllm-0.33.0.lines core.nvcudmp
       vdbg-env lines build vllm==0.33.0 --core core.nvcudmp
     """
+
+
+@command.command("pack")
+@click.argument("targets", nargs=-1, required=True, metavar="IMAGE|LIBRARY...")
+@click.option("--output", "-o", required=True, metavar="FILE", help="The pack to write, such as vllm-0.33.0.lines.")
+@click.option("--release", default="", metavar="NAME", help="What to call the build, such as 'vllm 0.33.0'.")
+@click.option("--plan", default="", metavar="DIGEST", help="The digest of the build plan.")
+@click.option("--arch", "archs", multiple=True, metavar="SM", help="Keep to this architecture; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines/v1).")
+def pack_command(
+    targets: tuple[str, ...], output: str, release: str, plan: str, archs: tuple[str, ...], as_json: bool
+) -> int:
+    """Take the line tables out of libraries, object files, wheels, cubins, folders or images built with -lineinfo.
+
+    The same input gives the same bytes. Exit status: 0 packed; 4 packed, but some files could not be read; 2 nothing
+    has line info.
+
+    \b
+    Example:
+      vdbg-env lines pack vllm-debug:latest -o vllm-0.33.0-cu130.lines --release 'vllm 0.33.0'
+      vdbg-env lines pack kernels.cubin -o kernels.lines
+    """
+    request = PackRequest(targets=targets, release=release, plan=plan, archs=archs)
+    result = pack_lines(request, binaries=binary_source(), tell=console.note)
+    write_file(Path(output), result.data)
+    click.echo(pack_json.packed(result, output) if as_json else pack_text.packed(result, output), nl=False)
+    return 4 if result.problems else 0
+
+
+@command.command("list")
+@click.argument("stores", nargs=-1, metavar="[PACK|FOLDER|ADDRESS]...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines/v1).")
+def list_command(stores: tuple[str, ...], as_json: bool) -> int:
+    """List packs: those of VDBG_LINES and of the default folder, or those of the places given.
+
+    Exit status: 0; 4 a place cannot be read, or a pack cannot be used.
+
+    \b
+    Example:
+      vdbg-env lines list
+      vdbg-env lines list https://lines.example/vllm oci://registry.example/lines:vllm-0.33.0
+    """
+    places = [line_store(name) for name in stores] or line_stores()
+    found, lost = [], 0
+    for store in places:
+        try:
+            found += [summarize(file) for file in store.packs()]
+        except VdbgError as error:
+            console.note(f"{store.name}: {error.what}")
+            lost += 1
+    for summary in found:
+        if summary.problem:
+            console.note(f"{summary.name}: {summary.problem}")
+            lost += 1
+    if as_json:
+        click.echo(pack_json.packs([pack_json.Listed(summary=summary) for summary in found]), nl=False)
+    else:
+        click.echo(pack_text.table(s for s in found if not s.problem), nl=False)
+        if not found:
+            console.note(f"no line pack in {', '.join(store.name for store in places)}")
+    return 4 if lost else 0
+
+
+@command.command("show")
+@click.argument("packs", nargs=-1, required=True, metavar="PACK...")
+@click.option(
+    "--functions", is_flag=True, help="List every function: code hash, architectures, size, share with lines."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines/v1).")
+def show_command(packs: tuple[str, ...], functions: bool, as_json: bool) -> int:
+    """Show what packs have: functions, and the binaries that they were made from.
+
+    \b
+    Example:
+      vdbg-env lines show vllm-0.33.0.lines
+      vdbg-env lines show --functions vllm-0.33.0.lines | grep moe_align
+    """
+    found = [(file, summarize(file)) for name in packs for file in line_store(name).packs()]
+    for _, summary in found:
+        if summary.problem:
+            raise UnreadableBinary(f"{summary.name}: {summary.problem}", next_step="get it again, or pack it again")
+    if as_json:
+        listed = [list(LinePack(file.data).records()) if functions else None for file, _ in found]
+        documents = [
+            pack_json.Listed(summary=summary, records=records)
+            for (_, summary), records in zip(found, listed, strict=True)
+        ]
+        click.echo(pack_json.packs(documents), nl=False)
+        return 0
+    for file, summary in found:
+        click.echo(pack_text.summary(summary), nl=False)
+        if functions:
+            for line in pack_text.functions(LinePack(file.data).records()):
+                click.echo(line)
+    return 0
+
+
+@command.command("verify")
+@click.argument("packs", nargs=-1, required=True, metavar="PACK|FOLDER|ADDRESS...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines/v1).")
+def verify_command(packs: tuple[str, ...], as_json: bool) -> int:
+    """Read packs to their end: every checksum, every record, every index.
+
+    Exit status: 0 all are sound; 3 one is damaged.
+
+    \b
+    Example:
+      vdbg-env lines verify vllm-0.33.0.lines
+    """
+    found = [summarize(file, check=True) for name in packs for file in line_store(name).packs()]
+    if as_json:
+        click.echo(pack_json.packs([pack_json.Listed(summary=summary) for summary in found]), nl=False)
+    else:
+        for one in found:
+            says = f"damaged: {one.problem}" if one.problem else f"sound, {one.functions:,} functions"
+            click.echo(printable(f"{one.name}: {says}, {size_text(one.size)}"))
+    return 3 if any(one.problem for one in found) else 0
+
+
+@command.command("merge")
+@click.argument("packs", nargs=-1, required=True, metavar="PACK|FOLDER|ADDRESS...")
+@click.option("--output", "-o", required=True, metavar="FILE", help="The pack to write.")
+def merge_command(packs: tuple[str, ...], output: str) -> int:
+    """Make one pack of several; their order makes no difference.
+
+    Functions of the same code and lines become one. Where builds agree on the code and disagree on its lines, both are
+    kept, and both are shown.
+
+    \b
+    Example:
+      vdbg-env lines merge moe.lines attention.lines -o vllm-0.33.0.lines
+    """
+    data, summary = merged(line_store(name) for name in packs)
+    write_file(Path(output), data)
+    click.echo(pack_text.summary(replace(summary, name=output)), nl=False)
+    return 0
+
+
+@command.command("push")
+@click.argument("packs", nargs=-1, required=True, metavar="PACK...")
+@click.argument("target", metavar="FOLDER|oci://HOST/NAME:TAG")
+def push_command(packs: tuple[str, ...], target: str) -> int:
+    """Put packs where others find them: into a folder for a web server to hand out, or into a registry.
+
+    Every pack is read to its end before. In a folder it has its sha256 as its name, and an index by code and by name
+    lets a client fetch only the packs that it needs. A registry is used with what `docker login` kept.
+
+    \b
+    Example:
+      vdbg-env lines push vllm-0.33.0.lines /srv/www/lines      then VDBG_LINES=https://HOST/lines
+      vdbg-env lines push vllm-0.33.0.lines oci://registry.example/lines:vllm-0.33.0
+    """
+    places = push([line_store(name) for name in packs], pack_target(target))
+    for place in places:
+        console.show(f"{place}\n")
+    return 0
+
+
+@command.command("pull")
+@click.argument("store", metavar="ADDRESS|oci://HOST/NAME[:TAG][@DIGEST]")
+@click.option(
+    "--into", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+    help="Where to keep them; the default folder is looked through without any option.",
+)  # fmt: skip
+def pull_command(store: str, into: Path | None) -> int:
+    """Get every pack of an address or a registry, and keep it on this machine.
+
+    \b
+    Example:
+      vdbg-env lines pull oci://registry.example/lines:vllm-0.33.0
+    """
+    for path in pull(line_store(store), pack_folder(into)):
+        console.show(f"{path}\n")
+    return 0
+
+
+@command.command("prune")
+@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--max-size", required=True, metavar="SIZE", help="What may stay, such as 2g; 0 removes all.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+def prune_command(folder: Path | None, max_size: str, dry_run: bool) -> int:
+    """Remove the packs that were not used for longest: of the cache of fetched packs, or of a folder.
+
+    The cache keeps within its bound by itself (VDBG_LINES_CACHE, 4g).
+
+    \b
+    Example:
+      vdbg-env lines prune --max-size 1g
+    """
+    shelf = pack_folder(folder, fetched=True)
+    found = prune(shelf, parse_size(max_size, "--max-size"), dry_run=dry_run)
+    for pack in found:
+        console.show(f"{'would remove' if dry_run else 'removed'} {pack.path} ({size_text(pack.size)})\n")
+    return 0
