@@ -8,7 +8,7 @@ from enum import Enum
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
-from vdbg_env.report.codec.document import Document, Hex, fields, optional
+from vdbg_env.report.codec.document import Document, Hex, fields, is_object, optional
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _SIMPLE: Final[Mapping[Any, dict[str, Any]]] = {
@@ -29,7 +29,7 @@ def json_schema(*documents: type[Document]) -> dict[str, Any]:
     return {"$schema": _DIALECT, "$id": name, **body, **({"$defs": dict(sorted(defs.items()))} if defs else {})}
 
 
-def _object(document: type[Document], defs: dict[str, Any]) -> dict[str, Any]:
+def _object(document: type, defs: dict[str, Any]) -> dict[str, Any]:
     properties, required = _properties(document, defs)
     return {
         "type": "object",
@@ -39,7 +39,7 @@ def _object(document: type[Document], defs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _properties(document: type[Document], defs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _properties(document: type, defs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     properties: dict[str, Any] = {}
     required: list[str] = []
     for name, (hint, spec) in fields(document).items():
@@ -58,7 +58,7 @@ def _of(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
     if may_be_none:
         return {"anyOf": [_of(inner, defs), {"type": "null"}]}
     origin, arguments = get_origin(inner), get_args(inner)
-    if isinstance(inner, type) and issubclass(inner, Document):
+    if is_object(inner):
         defs.setdefault(inner.__name__, _object(inner, defs))
         return {"$ref": f"#/$defs/{inner.__name__}"}
     if isinstance(inner, type) and issubclass(inner, Enum):
@@ -76,7 +76,7 @@ def _of(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:
             "minItems": len(arguments),
             "maxItems": len(arguments),
         }
-    if origin is dict:
+    if origin in (dict, Mapping):
         return {"type": "object", "additionalProperties": _of(arguments[1], defs)}
     if inner is Any:
         return {}

@@ -35,12 +35,13 @@ class Fingerprint:
     """The cause of a crash: `id` names it, `base` names it without its place inside the kernel.
 
     A core without line info has no chain. It then has the `base` of a crash whose chain a line pack gave, and another
-    `id`: `is_same_cause` takes both for one.
+    `id`: `is_same_cause` takes both for one. `kind` is what it is made of: gpu, exception, signal, memory, hang or
+    failure. `frames` are innermost first; of device code they are the inline chain.
     """
 
     id: str
     base: str
-    kind: str  # gpu, exception, signal, memory, hang, failure
+    kind: str
     exception: str
     kernel: str | None = None
     frames: tuple[str, ...] = ()

@@ -12,23 +12,12 @@ from vdbg_env.report.codec.document import Document
 _MARKS: dict[Status, str] = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
 
 
-class CheckDocument(Document, of=Check):
-    """One check; fix is null where there is nothing to type."""
-
-    id: str
-    title: str
-    status: Status
-    found: str
-    why: str
-    fix: str | None
-
-
 class DoctorDocument(Document, of=DoctorReport):
     """The whole report; status is the worst of its checks."""
 
     schema: Literal["vdbg-env/doctor/v1"]
     status: Status
-    checks: list[CheckDocument]
+    checks: list[Check]
 
 
 def as_json(report: DoctorReport) -> str:

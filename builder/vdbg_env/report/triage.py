@@ -60,16 +60,6 @@ class NamedLines(Document, of=LinesByName):
     chain: list[Frame]
 
 
-class Fix(Document, of=Remedy):
-    """What to do about the signature, and the releases in which it holds."""
-
-    do: str
-    program: str
-    since: str | None
-    until: str | None = field(doc="The first release without it.")
-    source: str
-
-
 class TriageDocument(Document, of=Triage):
     """Which failure the logs of a run show; `confidence` is from 0 to 1. Fields are only ever added."""
 
@@ -86,7 +76,7 @@ class TriageDocument(Document, of=Triage):
     )
     alternatives: list[Alternative]
     notes: list[str]
-    remedies: list[Fix] = field(
+    remedies: list[Remedy] = field(
         doc="By the lines that were met, for the release of vLLM that the logs name; else by the class."
     )
     logs: list[Log]

@@ -6,16 +6,16 @@
         signal_name: str | None = field(lambda ended, _: signal_name(ended.signal))
 
 A field is the attribute of the same name, the attribute (or path) that `field` names, or what its function returns for
-the value and the context. The types are never instantiated: they say how a value of `of` is written, and a renamed
-attribute never renames a promised field. A trailing underscore is left out: `class_` is "class".
-`tests.support.document_schema` makes the published schemas of them.
+the value and the context. The types are never instantiated: they say how a value of `of` is written. A trailing
+underscore is left out: `class_` is "class". A dataclass whose fields are all promised as they are needs no document.
+`tests.support.document_schema` makes the schemas of all of them, and a test compares these with the published ones.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import cache
 from operator import attrgetter
@@ -66,7 +66,7 @@ def field(
     return Field(path=path, source=function, may_be_absent=may_be_absent, inline=inline, doc=doc)
 
 
-def fields(document: type[Document]) -> Mapping[str, tuple[Any, Field]]:
+def fields(document: type) -> Mapping[str, tuple[Any, Field]]:
     """Return each field's type and description, in the order in which they are written."""
     hints = {name: hint for name, hint in get_type_hints(document).items() if name != "of"}
     return {name.rstrip("_"): (hint, _field(document, name)) for name, hint in hints.items()}
@@ -92,7 +92,12 @@ def optional(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _field(document: type[Document], name: str) -> Field:
+def is_object(hint: Any) -> bool:
+    """Return whether values of a type are written as objects: documents and dataclasses."""
+    return isinstance(hint, type) and (issubclass(hint, Document) or is_dataclass(hint))
+
+
+def _field(document: type, name: str) -> Field:
     found = getattr(document, name, None)
     return found if isinstance(found, Field) else Field()
 
@@ -104,7 +109,7 @@ def _writer(hint: Any) -> _Write:
         write = _writer(inner)
         return lambda value, context: None if value is None else write(value, context)
     origin, arguments = get_origin(inner), get_args(inner)
-    if isinstance(inner, type) and issubclass(inner, Document):
+    if is_object(inner):
         return _object_writer(inner)
     if inner is Hex:
         return lambda value, _: f"{value:#x}"
@@ -113,13 +118,13 @@ def _writer(hint: Any) -> _Write:
     if origin in (list, tuple):
         item = _writer(arguments[0])
         return lambda value, context: [item(one, context) for one in value]
-    if origin is dict:
+    if origin in (dict, Mapping):
         item = _writer(arguments[1])
         return lambda value, context: {key: item(one, context) for key, one in value.items()}
     return lambda value, _: value
 
 
-def _object_writer(document: type[Document]) -> _Write:
+def _object_writer(document: type) -> _Write:
     parts = [(name, _reader(name, hint, spec), _writer(hint), spec) for name, (hint, spec) in fields(document).items()]
 
     def write(value: object, context: object) -> dict[str, Any]:

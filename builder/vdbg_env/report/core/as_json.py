@@ -255,15 +255,6 @@ class WarpGroup(Document, of=warp_groups.WarpGroup):
     lines_from: LinesFrom | None = field(lambda group, _: group.location and group.location.borrowed)
 
 
-class Unused(Document, of=UnusedSections):
-    """Sections of one kind that were not read, and why."""
-
-    kind: str
-    count: int
-    bytes: int
-    reason: str
-
-
 class Core(Document, of=decoded.DecodedCore):
     """A GPU core dump: what its driver wrote of it and what is left of the file decide which fields are null."""
 
@@ -277,7 +268,7 @@ class Core(Document, of=decoded.DecodedCore):
     faults: list[Fault]
     warps: list[WarpGroup] = field("warp_groups")
     loaded_kernels: list[Kernel] = field("loaded")
-    unused: list[Unused] = field("core.unused")
+    unused: list[UnusedSections] = field("core.unused")
     notes: list[str]
 
 

@@ -68,14 +68,6 @@ class RemovalDocument(Document, of=Removal):
     why: str
 
 
-class ExportedDocument(Document, of=Exported):
-    """A dump as it was copied."""
-
-    path: str
-    size: int
-    sha256: str
-
-
 class ListDocument(Document, of=DumpList):
     """Everything that a place holds, newest first. Fields are only ever added."""
 
@@ -102,7 +94,7 @@ class ExportDocument(Document, of=Export):
     place: str
     target: str
     bytes: int = field(lambda found, _: sum(file.size for file in found.files))
-    files: list[ExportedDocument]
+    files: list[Exported]
 
 
 def as_json(found: DumpList | Prune | Export) -> str:

@@ -16,22 +16,6 @@ from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, field
 
 
-class Counts(Document, of=lineinfo.Counts):
-    """Numbers of cubins; with_debug_line, partly and device_debug count among those with code, ptx and other apart.
-
-    with_debug_line counts those whose line table covers every function, partly those whose table covers less, yet
-    something; a table without rows counts in neither.
-    """
-
-    cubins: int
-    with_code: int
-    with_debug_line: int
-    device_debug: int
-    ptx: int
-    other: int
-    partly: int
-
-
 class Coverage(Document, of=lineinfo.Covered):
     """What line tables cover, over the cubins that have one; a function is covered from a share of bound on.
 
@@ -52,16 +36,7 @@ class Arch(Document, of=tuple):
     """The numbers of one target, such as sm_90a or compute_90."""
 
     arch: str = field(lambda pair, _: pair[0])
-    counts: Counts = field(lambda pair, _: pair[1], inline=True)
-
-
-class Function(Document, of=FunctionCoverage):
-    """A function that rows do not cover; name is mangled."""
-
-    name: str
-    kernel: bool
-    instructions: int
-    covered: int
+    counts: lineinfo.Counts = field(lambda pair, _: pair[1], inline=True)
 
 
 class Missing(Document, of=lineinfo.Missing):
@@ -76,25 +51,14 @@ class Missing(Document, of=lineinfo.Missing):
     kernels: list[str]
     kernel_count: int
     cause: Cause
-    functions: list[Function]
+    functions: list[FunctionCoverage]
     function_count: int
-
-
-class Witness(Document, of=lineinfo.Witness):
-    """The answer of another tool; reason says why it does not agree, explained that it is at fault."""
-
-    tool: str
-    listed: int | None
-    rc: int | None
-    agrees: bool
-    reason: str | None
-    explained: bool
 
 
 class Elsewhere(Document, of=lineinfo.FileReport):
     """Device code outside the sections that nvcc writes; sections names where, with the number of entries."""
 
-    counts: Counts = field("elsewhere", inline=True)
+    counts: lineinfo.Counts = field("elsewhere", inline=True)
     sections: dict[str, int] = field(lambda file, _: dict(file.sections))
 
 
@@ -107,12 +71,12 @@ class File(Document, of=lineinfo.FileReport):
 
     path: str
     verdict: Verdict
-    counts: Counts = field(inline=True)
+    counts: lineinfo.Counts = field(inline=True)
     elsewhere: Elsewhere = field(lambda file, _: file)
     coverage: Coverage = field("covered")
     archs: list[Arch]
     missing: list[Missing]
-    witness: Witness | None
+    witness: lineinfo.Witness | None
     problem: str | None
 
 
@@ -133,8 +97,8 @@ class Verified(Document, of=LineinfoReport):
 
     schema: Literal["vdbg-env/verify/v1"]
     verdict: Verdict
-    counts: Counts = field(inline=True)
-    elsewhere: Counts
+    counts: lineinfo.Counts = field(inline=True)
+    elsewhere: lineinfo.Counts
     coverage: Coverage = field("covered")
     files: list[File]
     without_device_code: int

@@ -24,28 +24,6 @@ class Listed:
     records: Sequence[LineRecord] | None = None
 
 
-class PackedBinary(Document, of=Provenance):
-    """A binary that lines were packed from; what is not known is empty."""
-
-    digest: str = field(doc="sha256 of the binary")
-    binary: str
-    release: str
-    compiler: str
-    options: str
-    plan: str = field(doc="digest of the build plan")
-    verdict: str = field(doc="the proof of line info over the whole binary: full, partial or none")
-    functions: int
-    with_lines: int
-
-
-class PackedParameter(Document, of=ParameterPlace):
-    """Where a kernel's parameter is: bytes from the start of all parameters, and its size in bytes."""
-
-    ordinal: int
-    offset: int
-    size: int
-
-
 class PackedFunction(Document, of=LineRecord):
     """A function of a pack; `code` is the hash of its instructions, `binaries` are the sha256 of where it is from."""
 
@@ -57,7 +35,7 @@ class PackedFunction(Document, of=LineRecord):
     size: int
     covered: int = field(doc="bytes of its code that have a line")
     places: int = field(lambda record, _: len(record.tree))
-    parameters: list[PackedParameter]
+    parameters: list[ParameterPlace]
     binaries: list[str] = field("sources")
 
 
@@ -68,7 +46,7 @@ class PackJson(Document, of=Listed):
     sha256: str = field("summary.digest")
     size: int = field("summary.size")
     functions: int = field("summary.functions")
-    binaries: list[PackedBinary] = field("summary.binaries")
+    binaries: list[Provenance] = field("summary.binaries")
     problem: str | None = field("summary.problem")
     listed: list[PackedFunction] = field(
         lambda pack, _: ABSENT if pack.records is None else pack.records, may_be_absent=True,
@@ -90,7 +68,7 @@ class NewPack(Document, of=Packed):
     sha256: str = field("digest")
     size: int = field(lambda result, _: len(result.data))
     functions: int
-    binaries: list[PackedBinary]
+    binaries: list[Provenance]
 
 
 class PackedDocument(Document, of=Packed):

@@ -16,16 +16,9 @@ from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, Hex, field
 from vdbg_env.report.plain_text import signal_name
 from vdbg_env.report.run import changes
+from vdbg_env.report.run.changes import Change
 from vdbg_env.runbook.model import ArgvOverlay, Status
 from vdbg_env.runbook.state import Verdict
-
-
-class Frame(Document, of=SourceFrame):
-    """A place in source; `function` is null where the line table names none."""
-
-    function: str | None
-    file: str
-    line: int
 
 
 class Ended(Document, of=observation.Ended):
@@ -54,15 +47,6 @@ class EngineArgs(Document, of=model.StepReport):
     plugged: bool
 
 
-class Worker(Document, of=observation.WorkerEnvironment):
-    """What a process of the workload really had of the variables that the step set."""
-
-    pid: int
-    name: str
-    seen: dict[str, str | None]
-    known: bool = field(doc="False: it overwrote its environment before it could be read, and seen is empty.")
-
-
 class Attempt(Document, of=model.Attempt):
     """One start of a step on one rank; `directory` is relative to the run directory."""
 
@@ -79,28 +63,8 @@ class Attempt(Document, of=model.Attempt):
         doc="Among several ranks: first failure, failed, victim, ended by us, cancelled, lost or well; else empty."
     )
     node: dict[str, str] = field(doc="What a rank found on its node: driver, kernel, libraries, limits; empty here.")
-    workers: list[Worker]
+    workers: list[observation.WorkerEnvironment]
     notes: list[str]
-
-
-class Match(Document, of=observation.Match):
-    """A line that decided: 1-based, with its byte offset in the stream."""
-
-    matcher: str
-    stream: str
-    line: int
-    offset: int
-    text: str
-    groups: dict[str, str]
-
-
-class Artifact(Document, of=observation.Artifact):
-    """A file that a step left, relative to the run directory."""
-
-    name: str
-    path: str
-    size: int
-    sha256: str | None
 
 
 class Step(Document, of=model.StepReport):
@@ -126,9 +90,9 @@ class Step(Document, of=model.StepReport):
         lambda step, report: [f"F{number}" for number, found in _numbered(report) if found.step == step.id],
         doc="Ids of the report's findings that this step led to.",
     )
-    evidence: list[Match]
+    evidence: list[observation.Match]
     results: dict[str, Any]
-    artifacts: list[Artifact]
+    artifacts: list[observation.Artifact]
     notes: list[str]
 
 
@@ -140,40 +104,13 @@ class Finding(Document, of=finding.Finding):
     level: Level
     message: str
     kernel: str | None
-    location: Frame | None
-    chain: list[Frame]
+    location: SourceFrame | None
+    chain: list[SourceFrame]
     how_known: HowKnown
     confidence: float
     step: str | None
     artifact: str | None
     next_step: str | None
-
-
-class Change(Document, of=changes.Change):
-    """One thing that was tried on the workload, and what it did to the fault."""
-
-    step: str
-    change: str
-    effect: changes.Effect
-    outcome: Status | None
-    shown: int
-    attempts: int
-
-
-class NextStep(Document, of=model.NextStep):
-    """One thing to try next."""
-
-    text: str
-    command: str | None
-
-
-class Source(Document, of=model.SourceExcerpt):
-    """Lines of source around the one that is meant, `marked`; both numbers are 1-based."""
-
-    file: str
-    first: int
-    marked: int
-    lines: list[str]
 
 
 class Warps(Document, of=model.WarpGroup):
@@ -183,7 +120,7 @@ class Warps(Document, of=model.WarpGroup):
     kernel: str | None
     offset: Hex | None
     count: int
-    chain: list[Frame]
+    chain: list[SourceFrame]
     state: str | None
 
 
@@ -194,17 +131,6 @@ class Hang(Document, of=model.WarpHistogram):
     step: str | None
     total: int
     warps: list[Warps] = field("groups")
-
-
-class Fingerprint(Document, of=fingerprint.Fingerprint):
-    """The name of a cause: the same for each crash of it. `base` leaves out the place inside the kernel."""
-
-    id: str
-    base: str
-    kind: str = field(doc="What it is made of: gpu, exception, signal, memory, hang or failure.")
-    exception: str
-    kernel: str | None
-    frames: list[str] = field(doc="Innermost first; of device code the inline chain.")
 
 
 class Run(Document, of=model.Report):
@@ -233,10 +159,10 @@ class Run(Document, of=model.Report):
         lambda report, _: _id(report, report.lead),
         doc="Id of the finding to read first: the surest of the highest level.",
     )
-    fingerprint: Fingerprint | None
+    fingerprint: fingerprint.Fingerprint | None
     changes: list[Change] = field(lambda report, _: changes.changes(report))
-    next_steps: list[NextStep]
-    sources: list[Source] = field("excerpts")
+    next_steps: list[model.NextStep]
+    sources: list[model.SourceExcerpt] = field("excerpts")
     hangs: list[Hang] = field("histograms")
     environment: dict[str, str]
     notes: list[str]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from vdbg_env.application.run.history import Condition, RecordedRun, RecordedStep
 from vdbg_env.application.run.run_list import RunLine, RunList
 from vdbg_env.common.printable import printable
-from vdbg_env.record.diff import Difference, Kind
+from vdbg_env.record.diff import Difference
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.plain_text import duration
@@ -54,19 +54,6 @@ def _step(step: RecordedStep, width: int) -> str:
     return f"    {step.id:<{width}}  {outcome:<14} {step.attempts or '':>3} {took:>11}  {why}".rstrip()
 
 
-class StepEntry(Document, of=RecordedStep):
-    """A step of a recorded run."""
-
-    id: str
-    outcome: str | None = field(doc="Null for an answered question, and in records older than this field.")
-    message: str | None
-    choice: str | None = field(doc="The answer to a question.")
-    attempts: int
-    ended: dict[str, Any] | None = field(doc="How the process of the last attempt ended; null for a built-in step.")
-    duration_s: float
-    error: str | None = field(doc="Why the tool itself could not do its work.")
-
-
 class RunEntry(Document, of=RecordedRun):
     """A recorded run."""
 
@@ -86,7 +73,7 @@ class RunEntry(Document, of=RecordedRun):
     why: str | None
     found: str | None = field(doc="The finding to read first, in a line.")
     elapsed_s: float
-    steps: list[StepEntry]
+    steps: list[RecordedStep]
 
 
 class RunsDocument(Document, of=RunList):
@@ -99,20 +86,11 @@ class RunsDocument(Document, of=RunList):
     )
 
 
-class DifferenceEntry(Document, of=Difference):
-    """One thing that is not the same in two runs."""
-
-    kind: Kind
-    where: str
-    before: str | None = field(doc="Null on a side that lacks it.")
-    after: str | None
-
-
 class DiffDocument(Document, of=tuple):
     """What differs between two runs in meaning, the gravest first. Fields are only ever added; kinds may grow."""
 
     schema: Literal["vdbg-env/runs-diff/v1"]
-    differences: list[DifferenceEntry] = field(lambda found, _: found)
+    differences: list[Difference] = field(lambda found, _: found)
 
 
 class RunHeadDocument(Document, of=RunHead):
