@@ -104,6 +104,27 @@ def compile_condition(text: str, names: Names) -> Expression:
     return expression
 
 
+def conjuncts(text: str) -> list[str]:
+    """Return the parts that `&&` joins at the top of an expression; the whole of it where something else does."""
+    parts, start, depth, before = [], 0, 0, ""
+    for token in _TOKEN.finditer(text):
+        word = token[0]
+        depth += word in {"(", "[", "{"} or token["call"] is not None
+        depth -= word in {")", "]", "}"}
+        if depth == 0 and word in {"|", "?"}:
+            return [text.strip()]
+        if depth == 0 and before == word == "&":
+            parts.append(text[start : token.start() - 1].strip())
+            start = token.end()
+        before = word
+    return [*parts, text[start:].strip()]
+
+
+def named_paths(text: str, names: Names) -> list[str]:
+    """Return every dotted path below `names` in an expression, each once, less the methods called on it."""
+    return list(dict.fromkeys(".".join(name for name, _ in path) for root, path in _paths(text) if root in names))
+
+
 @lru_cache(maxsize=64)
 def _environment(roots: tuple[str, ...]) -> Any:
     return cel.NewEnv(variables=dict.fromkeys(roots, cel.Type.DYN))

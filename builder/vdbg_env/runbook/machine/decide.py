@@ -10,6 +10,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.runbook.expressions import scope, template
 from vdbg_env.runbook.expressions.cel import ExpressionFailed, Names, Value, compile_condition
+from vdbg_env.runbook.expressions.why_false import why_false
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import (
     ArgvOverlay,
@@ -48,7 +49,7 @@ def why_skipped(state: RunState, step: Step) -> str | None:
         held = compile_condition(step.condition, names).holds(values)
     except ExpressionFailed as error:
         return f"its condition could not be decided: {error}"
-    return None if held else f"its condition does not hold: {step.condition}"
+    return None if held else f"its condition does not hold: {why_false(step.condition, names, values)}"
 
 
 def _could_not_start(state: RunState, command: str) -> str | None:
