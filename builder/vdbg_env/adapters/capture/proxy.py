@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,9 @@ from vdbg_env.application.host.capture import CaptureReport, CaptureSettings
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.record.recorded_requests import HOP_BY_HOP, RecordedRequest, as_line
 from vdbg_env.record.redaction.redaction import Redactor
+
+_LOG = logging.getLogger(__name__)
+_LOG.addHandler(logging.NullHandler())  # a request that cannot be read is the client's: shown with -v only
 
 _HEADER_LIMIT = 64 << 10
 _GRACE_S = 0.75  # for the answers under way when the capture is ended, which aiohttp waits for twice
@@ -34,8 +38,8 @@ class CaptureProxy:
         self._first: float | None = None
         self._numbers = 0
 
-    def run(self, listening: Callable[[str], None]) -> CaptureReport:
-        """Serve until a signal ends it; `listening` is called once with the address."""
+    def run(self, listening: Callable[[str, str | None], None]) -> CaptureReport:
+        """Serve until a signal ends it; `listening` gets the address, and why no server can be reached yet."""
         settings = self._settings
         self._file = RequestFile(settings.output, max_bytes=settings.max_bytes, max_count=settings.max_count)
         began = time.monotonic()
@@ -48,7 +52,7 @@ class CaptureProxy:
         self._report.size = self._file.size
         return self._report
 
-    async def _serve(self, listening: Callable[[str], None]) -> None:
+    async def _serve(self, listening: Callable[[str, str | None], None]) -> None:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
@@ -57,8 +61,8 @@ class CaptureProxy:
         app.router.add_route("*", "/{path:.*}", self._handle)
         # A client that goes away ends its request at the server too, as it would without us in between.
         runner = web.AppRunner(
-            app, handler_cancellation=True, auto_decompress=False, access_log=None, shutdown_timeout=_GRACE_S,
-            max_line_size=_HEADER_LIMIT, max_field_size=_HEADER_LIMIT,
+            app, handler_cancellation=True, auto_decompress=False, access_log=None, logger=_LOG,
+            shutdown_timeout=_GRACE_S, max_line_size=_HEADER_LIMIT, max_field_size=_HEADER_LIMIT,
         )  # fmt: skip
         await runner.setup()
         async with ClientSession(
@@ -74,9 +78,20 @@ class CaptureProxy:
                     next_step="another --port",
                 ) from error
             host, port = runner.addresses[0][:2]
-            listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            listening(f"http://{f'[{host}]' if ':' in host else host}:{port}", await self._unreachable())
             await ended.wait()
             await runner.cleanup()
+
+    async def _unreachable(self) -> str | None:
+        """Return why no connection to the server can be made now, or None; it may be started later."""
+        server = URL(self._settings.upstream)
+        try:
+            async with asyncio.timeout(_GRACE_S):
+                _, writer = await asyncio.open_connection(server.host, server.port)
+        except (OSError, TimeoutError) as error:
+            return str(error) or f"no connection within {_GRACE_S} s"
+        writer.close()
+        return None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("Upgrade"):

@@ -55,8 +55,12 @@ def command(
         max_bytes=max_size * _MIB, max_count=max_count, max_body=max_body * _MIB,
     )  # fmt: skip
 
-    def listening(address: str) -> None:
+    def listening(address: str, unreachable: str | None) -> None:
         console.note(f"listening on {address}, passing on to {settings.upstream}; Ctrl-C ends it")
+        if unreachable:
+            console.note(
+                f"{settings.upstream} does not answer yet ({unreachable}): until it does, clients get status 502"
+            )
 
     report = capture_proxy(settings).run(listening)
     click.echo(capture.as_json(report) if as_json else capture.as_text(report), nl=False)

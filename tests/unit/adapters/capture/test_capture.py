@@ -106,7 +106,7 @@ def captured(tmp_path: Path, body: Body, *flags: str) -> tuple[dict[str, Any], l
                     await body(client, url, upstream)
                 process.send_signal(signal.SIGTERM)
                 out, err = await asyncio.to_thread(process.communicate, timeout=patience(20))
-                assert process.returncode == 0, err
+                assert (process.returncode, err) == (0, "")
                 return out
 
     report = json.loads(asyncio.run(run()))
@@ -224,7 +224,8 @@ def test_redacted_bodies_keep_their_shape(tmp_path: Path) -> None:
 
 def test_a_server_that_is_away_gives_502_and_the_request_is_in_the_file(tmp_path: Path) -> None:
     async def run() -> tuple[int, str]:
-        with capturing(tmp_path / "r.jsonl", 1) as (_, url):
+        with capturing(tmp_path / "r.jsonl", 1) as (process, url):
+            assert process.stderr and "http://127.0.0.1:1 does not answer yet" in process.stderr.readline()
             async with aiohttp.ClientSession() as client, client.post(url, json={"n": 1}) as answer:
                 # SIGKILL follows: what was recorded has to be on disk by now.
                 return answer.status, await answer.text()
