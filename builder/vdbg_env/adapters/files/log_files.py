@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import re
@@ -24,6 +25,7 @@ STDIN = "-"
 _LOG_NAME = re.compile(
     r".*\.(?:log|txt|out|err|stdout|stderr)(?:[.-]?\d+)?(?:\.(?:gz|zst))?|(?:stdout|stderr|output)(?:\.\d+)?"
 )
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -78,20 +80,31 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """Read to the end. The first bytes, not the name, say whether a log is compressed."""
+    """Read to the end as UTF-8. The first bytes, not the name, say whether a log is compressed or UTF-16."""
     try:
-        head = next(raw, b"")
-        raw = chain((head,), raw)
+        head, raw = _head(raw)
         if head.startswith(_GZIP):
-            yield from _gunzip(raw)
+            head, raw = _head(_gunzip(raw))
         elif head.startswith(_ZSTD):
-            yield from _unzstd(raw)
-        else:
-            yield from raw
+            head, raw = _head(_unzstd(raw))
+        yield from _utf8(raw) if head.startswith(_UTF_16) else raw
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise BadInput(f"{name} is damaged: {error}", cause="the file was cut while it was written or copied") from None
     except OSError as error:
         raise unreadable(name, error) from None
+
+
+def _head(raw: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    head = next(filter(None, raw), b"")
+    return head, chain((head,), raw)
+
+
+def _utf8(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """Recode UTF-16, as PowerShell writes it (`kubectl logs POD > pod.log`)."""
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for data in raw:
+        yield decoder.decode(data).encode()
+    yield decoder.decode(b"", final=True).encode()
 
 
 def _pieces(stream: BinaryIO) -> Iterator[bytes]:

@@ -71,3 +71,14 @@ def test_a_log_that_is_not_there_gives_what_to_type(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist") as refused:
         content(str(tmp_path / "server.log"))
     assert refused.value.next_step
+
+
+@pytest.mark.parametrize("order", ["le", "be"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_utf_16_as_powershell_writes_it_is_read_as_utf_8(
+    tmp_path: Path, order: str, pack: Callable[[bytes], bytes]
+) -> None:
+    """Long enough for a character beyond 16 bits to lie across two chunks, and cut in the middle of the last one."""
+    text = "x" + "\U0001f680 CUDA error: an illegal memory access was encountered\r\n" * 40_000
+    (tmp_path / "pod.log").write_bytes(pack(f"\ufeff{text}".encode(f"utf-16-{order}") + b"\x00"))
+    assert content(str(tmp_path)).decode() == text + "\ufffd"
