@@ -21,6 +21,7 @@ from tests.support.patience import patience
 from tests.support.steps import place, runner
 from tests.workloads.trees import KINDS
 from vdbg_env.application.ports.steps import StartedStep
+from vdbg_env.application.run.run_context import RunContext
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.record.event_log import Event, read_events
@@ -74,9 +75,9 @@ def in_a_process_of_its_own(path: Path, killing: KillingSupervisors) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def check_same_end(path: Path) -> None:
+def check_same_end(path: Path, context: RunContext | None = None) -> None:
     """Resume a run, or read one that is over, and expect the end that it would have had."""
-    end = run(path)
+    end = run(path, context)
     assert [step for step, _ in outcome(end)] == STEPS
     assert [word for _, word in outcome(end)] == OUTCOMES
     assert left_running(path) == []

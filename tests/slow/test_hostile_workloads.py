@@ -1,13 +1,10 @@
 """Workloads at their worst: a thousand that will not die, gigabytes of output, full disks, a thousand secrets."""
 
-import fcntl
 import hashlib
 import json
 import os
 import random
 import re
-import shutil
-import struct
 import subprocess
 import sys
 import time
@@ -16,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow.failing_disk import failing_disk
 from tests.slow.small_disk import mounted
 from tests.support import small_run
 from tests.support.command_line import vdbg_env
@@ -200,7 +198,7 @@ def test_a_run_on_a_disk_near_its_floor_stops_with_a_readable_record_and_can_be_
     book.write_text(TINY)
     ran = vdbg_env("runbook", "-f", str(book), "tiny", "--batch", "--run-dir", str(path), "--", "sleep", "30")
     assert ran.status == 125
-    assert "the disk is full: 7 MiB left on the disk, the floor is 1024 MiB" in ran.stdout
+    assert "the disk is full, or fails: 7 MiB left on the disk, the floor is 1024 MiB" in ran.stdout
     assert f"--resume {path}" in ran.stderr
     assert list(read_events(path / "events.jsonl"))[-1].kind == "run_interrupted"
     assert json.loads((path / "report.json").read_text())["verdict"] == "inconclusive"
@@ -220,44 +218,18 @@ def test_a_read_only_folder_is_a_clear_error(small_disk: Path) -> None:
         RunDirectory(small_disk / "run").create()
 
 
-@pytest.fixture
-def mortal_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 32 megabytes that can be made to answer nothing but errors (`die`)."""
-    mkfs = shutil.which("mkfs.ext4")
-    if os.geteuid() != 0 or mkfs is None:
-        pytest.skip("only root may mount a file system, and mkfs.ext4 must be at hand")
-    image, mount = tmp_path / "image", tmp_path / "disk"
-    mount.mkdir()
-    with image.open("wb") as file:
-        file.truncate(32 << 20)
-    subprocess.run([mkfs, "-q", image], check=True)
-    done = subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True)
-    if done.returncode:
-        pytest.skip(f"no image can be mounted here: {done.stderr.decode().strip()}")
-    yield mount
-    subprocess.run(["umount", "-l", mount], check=True)
-
-
-def die(disk: Path) -> None:
-    """Have every access fail from now on, as on a disk that is gone (ext4's EXT4_IOC_SHUTDOWN, without a flush)."""
-    descriptor = os.open(disk, os.O_RDONLY)
-    try:
-        fcntl.ioctl(descriptor, 0x8004587D, struct.pack("I", 2))
-    finally:
-        os.close(descriptor)
-
-
-def test_a_disk_that_dies_ends_the_step_and_leaves_nobody(mortal_disk: Path) -> None:
+def test_a_disk_that_dies_ends_the_step_and_leaves_nobody(tmp_path: Path) -> None:
     code = "import os,time\nwhile True: os.write(1,b'x'*1000+b'\\n'); time.sleep(.01)"
     invocation = Invocation(
         step="step", attempt=1, argv=(sys.executable, "-c", code), timeout_s=30, kill=KillPolicy(grace_s=0.5)
     )
-    step = runner(mortal_disk).start(invocation, place(mortal_disk))
-    assert step.wait(0.5) is None
-    die(mortal_disk)
-    with pytest.raises(HostNotAble, match="cannot be read: Input/output error"):
-        step.wait(20)
-    assert left_running(mortal_disk) == []
+    with failing_disk(tmp_path) as disk:
+        step = runner(disk.path).start(invocation, place(disk.path))
+        assert step.wait(0.5) is None
+        disk.fail("EIO")
+        with pytest.raises(HostNotAble, match="cannot be read: Input/output error"):
+            step.wait(20)
+        assert left_running(disk.path) == []
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ class EventLog:
         self._before_s = self.last_s
 
     def append(self, kind: str, **data: Any) -> Event:
-        """Write one event, redacted, and wait until it is on disk; raises HostNotAble when the disk is full."""
+        """Write one event, redacted, and wait until it is on disk; raises HostNotAble when the disk refuses it."""
         if self._size is None:
             for _ in self.recorded():
                 pass

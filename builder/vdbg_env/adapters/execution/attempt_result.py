@@ -27,7 +27,7 @@ from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.supervisor.processes import attempt_tree
 from vdbg_env.supervisor.state import lock_file, result_file
 
-LOST = "the supervisor was killed; what it had written is kept"
+LOST = "its supervisor wrote no end: it was killed, or the disk failed; what it had written is kept"
 _NOT_SEARCHED = (
     "not all files that it left were searched for secrets, set-uid bits and artifacts, as the run was being ended: "
     "vdbg-env runs redact masks secrets"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.attempt_result import InThread, observation
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.writing import refusal_cause
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor.job import Job
@@ -47,8 +48,8 @@ class SupervisedStep(ABC):
             self._over()
             raise HostNotAble(
                 f"{error.filename or self._directory} cannot be read: {error.strerror}",
-                cause="the disk that holds the record is gone",
-                next_step="check that nothing of the step still runs, then start again with another --run-dir",
+                cause=refusal_cause(error),
+                next_step="check that nothing of the step still runs; when that is over, continue with --resume",
             ) from error
 
     def _waited(self, timeout_s: float | None) -> Observation | None:

@@ -48,7 +48,7 @@ def run_runbook(order: RunOrder, context: RunContext) -> RunEnd:
 
 
 class _CutShort(Exception):
-    """The run must stop before its end: a signal was received, the total time is spent, or the disk is full."""
+    """The run must stop before its end: a signal was received, the total time is spent, or the disk takes no more."""
 
     def __init__(self, why: str, *, signal: int | None = None, out_of_time: bool = False) -> None:
         super().__init__(why)
@@ -165,7 +165,7 @@ class _Run:
             raise cut
         newly = self._progress.lost
         if newly and newly is not lost and newly.ended.by is EndedBy.DISK and not self._order.head.recorded_on:
-            raise _CutShort(f"the disk is full: {newly.ended.message}")
+            raise _CutShort(f"the disk is full, or fails: {newly.ended.message}")
 
     def _read(self, decision: RunStep, observations: tuple[Observation, ...]) -> StepResult:
         """Let the readers read what was seen; where that is long, in a process that a signal or a limit can end."""

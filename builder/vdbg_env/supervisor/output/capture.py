@@ -51,7 +51,10 @@ class LimitedFile:
             data = data[room:]
 
     def close(self) -> None:
-        """Join the segments to the file, with a line between that says how much is missing."""
+        """Join the segments to the file, with a line between that says how much is missing, and wait for the disk.
+
+        What a disk did not take is known only then; without that, an attempt would be on record, and its output gone.
+        """
         if self.dropped:
             write_whole(self._file, b"\n[... %d bytes dropped here by the output limit ...]\n" % self.dropped)
         for segment in self._segments:
@@ -59,6 +62,7 @@ class LimitedFile:
             while data := os.read(segment, 1 << 20):
                 write_whole(self._file, data)
             os.close(segment)
+        os.fdatasync(self._file)
         os.close(self._file)
         for number in range(2):
             if os.path.exists(f"{self.path}.tail{number}"):  # noqa: PTH110

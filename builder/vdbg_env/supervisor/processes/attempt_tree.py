@@ -35,8 +35,8 @@ class AttemptTree:
     """The processes of one attempt, as its supervisor holds them; `kinds` are the cgroups that may be tried."""
 
     def __init__(self, mark: str, directory: str, kinds: tuple[str, ...]) -> None:
-        self.cgroup = cgroups.make(name_of(mark), kinds)
         self._file = open_file(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self.cgroup = cgroups.make(name_of(mark), kinds)  # last: what fails before leaves none behind
         self._write([])
         self._lines = 0
         self._noted: set[tuple[int, int]] = set()

@@ -154,7 +154,12 @@ def _has_open(pid: int, file: os.stat_result) -> bool:
 
 def _opened(directory: str) -> int | None:
     """Open the file where it is one: a workload may have put a link, a pipe or a folder in its place, or nothing."""
-    try:
-        return open_file(f"{directory}/{NAME}", os.O_RDWR)
-    except (FileNotFoundError, NotAFile):
-        return None
+    for flags in (os.O_RDWR, os.O_RDONLY):  # NFS locks only what is open for writing
+        try:
+            return open_file(f"{directory}/{NAME}", flags)
+        except (FileNotFoundError, NotAFile):
+            break
+        except OSError as error:
+            if error.errno != errno.EROFS:  # a disk that failed takes no writer, and its locks are there
+                raise
+    return None

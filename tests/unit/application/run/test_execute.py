@@ -315,7 +315,7 @@ def test_a_full_disk_stops_the_run_and_resuming_repeats_the_attempt_once(tmp_pat
     runner = FullDisk(path, 1)
     end = run(path, small_run.context(path, runner=runner))
     assert (end.unfinished, end.signal) == (True, None)
-    assert end.finish.why.startswith("the disk is full: ")
+    assert end.finish.why.startswith("the disk is full, or fails: ")
     assert left_running(path) == []
     end = run(path, small_run.context(path, runner=runner))
     assert [step for step, _ in outcome(end)] == STEPS

@@ -109,6 +109,25 @@ def test_a_program_starts_in_its_cgroup(kind: str, how: str) -> None:
     assert group.remove()
 
 
+@pytest.mark.parametrize("killed", ["its own", "its supervisor's"])
+def test_a_program_is_not_killed_at_its_birth_where_others_were_before(killed: str) -> None:
+    """What Linux 6.18 does to a child of clone3(2), CLONE_INTO_CGROUP: a workload would be said to have crashed."""
+    name = f"{cgroups.PREFIX}test-{os.getpid()}"
+    group = cgroups.make(name, allowed((cgroups.V2,)))
+    assert group
+    group.kill()
+    inner = cgroups.Cgroup(cgroups.V2, f"{group.path}/inner")
+    Path(inner.path).mkdir()
+    if killed == "its own":
+        said, in_cgroup = started(group)
+    else:
+        argv = ["/bin/sh", "-c", f'echo $$ > {group.path}/cgroup.procs; exec "$@"', "sh", sys.executable, "-c", START]
+        ran = subprocess.run([*argv, inner.kind, inner.path, "born"], stdout=subprocess.PIPE, timeout=60, check=False)
+        said, in_cgroup = ran.stdout, ran.returncode == 0
+    assert f"/{name}".encode() in said and in_cgroup
+    assert group.remove()
+
+
 def test_a_cgroup_that_cannot_be_entered_is_done_without(tmp_path: Path) -> None:
     tree = attempt_tree.AttemptTree("mark", str(tmp_path), ())
     tree.cgroup = cgroups.Cgroup(cgroups.V2, str(tmp_path / "gone"))
