@@ -1,11 +1,13 @@
 """The image's own cuobjdump as second witness, where its list breaks off: words never explain it, cubins may."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.builders.core_builder import CUBINS
+from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.build_orders import built, small_order
 from tests.support.toolchain import cuda_tool
@@ -75,6 +77,40 @@ def test_the_words_alone_prove_nothing(container_engine: ImageBuilder) -> None:
     with pytest.raises(NotProven, match="the second witness does not confirm") as caught:
         proof(container_engine, library, WORDS_ALONE)
     assert "it shows the same section table for 3" in caught.value.details[0]
+
+
+def test_a_library_that_a_link_leads_to_is_proven_too(container_engine: ImageBuilder) -> None:
+    bare = host_library(container(EntrySpec(payload=cubin("k"), arch=80)))
+    links = (
+        "ln -s /opt/elsewhere/libbare.so lib/libbare.so; ln -s . lib/self; ln -s ../lib lib/up; ln -s /nowhere lib/no"
+    )
+    order = small_order(
+        f"mkdir /opt/elsewhere; mv lib/libbare.so /opt/elsewhere; {links}; ln -s /opt/elsewhere lib/folder",
+        "install -m 755 cuobjdump /usr/local/bin/cuobjdump",
+        files={"lib/libk.so": LIBRARY, "lib/libbare.so": bare, "cuobjdump": Path(cuda_tool("cuobjdump")).read_bytes()},
+    )
+    image = built(list(container_engine.build(order))).image_id
+    try:
+        report = prove_image(container_engine, image, order.plan)
+        assert [file.path for file in report.files] == ["/opt/vdbg/lib/libk.so", "/opt/elsewhere/libbare.so"]
+        with pytest.raises(NotProven, match="partial"):
+            require_proven(report, image)
+    finally:
+        container_engine.remove(image)
+
+
+def test_a_folder_to_prove_that_has_nothing_in_it_is_refused(container_engine: ImageBuilder) -> None:
+    order = small_order(
+        "install -m 755 cuobjdump /usr/local/bin/cuobjdump; mkdir more",
+        files={"lib/libk.so": LIBRARY, "cuobjdump": Path(cuda_tool("cuobjdump")).read_bytes()},
+    )
+    image = built(list(container_engine.build(order))).image_id
+    try:
+        for missing in ("more", "mistyped"):
+            with pytest.raises(NotProven, match=f"/opt/vdbg/{missing} of the image has no library or program"):
+                prove_image(container_engine, image, replace(order.plan, artifacts=("lib", missing)))
+    finally:
+        container_engine.remove(image)
 
 
 def test_a_lent_file_is_there_for_one_run_alone(image_engine: ImageBuilder) -> None:

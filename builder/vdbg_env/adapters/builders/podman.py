@@ -15,6 +15,7 @@ from pathlib import Path
 from vdbg_env.adapters.builders.buildx import end_program, shared_arguments
 from vdbg_env.adapters.builders.classic import StepText
 from vdbg_env.adapters.builders.cleanup import removing_leftovers
+from vdbg_env.adapters.docker.archive import is_below, leads_to
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.candidates import spilled
@@ -103,7 +104,11 @@ class PodmanBuilder(DockerImages):
 
     def _found(self, image_id: str, folders: Sequence[str]) -> Generator[BinaryFile, None, None]:
         words = ["run", "--rm", "--network=none", *_LIMITS, "--entrypoint=tar", image_id]
-        for folder in folders:
+        wanted, read = list(folders), set[str]()
+        for folder in wanted:
+            if is_below(folder, read):
+                continue
+            read.add(folder)
             parent, _, name = folder.rstrip("/").rpartition("/")
             with tempfile.TemporaryFile() as said:
                 process = subprocess.Popen(
@@ -111,7 +116,7 @@ class PodmanBuilder(DockerImages):
                     stdout=subprocess.PIPE, stderr=said, start_new_session=True, env=_environment(),
                 )  # fmt: skip
                 try:
-                    yield from _members(process, parent)
+                    yield from _members(process, parent, wanted)
                     code = process.wait()
                 finally:
                     end_program(process)
@@ -140,14 +145,18 @@ class PodmanBuilder(DockerImages):
             raise EngineFailed(f"podman {words[0]} failed: {ran.stderr.strip()[-500:]}", next_step="podman info")
 
 
-def _members(process: subprocess.Popen[bytes], parent: str) -> Iterator[BinaryFile]:
+def _members(process: subprocess.Popen[bytes], parent: str, links: list[str]) -> Iterator[BinaryFile]:
+    """Yield the files of a tar, and add to `links` where its links lead."""
     assert process.stdout is not None
     # An empty stream is no tar: the program's exit status says why.
     with suppress(tarfile.ReadError), tarfile.open(fileobj=process.stdout, mode="r|") as archive:
         for member in archive:
+            name = posixpath.join(parent, member.name)
+            if target := leads_to(name, member):
+                links.append(target)
             stream = archive.extractfile(member) if member.isfile() else None
             if stream is not None:
-                yield from spilled(posixpath.join(parent, member.name), stream)
+                yield from spilled(name, stream)
 
 
 def find_podman() -> str | None:

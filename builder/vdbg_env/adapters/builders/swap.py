@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from docker import errors
+from pydantic import BaseModel, TypeAdapter
 
-from vdbg_env.adapters.docker.archive import container_archive
+from vdbg_env.adapters.docker.archive import answer, container_archive
 from vdbg_env.adapters.docker.build_api import build_over
 from vdbg_env.adapters.docker.client import Engine, engine_errors, inspect_image
 from vdbg_env.adapters.docker.create import created, tool_container
@@ -50,6 +52,17 @@ print(json.dumps(found))
 """
 
 
+class _Metadata(BaseModel):
+    name: str
+    version: str
+    requires: tuple[str, ...]
+    folder: str
+
+
+_METADATA: Final = TypeAdapter(_Metadata)
+_FOUND: Final = TypeAdapter(dict[str, tuple[str, ...]])
+
+
 class DockerSwaps(DockerImages):
     """`ImageSwaps` with Docker."""
 
@@ -66,11 +79,12 @@ class DockerSwaps(DockerImages):
             except EngineFailed as error:  # no such program in the image, mostly
                 told = error.what
                 continue
-            if ran.code == 0:
-                found = json.loads(ran.stdout)
-                release = Release(project=found["name"], version=found["version"], requires=tuple(found["requires"]))
-                return Installed(release=release, folder=found["folder"], image_id=image_id, python=python)
-            told = ran.stderr.strip().rpartition("\n")[2] or told
+            found = answer(_METADATA, ran.stdout) if ran.code == 0 else None
+            if found is not None:
+                return Installed(
+                    release=_release(found, image, project), folder=found.folder, image_id=image_id, python=python
+                )
+            told = (ran.stderr.strip() or ran.stdout.strip()).rpartition("\n")[2] or told
         raise BadInput(
             f"{image} has no installed {project}: {told}",
             cause="it is in a Python environment that is not on PATH, or the image is another one",
@@ -81,9 +95,9 @@ class DockerSwaps(DockerImages):
         """See `ImageSwaps.targets`."""
         argv = [base.python, "-c", _TARGETS, f"{base.folder}/{project}"]
         ran = self.execute(base.image_id, argv, lent=readers())
-        if ran.code:  # an older Python than ours, or a damaged library, which the next read reports
-            return {}
-        return {path: frozenset(targets) for path, targets in json.loads(ran.stdout).items() if targets}
+        # None with an older Python than ours, or a damaged library, which the next read reports.
+        found = answer(_FOUND, ran.stdout) if ran.code == 0 else None
+        return {path: frozenset(targets) for path, targets in (found or {}).items() if targets}
 
     def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
         """See `ImageSwaps.swap`."""
@@ -121,6 +135,17 @@ class DockerSwaps(DockerImages):
         ):
             member = next(iter(archive))
             return f"{member.uid}:{member.gid}", member.mode & 0o777
+
+
+def _release(found: _Metadata, image: str, project: str) -> Release:
+    """Return the release, whose sources are fetched here and run: of no other project than the one asked for."""
+    if re.sub(r"[-_.]+", "-", found.name).lower() != project:
+        raise BadInput(
+            f"what {image} has as {project} calls itself {found.name!r}",
+            cause="its metadata was changed, or another package took the name",
+            next_step=f"docker run --rm --entrypoint python3 {image} -m pip show --files {project}",
+        )
+    return Release(project=project, version=found.version, requires=found.requires)
 
 
 def readers() -> dict[str, bytes]:

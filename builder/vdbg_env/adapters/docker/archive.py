@@ -1,16 +1,21 @@
-"""Read a file or folder of a container, started or not, as the tar stream that the engine sends."""
+"""Read what is in an image: its files as the tar stream that the engine sends, and what its programs answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import posixpath
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from docker import APIClient
 from docker.utils import decode_json_header
+from pydantic import TypeAdapter, ValidationError
 
 from vdbg_env.adapters.docker.client import raise_for_status
 from vdbg_env.adapters.files.context_tar import tar_stream
 from vdbg_env.common.tar import tarfile
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -31,3 +36,21 @@ def container_archive(client: APIClient, container: str, path: str) -> Iterator[
             return
         with tar_stream(response.iter_content(1 << 20)) as archive:
             yield archive, path
+
+
+def leads_to(name: str, member: tarfile.TarInfo) -> str | None:
+    """Return the path in the image that a member with this full name is a link to; None for what is no link."""
+    return posixpath.normpath(posixpath.join("/", posixpath.dirname(name), member.linkname)) if member.issym() else None
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Return whether a path is one of the folders, or below one."""
+    return any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in folders)
+
+
+def answer(kind: TypeAdapter[T], printed: str) -> T | None:
+    """Return the last line that is JSON of this kind: hooks of an image's Python print what they like around it."""
+    for line in reversed(printed.splitlines()):
+        with suppress(ValidationError):
+            return kind.validate_json(line)
+    return None

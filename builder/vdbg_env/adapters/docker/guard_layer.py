@@ -12,8 +12,11 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from pydantic import StringConstraints, TypeAdapter
+
+from vdbg_env.adapters.docker.archive import answer
 from vdbg_env.adapters.docker.build_api import build_over
 from vdbg_env.adapters.docker.client import inspect_image
 from vdbg_env.adapters.docker.images import DockerImages, candidate
@@ -26,6 +29,7 @@ from vdbg_env.image.profile.request import OwnPackage
 from vdbg_env.image.render.dockerfile import quoted
 
 _ASK: Final = "import json, platform, sys; print(json.dumps([*sys.version_info[:2], platform.machine()]))"
+_ABOUT: Final = TypeAdapter(tuple[int, int, Annotated[str, StringConstraints(pattern=r"^\w+$")]])
 _OLDEST: Final = (3, 11)
 _LIBC: Final = ("2_17", "2_24", "2_26", "2_27", "2_28")  # by which PyPI's wheels are named, up to Debian 10's
 _FETCH_S: Final = 900.0  # some 30 MB, by pip, which retries by itself
@@ -49,13 +53,14 @@ def add_guard(images: DockerImages, image_id: str, python: str, package: OwnPack
 
 def _about(images: DockerImages, image_id: str, python: str) -> tuple[int, int, str]:
     ran = images.execute(image_id, [python, "-c", _ASK])
-    if ran.code:
+    found = answer(_ABOUT, ran.stdout) if ran.code == 0 else None
+    if found is None:
         raise EngineFailed(
-            f"{python} of the image ended with status {ran.code}, so its version is not known",
-            cause=(ran.stderr.strip().splitlines() or ["it printed nothing"])[-1],
+            f"{python} of the image ended with status {ran.code}, and its version is not known",
+            cause=((ran.stderr.strip() or ran.stdout.strip()).splitlines() or ["it printed nothing"])[-1],
             next_step="leave out --guard, or repair the image's Python",
         )
-    major, minor, machine = json.loads(ran.stdout)
+    major, minor, machine = found
     if (major, minor) < _OLDEST:
         raise BadInput(
             f"the image has Python {major}.{minor}, and the guard needs {_OLDEST[0]}.{_OLDEST[1]} or later",

@@ -15,7 +15,7 @@ from typing import Any
 import requests
 from docker import errors
 
-from vdbg_env.adapters.docker.archive import container_archive
+from vdbg_env.adapters.docker.archive import container_archive, is_below, leads_to
 from vdbg_env.adapters.docker.build_api import build_over, get_image, post_image
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
 from vdbg_env.adapters.docker.create import created, started, tool_container
@@ -54,19 +54,28 @@ class DockerImages:
     def files(self, image_id: str, folders: Sequence[str]) -> Generator[Iterator[BinaryFile], None, None]:
         """See `ImageBuilder.files`: the image is read through a container that is made and never started."""
         with created(self.engine, tool_container(image_id, ["true"], "look-inside")) as container:
-            yield (found for folder in folders for found in self._files_below(container, folder))
+            yield self._files_below(container, folders)
 
-    def _files_below(self, container: str, folder: str) -> Iterator[BinaryFile]:
-        with (
-            engine_errors(self.engine.endpoint),
-            suppress(errors.NotFound),
-            container_archive(self.engine.client, container, folder) as (archive, real),
-        ):
-            parent = posixpath.dirname(real.rstrip("/"))
-            for member in archive:
-                stream = archive.extractfile(member) if member.isfile() else None
-                if stream is not None:
-                    yield from spilled(posixpath.join(parent, member.name), stream)
+    def _files_below(self, container: str, folders: Sequence[str]) -> Iterator[BinaryFile]:
+        """Yield the files of these folders, and of wherever links in them lead: a program would follow them too."""
+        wanted, read = list(folders), set[str]()
+        for folder in wanted:
+            with (
+                engine_errors(self.engine.endpoint),
+                suppress(errors.NotFound),
+                container_archive(self.engine.client, container, folder) as (archive, real),
+            ):
+                if is_below(real, read):
+                    continue
+                read.add(real)
+                parent = posixpath.dirname(real.rstrip("/"))
+                for member in archive:
+                    name = posixpath.join(parent, member.name)
+                    if (target := leads_to(name, member)) and not is_below(target, read):
+                        wanted.append(target)
+                    stream = archive.extractfile(member) if member.isfile() else None
+                    if stream is not None:
+                        yield from spilled(name, stream)
 
     def read(self, image_id: str, path: str, *, largest: int) -> bytes | None:
         """Return what a file of the image holds; None when there is no such file, or it is larger than that."""

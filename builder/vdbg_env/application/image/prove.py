@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
@@ -20,13 +21,22 @@ from vdbg_env.image.plan.plan import ROOT, BuildPlan
 def prove_image(builder: ImageBuilder, image_id: str, plan: BuildPlan, *, threads: int = 1) -> LineinfoReport:
     """Read every library the plan has built and ask the image's own cuobjdump about each.
 
-    Raises HostNotAble when the image has no cuobjdump: a build is never proven by one witness alone.
+    Raises HostNotAble when the image has no cuobjdump: a build is never proven by one witness alone. Raises NotProven
+    when a folder that the plan has built holds no library, since whatever else was proven then is not all of it.
     """
     request = VerifyRequest(
         targets=tuple(f"{ROOT}/{artifact}" for artifact in plan.artifacts), witness="cuobjdump", threads=threads
     )
     inside = _InsideImage(builder, image_id)
-    return verify_binaries(request, source=inside, programs=inside, scratch=inside, tell=lambda _: None)
+    report = verify_binaries(request, source=inside, programs=inside, scratch=inside, tell=lambda _: None)
+    if inside.empty and report.verdict is not Verdict.NO_DEVICE_CODE:
+        raise NotProven(
+            f"{inside.empty[0]} of the image has no library or program",
+            details=(f"the candidate is kept, untagged: {image_id}",),
+            cause="the build put it elsewhere, or `artifacts` of the profile has a mistyped folder",
+            next_step=f"docker run --rm --entrypoint find {image_id} {ROOT} -name '*.so*'",
+        )
+    return report
 
 
 def require_proven(proof: LineinfoReport, image_id: str) -> None:
@@ -93,16 +103,26 @@ def _doubt_line(file: FileReport) -> str:
 
 @dataclass(frozen=True)
 class _InsideImage:
-    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; `lent` files exist while a program runs."""
+    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; `lent` files exist while a program runs.
+
+    `empty` are the targets in which nothing was found.
+    """
 
     builder: ImageBuilder
     image_id: str
     lent: dict[str, Buffer] = field(default_factory=dict)
+    empty: list[str] = field(default_factory=list)
 
     @contextmanager
     def open(self, target: str) -> Iterator[Iterator[BinaryFile]]:
         with self.builder.files(self.image_id, [target]) as files:
-            yield (replace(file, path=Path(file.name)) for file in files)
+            found = (replace(file, path=Path(file.name)) for file in files)
+            first = next(found, None)
+            if first is None:
+                self.empty.append(target)
+                yield found
+            else:
+                yield chain((first,), found)
 
     def head(self, program: str) -> bytes:
         return b""  # only the workload of a run is looked into

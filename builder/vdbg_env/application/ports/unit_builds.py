@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.units.compile_commands import Unit
+
+_PROJECT: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_VERSION: Final = re.compile(r"[0-9][A-Za-z0-9.!+_-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A released package, as its metadata describes it; `requires` are its requirements."""
+    """A released package, as its metadata describes it; `requires` are its requirements.
+
+    Raises BadInput unless project and version are names, since both become arguments of pip and names of folders here,
+    and the metadata may be anyone's.
+    """
 
     project: str
     version: str
     requires: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not (_PROJECT.fullmatch(self.project) and _VERSION.fullmatch(self.version)):
+            raise BadInput(
+                f"the metadata names the release {self.project!r} {self.version!r}, which is not one",
+                cause="the package is damaged, or was made to mislead",
+                next_step="look at the METADATA file in its .dist-info folder",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

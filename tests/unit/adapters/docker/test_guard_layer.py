@@ -36,6 +36,12 @@ def test_a_python_that_does_not_start_is_named() -> None:
     assert refused.value.cause == "libpython3.so: cannot open shared object file"
 
 
+@pytest.mark.parametrize("said", ["", "hello", "[3, 13]", '[3, 13, "x86_64 --index-url=x"]'], ids=repr)
+def test_a_python_that_does_not_say_its_version_is_named(said: str) -> None:
+    with pytest.raises(EngineFailed, match="its version is not known"):
+        add(Image(0, stdout=said))
+
+
 def test_an_index_that_does_not_respond_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "python").chmod(0o755)
