@@ -1,5 +1,7 @@
 """A builder that makes nothing: it records what was asked of it, and its image holds the libraries it was given."""
 
+import io
+import json
 import tarfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -62,6 +64,10 @@ class FakeEngine:
     def save(self, image: str, path: Path) -> int:
         with tarfile.open(path, "w") as archive:
             archive.addfile(tarfile.TarInfo(f"{image.replace(':', '-')}.json"))
+            names = json.dumps([{"RepoTags": [image]}]).encode()
+            member = tarfile.TarInfo("manifest.json")
+            member.size = len(names)
+            archive.addfile(member, io.BytesIO(names))
         return path.stat().st_size
 
     def load(self, path: Path) -> None:

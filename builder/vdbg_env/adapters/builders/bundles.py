@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, Field, TypeAdapter
 
 from vdbg_env.adapters.files.context_tar import Unpacking, upload
 from vdbg_env.common.errors import BadInput
@@ -40,9 +44,10 @@ class BundleTar:
         with tempfile.TemporaryDirectory(prefix="vdbg-bundle-") as folder:
             try:
                 with tarfile.open(path, mode="r:") as archive:
-                    manifest = read_manifest(_bytes(archive, _MANIFEST))
+                    manifest = read_manifest(_bytes(archive, archive.getmember(_MANIFEST)))
+                    _require_one_name(archive, manifest.image)
                     files = _unpack(archive, Path(folder), {i.name for i in manifest.context if i.kind == "file"})
-            except (KeyError, tarfile.TarError, EOFError) as error:
+            except (KeyError, ValueError, tarfile.TarError, EOFError) as error:
                 raise BadInput(
                     f"{path} is not a whole bundle: {error}",
                     cause="it was cut off on its way, or something else made it",
@@ -73,12 +78,63 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
     return info
 
 
-def _bytes(archive: tarfile.TarFile, name: str) -> bytes:
-    member = archive.getmember(name)
-    stream = archive.extractfile(member)
+def _bytes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    stream = archive.extractfile(member) if member.isfile() else None
     if stream is None or member.size > _LARGEST_MANIFEST:
-        raise tarfile.ReadError(f"{name} is not a file of at most {_LARGEST_MANIFEST >> 20} MiB")
+        raise tarfile.ReadError(f"{member.name} is not a file of at most {_LARGEST_MANIFEST >> 20} MiB")
     return stream.read()
+
+
+def _require_one_name(archive: tarfile.TarFile, image: str) -> None:
+    """Refuse a tar whose images would get another name than `image`: to load it would take that from another image."""
+    names: set[str] = set()
+    for member in archive:
+        read = _LISTS.get(posixpath.normpath(member.name))
+        if read is not None:
+            names.update(read(_bytes(archive, member)))
+    tag = image.rpartition(":")[2]
+    foreign = names - {image, tag, f"docker.io/{image}", f"localhost/{image}"}
+    if foreign or not names:
+        raise BadInput(
+            f"the bundle names its image {', '.join(sorted(foreign)) or 'nothing'}, and not {image}",
+            cause="something else than `vdbg-env bundle` put it together; nothing of it was loaded",
+            next_step="ask who made it, or make it again",
+        )
+
+
+def _saved(text: bytes) -> Iterator[str]:
+    return (name for entry in _SAVED.validate_json(text) for name in entry.names or ())
+
+
+def _oldest(text: bytes) -> Iterator[str]:
+    return (f"{name}:{tag}" for name, tags in _OLDEST.validate_json(text).items() for tag in tags)
+
+
+def _oci(text: bytes) -> Iterator[str]:
+    entries = _INDEX.validate_json(text).manifests
+    return (name for entry in entries for key, name in entry.annotations.items() if key in _OCI_NAMES)
+
+
+# The lists of names of the three forms that `docker load` and `podman load` take.
+_LISTS: Final = {"manifest.json": _saved, "repositories": _oldest, "index.json": _oci}
+_OCI_NAMES: Final = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+
+
+class _Saved(BaseModel):
+    names: tuple[str, ...] | None = Field(default=None, alias="RepoTags")
+
+
+class _Entry(BaseModel):
+    annotations: dict[str, str] = Field(default={})
+
+
+class _Index(BaseModel):
+    manifests: tuple[_Entry, ...] = ()
+
+
+_SAVED: Final = TypeAdapter(tuple[_Saved, ...])
+_OLDEST: Final = TypeAdapter(dict[str, dict[str, str]])
+_INDEX: Final = TypeAdapter(_Index)
 
 
 def _unpack(archive: tarfile.TarFile, folder: Path, files: set[str]) -> dict[str, bytes]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from vdbg_env import __version__
 from vdbg_env.application.image.build import BuildResult, BuildSettings, Tell, build_image, fetch_first
-from vdbg_env.application.ports.images import BundleFiles, ImageBuilder, SourceTrees
+from vdbg_env.application.ports.images import BundleFiles, ImageBuilder
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import BuildContext
-from vdbg_env.image.plan.bundle import Bundle, describe_bundle
+from vdbg_env.image.plan.bundle import Manifest, describe_bundle
 from vdbg_env.image.plan.plan import BuildPlan
 
 
@@ -37,14 +37,13 @@ def write_bundle(
 
 
 def build_from_bundle(
-    path: Path, bundle: Bundle, settings: BuildSettings, *, builder: ImageBuilder, trees: SourceTrees, tell: Tell,
+    path: Path, manifest: Manifest, plan: BuildPlan, settings: BuildSettings, *, builder: ImageBuilder, tell: Tell,
     clock: Callable[[], float],
 ) -> BuildResult:  # fmt: skip
-    """Load the image of a bundle, and build, prove and tag what is left of its plan; nothing of it needs a network.
+    """Load the image of a bundle, and build, prove and tag what is left, its plan; nothing of it needs a network.
 
     Raises BadInput when the image that was loaded is not the one that was bundled.
     """
-    plan, manifest = bundle.plan(trees.digest), bundle.manifest
     builder.load(path)
     if builder.layers(plan.base) != manifest.layers:
         raise BadInput(

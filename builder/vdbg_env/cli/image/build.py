@@ -179,18 +179,18 @@ def _build_bundle(
 ) -> BuildResult:
     """Build what is in a bundle: everything but the number of compilers, names and outputs was decided with it."""
     with bundle_files().open(flags["bundle"]) as bundle:
-        plan = bundle.manifest.plan
-        each = cast(float, plan["memory_per_job_gib"])
-        archs = len(cast(list[str], plan["arch"]))
-        jobs = parallelism(machine(), architectures=archs, gib_per_job=each, requested=flags["jobs"])
+        plan = bundle.plan(source_trees().digest)
+        jobs = parallelism(
+            machine(), architectures=len(plan.arch), gib_per_job=plan.memory_per_job_gib, requested=flags["jobs"]
+        )
         settings = BuildSettings(
             tags=tags, build_args=build_args(jobs, Site()), jobs=jobs.max_jobs, no_cache=flags["no_cache"],
             push=flags["push"], output=flags["output"], threads=os.cpu_count() or 1, buildx=buildx,
         )  # fmt: skip
         with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
             return build_from_bundle(
-                flags["bundle"], bundle, settings, builder=builder, trees=source_trees(),
-                tell=display.tell, clock=time.monotonic,
+                flags["bundle"], bundle.manifest, plan, settings, builder=builder, tell=display.tell,
+                clock=time.monotonic,
             )  # fmt: skip
 
 

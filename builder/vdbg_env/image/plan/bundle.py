@@ -61,7 +61,8 @@ class Bundle:
     def plan(self, read: Callable[[TreeOnDisk], str]) -> BuildPlan:
         """Return the plan with its context, where `read` gives the digest of a tree as it was unpacked.
 
-        Raises BadInput unless the plan's digest is that of the plan that was bundled.
+        Raises BadInput unless the plan's digest is that of the plan that was bundled, and for a plan on another image
+        or with a network: what is in a bundle is trusted with neither.
         """
         items = tuple(self._item(item) for item in self.manifest.context)
         try:
@@ -77,6 +78,12 @@ class Bundle:
                 "the plan in the bundle is not the one that was bundled: its digest differs",
                 cause="the file was changed or damaged on its way",
                 next_step="compare its sha256 on both sides, and copy it again",
+            )
+        if plan.base != self.manifest.image or plan.network != "none":
+            raise BadInput(
+                f"the plan in the bundle starts from {plan.base} with network {plan.network}",
+                cause="`vdbg-env bundle` makes none that does not start from its own image without network",
+                next_step="ask who made it; nothing of it was loaded",
             )
         return plan
 

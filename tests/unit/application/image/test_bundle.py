@@ -2,9 +2,11 @@
 
 import io
 import json
+import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,8 +62,9 @@ def test_the_published_schema_is_that_of_the_manifest() -> None:
 
 def build(path: Path, on: FakeEngine, *tags: str) -> BuildResult:
     with BundleTar().open(path) as bundle:
+        plan = bundle.plan(TREES.digest)
         return build_from_bundle(
-            path, bundle, BuildSettings(tags=tags), builder=on, trees=TREES, tell=lambda _: None,
+            path, bundle.manifest, plan, BuildSettings(tags=tags), builder=on, tell=lambda _: None,
             clock=iter([0.0, 1.0]).__next__,
         )  # fmt: skip
 
@@ -143,3 +146,73 @@ def test_a_file_cut_off_on_its_way_is_refused(bundled: BundleResult, tmp_path: P
         raise AssertionError("it was opened")
     with pytest.raises(BadInput, match="cannot be read"), BundleTar().open(tmp_path / "none.tar"):
         raise AssertionError("it was opened")
+
+
+def with_lists(bundle: BundleResult, *lists: tuple[str, str]) -> Path:
+    """Copy the bundle with more members at its end, of which an engine takes the last of a name."""
+    target = bundle.path.with_suffix(".named")
+    shutil.copy(bundle.path, target)
+    with tarfile.open(target, "a") as archive:
+        for name, text in lists:
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        (
+            "manifest.json",
+            '[{"RepoTags": ["debian:trixie-slim"]}]',
+            "names its image debian:trixie-slim, and not vdbg/",
+        ),
+        ("./manifest.json", '[{"RepoTags": ["debian:1"]}]', "names its image debian:1"),
+        ("repositories", '{"vllm/vllm-openai": {"v1": "x"}}', "names its image vllm/vllm-openai:v1"),
+        ("index.json", '{"manifests": [{"annotations": {"io.containerd.image.name": "debian:1"}}]}', "debian:1"),
+        ("manifest.json", '[{"RepoTags": 7}]', "not a whole bundle"),
+        ("index.json", "[", "not a whole bundle"),
+    ],
+)
+def test_a_bundle_takes_no_name_from_another_image(bundled: BundleResult, name: str, text: str, what: str) -> None:
+    at_site = FakeEngine(PROVEN)
+    with pytest.raises(BadInput, match=what):
+        build(with_lists(bundled, (name, text)), at_site)
+    assert at_site.loaded == []
+
+
+def test_the_names_that_stores_write_for_the_bundle_s_own_image_are_taken(bundled: BundleResult) -> None:
+    tag = bundled.image.partition(":")[2]
+    named = {"io.containerd.image.name": f"docker.io/{bundled.image}", "org.opencontainers.image.ref.name": tag}
+    lists = ("index.json", json.dumps({"manifests": [{"annotations": named}]}))
+    assert build(with_lists(bundled, lists), FakeEngine(PROVEN)).tags == ("vdbg/sample:lineinfo",)
+
+
+def test_a_bundle_without_any_name_is_refused(bundled: BundleResult) -> None:
+    with pytest.raises(BadInput, match="names its image nothing"):
+        build(rewritten(bundled, "manifest.json", None), FakeEngine(PROVEN))
+
+
+@pytest.mark.parametrize(
+    "change", [{"network": "default"}, {"base": "debian:trixie-slim"}], ids=lambda c: next(iter(c))
+)
+def test_a_plan_with_a_network_or_another_image_is_refused_whatever_its_digest(
+    bundled: BundleResult, change: dict[str, Any]
+) -> None:
+    with BundleTar().open(bundled.path) as bundle:
+        forged = replace(bundle.plan(TREES.digest), **change)
+        manifest = bundle.manifest.model_copy(
+            update={"plan": bundle.manifest.plan | change, "plan_digest": forged.digest}
+        )
+        with pytest.raises(BadInput, match="the plan in the bundle starts from"):
+            replace(bundle, manifest=manifest).plan(TREES.digest)
+
+
+def test_a_plan_that_is_none_ends_in_words(bundled: BundleResult, tmp_path: Path) -> None:
+    with BundleTar().open(bundled.path) as bundle:
+        text = bundle.manifest.model_copy(update={"plan": {}}).text()
+    old = bundle.manifest.text()
+    changed = rewritten(bundled, "vdbg-env/bundle.json", (old.encode(), text.encode()))
+    with pytest.raises(BadInput, match="the plan in the bundle cannot be read"):
+        build(changed, FakeEngine(PROVEN))
