@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from vdbg_env.record.redaction.whole_text import WholeText, whole
 
+# How a value begins that makes a colour of an unfinished code before it: what follows is searched for, too.
+_AS_COLOUR = re.compile(rb"\A[0-9;]{0,64}m")
+_REST = 5  # bytes of that; less would blacken the whole log
 PREFIX = 8  # bytes of a value that are searched for: a table for whole values would not fit into a cache
 
 
@@ -13,14 +17,16 @@ class LiteralFinder:
     """Finds `values`, which are forms of known secrets; `prefixes` are the values by how they begin."""
 
     def __init__(self, values: tuple[bytes, ...]) -> None:
-        self.values = tuple(filter(None, dict.fromkeys(whole(value) for value in values)))
+        wholes = [whole(value) for value in values]
+        rests = [rest for value in wholes if len(rest := _AS_COLOUR.sub(b"", value)) >= _REST]
+        self.values = tuple(filter(None, dict.fromkeys([*wholes, *rests])))
         self.prefixes = _grouped(self.values, PREFIX)
         self._longest = max(map(len, self.values), default=0)
         self._beginnings = _grouped(self.values, 2)
-        rests = _grouped(self.values, 1)
+        self._all = b"\n".join(self.values)
         self._rests = {
             first: tuple(sorted((value[1:] for value in found), key=len, reverse=True))
-            for first, found in rests.items()
+            for first, found in _grouped(self.values, 1).items()
         }
 
     def placed(self, joined: WholeText, found: Iterable[tuple[int, bytes]], before: bytes) -> Iterator[tuple[int, int]]:
@@ -38,18 +44,13 @@ class LiteralFinder:
         tail = data[-4 * self._longest :]
         joined = WholeText(tail)
         text = joined.text
-        for at in range(max(0, len(text) - self._longest), len(text) - 1):
+        # The loop takes 40 us for each chunk; hardly any text ends like a part of a value.
+        most = self._longest if text[-PREFIX:] in self._all else PREFIX
+        for at in range(max(0, len(text) - most), len(text) - 1):
             values = self._beginnings.get(text[at : at + 2])
             if values and any(value.startswith(text[at:]) for value in values):
                 return len(data) - len(tail) + joined.place_of(at)
         return len(data)
-
-    def hidden(self, data: bytes, joined: WholeText) -> Iterator[tuple[int, int]]:
-        """Yield the values that begin inside of a terminal's code: a window's title is no text, and is read anyway."""
-        for start, end in joined.hidden:
-            for at in range(start, end):
-                values = self._beginnings.get(data[at : at + 2], ())
-                yield from ((at, at + len(value)) for value in values if data.startswith(value, at))
 
 
 def _grouped(values: Iterable[bytes], length: int) -> dict[bytes, list[bytes]]:

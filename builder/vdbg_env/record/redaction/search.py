@@ -9,7 +9,7 @@ inference log, `token=` and `--hf-token` are not. A supervisor in a container ha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -35,10 +35,15 @@ _FLAG = re.compile(rb"--[\w-]{0,80}?(token|key)(?![\w-])", re.IGNORECASE)
 
 
 class Found(NamedTuple):
-    """The ranges of known values in some data, and where needles are, by number."""
+    """The ranges of known values in some data, and where needles are, by number.
+
+    The places of `needles` are those of the text without codes: a rule sees `password=` and its value side by side,
+    whatever their colours. Where codes may swallow text `in_codes` has places in the data itself.
+    """
 
     values: list[tuple[int, int]]
     needles: list[tuple[int, int]]
+    in_codes: list[tuple[int, int]]
 
 
 class OnePass:
@@ -68,22 +73,23 @@ class OnePass:
         self._flags = [pattern in flags for pattern in patterns]
         self._automaton: Any = BytesAhoCorasick(patterns, implementation=Implementation.DFA)
 
-    def find(self, data: bytes, before: bytes = b"") -> Found:
+    def find(self, data: bytes, joined: WholeText, before: bytes = b"") -> Found:
         """Return what is in `data`; `before` is the last byte that was written ahead of it."""
-        joined = WholeText(data)
-        text = joined.text
         values: list[tuple[int, bytes]] = []
         needles: list[tuple[int, int]] = []
-        for at, number in self._matches(text):
-            values += [(at, value) for value in self._values[number] if text.startswith(value, at)]
+        for at, number in self._matches(joined.text):
+            values += [(at, value) for value in self._values[number] if joined.text.startswith(value, at)]
             if self._words[number] or self._flags[number]:
-                needles += self._needles(data, joined.place_of(at), number)
-        found = Found(list(self._known.placed(joined, values, before)), needles)
-        if joined.hidden and self._matches(b"\0".join(data[s + 1 : e + self._longest] for s, e in joined.hidden)):
-            found.values.extend(self._known.hidden(data, joined))
-            for start, end in joined.hidden:
-                found.needles.extend(self._hidden_needles(data, start + 1, end))
-        found.needles.sort()
+                needles += self._needles(joined.plain, joined.in_plain(at), number)
+        found = Found(list(self._known.placed(joined, values, before)), sorted(needles), [])
+        if joined.hidden:
+            found.in_codes.extend((joined.in_data(at), number) for at, number in needles)
+            codes = joined.codes(self._longest)
+            for at, number in self._matches(codes.text):
+                place = codes.place_of(at)
+                found.values.extend(_at_place(data, place, self._values[number]))
+                found.in_codes.extend(self._needles(data, place, number))
+            found.in_codes.sort()
         return found
 
     def _matches(self, text: bytes) -> list[tuple[int, int]]:
@@ -98,11 +104,9 @@ class OnePass:
         if name:
             yield name.start(1), self._of_flags[name[1].lower()]
 
-    def _hidden_needles(self, data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the needles that begin in what a terminal's code takes: it may have swallowed their first letter."""
-        for at, number in self._matches(data[start : end + self._longest - 1]):
-            if start + at < end and (self._words[number] or self._flags[number]):
-                yield from self._needles(data, start + at, number)
+
+def _at_place(data: bytes, place: int, values: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+    return ((place, place + len(value)) for value in values if data.startswith(value, place))
 
 
 LOOKBACK = 64  # no rule looks further back than this from its needle (the dashes of a flag's name)
@@ -137,11 +141,10 @@ class LineByLine:
         # The five GitHub prefixes differ in one letter: folded together they are searched for once.
         self._needles = NeedleIndex(needles, fold_also(b"pousr"), _COUNTS)
 
-    def find(self, data: bytes, before: bytes = b"") -> Found:
+    def find(self, data: bytes, joined: WholeText, before: bytes = b"") -> Found:
         """Return what is in `data`; `before` is the last byte that was written ahead of it."""
         values: list[tuple[int, int]] = []
         if self._prefixes:
-            joined = WholeText(data)
             found = [
                 (at, value)
                 for at, prefix in self._prefixes_in(joined)
@@ -149,8 +152,13 @@ class LineByLine:
                 if joined.text.startswith(value, at)
             ]
             values += self._known.placed(joined, found, before)
-            values += self._known.hidden(data, joined)
-        return Found(values, list(self._needles.hits(data)))
+            if joined.hidden:
+                codes = joined.codes(PREFIX)
+                for at, number in self._values.hits(codes.text):
+                    prefix = self._prefixes[number]
+                    values += _at_place(data, codes.place_of(at), self._known.prefixes[prefix])
+        needles = list(self._needles.hits(joined.plain))
+        return Found(values, needles, list(self._needles.hits(data)) if joined.hidden else [])
 
     def _prefixes_in(self, joined: WholeText) -> Iterator[tuple[int, bytes]]:
         """Yield each prefix in the text with its place there: each line is searched with what follows it."""

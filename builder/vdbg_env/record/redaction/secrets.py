@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from vdbg_env.record.redaction.literals import LiteralFinder
 from vdbg_env.record.redaction.search import LOOKBACK, LineByLine, OnePass
+from vdbg_env.record.redaction.whole_text import WholeText
 
 MIN_LITERAL = 6  # a shorter known value ("1", "true") would blacken the whole log
 OVERLAP = 8192  # no secret needs more bytes than this to be recognised as one
@@ -155,9 +156,11 @@ class SecretFinder:
 
     def find(self, data: bytes, before: bytes = b"") -> list[Span]:
         """Return the secrets in `data`, in order and without overlap; `before` is the byte ahead of it."""
-        values, hits = self._search.find(data, before)
-        spans = [Span(start, end, "known-value", start) for start, end in values]
-        spans += self._rule_spans(data, hits)
+        joined = WholeText(data)
+        found = self._search.find(data, joined, before)
+        spans = [Span(start, end, "known-value", start) for start, end in found.values]
+        spans += (_in_data(joined, span) for span in self._rule_spans(joined.plain, found.needles))
+        spans += self._rule_spans(data, found.in_codes)
         return _merged(spans) if spans else spans
 
     def _rule_spans(self, data: bytes, hits: Iterable[tuple[int, int]]) -> Iterator[Span]:
@@ -186,6 +189,12 @@ def finder_of(literals: tuple[bytes, ...], *, strict: bool = False) -> SecretFin
 def _compiled(pattern: bytes) -> re.Pattern[bytes]:
     """Compile a pattern when its needle is first seen: all at once would be a quarter of the supervisor's start."""
     return re.compile(pattern, re.IGNORECASE | re.DOTALL)
+
+
+def _in_data(joined: WholeText, span: Span) -> Span:
+    """Return where a span of the text without codes is in the data, with the codes inside of it."""
+    start, last, context = map(joined.in_data, (span.start, span.end - 1, span.context))
+    return Span(start, last + 1, span.kind, context)
 
 
 def _is_flag(data: bytes, at: int) -> bool:

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
 from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
 
 # What may stand inside of a value on a terminal or in wrapped text: colours and titles, line ends.
 _CODES = re.compile(rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_COLOURS = re.compile(rb"\x1b\[[0-9;]{0,64}m")
-_LINE_END = re.compile(rb"[\r\n]")
+_COLOURS = re.compile(rb"\x1b\[[0-9;]{0,64}+m")
+
+
+class CodesText(NamedTuple):
+    """The codes of some data, each on a line: where it begins, here and in the data."""
+
+    text: bytes
+    begins: list[int]
+    places: list[int]
+
+    def place_of(self, at: int) -> int:
+        """Return the place in the data of byte `at` of the text."""
+        number = bisect_right(self.begins, at) - 1
+        return self.places[number] + at - self.begins[number]
 
 
 class WholeText:
-    """What is left of `data` (`text`), and where it was (`place_of`).
+    """What is left of `data` without its codes (`plain`), also without line ends (`text`), and where that was.
 
     `hidden` are the ranges of `data` that its codes take, as far as these may swallow text: a title does, and so does
     what only begins like a code. Where all codes are colours there are none.
@@ -22,7 +35,6 @@ class WholeText:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._last = 0, 0
         self.hidden: list[tuple[int, int]] = []
         self.plain = self._without_codes()
         text = self.plain.replace(b"\n", b"")
@@ -30,9 +42,24 @@ class WholeText:
 
     def place_of(self, at: int) -> int:
         """Return the place in the data of byte `at` of the text."""
-        place = self._further(at) if at >= self._last[0] else at + bisect_right(self._ends, at)
-        number = bisect_right(self._codes, (place, len(self._data)))
-        return place + (self._codes[number - 1][1] if number else 0)
+        return self.in_data(self.in_plain(at))
+
+    def in_plain(self, at: int) -> int:
+        """Return the place without codes of byte `at` of the text."""
+        return at + bisect_right(self._ends, at)
+
+    def in_data(self, place: int) -> int:
+        """Return the place in the data of a place without codes."""
+        if self.plain is self._data:
+            return place
+        ends, left_out = self._codes
+        return place + left_out[bisect_right(ends, place)]
+
+    def codes(self, beyond: int) -> CodesText:
+        """Return what codes may have swallowed, with `beyond` bytes behind each."""
+        parts = [self._data[start + 1 : end + beyond] for start, end in self.hidden]
+        begins = [0, *accumulate(len(part) + 1 for part in parts)]
+        return CodesText(b"\n".join(parts), begins, [start + 1 for start, _ in self.hidden])
 
     def _without_codes(self) -> bytes:
         data = self._data
@@ -40,7 +67,7 @@ class WholeText:
         if first < 0:
             return data
         if _COLOURS.match(data, first):  # a log: colours alone are removed in half the time
-            plain = _COLOURS.sub(b"", data)
+            plain = b"".join(_COLOURS.split(data))
             if b"\x1b" not in plain:
                 return plain
         spans = [code.span() for code in _CODES.finditer(data, first)]
@@ -51,34 +78,17 @@ class WholeText:
         return b"".join(data[start:end] for start, end in kept)
 
     @cached_property
-    def _codes(self) -> list[tuple[int, int]]:
-        """The place of each code in the data without codes, with the bytes of codes so far."""
-        if len(self.plain) == len(self._data):
-            return []
-        return list(_counted(self.hidden or (code.span() for code in _COLOURS.finditer(self._data))))
+    def _codes(self) -> tuple[list[int], list[int]]:
+        """The place of each code in the data without codes, and the bytes of codes so far, none first."""
+        spans = self.hidden or [code.span() for code in _COLOURS.finditer(self._data)]
+        left_out = [0, *accumulate(end - start for start, end in spans)]
+        return [start - before for (start, _), before in zip(spans, left_out, strict=False)], left_out
 
     @cached_property
     def _ends(self) -> list[int]:
         """The place in the text of each line end."""
-        return [end.start() - number for number, end in enumerate(_LINE_END.finditer(self.plain))]
-
-    def _further(self, at: int) -> int:
-        """Return the place without codes, counted from that of the last byte asked for: most are asked in order."""
-        data, (last, start) = self.plain, self._last
-        end = start + at - last
-        while ends := data.count(b"\n", start, end) + data.count(b"\r", start, end):
-            start, end = end, end + ends
-        while data[end : end + 1] in {b"\r", b"\n"}:
-            end += 1
-        self._last = at, end
-        return end
-
-
-def _counted(spans: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    left_out = 0
-    for start, end in spans:
-        left_out += end - start
-        yield end - left_out, left_out
+        lines = self.plain.replace(b"\r", b"\n").split(b"\n")
+        return list(accumulate(map(len, lines[:-1])))
 
 
 def whole(data: bytes) -> bytes:

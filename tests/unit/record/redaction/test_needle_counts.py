@@ -6,6 +6,7 @@ import pytest
 
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import SecretFinder
+from vdbg_env.record.redaction.whole_text import WholeText
 
 VALUE = b"s3cr3tvalue99"
 
@@ -55,4 +56,4 @@ def test_lines_that_only_speak_of_tokens_and_keys_are_not_looked_at_again(
         monkeypatch.setitem(sys.modules, "ahocorasick_rs", None)
     finder = SecretFinder()
     lines = b"12.3 tokens/s, key cache usage: 4.5%, 17 tokens generated, max_tokens 512, token ids [1, 2]\n"
-    assert list(finder._search.find(lines).needles) == []
+    assert list(finder._search.find(lines, WholeText(lines)).needles) == []
