@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-slow coverage docs accept-vllm accept-vllm-whole accept-onto accept-onto-cuda-12 refresh-knowledge golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo test lint test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -51,6 +51,9 @@ refresh-knowledge: $(READY) ## The flags and variables of the newest vLLM into o
 
 accept-vllm-whole: $(READY) ## The whole of the newest vLLM for one architecture, built, proven and used (45 minutes, 35 GB; resumable)
 	scripts/accept-vllm-whole
+
+accept-bundle: $(READY) ## The same bundled, carried to an engine without any network, built and proven there (60 minutes, 40 GB)
+	scripts/accept-bundle
 
 accept-onto: $(READY) ## Line tables put into an image with the stock vLLM wheel, and nothing else changed (15 minutes, 20 GB)
 	scripts/accept-onto
