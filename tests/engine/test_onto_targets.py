@@ -3,8 +3,9 @@
 import io
 import tarfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import pytest
 
@@ -33,18 +34,18 @@ def with_vllm(
     libraries: dict[str, bytes],
     *,
     metadata: str = METADATA,
-    links: dict[str, str] | None = None,
-    **more: bytes,
+    links: Mapping[str, str] = MappingProxyType({}),
+    more: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Iterator[str]:
     """Yield an image that has these libraries as its vLLM; its user may not write. `more` are files next to it."""
-    files = {f"vllm/{name}": data for name, data in libraries.items()} | more
+    files = {f"vllm/{name}": data for name, data in libraries.items()} | dict(more)
     files["vllm-1.0.dist-info/METADATA"] = metadata.encode()
     items = tuple(FileBytes(name=f"{SITE}/{name}", data=data) for name, data in files.items())
     client, image = engine.client, f"vdbg-test/onto:{uuid.uuid4().hex}"
     made = client.create_container(user_image(engine), ["true"])["Id"]
     try:
         client.put_archive(made, "/", b"".join(upload(BuildContext(items=items))))
-        client.put_archive(made, "/", as_links(links or {}))
+        client.put_archive(made, "/", as_links(links))
         client.commit(made, repository="vdbg-test/onto", tag=image.partition(":")[2])
     finally:
         client.remove_container(made)
@@ -52,7 +53,7 @@ def with_vllm(
     client.remove_image(image)
 
 
-def as_links(links: dict[str, str]) -> bytes:
+def as_links(links: Mapping[str, str]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, target in links.items():
@@ -99,7 +100,7 @@ def test_what_the_image_cannot_say_is_read(damaged: str) -> None:
 )
 def test_what_hooks_of_the_image_s_python_print_is_not_the_answer(docker_engine: Engine, hook: str) -> None:
     more = {"hook.pth": f"import sys; exec({hook!r})\n".encode()}
-    with with_vllm(docker_engine, {"_C.abi3.so": BOTH}, **more) as image:
+    with with_vllm(docker_engine, {"_C.abi3.so": BOTH}, more=more) as image:
         swaps = image_swaps()
         found = swaps.installed(image, "vllm")
         assert (found.release.version, found.folder) == ("1.0", f"/{SITE}")
@@ -108,7 +109,7 @@ def test_what_hooks_of_the_image_s_python_print_is_not_the_answer(docker_engine:
 
 def test_a_python_that_answers_nothing_is_named(docker_engine: Engine) -> None:
     with with_vllm(
-        docker_engine, {"_C.abi3.so": BOTH}, **{"hook.pth": b"import os; print('no'); os._exit(0)\n"}
+        docker_engine, {"_C.abi3.so": BOTH}, more={"hook.pth": b"import os; print('no'); os._exit(0)\n"}
     ) as image:
         ran = vdbg_env("build", "--onto", image, "--kernel", "k", "--arch", "9.0")
     assert ran.status == 2 and "has no installed vllm" in ran.stderr
@@ -137,7 +138,7 @@ def test_an_image_does_not_choose_what_is_fetched_and_run_here(
 
 def test_a_library_that_is_a_link_is_read_where_it_is(docker_engine: Engine) -> None:
     links = {f"{SITE}/vllm/_C.abi3.so": "/usr/lib/python3/dist-packages/store/_C.abi3.so"}
-    with with_vllm(docker_engine, {}, links=links, **{"store/_C.abi3.so": BOTH, "vllm/__init__.py": b""}) as image:
+    with with_vllm(docker_engine, {}, links=links, more={"store/_C.abi3.so": BOTH, "vllm/__init__.py": b""}) as image:
         swaps = image_swaps()
         found = swaps.installed(image, "vllm")
         with swaps.files(found.image_id, [f"{found.folder}/vllm"]) as files:
