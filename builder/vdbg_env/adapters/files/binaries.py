@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vdbg_env.adapters.files.candidates import ARCHIVES, HEAD, WHEELS, in_archive, in_wheel, mapped, reason
+from vdbg_env.adapters.files.candidates import ARCHIVES, HEAD, WHEELS, in_archive, in_wheel, opened_binary, reason
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.binary.device_code import may_hold_device_code
@@ -51,7 +51,7 @@ def _in_file(path: Path) -> Generator[BinaryFile, None, None]:
 
             yield from in_tar(path, str(path))
             return
-        with path.open("rb") as file, mapped(str(path), file.fileno(), path=path, asked_for=True) as found:
+        with path.open("rb") as file, opened_binary(str(path), file.fileno(), path=path, asked_for=True) as found:
             yield found
     except (OSError, zipfile.BadZipFile) as error:
         raise BadInput(f"{path} cannot be read: {reason(error)}") from error
@@ -81,7 +81,7 @@ def _found(path: Path, seen: set[tuple[int, int]]) -> Iterator[BinaryFile]:
         return
     seen.add((status.st_dev, status.st_ino))
     if _is_candidate(path):
-        with path.open("rb", buffering=0) as file, mapped(str(path), file.fileno(), path=path) as found:
+        with path.open("rb", buffering=0) as file, opened_binary(str(path), file.fileno(), path=path) as found:
             yield found
     elif path.name.endswith(ARCHIVES):
         yield from in_archive(path, str(path))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import mmap
-import os
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
 from vdbg_env.application.ports.files import BinaryFile
+from vdbg_env.common.mapped import mapped
 from vdbg_env.cuda.binary.device_code import may_hold_device_code
 
 HEAD: Final = 8  # bytes of a file that show whether it is a candidate
@@ -23,21 +23,18 @@ _DEEPEST: Final = 8  # archives in each other
 
 
 @contextmanager
-def mapped(name: str, descriptor: int, *, path: Path | None = None, asked_for: bool = False) -> Iterator[BinaryFile]:
-    """Lend an open file by its mapped pages; they are gone once the block ends and no slice of them is held."""
-    if os.fstat(descriptor).st_size == 0:
-        yield BinaryFile(name=name, data=b"", path=path, asked_for=asked_for)
-        return
-    pages = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    pages.madvise(mmap.MADV_SEQUENTIAL)  # a cold disk reads ahead further
-    view = memoryview(pages)
-    try:
+def opened_binary(
+    name: str, descriptor: int, *, path: Path | None = None, asked_for: bool = False
+) -> Iterator[BinaryFile]:
+    """Yield an open file by its mapped pages; see `mapped`."""
+    with mapped(descriptor, name) as view:
+        pages = view.obj
+        if not isinstance(pages, mmap.mmap):
+            yield BinaryFile(name=name, data=b"", path=path, asked_for=asked_for)
+            return
+        pages.madvise(mmap.MADV_SEQUENTIAL)  # a cold disk reads ahead further
         forget = partial(pages.madvise, mmap.MADV_DONTNEED)
         yield BinaryFile(name=name, data=view, path=path, asked_for=asked_for, forget=forget)
-    finally:
-        with suppress(BufferError):  # the reader still holds a slice: the pages go when it lets go
-            view.release()
-            pages.close()
 
 
 def spilled(name: str, stream: IO[bytes], depth: int = 0) -> Iterator[BinaryFile]:
@@ -58,7 +55,7 @@ def spilled(name: str, stream: IO[bytes], depth: int = 0) -> Iterator[BinaryFile
         if not wanted:
             yield from in_archive(Path(scratch.name), name, depth)
             return
-        with mapped(name, scratch.fileno(), path=Path(scratch.name)) as found:
+        with opened_binary(name, scratch.fileno(), path=Path(scratch.name)) as found:
             yield found
 
 

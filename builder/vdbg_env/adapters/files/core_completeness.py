@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from vdbg_env.common.errors import UnreadableBinary
+from vdbg_env.common.mapped import mapped
 from vdbg_env.cuda.binary.elf import Elf
 
 _GZIP: Final = b"\x1f\x8b"
@@ -22,21 +22,20 @@ def is_complete(path: Path) -> bool:
             if file.read(2) == _GZIP:
                 file.seek(0)
                 return _gzip_ends(file.read)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                return _elf_is_whole(mapped)
-    except (OSError, ValueError):
+            with mapped(file.fileno(), path) as data:
+                return _elf_is_whole(data)
+    except OSError:
         return False
 
 
-def _elf_is_whole(mapped: mmap.mmap) -> bool:
-    with memoryview(mapped) as view:
-        try:
-            elf = Elf(view)
-            end = elf.contents_end
-            elf.data.release()
-        except UnreadableBinary:
-            return False
-        return 0 < end <= len(view)
+def _elf_is_whole(view: memoryview) -> bool:
+    try:
+        elf = Elf(view)
+        end = elf.contents_end
+        elf.data.release()
+    except UnreadableBinary:
+        return False
+    return 0 < end <= len(view)
 
 
 def _gzip_ends(read: Callable[[int], bytes]) -> bool:

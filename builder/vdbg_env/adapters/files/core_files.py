@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import mmap
 import os
 import shutil
 import stat
@@ -17,6 +16,7 @@ from typing import IO, Final
 
 from vdbg_env.application.ports.files import CoreFile
 from vdbg_env.common.errors import BadInput, HostNotAble, unreadable
+from vdbg_env.common.mapped import mapped
 
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 20
@@ -61,13 +61,16 @@ class CoreFilesOnDisk:
             with Path(path).open("rb") as file:
                 modified = os.fstat(file.fileno()).st_mtime
                 if file.read(2) != _GZIP:
-                    yield CoreFile(name=path, data=_mapped(file), modified=modified)
+                    with mapped(file.fileno(), path) as data:
+                        yield CoreFile(name=path, data=data, modified=modified)
                     return
                 file.seek(0)
                 with tempfile.TemporaryFile(prefix="vdbg-env-core-") as plain:
                     note = _expand(file, plain, path)
                     notes = (note,) if note else ()
-                    yield CoreFile(name=path, data=_mapped(plain), modified=modified, notes=notes)
+                    plain.flush()
+                    with mapped(plain.fileno(), path) as data:
+                        yield CoreFile(name=path, data=data, modified=modified, notes=notes)
         except OSError as error:
             raise unreadable(path, error) from error
 
@@ -102,13 +105,6 @@ def _refuse_what_cannot_be_mapped(path: Path) -> None:
         raise unreadable(path, error) from None
     if not stat.S_ISREG(mode):
         raise BadInput(f"{path} is a pipe or a device; its bytes cannot be mapped", next_step="save it to a file")
-
-
-def _mapped(file: IO[bytes]) -> bytes | memoryview:
-    file.flush()
-    if os.fstat(file.fileno()).st_size == 0:
-        return b""
-    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _expand(source: IO[bytes], target: IO[bytes], name: str) -> str | None:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from vdbg_env.adapters.lines.folder import SUFFIX, mapped, write_whole
+from vdbg_env.adapters.lines.folder import SUFFIX, write_whole
 from vdbg_env.application.ports.files import PackFile
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.mapped import mapped_for_good
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -41,11 +42,11 @@ class PackCache:
         self._checked.add(digest)
         with contextlib.suppress(OSError):  # a cache that is read only works too; its order is then that of arrival
             os.utime(path)
-        return PackFile(name=f"{origin}@{digest[:12]}", data=mapped(path), path=path)
+        return PackFile(name=f"{origin}@{digest[:12]}", data=mapped_for_good(path), path=path)
 
     def _is_sound(self, path: Path, digest: str) -> bool:
         try:
-            return hashlib.sha256(mapped(path)).hexdigest() == digest
+            return hashlib.sha256(mapped_for_good(path)).hexdigest() == digest
         except FileNotFoundError:
             return False
         except OSError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
 from vdbg_env.application.ports.files import PackFile
 from vdbg_env.common.errors import BadInput, unreadable
+from vdbg_env.common.mapped import mapped_for_good
 
 SUFFIX: Final = ".lines"
 
@@ -35,7 +35,7 @@ class PackFolder:
         del keys, release
         for path in self.paths():
             try:
-                yield PackFile(name=str(path), data=mapped(path), path=path)
+                yield PackFile(name=str(path), data=mapped_for_good(path), path=path)
             except OSError as error:
                 raise unreadable(path, error) from error
 
@@ -52,14 +52,6 @@ class PackFolder:
             cause="a mistyped path, or a folder that is not mounted here",
             next_step="vdbg-env lines pack LIBRARY -o FILE.lines makes one",
         )
-
-
-def mapped(path: Path) -> memoryview | bytes:
-    """Return the bytes of a file, mapped; raises OSError when it cannot be read."""
-    with path.open("rb") as file:
-        if path.stat().st_size == 0:
-            return b""
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
