@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vdbg_env.adapters.execution.replay import Replay
-from vdbg_env.adapters.placement.recorded_ranks import RecordedRanks, ReplayedRanks
+from vdbg_env.adapters.placement.one_rank import StartedRanks
+from vdbg_env.adapters.placement.recorded_ranks import RecordedRanks
 from vdbg_env.application.ports.steps import Layout, StartedAttempt, StepPlacement
 from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import EndedBy, Observation
@@ -78,7 +79,7 @@ class AnsweredSteps:
 class AnsweredAttempt:
     """A StartedAttempt that had ended in another run."""
 
-    def __init__(self, ranks: ReplayedRanks, note: str) -> None:
+    def __init__(self, ranks: StartedRanks, note: str) -> None:
         self._ranks = ranks
         self._note = note
 

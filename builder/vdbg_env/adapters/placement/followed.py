@@ -13,6 +13,7 @@ from typing import Protocol
 
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.rank.orders import STOP
+from vdbg_env.adapters.placement.records import RankRecords
 from vdbg_env.common.writing import open_file
 from vdbg_env.evidence.observation import Observation
 
@@ -34,6 +35,45 @@ class RunningRanks(Protocol):
     def closed(self, seen: list[Observation]) -> list[Observation]:
         """Clean up after the last rank, and return what was seen with what is known only now."""
         ...
+
+
+class RemoteRanks(RunningRanks):
+    """Ranks on other nodes, known by the records that they write, and ended through their cluster."""
+
+    def __init__(self, directory: Path, records: RankRecords, ranks: int) -> None:
+        self._records = records
+        self._ranks = ranks
+        self._seen: dict[int, Observation] = {}
+        self._request = EndRequest(directory, self._ask_to_end)
+
+    def look(self) -> Mapping[int, Observation]:
+        """Return the ends that ranks wrote, and those of ranks that will write none; see `RunningRanks.look`."""
+        self._request.pursue()
+        written = dict(self._seen)
+        self._records.read_ends(written, self._ranks)
+        for rank in written.keys() - self._seen.keys():
+            if (found := self._explained(written[rank])) is not None:
+                self._seen[rank] = found
+        for rank in range(self._ranks):
+            if rank not in written and (found := self._without_end(rank)) is not None:
+                self._seen[rank] = found
+        return self._seen
+
+    def end(self, *, firmly: bool) -> None:
+        """Have every rank ended, with its grace unless `firmly`."""
+        self._request.ask(firmly=firmly)
+
+    def _ask_to_end(self, times: int) -> bool:
+        """Ask the cluster so often to end the ranks, and return whether it was asked; see `EndRequest`."""
+        raise NotImplementedError
+
+    def _explained(self, written: Observation) -> Observation | None:
+        """Return an end with its reason, None while that may still become known."""
+        return written
+
+    def _without_end(self, rank: int) -> Observation | None:
+        """Return what is known of a rank that wrote no end; None while it may still write one."""
+        raise NotImplementedError
 
 
 class FollowedAttempt:

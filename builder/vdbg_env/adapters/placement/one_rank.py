@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from vdbg_env.application.ports.steps import Layout, StartedStep, StepRunner
@@ -21,32 +22,39 @@ class OneRank:
         """Return one rank, whose folder is known beforehand."""
         return Layout(folder=f"{HOST}-0")
 
-    def start(self, invocation: Invocation, directory: Path) -> OneStartedRank:
+    def start(self, invocation: Invocation, directory: Path) -> StartedRanks:
         """Start the rank; see `StepPlacement.start`."""
         folder = directory / f"{HOST}-0"
-        return OneStartedRank(self._runner.start(on_this_host(invocation, folder, 0), folder))
+        return StartedRanks(self._runner.start(on_this_host(invocation, folder, 0), folder))
 
-    def adopt(self, invocation: Invocation, directory: Path) -> OneStartedRank | None:
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedRanks | None:
         """Take over the rank; see `StepPlacement.adopt`."""
         folder = directory / f"{HOST}-0"
         step = self._runner.adopt(on_this_host(invocation, folder, 0), folder)
-        return None if step is None else OneStartedRank(step)
+        return None if step is None else StartedRanks(step)
 
 
-class OneStartedRank:
-    """A StartedAttempt of one rank."""
+class StartedRanks:
+    """A StartedAttempt of ranks that are waited for one after the other."""
 
-    def __init__(self, step: StartedStep) -> None:
-        self._step = step
+    def __init__(self, *steps: StartedStep) -> None:
+        self._steps = steps
+        self._seen: list[Observation] = []
 
-    def wait(self, timeout_s: float | None = None) -> tuple[Observation] | None:
-        """Wait for the end of the rank."""
-        seen = self._step.wait(timeout_s)
-        return None if seen is None else (seen,)
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
+        """Return what was seen of each rank, once all have ended."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        for step in self._steps[len(self._seen) :]:
+            seen = step.wait(None if until is None else max(0.0, until - time.monotonic()))
+            if seen is None:
+                return None
+            self._seen.append(seen)
+        return tuple(self._seen)
 
     def cancel(self, *, firmly: bool = False) -> None:
-        """Have the rank ended."""
-        self._step.cancel(firmly=firmly)
+        """Have all ranks ended."""
+        for step in self._steps:
+            step.cancel(firmly=firmly)
 
 
 def on_this_host(invocation: Invocation, folder: Path, rank: int) -> Invocation:

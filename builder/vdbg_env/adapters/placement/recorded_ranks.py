@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from vdbg_env.adapters.execution.replay import Replay, ReplayedStep
-from vdbg_env.adapters.placement.one_rank import HOST, on_this_host
+from vdbg_env.adapters.placement.one_rank import HOST, StartedRanks, on_this_host
 from vdbg_env.application.ports.steps import Layout
-from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation, placed
 
 
@@ -23,50 +21,22 @@ class RecordedRanks:
         ranks = self._replay.ranks(invocation)
         return Layout(ranks=len(ranks)) if ranks[1:] else Layout(folder=f"{HOST}-0")
 
-    def start(self, invocation: Invocation, directory: Path) -> ReplayedRanks:
+    def start(self, invocation: Invocation, directory: Path) -> StartedRanks:
         """Copy each recorded rank into the attempt's folder."""
         ranks = self._replay.ranks(invocation)
         if not ranks[1:]:
             folder = directory / f"{HOST}-0"
-            return ReplayedRanks((self._replay.start(on_this_host(invocation, folder, 0), folder),))
-        return ReplayedRanks(tuple(self._started(invocation, directory / name) for name in ranks))
+            return StartedRanks(self._replay.start(on_this_host(invocation, folder, 0), folder))
+        return StartedRanks(*(self._started(invocation, directory / name) for name in ranks))
 
-    def adopt(self, invocation: Invocation, directory: Path) -> ReplayedRanks | None:
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedRanks | None:
         """Return None: a copy may have been cut short, so it is made again."""
         return None
 
     def _started(self, invocation: Invocation, folder: Path) -> ReplayedStep:
         host, _, rank = folder.name.rpartition("-")
         folder.mkdir(exist_ok=True)
-        place = str(folder.resolve())
-        filled = placed(
-            invocation,
-            attempt=invocation.attempt,
-            rank=int(rank) if rank.isdecimal() else 0,
-            host=host,
-            directory=place,
-        )
+        number = int(rank) if rank.isdecimal() else 0
+        directory = str(folder.resolve())
+        filled = placed(invocation, attempt=invocation.attempt, rank=number, host=host, directory=directory)
         return self._replay.start(filled, folder, recorded=folder.name)
-
-
-class ReplayedRanks:
-    """A StartedAttempt that had ended before it began."""
-
-    def __init__(self, steps: tuple[ReplayedStep, ...]) -> None:
-        self._steps = steps
-        self._seen: list[Observation] = []
-
-    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
-        """Return what was recorded of each rank."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        for step in self._steps[len(self._seen) :]:
-            seen = step.wait(None if until is None else max(0.0, until - time.monotonic()))
-            if seen is None:
-                return None
-            self._seen.append(seen)
-        return tuple(self._seen)
-
-    def cancel(self, *, firmly: bool = False) -> None:
-        """Stop copying."""
-        for step in self._steps:
-            step.cancel(firmly=firmly)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vdbg_env.adapters.placement.followed import AGAIN_S, EndRequest
+from vdbg_env.adapters.placement.followed import AGAIN_S, RemoteRanks
 from vdbg_env.adapters.placement.k8s.api import Away, KubeApi, Refused
 from vdbg_env.adapters.placement.k8s.evidence import PodEvidence
 from vdbg_env.adapters.placement.k8s.pods import Pod
@@ -41,7 +41,7 @@ class Patience:
     tidy_s: float = TIDY_S
 
 
-class JobPods:
+class JobPods(RemoteRanks):
     """RunningRanks; the Job is deleted when they have ended, with all that belongs to it."""
 
     def __init__(
@@ -57,49 +57,17 @@ class JobPods:
         evidence: PodEvidence,
         patience: Patience,
     ) -> None:
-        self._records = records
-        self._ranks = ranks
+        super().__init__(directory, records, ranks)
         self._api = api
         self._name = name
         self._uid = uid
         self._watch = watch
         self._evidence = evidence
         self._patience = patience
-        self._seen: dict[int, Observation] = {}
         self._began = time.monotonic()
         self._since: dict[tuple[int, str], float] = {}
-        self._request = EndRequest(directory, self._deleted_once)
         self._deleting = threading.Lock()
         watch.start()
-
-    def look(self) -> Mapping[int, Observation]:
-        """Return the ends that ranks wrote, and what their pods say of those that wrote none; see `RunningRanks.look`.
-
-        Raises HostNotAble, with what the cluster says, when no rank could be started.
-        """
-        self._request.pursue()
-        written = dict(self._seen)
-        self._records.read_ends(written, self._ranks)
-        pods = self._watch.ranks()
-        if self._watch.refused and not self._records.any_started() and not self._request.times:
-            raise self._not_started("the API server does not report its pods", (self._watch.refused.message,))
-        for rank in range(self._ranks):
-            if rank in self._seen:
-                continue
-            pod = (pods or {}).get(rank)
-            if rank in written:
-                found = self._explained(written[rank], pod)
-            elif pods is None or self._watch.away:
-                found = None  # what its pod does is not known, and a record may still be written
-            else:
-                found = self._without_end(rank, pod)
-            if found is not None:
-                self._seen[rank] = found
-        return self._seen
-
-    def end(self, *, firmly: bool) -> None:
-        """Have every rank ended, with its grace unless `firmly`."""
-        self._request.ask(firmly=firmly)
 
     def closed(self, seen: list[Observation]) -> list[Observation]:
         """Keep what the cluster reports of ranks that did not end well, and delete the Job."""
@@ -108,7 +76,7 @@ class JobPods:
 
     # -- the Job ------------------------------------------------------------------------------------------------------
 
-    def _deleted_once(self, _times: int) -> bool:
+    def _ask_to_end(self, _times: int) -> bool:
         """Delete the Job, whose pods then get a SIGTERM; returns False where the API server is away or refuses it."""
         with suppress(Away, Refused):
             if self._request.sent_at is None:
@@ -150,10 +118,11 @@ class JobPods:
 
     # -- what is known of each rank -----------------------------------------------------------------------------------
 
-    def _explained(self, seen: Observation, pod: Pod | None) -> Observation | None:
+    def _explained(self, seen: Observation) -> Observation | None:
         """Return an end with its reason: a rank that was asked to end, and not by us, waits for what its pod says."""
         if self._request.times or seen.ended.by is not EndedBy.CANCEL:
             return seen
+        pod = (self._watch.ranks() or {}).get(seen.rank)
         why = pod.failed if pod else ""
         if not (why.startswith("its pod was evicted") or (pod and pod.over)) and not self._late(
             seen.rank, "why", self._patience.status_s
@@ -162,8 +131,14 @@ class JobPods:
         message = why or "its pod was asked to end from outside: kubectl delete, or a drained node"
         return replace(seen, ended=replace(seen.ended, by=EndedBy.NODE_LOST, message=message))
 
-    def _without_end(self, rank: int, pod: Pod | None) -> Observation | None:
-        folder = self._records.folder(rank)
+    def _without_end(self, rank: int) -> Observation | None:
+        """Return what a rank's pod says of it; raises HostNotAble, with the cluster's words, where none was started."""
+        pods = self._watch.ranks()
+        if self._watch.refused and not self._records.any_started() and not self._request.times:
+            raise self._not_started("the API server does not report its pods", (self._watch.refused.message,))
+        if pods is None or self._watch.away:
+            return None  # what its pod does is not known, and a record may still be written
+        pod, folder = pods.get(rank), self._records.folder(rank)
         if pod is None:
             if self._request.sent_at is not None:
                 return self._never(rank, "", "it was never started")
@@ -186,7 +161,7 @@ class JobPods:
         """Return what is known of a rank whose pod is over, and which wrote no end."""
         if folder is not None:
             if found := self._records.half_written(folder):
-                return self._explained(found, pod)
+                return self._explained(found)
             if self._records.silent_for(folder) < self._patience.silent_s and not pod.code and not self._given_up():
                 return None  # the pod was taken off the list by force, and its node still runs it
             why = pod.failed or "its pod ended"

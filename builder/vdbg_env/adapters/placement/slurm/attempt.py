@@ -6,12 +6,11 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.adapters.placement.followed import EndRequest, Repeated
+from vdbg_env.adapters.placement.followed import RemoteRanks, Repeated
 from vdbg_env.adapters.placement.rank.orders import NODE
 from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
@@ -31,7 +30,7 @@ _SRUN_KILLED = "srun was killed, and Slurm killed its ranks: the memory of the n
 _TASKS_KILLED = re.compile(r": tasks? ([\d,-]+): Killed$")
 
 
-class SlurmStep:
+class SlurmStep(RemoteRanks):
     """RunningRanks; `process` is the srun that this program started, None where another one did.
 
     `note` is what is to be known of all its ranks.
@@ -49,46 +48,16 @@ class SlurmStep:
         process: subprocess.Popen[bytes] | None,
         note: str = "",
     ) -> None:
+        super().__init__(directory, records, ranks)
         self._directory = directory
-        self._records = records
-        self._ranks = ranks
         self._slurm = slurm
         self._job = job
         self._name = name
         self._process = process
         self._notes = (note,) if note else ()
-        self._request = EndRequest(directory, self._terminate)
-        self._seen: dict[int, Observation] = {}
         self._over_at: float | None = None
         self._question = Repeated()
         self._running = True
-
-    def look(self) -> Mapping[int, Observation]:
-        """Return the ends that ranks wrote, and those of ranks that will write none; see `RunningRanks.look`.
-
-        Raises HostNotAble, with what srun said, when it started no rank.
-        """
-        self._request.pursue()
-        self._records.read_ends(self._seen, self._ranks)
-        if len(self._seen) == self._ranks:
-            return self._seen
-        if self._launcher_runs():
-            self._over_at = None
-            return self._seen
-        if self._process and self._process.returncode and not self._seen and not self._records.any_started():
-            raise self._never_started()
-        now = time.monotonic()
-        self._over_at = self._over_at or now
-        if now < self._over_at + AFTER_STEP_S:
-            return self._seen
-        for rank in range(self._ranks):
-            if rank not in self._seen and (found := self._without_end(rank, now)) is not None:
-                self._seen[rank] = found
-        return self._seen
-
-    def end(self, *, firmly: bool) -> None:
-        """Have every rank ended: a second SIGTERM kills at once."""
-        self._request.ask(firmly=firmly)
 
     def closed(self, seen: list[Observation]) -> list[Observation]:
         """Return what the ends mean, and take srun's status, which says only whether the supervisors ran."""
@@ -97,8 +66,8 @@ class SlurmStep:
                 self._process.wait(AFTER_STEP_S)
         return [replace(self._meant(one), notes=(*one.notes, *self._notes)) for one in seen]
 
-    def _terminate(self, times: int) -> bool:
-        """Send so many SIGTERM; returns False where the step does not run yet, or no longer, or Slurm is away."""
+    def _ask_to_end(self, times: int) -> bool:
+        """Send so many SIGTERM, the second of which kills; returns False where no step runs, or Slurm is away."""
         with suppress(HostNotAble):
             step = self._step() or self._slurm.step(self._job, self._name)
             for _ in range(times if step else 0):
@@ -121,8 +90,20 @@ class SlurmStep:
             return replace(seen, ended=replace(ended, by=EndedBy.CANCEL))
         return seen
 
-    def _without_end(self, rank: int, now: float) -> Observation | None:
-        """Return what is known of a rank whose step is over; None while it lives on, on a node that Slurm lost."""
+    def _without_end(self, rank: int) -> Observation | None:
+        """Return what is known of a rank whose step is over; None while it lives on, on a node that Slurm lost.
+
+        Raises HostNotAble, with what srun said, when it started no rank.
+        """
+        if self._launcher_runs():
+            self._over_at = None
+            return None
+        if self._process and self._process.returncode and not self._seen and not self._records.any_started():
+            raise self._never_started()
+        now = time.monotonic()
+        self._over_at = self._over_at or now
+        if now < self._over_at + AFTER_STEP_S:
+            return None
         folder = self._records.folder(rank)
         if folder is None:
             if not self._seen and not self._records.any_started():
