@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.support.walks import Scenario, Told
-from vdbg_env.application.run.result.assemble import RunFacts, assemble
+from vdbg_env.application.run.result.assemble import assemble
 from vdbg_env.application.run.result.model import Report
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.record.progress import StepVisit
+from vdbg_env.record.run_directory import RunHead
 from vdbg_env.runbook.verdict import bisect_status, conclude, exit_status
 
 _OF_OUTCOMES = "VDBG"
@@ -17,7 +18,7 @@ _OF_OUTCOMES = "VDBG"
 def report_of(told: Told) -> Report:
     """Return the report of a scenario's run."""
     finish = told.finish or conclude(told.walk.state.trail)
-    return assemble(told.walk, finish, RunFacts(run="walk", environment={}))
+    return assemble(told.walk, finish, RunHead(run="walk", runbook=told.walk.state.runbook.name))
 
 
 def walk_text(scenario: Scenario, told: Told) -> str:

@@ -31,8 +31,8 @@ from vdbg_env.application.run.request import (
     starts_here,
     with_recorded_workload,
 )
+from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.result.model import REPORT_FILES, Report
-from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.application.run.run_context import Listener, Person, RunContext, RunEnd, StepContext
 from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
 from vdbg_env.application.run.target import resumed_container, step_container

@@ -9,8 +9,8 @@ from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.history import condition
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.pseudonyms import pseudonyms
+from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.result.model import Report
-from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, read_events

@@ -1,55 +1,76 @@
-"""Assemble the Report of a run from the decisions and the results of its steps."""
+"""Assemble the Report of a run, live or recorded, from its head and the decisions and results of its steps."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import assert_never
 
+from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.application.run.result import rank_rows
 from vdbg_env.application.run.result.cause import cause_of
 from vdbg_env.application.run.result.model import Attempt, Provenance, Report, StepReport, StepStatus
 from vdbg_env.application.run.result.next_steps import by_verdict, next_steps, on_its_command, resuming
+from vdbg_env.application.run.result.source_context import complete
 from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.system.ranks import first_failure, last_attempt
 from vdbg_env.evidence.weigh_findings import judge
 from vdbg_env.record.progress import Progress, StepVisit
+from vdbg_env.record.run_directory import RunHead
 from vdbg_env.runbook.invocation import Invocation, placed
-from vdbg_env.runbook.model import End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
+from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Finish, RunStep, StepRecord
+from vdbg_env.runbook.verdict import conclude
 from vdbg_env.runbook.workload import engine_args
 
 _LINES_OF_EVIDENCE = 20
+# Results of steps that look at the host, by the name the report's environment gives them.
+_OF_THE_HOST = {"driver": "driver", "cuda": "CUDA", "vllm": "vLLM", "torch": "PyTorch", "gpus": "GPUs"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFacts:
-    """What is known of a run besides its steps; see `Report` for the meaning of each.
+def run_report(
+    head: RunHead,
+    progress: Progress,
+    directory: Path,
+    *,
+    cores: CoreFiles,
+    sources: SourceText,
+    redact: Callable[[str], str],
+    elapsed_s: float | None = None,
+    finish: Finish | None = None,
+) -> Report:
+    """Return the whole report; of a run that is not at its end, `finish` says how it was cut short."""
+    report = assemble(
+        progress,
+        finish or progress.finish or conclude(progress.state.trail),
+        head,
+        folder=str(directory),
+        resumable=bool(finish and progress.finish is None and not head.recorded_on),
+        elapsed_s=elapsed_s,
+    )
+    return complete(report, directory, cores=cores, sources=sources, redact=redact)
+
+
+def assemble(
+    walk: Progress,
+    finish: Finish,
+    head: RunHead,
+    *,
+    folder: str = "",
+    resumable: bool = False,
+    elapsed_s: float | None = None,
+) -> Report:
+    """Return the report of a run, finished or cut short; source lines and warps are added later.
 
     `folder` is what commands name the run by, its name if empty; `resumable` says that it can be continued.
     """
-
-    run: str
-    workload: tuple[str, ...] = ()
-    started: str | None = None
-    duration_s: float | None = None
-    provenance: Provenance = Provenance.REAL
-    origin: str | None = None
-    environment: Mapping[str, str]
-    tool_version: str | None = None
-    notes: tuple[str, ...] = ()
-    folder: str = ""
-    resumable: bool = False
-
-
-def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
-    """Return the report of a run, finished or cut short; source lines and warps are added later."""
     runbook = walk.state.runbook
-    name = facts.folder or facts.run
-    going = (resuming(runbook.name, name),) if facts.resumable else ()
+    name = folder or head.run
+    going = (resuming(runbook.name, name),) if resumable else ()
     findings = judge(on_its_command(finding, name) for visit in walk.visits for finding in visit.record.findings)
     seen = {visit.step.id for visit in walk.visits}
     cut = _cut_short(walk)
@@ -58,22 +79,21 @@ def assemble(walk: Progress, finish: Finish, facts: RunFacts) -> Report:
         StepReport(id=s.id, name=s.title, status=StepStatus.NOT_REACHED) for s in runbook.steps if s.id not in seen
     )
     return Report(
-        run=facts.run,
+        run=head.run,
         runbook=runbook.name,
         title=runbook.title,
         verdict=finish.verdict,
         why=finish.why,
-        provenance=facts.provenance,
-        origin=facts.origin,
-        workload=facts.workload,
-        started=facts.started,
-        duration_s=facts.duration_s,
+        provenance=_provenance(head),
+        origin=head.recorded_on or None,
+        workload=head.workload,
+        started=head.started or None,
+        duration_s=elapsed_s,
         steps=(*(step_report(visit) for visit in walk.visits), *cut, *missed),
         findings=findings,
-        environment=facts.environment,
+        environment={**head.environment, **_host(walk.state.trail), **({"host": head.host} if head.host else {})},
         next_steps=(*going, *next_steps(findings)) or (by_verdict(finish.verdict, run=name),),
-        tool_version=facts.tool_version,
-        notes=facts.notes,
+        tool_version=head.tool_version or None,
         fingerprint=cause_of(walk, finish, findings),
     )
 
@@ -231,3 +251,20 @@ def _evidence(observations: Sequence[Observation]) -> tuple[Match, ...]:
 
 def _artifacts(observations: Sequence[Observation]) -> tuple[Artifact, ...]:
     return tuple(artifact for seen in observations for found in seen.artifacts.values() for artifact in found)
+
+
+def _provenance(head: RunHead) -> Provenance:
+    if head.synthetic:
+        return Provenance.SYNTHETIC
+    return Provenance.REPLAY if head.recorded_on else Provenance.REAL
+
+
+def _host(trail: Iterable[StepRecord]) -> dict[str, str]:
+    """Return what the steps found out about the host; the last value of each counts."""
+    found: dict[str, Data] = {}
+    for record in trail:
+        told = {name: record.results[name] for name in _OF_THE_HOST if name in record.results}
+        found |= {
+            name: value for name, value in told.items() if isinstance(value, str | int) and not isinstance(value, bool)
+        }
+    return {_OF_THE_HOST[name]: str(value) for name, value in found.items()}

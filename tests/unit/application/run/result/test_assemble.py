@@ -4,13 +4,14 @@ import dataclasses
 import shlex
 
 from tests.support.reports import FAULT, GRAPHS, IMA
-from vdbg_env.application.run.result.assemble import RunFacts, assemble
+from vdbg_env.application.run.result.assemble import assemble
 from vdbg_env.application.run.result.model import Report, StepStatus
 from vdbg_env.application.run.result.next_steps import next_steps, typed_outside
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.record.progress import Progress, StepVisit
+from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.run.phrases import headline
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Command, End, Repeat, Run, Runbook, Status, ToRunbook, ToStep, Uses
@@ -26,7 +27,7 @@ BOOK = Runbook(
     commands={"main": Command(name="main", argv=("prog",))},
     steps=(BASELINE, CORE, UNUSED),
 )
-FACTS = RunFacts(run="r", workload=("prog",), environment={"host": "n1"})
+HEAD = RunHead(run="r", runbook="ima", workload=("prog",), host="n1")
 
 
 def observed(attempt: int, ended: Ended) -> Observation:
@@ -51,7 +52,7 @@ SEEN = Finish(verdict=Verdict.REPRODUCED, why="seen")
 
 def run(record: StepRecord, *seen: Observation) -> Report:
     visit = StepVisit(step=BASELINE, decision=DECISION, observations=seen, record=record, started_s=1.0, duration_s=4.0)
-    return assemble(Progress(state=STATE, visits=(visit,)), SEEN, FACTS)
+    return assemble(Progress(state=STATE, visits=(visit,)), SEEN, HEAD)
 
 
 CRASH, WELL = Ended(by=EndedBy.SIGNAL, signal=6), Ended(by=EndedBy.EXIT, code=0)
@@ -80,7 +81,7 @@ def test_steps_that_no_outcome_led_to_are_told_as_such() -> None:
 
 
 def test_a_step_that_was_cut_short_keeps_its_attempts_and_has_no_outcome() -> None:
-    step = assemble(Progress(state=STATE, observations=(observed(1, CRASH),)), SEEN, FACTS).steps[0]
+    step = assemble(Progress(state=STATE, observations=(observed(1, CRASH),)), SEEN, HEAD).steps[0]
     assert (step.id, step.status, step.outcome, step.next) == ("baseline", StepStatus.INTERRUPTED, None, None)
     assert [attempt.reproduced for attempt in step.attempts] == [None]
     assert step.argv == ("prog", "-x")
@@ -91,7 +92,7 @@ def test_an_attempt_that_was_cancelled_is_in_the_report_and_its_step_was_interru
         dataclasses.replace(observed(1, ended), rank=rank)
         for rank, ended in enumerate((Ended(by=EndedBy.CANCEL), CRASH, Ended(by=EndedBy.CANCEL)))
     )
-    step = assemble(Progress(state=STATE, cancelled=ranks), SEEN, FACTS).steps[0]
+    step = assemble(Progress(state=STATE, cancelled=ranks), SEEN, HEAD).steps[0]
     assert step.status is StepStatus.INTERRUPTED
     assert [one.part for one in step.attempts] == ["cancelled", "first failure", "cancelled"]
     assert len(step.artifacts) == 3
@@ -107,7 +108,7 @@ def test_a_step_that_was_judged_before_the_time_was_up_is_not_shown_again() -> N
         record=StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End()),
     )
     judged = Progress(state=STATE, visits=(visit,), used={"baseline": 1}, finish=out_of_time)
-    assert [s.id for s in assemble(judged, out_of_time, FACTS).steps] == ["baseline", "core", "locate"]
+    assert [s.id for s in assemble(judged, out_of_time, HEAD).steps] == ["baseline", "core", "locate"]
 
 
 def test_out_of_time_is_the_headline_and_what_to_do_next_is_to_continue() -> None:
@@ -115,8 +116,7 @@ def test_out_of_time_is_the_headline_and_what_to_do_next_is_to_continue() -> Non
     record = StepRecord(step="baseline", outcome=Status.WARN, next=ToStep(step="core"), findings=(no_gpu,))
     visit = StepVisit(step=BASELINE, decision=DECISION, record=record)
     finish = Finish(verdict=Verdict.OUT_OF_TIME, why="the 30 s allowed for the whole run are spent")
-    facts = dataclasses.replace(FACTS, folder="/runs/r", resumable=True)
-    report = assemble(Progress(state=STATE, visits=(visit,)), finish, facts)
+    report = assemble(Progress(state=STATE, visits=(visit,)), finish, HEAD, folder="/runs/r", resumable=True)
     assert headline(report) == "the 30 s allowed for the whole run are spent"
     assert report.next_steps[0].command == "vdbg-env runbook ima --resume /runs/r"
 
@@ -135,7 +135,7 @@ def test_a_builtin_says_which_it_was() -> None:
     decision = UseBuiltin(step="core", name="decode-gpu-core", version=1)
     record = StepRecord(step="core", outcome=Status.PASS, next=End(), findings=(GRAPHS, FAULT))
     visit = StepVisit(step=CORE, decision=decision, record=record)
-    report = assemble(Progress(state=STATE, visits=(visit,)), Finish(verdict=Verdict.PASSED, why=""), FACTS)
+    report = assemble(Progress(state=STATE, visits=(visit,)), Finish(verdict=Verdict.PASSED, why=""), HEAD)
     assert report.steps[0].builtin == "builtin/decode-gpu-core@v1"
     assert report.findings == (FAULT, GRAPHS)
 
@@ -191,7 +191,7 @@ def test_the_command_of_several_ranks_is_that_of_the_one_that_failed_first() -> 
     )
     record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End())
     visit = StepVisit(step=BASELINE, decision=DECISION, observations=ranks, record=record)
-    step = assemble(Progress(state=STATE, visits=(visit,)), SEEN, FACTS).steps[0]
+    step = assemble(Progress(state=STATE, visits=(visit,)), SEEN, HEAD).steps[0]
     assert step.env["D"] == "r/1/x"
 
 
@@ -199,8 +199,7 @@ def test_a_command_of_another_runbook_names_this_run_in_place_of_its_command() -
     finding = dataclasses.replace(FAULT, next_step="why there is none: vdbg-env runbook no-core-dump -- COMMAND")
     record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,))
     visit = StepVisit(step=BASELINE, decision=DECISION, observations=(observed(1, CRASH),), record=record)
-    facts = dataclasses.replace(FACTS, folder="/runs of mine/r")
-    report = assemble(Progress(state=STATE, visits=(visit,)), SEEN, facts)
+    report = assemble(Progress(state=STATE, visits=(visit,)), SEEN, HEAD, folder="/runs of mine/r")
     shown = report.next_steps[0].command
     assert shown and shlex.split(shown) == ["vdbg-env", "runbook", "no-core-dump", "--from", "/runs of mine/r"]
     assert typed_outside(report, "/runs of mine/r") == report

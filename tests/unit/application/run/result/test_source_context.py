@@ -9,8 +9,8 @@ from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support import reports
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.files.source_lines import SourceFiles
+from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.result.model import REPORT_FILES, Provenance, Report
-from vdbg_env.application.run.result.run_report import run_report
 from vdbg_env.application.run.result.source_context import complete, excerpt
 from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.observation import Artifact
