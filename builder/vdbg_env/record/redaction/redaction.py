@@ -183,7 +183,7 @@ class StreamRedactor:
             return b"", data
         if not end and not forced:
             # A known value may be split by a line end: its first line waits for the next one.
-            open_at = self._redactor.finder.known.open_end(data[:cut])
+            open_at = self._redactor.finder.open_end(data[:cut])
             cut = data.rfind(b"\n", 0, open_at) + 1 if open_at < cut else cut
             if cut == 0:
                 return b"", data

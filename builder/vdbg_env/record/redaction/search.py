@@ -92,6 +92,10 @@ class OnePass:
             found.in_codes.sort()
         return found
 
+    def open_end(self, data: bytes) -> int:
+        """Return where a value may begin that `data` does not end, its length where none does."""
+        return self._known.open_end(data, lambda text: bool(self._matches(text)))
+
     def _matches(self, text: bytes) -> list[tuple[int, int]]:
         """Return place and number of each pattern, in order."""
         found = self._automaton.find_matches_as_indexes(text.lower(), overlapping=True)
@@ -159,6 +163,10 @@ class LineByLine:
                     values += _at_place(data, codes.place_of(at), self._known.prefixes[prefix])
         needles = list(self._needles.hits(joined.plain))
         return Found(values, needles, list(self._needles.hits(data)) if joined.hidden else [])
+
+    def open_end(self, data: bytes) -> int:
+        """Return where a value may begin that `data` does not end, its length where none does."""
+        return self._known.open_end(data, lambda text: any(prefix in text for prefix in self._prefixes))
 
     def _prefixes_in(self, joined: WholeText) -> Iterator[tuple[int, bytes]]:
         """Yield each prefix in the text with its place there: each line is searched with what follows it."""

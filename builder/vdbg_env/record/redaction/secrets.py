@@ -146,13 +146,14 @@ class SecretFinder:
     """
 
     def __init__(self, literals: tuple[bytes, ...] = (), *, strict: bool = False) -> None:
-        self.known = LiteralFinder(literals)
+        known = self.known = LiteralFinder(literals)
         self._rules = tuple((rule, needle) for rule in RULES if rule.strict or not strict for needle in rule.needles)
         needles = tuple(needle for _, needle in self._rules)
         try:
-            self._search: OnePass | LineByLine = OnePass(self.known, needles)
+            self._search: OnePass | LineByLine = OnePass(known, needles)
         except ImportError:
-            self._search = LineByLine(self.known, needles)
+            self._search = LineByLine(known, needles)
+        self.open_end = self._search.open_end
 
     def find(self, data: bytes, before: bytes = b"") -> list[Span]:
         """Return the secrets in `data`, in order and without overlap; `before` is the byte ahead of it."""

@@ -9,8 +9,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 # What may stand inside of a value on a terminal or in wrapped text: colours and titles, line ends.
-_CODES = re.compile(rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_COLOURS = re.compile(rb"\x1b\[[0-9;]{0,64}+m")
+_CODE = rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_])"
+_CODES, _EACH_CODE = re.compile(_CODE), re.compile(b"(" + _CODE + b")")
+_COLOURS = re.compile(rb"\x1b\[[0-9;]{0,64}+[mK]")  # also what erases a line behind it: compilers print both
 
 
 class CodesText(NamedTuple):
@@ -75,14 +76,13 @@ class WholeText:
             return data  # no terminal's text
         self.hidden = spans
         kept = zip((0, *(end for _, end in spans)), (*(start for start, _ in spans), len(data)), strict=True)
-        return b"".join(data[start:end] for start, end in kept)
+        return b"".join([data[start:end] for start, end in kept])
 
     @cached_property
     def _codes(self) -> tuple[list[int], list[int]]:
         """The place of each code in the data without codes, and the bytes of codes so far, none first."""
-        spans = self.hidden or [code.span() for code in _COLOURS.finditer(self._data)]
-        left_out = [0, *accumulate(end - start for start, end in spans)]
-        return [start - before for (start, _), before in zip(spans, left_out, strict=False)], left_out
+        lengths = list(map(len, _EACH_CODE.split(self._data)))
+        return list(accumulate(lengths[:-1:2])), [0, *accumulate(lengths[1::2])]
 
     @cached_property
     def _ends(self) -> list[int]:
