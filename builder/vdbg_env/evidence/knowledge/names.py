@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from vdbg_env.common.errors import nearest
 from vdbg_env.common.yaml_source import YamlSource, validate
 from vdbg_env.evidence.knowledge.surface_table import ReleaseTable, version_key
-from vdbg_env.evidence.triage.rules import compile_pattern
+from vdbg_env.evidence.triage.document import Pattern
 
 Kind = Literal["variable", "flag"]
 Status = Literal["current", "caution", "build-time", "gone", "not-yet", "never-existed", "unknown"]
@@ -61,16 +61,21 @@ class NamesDocument(_Strict):
     names: list[NameRow]
 
 
-class AdviceRow(_Strict):
+class Advice(_Strict):
     """One piece of stale advice: how it is recognised, why it is wrong, what to do instead."""
 
     id: str
     level: Literal["error", "warning"]
-    pattern: str
-    unless: str | None = None
+    pattern: Pattern
+    unless: Pattern = None
     why: str
     instead: str
     source: str
+
+    def met(self, text: str) -> str | None:
+        """Return the words that give the advice, None where the text does not."""
+        found = self.pattern.search(text)
+        return found[0] if found and not (self.unless and self.unless.search(text)) else None
 
 
 class AdviceDocument(_Strict):
@@ -78,7 +83,7 @@ class AdviceDocument(_Strict):
 
     schema_: Literal["vdbg-env/advice/v1"] = Field(alias="schema")
     as_of: str
-    advice: list[AdviceRow]
+    advice: tuple[Advice, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,20 +98,6 @@ class NameJudgement:
     source: str | None = None
     what: str | None = None
     line: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """One piece of stale advice, compiled."""
-
-    row: AdviceRow
-    pattern: Any
-    unless: Any
-
-    def met(self, text: str) -> str | None:
-        """Return the words that give the advice, None where the text does not."""
-        found = self.pattern.search(text)
-        return found[0] if found and not (self.unless and self.unless.search(text)) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,12 +151,11 @@ class Knowledge:
             for advice in self.advice:
                 words = advice.met(line)
                 if words is not None:
-                    row = advice.row
-                    message = f"{row.why}; instead: {row.instead}"
+                    message = f"{advice.why}; instead: {advice.instead}"
                     found.append(
                         NameJudgement(
-                            name=row.id, status="advice", level=row.level, message=message,
-                            replaced_by=row.instead, source=row.source, what=words, line=number,
+                            name=advice.id, status="advice", level=advice.level, message=message,
+                            replaced_by=advice.instead, source=advice.source, what=words, line=number,
                         )
                     )  # fmt: skip
         return tuple(found)
@@ -194,12 +184,7 @@ def read_knowledge(names: Iterable[YamlSource], advice: YamlSource, surface: Rel
     for source in names:
         document = validate(NamesDocument, source)
         rows |= {row.name: row.model_copy(update={"owner": document.owner}) for row in document.names}
-    listed = validate(AdviceDocument, advice).advice
-    compiled = tuple(
-        Advice(row=r, pattern=compile_pattern(r.pattern), unless=compile_pattern(r.unless) if r.unless else None)
-        for r in listed
-    )
-    return Knowledge(rows=rows, surface=surface, advice=compiled)
+    return Knowledge(rows=rows, surface=surface, advice=validate(AdviceDocument, advice).advice)
 
 
 def _of_row(name: str, row: NameRow, release: str) -> NameJudgement:

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import re2
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Role = Literal[
     "root", "messenger", "stall", "exception", "cascade", "victim", "shutdown", "ready", "begin", "progress", "well",
     "dismiss", "ignored", "detail", "setting",
 ]  # fmt: skip
 
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = 8 << 20
+
+_PRECISION = {"root": 50, "messenger": 30, "stall": 20, "exception": 15, "cascade": 10}
+# Fitted on published logs: how often an answer by such a line was right, see docs/10-triage-score.md.
+_CONFIDENCE = {"root": 0.96, "messenger": 0.85, "stall": 0.85, "exception": 0.96, "cascade": 0.4}
+
+
+def compile_pattern(pattern: str) -> Any:
+    """Compile one pattern with RE2; raises re2.error for what it refuses (back references, look-around)."""
+    return re2.compile(pattern, _OPTIONS)
+
+
+def _compiled(pattern: object) -> Any:
+    if pattern is not None and not isinstance(pattern, str):
+        raise ValueError("a pattern is a text")
+    try:
+        return pattern and compile_pattern(pattern)
+    except re2.error as error:
+        raise ValueError(f"this pattern is refused by RE2: {str(error.args[0], 'utf-8', 'replace')}") from None
+
+
 Named = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Pattern = Annotated[Any, BeforeValidator(_compiled)]
 
 
 class _Strict(BaseModel):
@@ -19,12 +44,17 @@ class _Strict(BaseModel):
 
 
 class ClassDocument(_Strict):
-    """One failure class; `runbook` is its name unless said otherwise, `none` for no runbook."""
+    """A class of failure; `follows` are the classes it may be an effect of.
+
+    `runbook` is its name unless said otherwise; `none` is for no runbook, which is None.
+    """
 
     name: Named
     title: str
-    follows: list[Named]
-    runbook: str | None = None
+    follows: frozenset[Named]
+    runbook: Annotated[str | None, AfterValidator(lambda name: None if name == "none" else name)] = Field(
+        default_factory=lambda given: given["name"]
+    )
     cleared_by_start: bool = False
     survivable: bool = False
     at_exit: bool = False
@@ -76,7 +106,7 @@ class RemediesDocument(_Strict):
 
 
 class RuleDocument(_Strict):
-    """One rule. A line meets it when it holds one of `text`, then `regex` (if any), and not `unless` (if any).
+    """One rule. A line meets it when it holds one of the literals, then `regex` (if any), and not `unless` (if any).
 
     `bare`: the patterns apply to the line without its level and logger; `^` is where the message begins.
     `hardware`: the machine itself is at fault, which outranks whatever else was seen. `survivable` is that of its class
@@ -86,16 +116,16 @@ class RuleDocument(_Strict):
     id: Named
     failure: Named | None = Field(default=None, alias="class")
     role: Role = "root"
-    text: Annotated[list[Annotated[str, Field(min_length=4)]], Field(min_length=1)]
-    regex: str | None = None
-    unless: str | None = None
+    literals: Annotated[tuple[Annotated[str, Field(min_length=4)], ...], Field(min_length=1, alias="text")]
+    regex: Pattern = None
+    unless: Pattern = None
     bare: bool = False
     hardware: bool = False
     survivable: bool | None = None
     levels: Literal["failing", "any"] = "failing"
     how: Literal["log", "driver", "sanitizer", "gpu-core", "kernel-log"] = "log"
-    precision: Annotated[int, Field(ge=0, le=100)] | None = None
-    confidence: Annotated[float, Field(gt=0, le=1)] | None = None
+    precision: int = Field(default_factory=lambda given: _PRECISION.get(given["role"], 0), ge=0, le=100)
+    confidence: float = Field(default_factory=lambda given: _CONFIDENCE.get(given["role"], 0.5), gt=0, le=1)
     repeats: Annotated[int, Field(ge=1)] = 1
     reach: Annotated[int, Field(ge=0, le=50)] = 0
     alternative: Named | None = None

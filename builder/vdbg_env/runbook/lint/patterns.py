@@ -16,7 +16,7 @@ from operator import or_
 
 import re2
 
-from vdbg_env.evidence.triage.rules import compile_pattern
+from vdbg_env.evidence.triage.document import compile_pattern
 
 MAX_LENGTH = 2000
 # A repeat that may run over what follows it is tried at every length. Without a limit that multiplies the time by the

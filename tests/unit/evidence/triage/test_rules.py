@@ -60,7 +60,7 @@ def test_patterns_that_could_backtrack_are_refused_with_their_place(pattern: str
     text = HEADER + b"  - id: bad\n    role: victim\n    text: [abcd]\n    regex: " + pattern.encode() + b"\n" + SOURCE
     with pytest.raises(BadDocument) as caught:
         read_rule_book([("rules.yaml", text)])
-    assert "rules.yaml:7:12: RE2 refuses this pattern" in caught.value.details[0]
+    assert "rules.yaml:7:12: this pattern is refused by RE2" in caught.value.details[0]
 
 
 def test_an_unknown_class_is_a_complaint_with_the_nearest_name() -> None:
