@@ -36,6 +36,7 @@ SKIP = "skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_
 def _attempts(step: str, *reproduced: bool) -> tuple[Attempt, ...]:
     return tuple(
         Attempt(
+            step=step,
             attempt=number,
             ended=Ended(by=EndedBy.SIGNAL, signal=6, core=True) if shown else Ended(by=EndedBy.EXIT, code=0),
             duration_s=94.0 + number,
@@ -186,7 +187,8 @@ HANG = Report(
             id="baseline", name="Wait for silence", status=StepStatus.FINISHED, outcome=Status.HANG,
             message="no output for 60 s, GPU pinned at 100 %", ended=Ended(by=EndedBy.WATCH, signal=9),
             argv=("./hang",), started_s=0.0, duration_s=70.0,
-            attempts=(Attempt(attempt=1, ended=Ended(by=EndedBy.WATCH, signal=9), duration_s=70.0, reproduced=True,
+            attempts=(Attempt(step="baseline", attempt=1, ended=Ended(by=EndedBy.WATCH, signal=9), duration_s=70.0,
+                              reproduced=True,
                               workers=(WorkerEnvironment(pid=7, name="hang", seen={"CUDA_COREDUMP_PIPE": "/x"}),)),),
         ),
     ),

@@ -216,21 +216,8 @@ def _builtin(step: Step) -> str | None:
 
 
 def _attempt(seen: Observation, record: StepRecord | None, parts: Mapping[tuple[int, int], str]) -> Attempt:
-    return Attempt(
-        attempt=seen.attempt,
-        rank=seen.rank,
-        host=seen.host,
-        ended=seen.ended,
-        duration_s=seen.duration_s,
-        reproduced=_reproduced(seen, record),
-        output_bytes=seen.output_bytes,
-        directory=seen.directory,
-        workers=seen.workers,
-        held_by=seen.held_by,
-        part=parts.get((seen.attempt, seen.rank), ""),
-        node=seen.node,
-        notes=seen.notes,
-    )
+    part = parts.get((seen.attempt, seen.rank), "")
+    return Attempt(**vars(seen), reproduced=_reproduced(seen, record), part=part)
 
 
 def _reproduced(seen: Observation, record: StepRecord | None) -> bool | None:

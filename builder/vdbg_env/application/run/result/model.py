@@ -14,7 +14,7 @@ from typing import Final
 from vdbg_env.cuda.lines.source_frame import Chain
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.fingerprint import Fingerprint
-from vdbg_env.evidence.observation import Artifact, Ended, Match, WorkerEnvironment
+from vdbg_env.evidence.observation import Artifact, Ended, Match, Observation
 from vdbg_env.evidence.weigh_findings import is_backdrop
 from vdbg_env.runbook.model import ArgvOverlay, Data, Status
 from vdbg_env.runbook.state import Verdict
@@ -48,24 +48,14 @@ class StepStatus(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """One start of a step on one rank; `directory` is relative to the run directory."""
+class Attempt(Observation):
+    """One start of a step on one rank: what was seen of it, and what that means.
 
-    attempt: int
-    rank: int = 0
-    host: str = "localhost"
-    ended: Ended | None = None
-    duration_s: float | None = None
+    `part` is that among several ranks: "first failure", "failed", "victim", "ended by us", "cancelled", "lost", "well".
+    """
+
     reproduced: bool | None = None
-    output_bytes: int = 0
-    directory: str = ""
-    workers: tuple[WorkerEnvironment, ...] = ()
-    held_by: str = ""  # what held its processes in case the supervisor was killed
-    part: str = (
-        ""  # among several ranks: "first failure", "failed", "victim", "ended by us", "cancelled", "lost", "well"
-    )
-    node: Mapping[str, str] = field(default_factory=dict)  # what it found on its node
-    notes: tuple[str, ...] = ()
+    part: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
