@@ -7,12 +7,14 @@ digits and case folded away, and what was found is remembered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 REMEMBERED = 20_000  # lines; then all are forgotten
 LONGEST = 1024  # bytes of a line worth remembering
 
 _UPPER, _LOWER = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz"
+_BLANK = re.compile(rb"\s")
 Counts = Callable[[bytes, int, int], bool]  # of a text, and the place of a word in it: its begin and end
 PLAIN_FOLD = bytes.maketrans(_UPPER + b"123456789", _LOWER + b"000000000")
 
@@ -42,32 +44,37 @@ class NeedleIndex:
     def hits(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Yield offset and number of each word found, line by line in order."""
         lines = data.translate(self._fold).split(b"\n")
-        unique = set(lines)
         if len(self._known) > REMEMBERED:
             self._known.clear()
         known = self._known
-        fresh = [line for line in unique if line not in known]
-        if fresh:
-            found = self._search(fresh)
-            known.update((line, found.get(line, ())) for line in fresh if len(line) <= LONGEST)
-            if any(len(line) > LONGEST for line in fresh):
-                known = {**{line: known[line] for line in unique if line in known}, **found}
-        if not any(known.get(line) for line in unique):
+        if fresh := set(lines).difference(known):
+            known.update(dict.fromkeys(fresh, ()))
+            known.update(self._search(fresh))
+        of_lines = [known[line] for line in lines]
+        if fresh and max(map(len, fresh)) > LONGEST:
+            for line in fresh:
+                if len(line) > LONGEST:
+                    del known[line]
+        if not any(of_lines):
             return
         start = 0
-        for line in lines:
-            for at, number in known.get(line, ()):
+        for line, hits in zip(lines, of_lines, strict=True):
+            for at, number in hits:
                 yield start + at, number
             start += len(line) + 1
 
     def _search(self, lines: Iterable[bytes]) -> dict[bytes, tuple[tuple[int, int], ...]]:
         """Return the hits of each line that has any, in rising order."""
         joined = b"\n".join(lines)
+        vocabulary = b"\n".join(set(joined.split()))  # far shorter than the lines
         found: dict[bytes, list[tuple[int, int]]] = {}
         for word, numbers in self._words.items():
+            if word not in vocabulary and not _BLANK.search(word):
+                continue
             counts = self._counts.get(word)
-            at, start, end, line = -len(word), 0, -1, b""
-            while (at := joined.find(word, at + len(word))) >= 0:
+            step = next(n for n in range(1, len(word) + 1) if word.startswith(word[n:]))  # `00000000` is at each zero
+            at, start, end, line = -step, 0, -1, b""
+            while (at := joined.find(word, at + step)) >= 0:
                 if counts and not counts(joined, at, at + len(word)):
                     continue
                 if at > end:  # a long line with many hits is cut out once

@@ -9,12 +9,13 @@ inference log, `token=` and `--hf-token` are not. A supervisor in a container ha
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from vdbg_env.record.redaction.literals import PREFIX, LiteralFinder
-from vdbg_env.record.redaction.needle_index import NeedleIndex, fold_also
+from vdbg_env.record.redaction.needle_index import PLAIN_FOLD, NeedleIndex, fold_also
 from vdbg_env.record.redaction.whole_text import WholeText
 
 _BLANKS = (b" ", b"\t", b"\v", b"\f")
@@ -140,46 +141,46 @@ class LineByLine:
 
     def __init__(self, known: LiteralFinder, needles: Sequence[bytes]) -> None:
         self._known = known
-        self._prefixes = tuple(known.prefixes)
-        self._values = NeedleIndex(self._prefixes)
+        self._folded = tuple(dict.fromkeys(prefix.translate(PLAIN_FOLD) for prefix in known.prefixes))
+        self._values = NeedleIndex(self._folded)
         # The five GitHub prefixes differ in one letter: folded together they are searched for once.
         self._needles = NeedleIndex(needles, fold_also(b"pousr"), _COUNTS)
 
     def find(self, data: bytes, joined: WholeText, before: bytes = b"") -> Found:
         """Return what is in `data`; `before` is the last byte that was written ahead of it."""
         values: list[tuple[int, int]] = []
-        if self._prefixes:
-            found = [
-                (at, value)
-                for at, prefix in self._prefixes_in(joined)
-                for value in self._known.prefixes[prefix]
-                if joined.text.startswith(value, at)
-            ]
+        if self._folded:
+            found = [(at, v) for at, vs in self._beginning(joined) for v in vs if joined.text.startswith(v, at)]
             values += self._known.placed(joined, found, before)
-            if joined.hidden:
-                codes = joined.codes(PREFIX)
-                for at, number in self._values.hits(codes.text):
-                    prefix = self._prefixes[number]
-                    values += _at_place(data, codes.place_of(at), self._known.prefixes[prefix])
+            codes = joined.codes(PREFIX)
+            for at, some in self._candidates(codes.text):
+                values += _at_place(data, codes.place_of(at), some)
         needles = list(self._needles.hits(joined.plain))
         return Found(values, needles, list(self._needles.hits(data)) if joined.hidden else [])
 
     def open_end(self, data: bytes) -> int:
         """Return where a value may begin that `data` does not end, its length where none does."""
-        return self._known.open_end(data, lambda text: any(prefix in text for prefix in self._prefixes))
+        return self._known.open_end(data, lambda text: any(prefix in text for prefix in self._known.prefixes))
 
-    def _prefixes_in(self, joined: WholeText) -> Iterator[tuple[int, bytes]]:
-        """Yield each prefix in the text with its place there: each line is searched with what follows it."""
-        lines = joined.plain.translate(None, b"\r").split(b"\n")
-        following = [*lines[1:], b""]
-        if len(lines) > 2 and min(map(len, lines[1:-1])) < PREFIX - 1:  # a prefix may be on more than two lines
-            following = [joined.text[end : end + PREFIX - 1] for end in accumulate(map(len, lines))]
-        pairs = b"\n".join(map(bytes.__add__, lines, following))
-        starts: list[int] | None = None
-        line = begin = seen = 0  # hits rise: each byte is counted once
-        for at, number in self._values.hits(pairs):
-            starts = starts or [0, *accumulate(map(len, lines))]
-            line += pairs.count(b"\n", seen, at)
-            begin = max(begin, pairs.rfind(b"\n", seen, at) + 1)
+    def _beginning(self, joined: WholeText) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield where values may begin in the text: lines are alike, and so are the places where two of them meet."""
+        lines = joined.plain.replace(b"\r", b"")
+        seen = ends = 0  # hits rise: each byte is counted once
+        for at, values in self._candidates(lines):
+            ends += lines.count(b"\n", seen, at)
             seen = at
-            yield starts[line] + at - begin, self._prefixes[number]
+            yield at - ends, values
+        starts = [max(0, end - PREFIX + 1) for end in joined.ends]
+        meetings = [joined.text[start : start + 2 * PREFIX - 2] for start in starts]
+        begins: list[int] = []
+        for at, values in self._candidates(b"\n".join(meetings)):
+            begins = begins or [0, *accumulate(len(part) + 1 for part in meetings)]
+            meeting = bisect_right(begins, at) - 1
+            yield starts[meeting] + at - begins[meeting], values
+
+    def _candidates(self, text: bytes) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield the places where a line of `text` has the prefix of values, which it may not continue with."""
+        for at, number in self._values.hits(text):
+            values = self._known.prefixes.get(text[at : at + len(self._folded[number])])
+            if values:
+                yield at, values

@@ -47,7 +47,7 @@ class WholeText:
 
     def in_plain(self, at: int) -> int:
         """Return the place without codes of byte `at` of the text."""
-        return at + bisect_right(self._ends, at)
+        return at + bisect_right(self.ends, at)
 
     def in_data(self, place: int) -> int:
         """Return the place in the data of a place without codes."""
@@ -85,7 +85,7 @@ class WholeText:
         return list(accumulate(lengths[:-1:2])), [0, *accumulate(lengths[1::2])]
 
     @cached_property
-    def _ends(self) -> list[int]:
+    def ends(self) -> list[int]:
         """The place in the text of each line end."""
         lines = self.plain.replace(b"\r", b"\n").split(b"\n")
         return list(accumulate(map(len, lines[:-1])))

@@ -87,6 +87,16 @@ def test_rules_see_through_colours(line: bytes) -> None:
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("before", range(9))
+def test_a_form_of_digits_is_found_among_digits(before: int) -> None:
+    """With digits folded its first bytes are at each of these places: the first found is not the one."""
+    secret = b"p1r7k9Zq-Value+77"
+    redactor, data = Redactor(as_literals([secret.decode()])), b"a1234567"[:before] + secret
+    assert secret.hex() not in redactor.text(f"dump {data.hex()} end")
+    assert ", ".join(map(str, secret)) not in redactor.text(str(list(data)))
+
+
+@pytest.mark.usefixtures("library")
 def test_a_value_that_completes_a_colour_is_found() -> None:
     secret = b"my-secret-77-value"
     assert b"-secret-77" not in Redactor(as_literals([secret.decode()])).data(b"a \x1b[%s b" % secret)
