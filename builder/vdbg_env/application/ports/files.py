@@ -151,24 +151,3 @@ class PackTarget(Protocol):
         Raises BadInput when a folder cannot be written, HostNotAble when a server refuses.
         """
         ...
-
-
-class PackShelf(Protocol):
-    """A folder of this machine in which line packs are kept by their sha256."""
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        ...
-
-    def keep(self, digest: str, data: Buffer) -> str:
-        """Write a pack, unless it is there, and return its path; raises BadInput when that is not possible."""
-        ...
-
-    def beyond(self, most_bytes: int) -> tuple[tuple[str, int], ...]:
-        """Return path and size of the packs, those unused for longest, without which the others fit into some bytes."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Remove a pack; one that is gone is no error. Raises BadInput when it cannot be removed."""
-        ...

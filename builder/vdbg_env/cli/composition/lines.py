@@ -11,7 +11,8 @@ from vdbg_env.adapters.lines import stores
 from vdbg_env.application.line_packs.lookup import PackedLines
 
 if TYPE_CHECKING:
-    from vdbg_env.application.ports.files import LineStore, PackShelf, PackTarget
+    from vdbg_env.adapters.lines.shelf import Shelf
+    from vdbg_env.application.ports.files import LineStore, PackTarget
 
 
 def packed_lines(named: Sequence[str] = ()) -> PackedLines:
@@ -30,7 +31,7 @@ def pack_target(name: str) -> PackTarget:
     return stores.open_target(name)
 
 
-def pack_folder(folder: Path | None, *, fetched: bool = False) -> PackShelf:
+def pack_folder(folder: Path | None, *, fetched: bool = False) -> Shelf:
     from vdbg_env.adapters.lines.shelf import Shelf
 
     return Shelf(folder or (stores.cache_folder() if fetched else stores.default_folder()))

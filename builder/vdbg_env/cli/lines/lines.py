@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from vdbg_env.application.line_packs.carry import merged, prune, pull, push
+from vdbg_env.application.line_packs.carry import carry, merged
 from vdbg_env.application.line_packs.inspect import summarize
 from vdbg_env.application.line_packs.pack import PackRequest, pack_lines
 from vdbg_env.cli.composition.files import binary_source
@@ -201,8 +201,7 @@ def push_command(packs: tuple[str, ...], target: str) -> int:
       vdbg-env lines push vllm-0.33.0.lines /srv/www/lines      then VDBG_LINES=https://HOST/lines
       vdbg-env lines push vllm-0.33.0.lines oci://registry.example/lines:vllm-0.33.0
     """
-    places = push([line_store(name) for name in packs], pack_target(target))
-    for place in places:
+    for place in carry([line_store(name) for name in packs], pack_target(target)):
         console.show(f"{place}\n")
     return 0
 
@@ -220,7 +219,7 @@ def pull_command(store: str, into: Path | None) -> int:
     Example:
       vdbg-env lines pull oci://registry.example/lines:vllm-0.33.0
     """
-    for path in pull(line_store(store), pack_folder(into)):
+    for path in carry([line_store(store)], pack_folder(into)):
         console.show(f"{path}\n")
     return 0
 
@@ -238,8 +237,7 @@ def prune_command(folder: Path | None, max_size: str, dry_run: bool) -> int:
     Example:
       vdbg-env lines prune --max-size 1g
     """
-    shelf = pack_folder(folder, fetched=True)
-    found = prune(shelf, parse_size(max_size, "--max-size"), dry_run=dry_run)
-    for pack in found:
-        console.show(f"{'would remove' if dry_run else 'removed'} {pack.path} ({size_text(pack.size)})\n")
+    found = pack_folder(folder, fetched=True).prune(parse_size(max_size, "--max-size"), dry_run=dry_run)
+    for path, size in found:
+        console.show(f"{'would remove' if dry_run else 'removed'} {path} ({size_text(size)})\n")
     return 0
