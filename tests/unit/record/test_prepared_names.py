@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from vdbg_env.adapters.builders.bundles import BundleTar
-from vdbg_env.adapters.execution.replay import write_recording
 from vdbg_env.adapters.files.dumps.export import DumpExport
 from vdbg_env.adapters.files.dumps.folder import FolderDumps
+from vdbg_env.adapters.placement.recordings import RecordingFolders
 from vdbg_env.application.ports.places import RecordingHead
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
 from vdbg_env.image.context import BuildContext
@@ -116,7 +116,7 @@ def _bundle(path: Path) -> None:
 
 def _recording(path: Path) -> None:
     head = RecordingHead(runbook="x", recorded_on="h", recorded_at="", synthetic=False)
-    write_recording(path.parent / "run", path, head)
+    RecordingFolders().write(path.parent / "run", path, head)
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,9 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.attempt_result import Check, InThread, Stopped, observation
 from vdbg_env.adapters.execution.required_literals import needles
-from vdbg_env.application.ports.places import RecordingHead
-from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.nesting import DEEPEST, opened_folder
-from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
-from vdbg_env.record.atomic_write import prepared
 from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.runbook.invocation import Invocation
@@ -33,64 +30,6 @@ from vdbg_env.runbook.model import Matcher
 from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 from vdbg_env.supervisor.state.result_file import NAME as ENDED
-
-SCHEMA = "vdbg-env/recording/v1"
-HEAD = "recording.json"
-
-
-def read_recording(folder: Path) -> RecordingHead:
-    """Return the head of a recording; raises BadInput for a folder that is none."""
-    try:
-        document = read_document(folder / HEAD)
-        if document["schema"] != SCHEMA:
-            raise BadInput(f"{folder / HEAD} does not follow {SCHEMA}")
-        return RecordingHead(
-            runbook=document["runbook"],
-            recorded_on=document["recorded_on"],
-            recorded_at=document.get("recorded_at", ""),
-            synthetic=bool(document.get("synthetic")),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(
-            f"{folder} is not a recording: its {HEAD} cannot be read",
-            next_step="make one with: vdbg-env runbook NAME --record DIR -- COMMAND ...",
-        ) from error
-
-
-def check_recording_place(target: Path) -> None:
-    """Raise BadInput unless a recording can be written to `target`, best before a run of hours."""
-    if os.path.lexists(target):
-        raise BadInput(f"{target} exists already", next_step="choose another folder for --record")
-    if not os.access(target.absolute().parent, os.W_OK | os.X_OK) or not target.absolute().parent.is_dir():
-        raise BadInput(
-            f"no recording can be written to {target}",
-            cause="its parent folder is missing, is not a folder, or belongs to another user",
-            next_step="choose another folder for --record",
-        )
-
-
-def _not_recorded(folder: str, names: list[str]) -> list[str]:
-    """Name what a recording leaves out: a link may lead to what no redaction saw, and a pipe has no end."""
-    paths = [(name, Path(folder, name)) for name in names]
-    return [n for n, p in paths if n == "supervisor.json" or p.is_symlink() or not (p.is_file() or p.is_dir())]
-
-
-def write_recording(run: Path, target: Path, head: RecordingHead) -> None:
-    """Copy the steps of a finished run to `target`, a folder that is not there yet; raises BadInput when it is.
-
-    The run is redacted already, so its recording is too.
-    """
-    check_recording_place(target)
-    document = {
-        "schema": SCHEMA,
-        "runbook": head.runbook,
-        "recorded_on": head.recorded_on,
-        "recorded_at": head.recorded_at,
-        "synthetic": head.synthetic,
-    }
-    with prepared(target) as made:
-        shutil.copytree(run / "steps", made / "steps", symlinks=True, ignore=_not_recorded)
-        (made / HEAD).write_text(json.dumps(document, indent=1) + "\n")
 
 
 class Replay:
