@@ -26,14 +26,14 @@ _CAP_SYS_RESOURCE = 1 << 24
 
 
 class LocalHost:
-    """`HostInspector` of the machine this program runs on."""
+    """Looks at the machine this program runs on."""
 
     def __init__(self, programs: ProgramRunner, tools: tuple[str, ...]) -> None:
         self._programs = programs
         self._tools = tools
 
     def gather(self, dump_place: str) -> HostFacts:
-        """See `HostInspector.gather`; the programs asked run side by side."""
+        """Return what can be found out, in a few seconds; what cannot is None. `dump_place` is where dumps will go."""
         with ThreadPoolExecutor(thread_name_prefix="doctor") as pool:
             engine = pool.submit(_engine)
             gpu = pool.submit(self._gpu)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, HostFacts, HostInspector
+from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, HostFacts
 from vdbg_env.common.size import size_text
 
 Status = Literal["ok", "warn", "fail"]
@@ -51,11 +51,6 @@ class DoctorReport:
         """The worst of all checks."""
         found = {check.status for check in self.checks}
         return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
-
-
-def examine(inspector: HostInspector, *, dump_place: str) -> DoctorReport:
-    """Look at this machine and judge it."""
-    return judge(inspector.gather(dump_place))
 
 
 def judge(facts: HostFacts) -> DoctorReport:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.evidence.tools.tool_version import tool_version
 from vdbg_env.runbook.workload.recognise import recognise
 
 # Metadata only: importing torch takes half a minute, opens the GPU, and fails if the driver is broken. The
@@ -47,6 +48,15 @@ def workload_python(programs: ProgramRunner, argv: Sequence[str] = (), *, here: 
     starter = recognise(tuple(argv)).starter
     found = starter and _interpreter(programs, starter, here=here)
     return found or _interpreter(programs, "vllm", here=here) or programs.which("python3")
+
+
+def toolkit_release(programs: ProgramRunner) -> str | None:
+    """Return the release of the nvcc that kernels would be compiled with at run time, None without one."""
+    nvcc = programs.which("nvcc")
+    try:
+        return (tool_version(programs.run([nvcc, "--version"], timeout_s=20).stdout) or None) if nvcc else None
+    except HostNotAble:
+        return None
 
 
 def installed_versions(programs: ProgramRunner, python: str, packages: Sequence[str]) -> dict[str, str]:

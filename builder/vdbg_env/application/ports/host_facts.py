@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 UNLIMITED = -1
 
@@ -70,11 +70,3 @@ class HostFacts:
     trees_held_by: str | None = None
     cgroup: str | None = None
     tools: Mapping[str, str | None] = field(default_factory=dict)
-
-
-class HostInspector(Protocol):
-    """Looks at this machine."""
-
-    def gather(self, dump_place: str) -> HostFacts:
-        """Return what can be found out, in a few seconds; what cannot is None. `dump_place` is where dumps will go."""
-        ...

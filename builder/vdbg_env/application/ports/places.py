@@ -91,18 +91,6 @@ class BatchJob:
     arguments: tuple[str, ...] = ()
 
 
-class BatchQueue(Protocol):
-    """Queues whole runs."""
-
-    def script(self, job: BatchJob) -> str:
-        """Return the script of a job; raises BadInput for a command line with a secret."""
-        ...
-
-    def submit(self, job: BatchJob) -> str:
-        """Queue a job, its script kept in its folder, and return its number; raises HostNotAble when it is refused."""
-        ...
-
-
 class StepPlaces(Protocol):
     """Opens the places where steps are started."""
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vdbg_env.application.host.gpu import read_gpus
-from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_libraries, workload_python
+from vdbg_env.application.knowledge.installed_packages import (
+    installed_versions,
+    toolkit_release,
+    workload_libraries,
+    workload_python,
+)
 from vdbg_env.application.ports.files import BinarySource
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.ports.programs import ProgramRunner
@@ -14,7 +19,6 @@ from vdbg_env.application.run.target import with_image_facts
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.cuda.binary.device_code import find_device_code
 from vdbg_env.cuda.lines.lineinfo import LineinfoReport, Verdict, file_report, judge
-from vdbg_env.evidence.tools.tool_version import tool_version
 from vdbg_env.runbook.catalogue import TOOLS
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import Facts
@@ -70,11 +74,7 @@ def _cuda(programs: ProgramRunner, versions: Mapping[str, str]) -> str | None:
     brought = next((versions[name] for name in _RUNTIMES if name in versions), None)
     if brought:
         return ".".join(brought.split(".")[:2])
-    nvcc = programs.which("nvcc")
-    try:
-        return (tool_version(programs.run([nvcc, "--version"], timeout_s=20).stdout) or None) if nvcc else None
-    except HostNotAble:
-        return None
+    return toolkit_release(programs)
 
 
 def _lines(programs: ProgramRunner, binaries: BinarySource, argv: tuple[str, ...]) -> bool | None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vdbg_env.adapters.host.inspector import LocalHost
     from vdbg_env.application.ports.containers import ContainerRunner
     from vdbg_env.application.ports.core_dumps import CorePipes, DumpDestination, DumpStore
-    from vdbg_env.application.ports.host_facts import HostInspector
     from vdbg_env.image.container.run_settings import DumpVolume
 
 
@@ -42,7 +42,7 @@ def core_pipes() -> CorePipes:
     return CorePipesOfLinux()
 
 
-def host_inspector(tools: tuple[str, ...]) -> HostInspector:
+def host_inspector(tools: tuple[str, ...]) -> LocalHost:
     from vdbg_env.adapters.host.inspector import LocalHost
     from vdbg_env.adapters.host.programs import Programs
 

@@ -18,8 +18,9 @@ from vdbg_env.common.errors import HostNotAble
 
 if TYPE_CHECKING:
     from vdbg_env.adapters.capture.proxy import CaptureProxy
+    from vdbg_env.adapters.placement.slurm.batch import SlurmQueue
     from vdbg_env.application.host.capture import CaptureSettings
-    from vdbg_env.application.ports.places import BatchQueue, GuardSettings
+    from vdbg_env.application.ports.places import GuardSettings
     from vdbg_env.application.ports.steps import Clock
     from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
     from vdbg_env.application.run.library import RunbookLibrary
@@ -45,7 +46,7 @@ def runbook_library(files: Sequence[Path] = ()) -> RunbookLibrary:
     return RunbookLibrary(RunbookFilesOnDisk(files), catalogue)
 
 
-def batch_queue() -> BatchQueue:
+def batch_queue() -> SlurmQueue:
     from vdbg_env.adapters.host.programs import Programs
     from vdbg_env.adapters.placement.slurm.batch import SlurmQueue
 

@@ -8,7 +8,7 @@ from typing import assert_never
 
 import click
 
-from vdbg_env.application.host.doctor import TOOLS, Status, examine
+from vdbg_env.application.host.doctor import TOOLS, Status, judge
 from vdbg_env.cli.composition.containers import host_inspector
 from vdbg_env.common.console import shows_colour
 from vdbg_env.report import doctor as report
@@ -29,7 +29,7 @@ def command(dump_place: str, as_json: bool) -> int:
       vdbg-env doctor
       vdbg-env doctor --json --dumps /var/dumps
     """
-    found = examine(host_inspector(TOOLS), dump_place=os.path.abspath(dump_place))  # noqa: PTH100 - as typed
+    found = judge(host_inspector(TOOLS).gather(os.path.abspath(dump_place)))  # noqa: PTH100 - as typed
     colour = shows_colour(sys.stdout)
     click.echo(report.as_json(found) if as_json else report.as_text(found, colour=colour), nl=False)
     return exit_status(found.status)

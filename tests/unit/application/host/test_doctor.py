@@ -1,5 +1,4 @@
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 
 import jsonschema
@@ -7,7 +6,7 @@ import pytest
 
 from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
-from vdbg_env.application.host.doctor import GIB, TOOLS, Check, examine, judge
+from vdbg_env.application.host.doctor import GIB, TOOLS, Check, judge
 from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
 from vdbg_env.report import doctor as report
 
@@ -108,16 +107,3 @@ def test_every_warning_says_why_and_what_to_type() -> None:
 def test_what_could_not_be_found_out_is_not_judged() -> None:
     ids = {c.id for c in judge(HostFacts(python=(3, 11, 0))).checks}
     assert not ids & {"dump-disk", "shm", "core-pattern", "driver", "container-gpu", "engine-memlock"}
-
-
-def test_examine_asks_about_the_place_where_dumps_will_go() -> None:
-    asked: list[str] = []
-
-    class Inspector:
-        def gather(self, dump_place: str) -> HostFacts:
-            asked.append(dump_place)
-            return replace(ABLE, tools=tools)
-
-    tools: Mapping[str, str | None] = {}
-    assert examine(Inspector(), dump_place="/dumps").status == "warn"
-    assert asked == ["/dumps"]

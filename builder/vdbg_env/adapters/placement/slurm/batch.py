@@ -22,13 +22,13 @@ _SBATCH_S = 60.0
 
 
 class SlurmQueue:
-    """A BatchQueue by sbatch."""
+    """Queues whole runs by sbatch."""
 
     def __init__(self, programs: ProgramRunner) -> None:
         self._programs = programs
 
     def script(self, job: BatchJob) -> str:
-        """Return the script of a job; see `BatchQueue.script`."""
+        """Return the script of a job; raises BadInput for a command line with a secret."""
         if Redactor().argv(job.words) != job.words:
             raise BadInput(
                 "the command line has a secret, and Slurm keeps the script of a job in its own files",
@@ -58,7 +58,7 @@ class SlurmQueue:
         return "\n".join(lines) + "\n"
 
     def submit(self, job: BatchJob) -> str:
-        """Write the script into the run's folder and queue it; see `BatchQueue.submit`."""
+        """Queue a job, its script kept in its folder, and return its number; raises HostNotAble when it is refused."""
         text = self.script(job)
         RunDirectory(Path(job.folder)).create()
         path = Path(job.folder) / JOB_SCRIPT

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_python
+from vdbg_env.application.knowledge.installed_packages import installed_versions, toolkit_release, workload_python
 from vdbg_env.application.knowledge.stale_settings import Settings, settings_of, stale_settings
 from vdbg_env.application.knowledge.version_match import RUNTIMES, Versions, mismatches, shipped_tables
 from vdbg_env.common.errors import HostNotAble
@@ -16,7 +15,6 @@ from vdbg_env.runbook.state import ResultValue
 _PACKAGES = (
     "vllm", "torch", "triton", "flashinfer-python", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13", *RUNTIMES
 )  # fmt: skip
-_TOOLKIT = re.compile(r"release (\d+\.\d+)")
 
 CONTRACT = BuiltinContract(
     name="collect-env",
@@ -51,7 +49,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
     given = Settings(argv=context.workload, environment=context.environment)
     stale = stale_settings(given, settings_of(context.steps), versions.get("vllm"))
     results |= {"stale_variables": [setting.name for setting in stale]} if stale else {}
-    toolkit = _toolkit(context)
+    toolkit = toolkit_release(context.programs)
     unfit = mismatches(_in_play(context, versions, toolkit), shipped_tables())
     results |= {"toolkit": toolkit} if toolkit else {}
     results |= {"mismatches": [finding.message for finding in unfit]} if unfit else {}
@@ -77,17 +75,6 @@ def _in_play(context: BuiltinContext, versions: Mapping[str, str], toolkit: str 
         toolkit=toolkit,
         driver=context.facts.driver,
     )
-
-
-def _toolkit(context: BuiltinContext) -> str | None:
-    """Return the release of the nvcc that kernels would be compiled with at run time, None without one."""
-    nvcc = context.programs.which("nvcc")
-    try:
-        said = context.programs.run([nvcc, "--version"], timeout_s=20).stdout if nvcc else ""
-    except HostNotAble:
-        return None
-    found = _TOOLKIT.search(said)
-    return found[1] if found else None
 
 
 def _changes_behaviour(name: str) -> bool:
