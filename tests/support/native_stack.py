@@ -1,7 +1,10 @@
 """Runs a command below the check that writes native stacks, and finds its lines."""
 
+import contextlib
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 CHECK = Path(__file__).parents[2] / "runbooks" / "lib" / "checks" / "native_stack.py"
@@ -19,3 +22,27 @@ def followed(*words: str, path: Path | None = None) -> "subprocess.CompletedProc
 def crashes(ran: "subprocess.CompletedProcess[str]") -> list[str]:
     """Return the lines that name a crash."""
     return [line for line in ran.stdout.splitlines() if line.startswith("native crash: ")]
+
+
+@contextlib.contextmanager
+def looked_at(code: str, attached: bool) -> "Iterator[tuple[subprocess.Popen[str], int]]":
+    """Follow a Python program that first prints which process will crash, until gdb starts, or has attached to it.
+
+    Gives the process that was started, and gdb's.
+    """
+    with subprocess.Popen([*ARGV, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as overseer:
+        assert overseer.stdout
+        crashing = overseer.stdout.readline().strip()
+        tracer = int(_when(Path(f"/proc/{overseer.pid}/task/{overseer.pid}/children"), ""))
+        _when(Path(f"/proc/{tracer}/comm"), "gdb\n")
+        if attached:
+            _when(Path(f"/proc/{crashing}/status"), f"TracerPid:\t{tracer}\n", "\nState:\tt")
+        yield overseer, tracer
+
+
+def _when(file: Path, *texts: str) -> str:
+    end = time.monotonic() + 60
+    while not all(text in (read := file.read_text()) for text in texts):
+        assert time.monotonic() < end, read
+        time.sleep(0.001)
+    return read

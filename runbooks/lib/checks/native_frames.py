@@ -1,8 +1,8 @@
-"""Write the stack of the thread that got a signal, and let its process have it: what gdb runs for native_stack.py.
+"""Write the stack of the thread that got a signal, and let its process have it: what gdb runs for native_tracer.py.
 
     VDBG_NATIVE_CRASH={"process": ..., ...} gdb -q -nx -batch -x native_frames.py
 
-Runs inside gdb (9 or later, with Python), in the process of native_stack.py, and becomes that again at its end.
+Runs inside gdb (9 or later, with Python), in the process of native_tracer.py, and becomes that again at its end.
 """
 
 import contextlib
@@ -47,7 +47,8 @@ def main(crash):
         thread.switch()
         show(crash)
     except (gdb.error, OSError, StopIteration) as error:
-        print(f"{crash['crash']}: in ??\nnative stack: {error}", flush=True)
+        reason = " ".join(str(error).split())
+        print(f"native stack: none of {crash['crash']}: gdb: {reason}; try: {crash['step']}", flush=True)
     _try("detach")
     if crash["sent"]:
         ctypes.CDLL(None).tgkill(crash["process"], crash["task"], crash["signal"])
@@ -58,15 +59,18 @@ def main(crash):
 def show(crash):
     """Write one line, the address where it is known, and the frames."""
     frames = []
+    cause = 0  # the first frame below what a handler of a fatal signal did
     frame = gdb.newest_frame()
     while frame is not None and len(frames) < 60:
         function = frame.name() or "??"
         frames.append((function, _library(frame.pc())))
+        if crash["handled"] and frame.type() == gdb.SIGTRAMP_FRAME:
+            cause = len(frames)
         try:
             frame = frame.older()
         except gdb.error:
             break
-    telling = next((n for n, (function, _) in enumerate(frames) if not ENDS.search(function)), 0)
+    telling = next((n for n, (function, _) in enumerate(frames) if n >= cause and not ENDS.search(function)), 0)
     function, library = frames[telling] if frames else ("??", "??")
     callers = [
         (name, file)
@@ -74,9 +78,10 @@ def show(crash):
         if name != "??" and file != library and not START.match(name)
     ]
     by = f", called by {callers[0][0]} of {callers[0][1]}" if callers else ""
-    print(f"{crash['crash']}: in {function} of {library}{by}")
-    if crash["address"] is not None:
-        print(f"native address: {crash['address']:#x}")
+    print(f"native crash: {crash['crash']}: in {function} of {library}{by}")
+    address = crash["handled_address" if cause else "address"]
+    if address is not None:
+        print(f"native address: {address:#x}")
     print(_try("bt 40") or "", flush=True)
 
 
@@ -93,13 +98,7 @@ def _try(command):
 
 
 CRASH = json.loads(os.environ.pop("VDBG_NATIVE_CRASH"))
-ASKED = []  # what asked this process to end, which gdb would do; the command gets it when the stack is written
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, lambda got, _frame: ASKED.append(got))
 try:
     main(CRASH)
 finally:
-    for number in ASKED:
-        with contextlib.suppress(OSError):
-            os.kill(CRASH["root"], number)
     os.execv(CRASH["then"][0], CRASH["then"])
