@@ -32,7 +32,7 @@ from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
 from vdbg_env.application.ports.steps import Layout
 from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.result.run_report import run_report
+from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.run_context import RunContext, RunOrder
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation, RankClock, WorkerEnvironment
 from vdbg_env.record.codec import to_document
