@@ -32,9 +32,10 @@ def show(text: str) -> None:
     sys.stdout.write(printable(text, keep="\n"))
 
 
-def note(text: str) -> None:
-    """Print what is not part of the answer."""
-    print(printable(text, keep="\n"), file=sys.stderr)
+def note(*lines: str) -> None:
+    """Print what is not part of the answer; a line break in a name begins no other line."""
+    for line in lines:
+        print(printable(line), file=sys.stderr)
 
 
 def shows_colour(stream: TextIO) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeVar
 
 from vdbg_env.common.size import size_text
 
-DumpKind = Literal["gpu-core", "host-core", "compressed", "other"]
+DumpKind = Literal["gpu-core", "host-core", "compressed", "other", "unreadable"]
 HEAD_BYTES = 64
 PACKED_HEAD_BYTES = 1 << 20  # of a compressed file: its first block must be whole for its first bytes to be known
 
@@ -20,12 +20,16 @@ _GZIP, _BZIP2, _XZ, _ZSTD, _LZ4 = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\x
 
 @dataclass(frozen=True, kw_only=True)
 class Dump:
-    """One file of a dump volume: `path` is relative to it, `size` in bytes, `modified` in seconds since the epoch."""
+    """One file of a dump volume: `path` is relative to it, `size` in bytes, `modified` in seconds since the epoch.
+
+    Of an unreadable one, or folder, `problem` says why, and size and time are 0 where they are not known either.
+    """
 
     path: str
     size: int
     modified: float
     kind: DumpKind
+    problem: str = ""
 
 
 class Stored(Protocol):
@@ -128,11 +132,11 @@ def _expanded(head: bytes) -> bytes:
 
 
 def retire(dumps: Sequence[Dump], retention: Retention, *, now: float) -> tuple[Removal, ...]:
-    """Return which dumps to remove, oldest first; files of kind `other` are never among them.
+    """Return which dumps to remove, oldest first; what is no dump, or may be none, is never among them.
 
     `now` is in seconds since the epoch.
     """
-    held = [dump for dump in dumps if dump.kind != "other"]
+    held = [dump for dump in dumps if dump.kind not in {"other", "unreadable"}]
     return tuple(Removal(dump=dump, why=why) for dump, why in retired(held, retention, now=now))
 
 

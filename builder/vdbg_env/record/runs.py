@@ -26,6 +26,8 @@ _FILES = ("run.json", "events.jsonl", "report.json")
 # What SQLite says of a file that is damaged, no database, or has another program's tables: the index is made anew.
 _NOT_OURS = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 _SCHEMA = 2  # of the documents: one of another release is not read
+_TABLE = "CREATE TABLE known (kind TEXT, name TEXT, stamp TEXT, document TEXT, PRIMARY KEY (kind, name))"
+_BUSY_S = 1.0  # how long another command may keep the index; the records are read without it then
 
 
 def runs_home(environment: Mapping[str, str]) -> Path:
@@ -201,8 +203,8 @@ class RunIndex:
         try:
             self._write()
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) not in _NOT_OURS:  # in use, full, read-only: it stays
-                return
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) not in _NOT_OURS:
+                return  # in use, full, read-only: it stays
             with suppress(OSError, sqlite3.Error):
                 (self._home / INDEX).unlink()
                 self._write()
@@ -211,8 +213,10 @@ class RunIndex:
         path = self._home / INDEX
         if not path.is_file():
             return {}
-        connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro", uri=True)
+        connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro", uri=True, timeout=_BUSY_S)
         try:
+            if _tables(connection) != [_TABLE]:
+                return {}
             rows = connection.execute("SELECT name, stamp, document FROM known WHERE kind = ?", (self._kind,))
             return {name: (stamp, document) for name, stamp, document in rows}
         finally:
@@ -221,13 +225,13 @@ class RunIndex:
     def _write(self) -> None:
         if (self._home / INDEX).is_symlink():  # SQLite would make its tables where that leads
             return
-        connection = sqlite3.connect(self._home / INDEX)
+        connection = sqlite3.connect(self._home / INDEX, timeout=_BUSY_S)
         try:
             with connection:
-                connection.execute(
-                    "CREATE TABLE IF NOT EXISTS known"
-                    " (kind TEXT, name TEXT, stamp TEXT, document TEXT, PRIMARY KEY (kind, name))"
-                )
+                if not (found := _tables(connection)):
+                    connection.execute(_TABLE)
+                elif found != [_TABLE]:
+                    raise sqlite3.DatabaseError("it has other tables, views or triggers")
                 gone = [(self._kind, name) for name in self._gone]
                 connection.executemany("DELETE FROM known WHERE kind = ? AND name = ?", gone)
                 new = [(self._kind, *row) for row in self._new]
@@ -236,9 +240,17 @@ class RunIndex:
             connection.close()
 
 
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    """Return how all is made that the index has; a view or trigger of another program may never end."""
+    return [text for (text,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]
+
+
 def _stamp(path: str) -> tuple[int, int] | None:
+    """Return time and size of a file, None where there is none; one that may not be looked at is a file too."""
     try:
         about = os.stat(path)  # noqa: PTH116 - of thirty thousand files
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:
+        return 0, 0
     return about.st_mtime_ns, about.st_size

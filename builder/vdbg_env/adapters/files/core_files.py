@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import os
 import shutil
@@ -28,12 +27,13 @@ class CoreFilesOnDisk:
     """CoreFiles over the local file system. A dump is as large as GPU memory, so it is mapped, never read whole."""
 
     def find(self, target: str) -> tuple[str, ...]:
-        """Return the file itself, or the dumps below a folder by name or contents; raises BadInput when none is."""
+        """Return the file itself, or the dumps below a folder by name or contents; raises BadInput when none is.
+
+        A file or folder below that cannot be read is among them: `open` says why.
+        """
         path = Path(target)
         if os.path.isdir(path):  # noqa: PTH112 - Path raises where a name is too long
-            if not os.access(path, os.R_OK | os.X_OK):  # which rglob passes over
-                raise unreadable(target, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
-            found = sorted(str(p) for p in path.rglob("*") if p.is_file() and _is_dump(p))
+            found = sorted(_dumps_below(target))
             if not found:
                 raise BadInput(
                     f"no GPU core dump below {target}",
@@ -75,8 +75,15 @@ class CoreFilesOnDisk:
             raise unreadable(path, error) from error
 
 
+def _dumps_below(folder: str) -> Iterator[str]:
+    closed: list[OSError] = []
+    for root, _, names in os.walk(folder, onerror=closed.append):
+        yield from (str(path) for name in names if (path := Path(root, name)).is_file() and _is_dump(path))
+    yield from (str(error.filename) for error in closed)
+
+
 def _is_dump(path: Path) -> bool:
-    """Say whether a file is a dump: by its name, if it is damaged, or by its first bytes, whatever its name."""
+    """Say whether a file may be a dump: by its name, by its first bytes, or because it cannot be read."""
     from vdbg_env.record.dump_files import (  # loaded for a folder alone: a named file needs no record
         HEAD_BYTES,
         kind_of,
@@ -87,8 +94,8 @@ def _is_dump(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return kind_of(file.read(HEAD_BYTES)) == "gpu-core"
-    except OSError:  # nothing says that it is a dump
-        return False
+    except OSError:
+        return True
 
 
 def _refuse_what_cannot_be_mapped(path: Path) -> None:

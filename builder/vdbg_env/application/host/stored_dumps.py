@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from vdbg_env.application.ports.core_dumps import DumpDestination, DumpStore
@@ -30,14 +30,20 @@ class DumpList:
     now: float
     dumps: tuple[Dump, ...]
 
+    @property
+    def unreadable(self) -> tuple[Dump, ...]:
+        """What cannot be read, and may be a dump."""
+        return _unreadable(self.dumps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prune:
-    """What retention removes from a place; `removed` is False for a mere look."""
+    """What retention removes from a place; `removed` is False for a mere look; `unreadable` is left where it is."""
 
     place: str
     removed: bool
     removals: tuple[Removal, ...]
+    unreadable: tuple[Dump, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +70,8 @@ def prune_dumps(request: PruneRequest, store: DumpStore, *, now: float) -> Prune
         raise BadInput(
             "nothing says what to keep", next_step="vdbg-env dumps prune --keep 5, --older-than 7d or --max-size 50g"
         )
-    removals = retire(store.list(), request.retention, now=now)
+    held = store.list()
+    removals = retire(held, request.retention, now=now)
     if request.remove and not store.is_ours():
         if not request.adopt:
             raise BadInput(
@@ -75,7 +82,11 @@ def prune_dumps(request: PruneRequest, store: DumpStore, *, now: float) -> Prune
         store.adopt()
     if request.remove:
         store.remove([removal.dump for removal in removals])
-    return Prune(place=store.name, removed=request.remove, removals=removals)
+    return Prune(place=store.name, removed=request.remove, removals=removals, unreadable=_unreadable(held))
+
+
+def _unreadable(dumps: Iterable[Dump]) -> tuple[Dump, ...]:
+    return tuple(dump for dump in dumps if dump.kind == "unreadable")
 
 
 def export_dumps(

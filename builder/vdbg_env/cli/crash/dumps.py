@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vdbg_env.application.host.stored_dumps import PruneRequest, export_dumps, list_dumps, prune_dumps
+from vdbg_env.application.host.stored_dumps import DumpList, Prune, PruneRequest, export_dumps, list_dumps, prune_dumps
 from vdbg_env.cli.composition.containers import dump_export, dump_store
 from vdbg_env.cli.options.retention import read_retention, retention_options
 from vdbg_env.common import console
@@ -58,6 +58,7 @@ def list_command(place: str, as_json: bool) -> int:
     """Show every dump, newest first, with its size, age and kind.
 
     Other files, such as the records of guard, are counted; --json names them too.
+    Exit status: 0 all was read; 4 some of it could not be.
 
     \b
     Example:
@@ -65,7 +66,7 @@ def list_command(place: str, as_json: bool) -> int:
     """
     found = list_dumps(_store(place), now=time.time())
     click.echo(report.as_json(found) if as_json else report.list_text(found), nl=False)
-    return 0
+    return _told(found)
 
 
 @command.command("prune")
@@ -89,7 +90,14 @@ def prune_command(
     request = PruneRequest(retention=retention, remove=yes, adopt=adopt)
     found = prune_dumps(request, _store(place), now=time.time())
     click.echo(report.as_json(found) if as_json else report.prune_text(found), nl=False)
-    return 0
+    return _told(found)
+
+
+def _told(found: DumpList | Prune) -> int:
+    """Say what could not be read, and return the exit status: 4 where there was such a thing."""
+    for dump in found.unreadable:
+        console.note(f"{dump.path}: not read: {dump.problem}")
+    return 4 if found.unreadable else 0
 
 
 @command.command("export")

@@ -72,7 +72,7 @@ def command(
     runbook = verdict.failure.runbook
     start = runbook_to_start(runbook, runbook_names())
     if run and start:
-        console.note(triage_text(verdict, start))
+        console.note(*triage_text(verdict, start).split("\n"))
         container = container_request(context, cast(ContainerFlags, {**DEFAULTS_OF_OTHERS, **place}))
         return _start(start, argv, container, as_json=as_json)
     console.show(triage_json(verdict) if as_json else triage_text(verdict, start))

@@ -18,7 +18,7 @@ def list_text(found: DumpList) -> str:
     """Return a table of the dumps of a place, and the sums that a quota limits; other files are counted."""
     if not found.dumps:
         return f"{found.place} holds nothing\n"
-    dumps = [d for d in found.dumps if d.kind != "other"]
+    dumps = [d for d in found.dumps if d.kind not in {"other", "unreadable"}]
     others = [d for d in found.dumps if d.kind == "other"]
     rows = [(size_text(d.size), age_text(found.now - d.modified), d.kind, printable(d.path)) for d in dumps]
     lines = _table(("SIZE", "AGE", "KIND", "FILE"), rows) if rows else []
@@ -59,6 +59,7 @@ class DumpDocument(Document, of=Dump):
     size: int
     modified: str = field(lambda dump, _: datetime.fromtimestamp(dump.modified, UTC).isoformat(timespec="seconds"))
     kind: DumpKind
+    problem: str
 
 
 class RemovalDocument(Document, of=Removal):

@@ -1,13 +1,16 @@
 """Records of other runs, edited or written by another program: lists leave them out, and nothing else changes."""
 
+import contextlib
 import json
 import shutil
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import vdbg_env_without_rights
 from tests.unit.cli.runbook.test_guard import environment, guard_command, guarded, the_run
 from vdbg_env.cli import main
 
@@ -66,6 +69,47 @@ def test_an_index_that_another_program_wrote_is_made_anew(
         assert index.execute("UPDATE known SET document = ?", (document,)).rowcount == 3
     index.close()
     assert lists() == sound
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+FOREIGN = {
+    "a view that never ends": "DROP TABLE known; CREATE VIEW known AS "
+    f"{ENDLESS} SELECT 'line' kind, 'a' || x name, 's' stamp, '' document FROM n",
+    "a trigger that never ends": "DELETE FROM known; CREATE TABLE other (x); CREATE TRIGGER t AFTER INSERT ON known "
+    f"BEGIN INSERT INTO other SELECT x FROM ({ENDLESS} SELECT x FROM n); END",
+}
+
+
+@pytest.mark.parametrize("script", FOREIGN.values(), ids=FOREIGN)
+def test_an_index_with_other_tables_is_made_anew(runs: Path, script: str) -> None:
+    def lists() -> str:
+        argv = [sys.executable, "-m", "vdbg_env", "runs", "list"]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    sound = lists()
+    with contextlib.closing(sqlite3.connect(runs / ".runs.sqlite")) as index:
+        index.executescript(script)
+    assert lists() == sound
+    with contextlib.closing(sqlite3.connect(runs / ".runs.sqlite")) as index:
+        assert index.execute("SELECT kind, name FROM known").fetchall() == [("line", "0-sound")]
+
+
+def test_an_index_that_another_command_keeps_is_done_without(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "list"]) == 0
+    sound = capsys.readouterr().out
+    with contextlib.closing(sqlite3.connect(runs / ".runs.sqlite", isolation_level=None)) as index:
+        index.execute("BEGIN EXCLUSIVE")
+        assert main(["runs", "list"]) == 0
+    assert capsys.readouterr().out == sound
+
+
+def test_a_run_that_may_not_be_read_is_named(runs: Path, crashed: Path) -> None:
+    shutil.copytree(crashed, runs / "1-closed")
+    (runs / "1-closed").chmod(0)
+    ran = vdbg_env_without_rights("runs", "list")
+    (runs / "1-closed").chmod(0o700)
+    assert (ran.status, len(ran.stdout.splitlines())) == (0, 1)
+    assert f"left out: {runs / '1-closed'} is not a run: its run.json cannot be read" in ran.stderr
 
 
 def test_the_status_of_a_guarded_command_does_not_depend_on_other_runs(tmp_path: Path, crashed: Path) -> None:

@@ -133,7 +133,17 @@ def _walked(folder: int, prefix: str) -> Iterator[Dump]:
                 yield dump
         except OSError as error:
             if error.errno not in {errno.ENOENT, *_SWAPPED}:  # else it changed while it was looked at
-                raise
+                size, modified = _size_and_time(folder, name)
+                problem = error.strerror or str(error)
+                yield Dump(path=path, size=size, modified=modified, kind="unreadable", problem=problem)
+
+
+def _size_and_time(folder: int, name: str) -> tuple[int, float]:
+    try:
+        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return 0, 0.0
+    return about.st_size if stat.S_ISREG(about.st_mode) else 0, about.st_mtime
 
 
 def _dump(folder: int, name: str, path: str) -> Dump | None:
