@@ -16,19 +16,12 @@ SUFFIX: Final = ".lines"
 class PackFolder:
     """A LineStore over a file, or over every `*.lines` at or below a folder; `optional` may be missing."""
 
+    local: Final = True
+
     def __init__(self, path: Path, *, optional: bool = False) -> None:
         self._path: Final = path
+        self.name: Final = str(path)
         self._optional: Final = optional
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self._path)
-
-    @property
-    def local(self) -> bool:
-        """Whether reading all of its packs fetches nothing."""
-        return True
 
     def packs(self, keys: Collection[bytes] = (), *, release: str | None = None) -> Iterator[PackFile]:
         """Yield every pack, whatever the keys: looking into a file here costs less than an index of them."""

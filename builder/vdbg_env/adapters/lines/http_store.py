@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import requests
@@ -11,43 +11,22 @@ from vdbg_env.adapters.lines import fetch, key_shards
 from vdbg_env.adapters.lines.cache import DIGEST, PackCache
 from vdbg_env.adapters.lines.folder import SUFFIX
 from vdbg_env.adapters.lines.published import KEYS, LIST, PACKS, read_list
-from vdbg_env.application.ports.files import PackFile
-from vdbg_env.common.errors import HostNotAble, UnreadableBinary, VdbgError
+from vdbg_env.adapters.lines.remote_store import RemoteStore
+from vdbg_env.common.errors import HostNotAble, UnreadableBinary
 
 _LARGEST_INDEX: Final = 64 << 20
 
 
-class HttpStore:
-    """A LineStore over an address. What it could not say once it is not asked again."""
+class HttpStore(RemoteStore):
+    """A LineStore over an address."""
 
     def __init__(self, address: str, cache: PackCache) -> None:
-        self._address: Final = address.rstrip("/")
-        self._cache: Final = cache
+        super().__init__(address.rstrip("/"), cache)
         self._session: Final = requests.Session()
         self._shards: Final[dict[str, set[tuple[bytes, bytes]]]] = {}
-        self._failed: VdbgError | None = None
 
-    @property
-    def name(self) -> str:
-        """The address."""
-        return self._address
-
-    @property
-    def local(self) -> bool:
-        """Whether reading all of its packs fetches nothing."""
-        return False
-
-    def packs(self, keys: Collection[bytes] = (), *, release: str | None = None) -> Iterator[PackFile]:
-        """Yield the packs that have one of the keys, fetched where they are not in the cache."""
-        if self._failed:
-            raise self._failed
-        try:
-            digests = sorted({d for key in keys for d in self._with(key)}) if keys else self._listed(release)
-            for digest in digests:
-                yield self._cache.get(digest, self._address, lambda digest=digest: self._pack(digest))  # type: ignore[misc]
-        except (HostNotAble, UnreadableBinary) as error:
-            self._failed = error
-            raise
+    def _digests(self, keys: Collection[bytes], release: str | None) -> Sequence[str]:
+        return sorted({d for key in keys for d in self._with(key)}) if keys else self._listed(release)
 
     def _with(self, key: bytes) -> set[str]:
         name = key_shards.shard_name(key)
@@ -61,13 +40,13 @@ class HttpStore:
         data = self._get(LIST, _LARGEST_INDEX)
         if data is None:
             raise HostNotAble(
-                f"{self._address} has no {LIST}",
+                f"{self.name} has no {LIST}",
                 cause="the address of another folder, or one that `vdbg-env lines push` did not write",
-                next_step=f"curl -sI {self._address}/{LIST}",
+                next_step=f"curl -sI {self.name}/{LIST}",
             )
         found = read_list(data)
         if not all(DIGEST.fullmatch(digest) for digest in found):
-            raise UnreadableBinary(f"{self._address}/{LIST} names packs by something else than their sha256")
+            raise UnreadableBinary(f"{self.name}/{LIST} names packs by something else than their sha256")
         return sorted(
             found, key=lambda digest: (not release or release not in str(found[digest].get("builds")), digest)
         )
@@ -76,14 +55,14 @@ class HttpStore:
         data = self._get(f"{PACKS}/{digest}{SUFFIX}", fetch.LARGEST)
         if data is None:
             raise HostNotAble(
-                f"{self._address} lists the line pack {digest[:12]} and does not have it",
+                f"{self.name} lists the line pack {digest[:12]} and does not have it",
                 next_step="push it again: vdbg-env lines push PACK FOLDER",
             )
         return data
 
     def _get(self, path: str, most: int) -> bytes | None:
         """Return a file; None where there is none."""
-        answer = fetch.send(self._session, "GET", f"{self._address}/{path}")
+        answer = fetch.send(self._session, "GET", f"{self.name}/{path}")
         if answer.status_code in (404, 410):
             answer.close()
             return None

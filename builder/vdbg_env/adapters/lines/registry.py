@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
@@ -17,8 +18,9 @@ import requests
 
 from vdbg_env.adapters.lines import fetch
 from vdbg_env.adapters.lines.cache import DIGEST, PackCache
-from vdbg_env.application.ports.files import CarriedPack, PackFile
-from vdbg_env.common.errors import BadInput, HostNotAble, UnreadableBinary, VdbgError
+from vdbg_env.adapters.lines.remote_store import RemoteStore
+from vdbg_env.application.ports.files import CarriedPack
+from vdbg_env.common.errors import BadInput, HostNotAble, UnreadableBinary
 
 SCHEME: Final = "oci://"
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -68,39 +70,25 @@ def parse_reference(text: str) -> Reference:
     return Reference(host=found["host"], name=found["name"], tag=found["tag"] or "latest", digest=found["digest"])
 
 
-class RegistryStore:
-    """A LineStore over one artifact. What the registry could not say once it is not asked again."""
+class RegistryStore(RemoteStore):
+    """A LineStore over one artifact."""
 
     def __init__(self, reference: Reference, cache: PackCache) -> None:
+        super().__init__(str(reference), cache)
         self._reference: Final = reference
-        self._cache: Final = cache
         self._repository: Final = _Repository(reference)
-        self._digests: list[str] | None = None
-        self._failed: VdbgError | None = None
 
-    @property
-    def name(self) -> str:
-        """The reference."""
-        return str(self._reference)
-
-    @property
-    def local(self) -> bool:
-        """Whether reading all of its packs fetches nothing."""
-        return False
-
-    def packs(self, keys: Collection[bytes] = (), *, release: str | None = None) -> Iterator[PackFile]:
-        """Yield every pack of the artifact, whatever the keys, fetched where it is not in the cache."""
+    def _digests(self, keys: Collection[bytes], release: str | None) -> Sequence[str]:
+        """Return every pack of the artifact: it cannot say which keys they have."""
         del keys, release
-        if self._failed:
-            raise self._failed
-        try:
-            if self._digests is None:
-                self._digests = _layers(self._repository.manifest(self._reference.wanted), self.name)
-            for digest in self._digests:
-                yield self._cache.get(digest, self.name, lambda digest=digest: self._repository.blob(digest))  # type: ignore[misc]
-        except (HostNotAble, UnreadableBinary) as error:
-            self._failed = error
-            raise
+        return self._all
+
+    @cached_property
+    def _all(self) -> Sequence[str]:
+        return _layers(self._repository.manifest(self._reference.wanted), self.name)
+
+    def _pack(self, digest: str) -> bytes:
+        return self._repository.blob(digest)
 
 
 class RegistryTarget:

@@ -24,12 +24,8 @@ class FolderDumps:
 
     def __init__(self, folder: Path, *, name: str | None = None, ours: bool = False) -> None:
         self._folder = folder
-        self._name = name or str(folder)
+        self.name = name or str(folder)
         self._ours = ours
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def is_ours(self) -> bool:
         """See `DumpStore.is_ours`."""
@@ -42,7 +38,7 @@ class FolderDumps:
                 os.close(os.open(MARKER, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root))
         except OSError as error:
             raise BadInput(
-                f"cannot write {MARKER} into {self._name}: {error.strerror}",
+                f"cannot write {MARKER} into {self.name}: {error.strerror}",
                 cause="it belongs to another user",
                 next_step="use sudo",
             ) from error
@@ -55,14 +51,14 @@ class FolderDumps:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise _unreadable(self._name, error) from error
+            raise _unreadable(self.name, error) from error
 
     def remove(self, dumps: Sequence[Dump]) -> None:
         """See `DumpStore.remove`."""
         changed = [dump.path for dump in dumps if not self._removed(dump)]
         if changed:
             raise BadInput(
-                f"{changed[0]} of {self._name} changed since it was listed, and was not removed",
+                f"{changed[0]} of {self.name} changed since it was listed, and was not removed",
                 cause="a program still writes there",
                 next_step="vdbg-env dumps list, then the same again",
             )
@@ -73,10 +69,10 @@ class FolderDumps:
         try:
             with self._parent(path) as (folder, name), _opened(name, os.O_NONBLOCK, folder) as file:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
-                    raise BadInput(f"{path} of {self._name} is not a file")
+                    raise BadInput(f"{path} of {self.name} is not a file")
                 yield _pieces(file)
         except OSError as error:
-            raise _unreadable(f"{self._name}/{path}", error) from error
+            raise _unreadable(f"{self.name}/{path}", error) from error
 
     def _removed(self, dump: Dump) -> bool:
         """Remove a file if it is still the one that was listed; return False when it is another."""
@@ -104,7 +100,7 @@ class FolderDumps:
         """Yield the folder of a file, opened one name at a time, and the file's name in it."""
         parts = PurePosixPath(path).parts
         if not parts or parts[0] == "/" or ".." in parts:
-            raise BadInput(f"{path!r} is not inside {self._name}")
+            raise BadInput(f"{path!r} is not inside {self.name}")
         with self._root() as root:
             folder = os.dup(root)
             try:

@@ -15,7 +15,10 @@ _AGAIN_S = 1.0  # between two tries; a server that was restarted is not asked by
 
 
 class PodWatch:
-    """The pods with a label, as the API server last reported them; it begins when it is entered or started."""
+    """The pods with a label, as the API server last reported them, once it is started.
+
+    `away` says why the server does not answer, `refused` is the error by which it refuses to report pods at all.
+    """
 
     def __init__(self, api: KubeApi, selector: str, *, limit_s: int = _WATCH_S) -> None:
         self._api = api
@@ -24,8 +27,8 @@ class PodWatch:
         self._lock = threading.Lock()
         self._pods: dict[str, Pod] = {}
         self._listed_at: float | None = None
-        self._away = ""
-        self._refused: Refused | None = None
+        self.away = ""
+        self.refused: Refused | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
         self.lists = 0
@@ -37,16 +40,6 @@ class PodWatch:
     def stop(self) -> None:
         """End the thread at its next event; it is not waited for, as it may wait for the server."""
         self._ended.set()
-
-    @property
-    def away(self) -> str:
-        """Why the server does not answer; empty while it does."""
-        return self._away
-
-    @property
-    def refused(self) -> Refused | None:
-        """The error by which the server refuses to report pods at all."""
-        return self._refused
 
     def ranks(self) -> Mapping[int, Pod] | None:
         """Return each rank's last pod; None before the first answer."""
@@ -69,12 +62,12 @@ class PodWatch:
                     self._ended.wait(max(0.0, began + _AGAIN_S - time.monotonic()))
             except Refused as refused:
                 if refused.status == 403:
-                    self._refused = refused
+                    self.refused = refused
                     return
                 # 410: the version is too old, or the server was restored: all pods are listed again.
-                self._away = "" if refused.status == 410 else refused.message
+                self.away = "" if refused.status == 410 else refused.message
             except Away as away:
-                self._away = str(away)
+                self.away = str(away)
             self._ended.wait(_AGAIN_S)
 
     def _list(self) -> str:
@@ -88,7 +81,7 @@ class PodWatch:
             self._pods.update({pod.uid: pod for pod in found})
             self._listed_at = time.monotonic()
             self.lists += 1
-        self._away = ""
+        self.away = ""
         return version
 
     def _follow(self, version: str) -> str:
