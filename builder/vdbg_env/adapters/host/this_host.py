@@ -7,19 +7,29 @@ import re
 import secrets
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from platformdirs import user_state_path
 
 from vdbg_env.common.errors import HostNotAble
 
+if TYPE_CHECKING:
+    from vdbg_env.image.plan.parallelism import Machine
+
 _CAP_SYS_PTRACE = 19
+
+
+def build_machine() -> Machine:
+    """Return what a build may use: the cores of this process, and the memory that is free."""
+    import psutil
+
+    from vdbg_env.image.plan.parallelism import Machine
+
+    return Machine(cores=len(os.sched_getaffinity(0)), free_memory=psutil.virtual_memory().available)
 
 
 class LocalMachine:
     """A ThisHost that asks Linux."""
-
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
 
     def name(self) -> str:
         """Return the host name."""
@@ -45,14 +55,14 @@ class LocalMachine:
     def may_trace(self) -> bool | None:
         """Say whether a debugger may attach; see `ThisHost.may_trace`."""
         try:
-            status = (self._proc / "self" / "status").read_text()
+            status = Path("/proc/self/status").read_text()
         except OSError:
             return None
         effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
         if effective and int(effective[1], 16) >> _CAP_SYS_PTRACE & 1:
             return True
         try:
-            return (self._proc / "sys" / "kernel" / "yama" / "ptrace_scope").read_text().strip() == "0"
+            return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip() == "0"
         except OSError:
             return None
 

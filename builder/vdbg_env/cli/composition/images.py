@@ -35,7 +35,7 @@ def scratch_files() -> ScratchFiles:
 
 
 def machine() -> Machine:
-    from vdbg_env.adapters.host.build_machine import build_machine
+    from vdbg_env.adapters.host.this_host import build_machine
 
     return build_machine()
 

@@ -7,8 +7,7 @@ import click
 from vdbg_env.application.analysis.read_cores import CoreRequest, CoresRead, read_cores
 from vdbg_env.cli.composition.files import core_files, source_text
 from vdbg_env.cli.composition.lines import packed_lines
-from vdbg_env.cli.options.lines import lines_option
-from vdbg_env.cli.options.source import Mapping, source_options
+from vdbg_env.cli.options.source import Mapping, lines_option, source_options
 from vdbg_env.common import console
 from vdbg_env.report.core import as_json as gpu_core_json
 from vdbg_env.report.core import text as gpu_core

@@ -7,8 +7,7 @@ import click
 from vdbg_env.application.analysis.locate import LocateReport, LocateRequest, locate
 from vdbg_env.cli.composition.files import binary_source, core_files, source_text
 from vdbg_env.cli.composition.lines import packed_lines
-from vdbg_env.cli.options.lines import lines_option
-from vdbg_env.cli.options.source import Mapping, source_options
+from vdbg_env.cli.options.source import Mapping, lines_option, source_options
 from vdbg_env.cuda.lines.place_query import parse_place
 from vdbg_env.report.core import location
 

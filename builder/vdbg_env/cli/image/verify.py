@@ -13,7 +13,7 @@ from vdbg_env.application.line_packs.coverage import compare_with_packs
 from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.images import programs, scratch_files
 from vdbg_env.cli.composition.lines import packed_lines
-from vdbg_env.cli.options.lines import lines_option
+from vdbg_env.cli.options.source import lines_option
 from vdbg_env.common import console
 from vdbg_env.cuda.lines.lineinfo import Verdict
 from vdbg_env.report.lineinfo import as_json as lineinfo_json

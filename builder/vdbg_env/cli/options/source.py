@@ -1,14 +1,21 @@
-"""The options that say where `core` and `locate` find sources."""
+"""The options that say where lines of code and the text of sources are found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import click
 
+from vdbg_env.cli.options.given import with_options
+
 Mapping = tuple[str, str]
-Command = TypeVar("Command", bound=Callable[..., int])
+
+lines_option = click.option(
+    "--lines",
+    "line_packs",
+    multiple=True,
+    metavar="PACK",
+    help="Take lines of code without line info from this pack, folder or address; may be repeated. "
+    "VDBG_LINES and the default folder are used too.",
+)
 
 
 def parse_mappings(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[Mapping, ...]:
@@ -22,21 +29,21 @@ def parse_mappings(_ctx: click.Context, _param: click.Parameter, values: tuple[s
     return tuple(mappings)
 
 
-def source_options(command: Command) -> Command:
-    """Add --source-root and --path-map to a command."""
-    command = click.option(
-        "--path-map",
-        "path_maps",
-        multiple=True,
-        callback=parse_mappings,
-        metavar="OLD=NEW",
-        help="Show sources of OLD... from NEW...; may be repeated.",
-    )(command)
-    return click.option(
+source_options = with_options(
+    click.option(
         "--source-root",
         "source_roots",
         multiple=True,
         type=click.Path(exists=True, file_okay=False),
         metavar="FOLDER",
         help="Look for source files below FOLDER; may be repeated.",
-    )(command)
+    ),
+    click.option(
+        "--path-map",
+        "path_maps",
+        multiple=True,
+        callback=parse_mappings,
+        metavar="OLD=NEW",
+        help="Show sources of OLD... from NEW...; may be repeated.",
+    ),
+)

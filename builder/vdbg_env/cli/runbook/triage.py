@@ -19,7 +19,7 @@ from vdbg_env.cli.options.container import (
     container_request,
     given_option,
 )
-from vdbg_env.cli.options.lines import lines_option
+from vdbg_env.cli.options.source import lines_option
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report.triage import triage_json, triage_text
