@@ -245,7 +245,7 @@ def digest_of(path: Path, check: Check) -> str:
         while at < size:
             check()
             if at >= data_at:
-                data_at = _next_data(file.fileno(), at, size)
+                data_at = next_data(file.fileno(), at, size)
             if at < data_at:
                 piece: bytes | memoryview = zeros[: min(_CHUNK, data_at - at)]
             elif not (piece := os.pread(file.fileno(), _CHUNK, at)):
@@ -255,7 +255,8 @@ def digest_of(path: Path, check: Check) -> str:
     return digest.hexdigest()
 
 
-def _next_data(descriptor: int, at: int, size: int) -> int:
+def next_data(descriptor: int, at: int, size: int) -> int:
+    """Return where data follows, at `at` or behind the hole there; `size` where none does."""
     try:
         return os.lseek(descriptor, at, os.SEEK_DATA)
     except OSError as error:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vdbg_env.adapters.execution.attempt_result import Check, InThread, Stopped, observation
+from vdbg_env.adapters.execution.attempt_result import Check, InThread, Stopped, next_data, observation
 from vdbg_env.adapters.execution.required_literals import needles
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.nesting import DEEPEST, opened_folder
@@ -221,12 +221,9 @@ def _copy_data(source: int, target: int, size: int, check: Check) -> None:
     at = 0
     while at < size:
         check()
-        try:
-            at = os.lseek(source, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole follows
-                return
-            raise
+        at = next_data(source, at, size)
+        if at >= size:
+            return
         until = os.lseek(source, at, os.SEEK_HOLE)
         if not (data := os.pread(source, min(1 << 20, until - at), at)):
             return  # it was cut short

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, assert_never
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Literal, TypeVar, assert_never
 
 from vdbg_env.evidence.observation import Ended, Match, Observation
 from vdbg_env.evidence.system import ranks
@@ -14,6 +15,7 @@ from vdbg_env.runbook.workload import server
 from vdbg_env.runbook.workload.inputs import Inputs
 from vdbg_env.runbook.workload.recognise import Workload
 
+T = TypeVar("T")
 Moment = Literal["before", "attempt", "after"]
 """Before a step is started, after one of its attempts, and when its outcomes are judged."""
 
@@ -35,7 +37,7 @@ def names(runbook: Runbook, step: Step, moment: Moment) -> Names:
         "inputs": dict.fromkeys(runbook.inputs),
         "host": _HOST,
         "workload": _WORKLOAD,
-        "steps": _StepNames(runbook),
+        "steps": _OfSteps(runbook.steps, partial(_record_names, runbook)),
     }
     if moment == "before":
         return here
@@ -88,7 +90,7 @@ def values_before(runbook: Runbook, inputs: Inputs, facts: Facts, trail: Sequenc
         "inputs": dict(inputs),
         "host": _host(facts),
         "workload": _workload(inputs.workload),
-        "steps": _StepValues(runbook, trail),
+        "steps": _OfSteps(runbook.steps, partial(_record, trail)),
     }
 
 
@@ -133,18 +135,8 @@ def first_failure(observations: Sequence[Observation]) -> Ended | None:
 
 
 def _host(facts: Facts) -> Data:
-    return {
-        "on": facts.on,
-        "nodes": facts.nodes,
-        "tools": None if facts.tools is None else sorted(facts.tools),  # type: ignore[dict-item]
-        "gpus": facts.gpus,
-        "driver": facts.driver,
-        "cuda": facts.cuda,
-        "vllm": facts.vllm,
-        "torch": facts.torch,
-        "interactive": facts.interactive,
-        "data_dir": facts.data_dir,
-    }
+    tools = None if facts.tools is None else sorted(facts.tools)
+    return {**{name: getattr(facts, name) for name in _HOST}, "tools": tools}
 
 
 def _workload(known: Workload) -> Data:
@@ -160,45 +152,24 @@ def _workload(known: Workload) -> Data:
     }
 
 
-class _StepNames(Mapping[str, Names]):
-    """The names below each step, made when they are asked for: an expression names few steps of many."""
+class _OfSteps(Mapping[str, T]):
+    """Something of each step, made when it is asked for: an expression names few steps of many."""
 
-    def __init__(self, runbook: Runbook) -> None:
-        self._runbook = runbook
-        self._steps = runbook.steps
+    def __init__(self, steps: Sequence[Step], make: Callable[[Step], T]) -> None:
+        self._steps = steps
+        self._make = make
 
-    def __getitem__(self, name: str) -> Names:
-        return _record_names(self._runbook, _called(self._steps, name))
-
-    def __iter__(self) -> Iterator[str]:
-        return (step.id for step in self._steps)
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-
-class _StepValues(Mapping[str, Data]):
-    """What came of each step, made when it is asked for."""
-
-    def __init__(self, runbook: Runbook, trail: Sequence[StepRecord]) -> None:
-        self._steps = runbook.steps
-        self._trail = trail
-
-    def __getitem__(self, name: str) -> Data:
-        return _record(_called(self._steps, name), self._trail)
+    def __getitem__(self, name: str) -> T:
+        for step in self._steps:
+            if step.id == name:
+                return self._make(step)
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         return (step.id for step in self._steps)
 
     def __len__(self) -> int:
         return len(self._steps)
-
-
-def _called(steps: Sequence[Step], name: str) -> Step:
-    for step in steps:
-        if step.id == name:
-            return step
-    raise KeyError(name)
 
 
 def _record_names(runbook: Runbook, step: Step) -> Names:
@@ -213,7 +184,7 @@ def _record_names(runbook: Runbook, step: Step) -> Names:
     }
 
 
-def _record(step: Step, trail: Sequence[StepRecord]) -> Data:
+def _record(trail: Sequence[StepRecord], step: Step) -> Data:
     """Return what later steps see of a step; one not visited has an empty outcome, and `!=` needs no `has`."""
     record = next((x for x in reversed(trail) if x.step == step.id), None)
     artifacts: dict[str, Data] = {}
