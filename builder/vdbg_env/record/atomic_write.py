@@ -1,4 +1,4 @@
-"""Replace files in folders where a workload may be writing at the same time."""
+"""Replace files in folders where a workload may be writing at the same time, and write new ones over none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+from vdbg_env.common.errors import BadInput
 
 
 @contextmanager
@@ -33,6 +35,20 @@ def replacement(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(name).unlink()
         raise
+
+
+def write_new(path: Path, text: str, *, next_step: str) -> None:
+    """Write a file for people to edit; raises BadInput where there is one, or where it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise BadInput(
+            f"{path} exists already", next_step=f"edit it, or choose another name than {path.stem}"
+        ) from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}", next_step=next_step) from None
 
 
 def write_json(path: Path, document: Mapping[str, Any], *, indent: int | None = None) -> None:

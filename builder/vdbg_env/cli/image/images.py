@@ -18,6 +18,7 @@ from vdbg_env.image.profile.library import ImageLibrary
 from vdbg_env.image.profile.new import copied_profile, extending_profile
 from vdbg_env.image.profile.request import BuildRequest
 from vdbg_env.image.profile.spec import SCHEMA_FILE, ImageSpec
+from vdbg_env.record.atomic_write import write_new
 from vdbg_env.report.build_result import Profiles
 from vdbg_env.report.codec import document as doc
 
@@ -93,16 +94,7 @@ def new(name: str, original: str | None) -> int:
         known, library = open_profile(original, user_profiles())
         text = copied_profile(name, library.profile(known), schema_file)
     path = user_profiles() / f"{name}.yaml"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise BadInput(f"{path} exists already", next_step=f"edit it, or choose another name than {name}") from None
-    except OSError as error:
-        raise BadInput(
-            f"{path} cannot be written: {error.strerror}", next_step="export VDBG_IMAGES=DIR, a folder that you own"
-        ) from None
+    write_new(path, text, next_step="export VDBG_IMAGES=DIR, a folder that you own")
     print(path)
     console.note(f"next: edit it, then vdbg-env images lint {name}")
     return 0

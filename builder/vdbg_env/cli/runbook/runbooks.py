@@ -14,13 +14,16 @@ from vdbg_env.application.knowledge.load import explain_name, is_name
 from vdbg_env.application.knowledge.name_lint import name_complaints
 from vdbg_env.cli.composition.images import programs
 from vdbg_env.cli.composition.runs import runbook_library
-from vdbg_env.cli.runbook.runbook_files import fmt_command, new_command
-from vdbg_env.common import console
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common import console, yaml_source
+from vdbg_env.common.errors import BadInput, unreadable
+from vdbg_env.common.resources import data_dir
+from vdbg_env.record.atomic_write import replacement, write_new
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.failure_page import render_all
 from vdbg_env.report.runbook import text as explain
-from vdbg_env.runbook.model.runbook import json_schema
+from vdbg_env.runbook.model.runbook import SCHEMA_FILE, json_schema
+from vdbg_env.runbook.parsing.layout import formatted
+from vdbg_env.runbook.parsing.skeleton import skeleton
 
 _FILES = click.option(
     "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."
@@ -190,9 +193,61 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
     return 0
 
 
-command.add_command(new_command)
-command.add_command(fmt_command)
+@command.command("new")
+@click.argument("name")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path(), metavar="[FOLDER]")
+def new_command(name: str, folder: Path) -> int:
+    """Write a runbook to start from, NAME.yaml, into FOLDER or the current one; nothing is ever overwritten.
+
+    \b
+    Example:
+      vdbg-env runbooks new my-crash
+      vdbg-env runbooks new my-crash ~/.config/vdbg-env/runbooks
+    """
+    text = skeleton(name, str(data_dir("runbooks") / SCHEMA_FILE))
+    path = folder / f"{name}.yaml"
+    write_new(path, text, next_step="choose another folder")
+    console.show(f"{path}\n")
+    console.note(f"next: edit it, then vdbg-env runbooks lint {path if folder.parts else f'./{path}'}")
+    return 0
+
+
+@command.command("fmt")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--check", is_flag=True, help="Write nothing; status 2 when a file would change.")
+def fmt_command(files: tuple[Path, ...], check: bool) -> int:
+    """Put the keys of runbooks and shared steps in one order; comments, quotes and line breaks stay as they are.
+
+    A file is written only when it says the same as before, and whole or not at all.
+
+    \b
+    Example:
+      vdbg-env runbooks fmt ./my-crash.yaml
+      vdbg-env runbooks fmt --check runbooks/*.yaml
+    """
+    texts = {path: (_read(path), formatted(yaml_source.read(_read(path), str(path))).encode()) for path in files}
+    changed = [path for path, (before, after) in texts.items() if before != after]
+    for path in changed:
+        if not check:
+            _write(path, texts[path][1])
+        console.show(f"{path}: {'would be' if check else 'was'} put in order\n")
+    return 2 if check and changed else 0
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _write(path: Path, text: bytes) -> None:
+    try:
+        with replacement(path.resolve()) as file:
+            file.write(text)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}", next_step="look at its permissions") from None
