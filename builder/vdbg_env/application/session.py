@@ -37,6 +37,7 @@ from vdbg_env.application.run.run_context import Listener, Person, RunContext, R
 from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
 from vdbg_env.application.run.target import resumed_container, step_container
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
+from vdbg_env.common.stop import stoppable
 from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.image.container.step_container import DATA
 from vdbg_env.record.event_log import read_events
@@ -101,7 +102,10 @@ class FinishedRun:
 
 
 def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
-    """Run the request to its end, write the report next to the record, and return both."""
+    """Run the request to its end, write the report next to the record, and return both.
+
+    Raises ToldToStop where a signal comes before the run has begun, or while its recording is written.
+    """
     if request.record:
         ports.recordings.check_target(request.record)
     request, ports = _with_recorded(request, ports)
@@ -111,14 +115,17 @@ def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
     if folder:
         request = with_sample_mounted(request, folder)
     _LOG.info("runbook %s from %s", request.runbook, request.replay or request.resume or "its beginning")
-    with closing(_place(request, library, ports, view.notice)) as place:
-        _LOG.info("steps run in %s", dict(place.in_words) or "this machine")
-        if recording and folder:
-            sample = with_sample(request, recording, place.programs, folder)
-            request = sample.request
-            view.notice(sample.notice or "")
-        where = ports.places.here() if request.replay else place
-        return _Session(request, ports, view, where).finished(library)
+    with ports.interrupts() as interrupts:
+        with stoppable():
+            opened = _place(request, library, ports, view.notice)
+        with closing(opened) as place:
+            _LOG.info("steps run in %s", dict(place.in_words) or "this machine")
+            if recording and folder:
+                sample = with_sample(request, recording, place.programs, folder)
+                request = sample.request
+                view.notice(sample.notice or "")
+            where = ports.places.here() if request.replay else place
+            return _Session(request, ports, view, where, interrupts).finished(library)
 
 
 def planned(request: RunbookRequest, ports: RunPorts, notice: Notice) -> Plan:
@@ -139,14 +146,15 @@ def planned(request: RunbookRequest, ports: RunPorts, notice: Notice) -> Plan:
     return plan(runbook, inputs, facts, image=image)
 
 
+@dataclass(frozen=True)
 class _Session:
     """One run in one place."""
 
-    def __init__(self, request: RunbookRequest, ports: RunPorts, view: RunView, place: StepPlace) -> None:
-        self._request = request
-        self._ports = ports
-        self._view = view
-        self._place = place
+    _request: RunbookRequest
+    _ports: RunPorts
+    _view: RunView
+    _place: StepPlace
+    _interrupts: Interrupts
 
     def finished(self, library: RunbookLibrary) -> FinishedRun:
         """Begin or resume the run, execute it, and keep its report."""
@@ -160,19 +168,20 @@ class _Session:
             clock=ports.clock,
             interactive=view.interactive and not request.batch,
         )
-        ready = self._with_provenance(begin(request, given))
-        directory = ready.order.directory
-        if not request.resume and not request.at_once:
-            for line in _stale(ready.runbook, ready.order.state.inputs, self._place):
-                view.notice(line)
+        with stoppable():
+            ready = self._with_provenance(begin(request, given))
+            directory = ready.order.directory
+            if not request.resume and not request.at_once:
+                for line in _stale(ready.runbook, ready.order.state.inputs, self._place):
+                    view.notice(line)
         directory.create()
-        with directory.locked(ready.order.head.host), ports.interrupts() as interrupts:
+        with directory.locked(ready.order.head.host):
             if not request.resume:
                 no_run_in(directory, request.runbook)  # another process may have begun one since
                 directory.write_head(ready.order.head)
             try:
                 order = replace(ready.order, left_s=_left_s(self._place))
-                end = run_runbook(order, self._context(ready, interrupts))
+                end = run_runbook(order, self._context(ready))
             except (HostNotAble, EngineFailed) as error:
                 self._keep_so_far(ready, error)
                 view.notice(f"continue with: {_resume(ready)}")
@@ -180,7 +189,8 @@ class _Session:
             report = self._report(ready, end.progress, end)
             files = self._kept(ready, report)
             if request.record and not end.unfinished:
-                ports.recordings.write(directory.path, request.record, self._recording_head(ready))
+                with stoppable():
+                    ports.recordings.write(directory.path, request.record, self._recording_head(ready))
         return FinishedRun(
             directory=directory.path,
             report=report,
@@ -189,14 +199,14 @@ class _Session:
             resume=_resume(ready) if end.unfinished and not ready.order.head.recorded_on else None,
         )
 
-    def _context(self, ready: ReadyRun, interrupts: Interrupts) -> RunContext:
+    def _context(self, ready: ReadyRun) -> RunContext:
         return RunContext(
             placement=self._placement(ready),
             builtins=self._builtins(ready),
             worker=self._ports.worker,
-            person=self._view.person(interrupts),
+            person=self._view.person(self._interrupts),
             clock=self._ports.clock,
-            interrupts=interrupts,
+            interrupts=self._interrupts,
             redactor=ready.redactor,
             listener=self._view.listener(ready.order.directory.path),
             notice=self._view.notice,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import itertools
 import os
 import shlex
@@ -18,6 +20,7 @@ from vdbg_env import __version__
 from vdbg_env.cli.lazy_group import LazyGroup
 from vdbg_env.common import console
 from vdbg_env.common.errors import Interrupted, VdbgError
+from vdbg_env.common.stop import ToldToStop
 from vdbg_env.common.writing import refusal_cause
 
 # Command -> its folder and the line that `--help` shows. A command's module is imported only when the command is
@@ -87,6 +90,7 @@ def _log(verbose: int, wanted: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; the only place that turns errors into one."""
     signal.signal(signal.SIGTERM, _terminated)
+    atexit.register(gc.freeze)  # or Python would look through all objects once more before it ends
     _open_closed_streams()
     words = sys.argv[1:] if argv is None else argv
     if "--bisect" in itertools.takewhile(lambda word: word != "--", words):
@@ -120,6 +124,9 @@ def _status(argv: Sequence[str], *, failed: int = 0) -> int:
     except click.ClickException as error:
         error.show()
         return max(2, failed)
+    except ToldToStop as stop:
+        console.note(str(stop))
+        return 128 + stop.signal
     except (click.Abort, KeyboardInterrupt):
         console.note("interrupted")
         return 130

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from vdbg_env.adapters.docker.client import raise_for_status
 from vdbg_env.adapters.files.context_tar import tar_stream
+from vdbg_env.common.stop import each_waited
 from vdbg_env.common.tar import tarfile
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ def container_archive(client: APIClient, container: str, path: str) -> Iterator[
             with container_archive(client, container, target) as resolved:
                 yield resolved
             return
-        with tar_stream(response.iter_content(1 << 20)) as archive:
+        with tar_stream(each_waited(response.iter_content(1 << 20))) as archive:
             yield archive, path
 
 

@@ -23,6 +23,7 @@ import urllib3
 from docker import errors, tls, utils
 
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
+from vdbg_env.common.stop import waiting
 
 _WITHOUT = "without an engine: build --engine host, dumps --dumps FOLDER"
 
@@ -41,6 +42,15 @@ class Endpoint:
     source: str
     context: str | None = None
     tls_folder: Path | None = None
+
+
+class _Client(docker.APIClient):
+    """The client library, whose calls end when this program is told to stop."""
+
+    def send(self, request: requests.PreparedRequest, **settings: Any) -> requests.Response:
+        """Send a request and wait for its answer; see `requests.Session.send`."""
+        with waiting():
+            return super().send(request, **settings)
 
 
 class Engine:
@@ -93,7 +103,7 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     with engine_errors(endpoint):
         _knock(endpoint.host)
         try:
-            client = docker.APIClient(base_url=endpoint.host, tls=_tls(endpoint), timeout=60)
+            client = _Client(base_url=endpoint.host, tls=_tls(endpoint), timeout=60)
         except ValueError as error:  # the client library lets urllib's complaint about the address through
             raise HostNotAble(
                 f"{endpoint.host} ({endpoint.source}) is no address of a Docker engine: {error}",

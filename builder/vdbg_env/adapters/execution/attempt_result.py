@@ -9,13 +9,13 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from vdbg_env.common.nesting import limit_nesting, nesting_notes
+from vdbg_env.common.stop import in_background
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.redaction.compressed import mask_artifact
@@ -61,9 +61,7 @@ class InThread(Generic[Made]):
 
     def __init__(self, work: Callable[[Check], Made]) -> None:
         self._until = float("inf")
-        pool = ThreadPoolExecutor(1, thread_name_prefix="files-of-step")
-        self._made = pool.submit(work, self._check)
-        pool.shutdown(wait=False)
+        self._made = in_background(lambda: work(self._check))
 
     def result(self, timeout_s: float | None) -> Made | None:
         """Return what was made, None where that is not done after `timeout_s` seconds; raises what the work raised."""

@@ -18,6 +18,7 @@ from vdbg_env.adapters.execution.job_builder import StepSettings, job_for
 from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
 from vdbg_env.adapters.execution.supervisor_pool import Supervisors
 from vdbg_env.adapters.host.guarded import Guarded
+from vdbg_env.common.stop import waiting
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor.job import Job, to_json
@@ -52,8 +53,9 @@ class LocalProcesses:
         if supervisor := lock_file.holder(str(where)):
             # A stopped one would never read its job nor end the step; to any other the signal means nothing.
             send([supervisor], signal.SIGCONT)
-        if not has_ended(where) and not lock_file.was_started(str(where)):
-            return None
+        with waiting():
+            if not has_ended(where) and not lock_file.was_started(str(where)):
+                return None
         return LocalStep(invocation, where, job_for(invocation, where, self._settings), None)
 
 

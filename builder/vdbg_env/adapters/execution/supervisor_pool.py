@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.stop import waiting
 from vdbg_env.common.writing import write_whole
 
 _START_LIMIT_S = 30.0
@@ -37,10 +38,11 @@ class Supervisors:
         """
         process = _spawn(self._command, descriptors) if descriptors else self._next()
         try:
-            if not _takes(process, directory):
-                raise _not_started(process)
-            assert process.stdin
-            write_whole(process.stdin.fileno(), job)
+            with waiting():
+                if not _takes(process, directory):
+                    raise _not_started(process)
+                assert process.stdin
+                write_whole(process.stdin.fileno(), job)
         except BrokenPipeError as error:
             raise _not_started(process) from error
         finally:

@@ -7,6 +7,8 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
+from vdbg_env.common import stop
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -25,7 +27,8 @@ class SystemClock:
 class SignalInterrupts:
     """Note Ctrl-C, SIGTERM and SIGHUP instead of being stopped anywhere by them, as long as it is entered.
 
-    An exception out of a handler could strike between an event's writing and its being known; a note cannot.
+    An exception out of a handler could strike between an event's writing and its being known; a note cannot. What may
+    be stopped says so (`common.stop`).
     """
 
     def __init__(self) -> None:
@@ -37,6 +40,7 @@ class SignalInterrupts:
         return tuple(self._came)
 
     def __enter__(self) -> SignalInterrupts:
+        stop.forget()
         for number in STOP_SIGNALS:
             self._before[number] = signal.signal(number, self._note)
         return self
@@ -46,6 +50,8 @@ class SignalInterrupts:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        stop.forget()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._came.append(number)
+        stop.told(number)

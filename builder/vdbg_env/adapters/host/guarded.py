@@ -6,15 +6,14 @@ import fcntl
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from vdbg_env.application.ports.places import GuardSettings
-from vdbg_env.application.ports.this_host import ToldToStop
+from vdbg_env.common import stop
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
@@ -42,7 +41,6 @@ class Guarded:
         self._before: dict[int, Any] = {}
         self._entered = 0
         self._came: list[int] = []
-        self._raising = False
         self._streams: tuple[int, ...] = ()
 
     @property
@@ -124,21 +122,11 @@ class Guarded:
         """Return whether a signal came after the workload's end."""
         return bool(self._came)
 
-    @contextmanager
-    def stoppable(self) -> Iterator[None]:
-        """Raise ToldToStop where a signal is pending, or comes; see `GuardedCommand.stoppable`."""
-        self._raising = True
-        try:
-            if self._came:
-                raise ToldToStop
-            yield
-        finally:
-            self._raising = False
-
     def __enter__(self) -> Guarded:
         self._entered += 1
         if self._entered > 1:
             return self
+        stop.forget()
         for number in FORWARDED:
             self._before[number] = signal.signal(number, self._received)
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._reap)
@@ -159,9 +147,7 @@ class Guarded:
             self._supervisor.send_signal(number)
         elif number in STOPS:
             self._came.append(number)
-            if self._raising:
-                self._raising = False
-                raise ToldToStop
+            stop.told(number)
 
     def _reap(self, _number: int, _frame: FrameType | None) -> None:
         """Take the status of what process 1 of a container adopted (`docker exec` leaves it); ours is waited for."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.stop import waiting
 from vdbg_env.supervisor.processes.signals import send_to_group
 
 _LOG = logging.getLogger(__name__)
@@ -39,7 +40,10 @@ class Programs:
             return b""
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
-        """Run to the end; raises HostNotAble when it cannot be started or outlasts `timeout_s` seconds."""
+        """Run to the end; raises HostNotAble when it cannot be started or outlasts `timeout_s` seconds.
+
+        Raises ToldToStop where it outlasts the patience of `common.stop`.
+        """
         try:
             process = subprocess.Popen(
                 argv,
@@ -53,7 +57,8 @@ class Programs:
         except OSError as error:
             raise HostNotAble(f"{argv[0]} cannot be started: {error.strerror or error}") from error
         try:
-            stdout, stderr = process.communicate(timeout=timeout_s)
+            with waiting():
+                stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise HostNotAble(f"{argv[0]} did not end within {timeout_s:g} seconds") from error
         finally:

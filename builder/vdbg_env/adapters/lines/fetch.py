@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Final, TypeVar
 
 import requests
 from urllib3.exceptions import HTTPError
 
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.stop import in_background
 
 LARGEST: Final = 1 << 30  # the packs of whole wheels have a hundredth of that
 _TIMEOUTS: Final = (5.0, 60.0)  # seconds to connect, and between two pieces of an answer
@@ -108,25 +109,12 @@ def _in_time(work: Callable[[], Result], moved: Callable[[], int]) -> Result:
 
     The limits of the library are for each piece. A thread that is stuck in it ends with this process.
     """
-    done: list[Result] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
     begun = time.monotonic()
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.25)
+    done = in_background(work)
+    while not wait([done], 0.25).done:
         if time.monotonic() - begun > _FIRST_S + moved() / _SLOWEST:
             raise TimeoutError(f"it takes longer than {_FIRST_S:g} s, at less than {_SLOWEST:,} bytes a second")
-    if failed:
-        raise failed[0]
-    return done[0]
+    return done.result()
 
 
 def _reason(error: Exception) -> str:

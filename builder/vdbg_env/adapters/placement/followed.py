@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Protocol
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.rank.orders import STOP
 from vdbg_env.adapters.placement.records import RankRecords
+from vdbg_env.common.stop import PATIENCE_S, ToldToStop, in_background
 from vdbg_env.common.writing import open_file
 from vdbg_env.evidence.observation import Observation
 
@@ -47,10 +48,15 @@ class RemoteRanks(RunningRanks):
         self._request = EndRequest(directory, self._ask_to_end)
 
     def look(self) -> Mapping[int, Observation]:
-        """Return the ends that ranks wrote, and those of ranks that will write none; see `RunningRanks.look`."""
+        """Return the ends that ranks wrote, and those of ranks that will write none; see `RunningRanks.look`.
+
+        Raises ToldToStop where the cluster does not let them be ended, and none has started: that one would end.
+        """
         self._request.pursue()
         written = dict(self._seen)
         self._records.read_ends(written, self._ranks)
+        if len(written) < self._ranks and self._request.unanswered and not self._records.any_started():
+            raise ToldToStop
         for rank in written.keys() - self._seen.keys():
             if (found := self._explained(written[rank])) is not None:
                 self._seen[rank] = found
@@ -108,7 +114,6 @@ class Repeated:
     """A call in a thread, one at a time and with a pause after each: nothing waits for one."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="placement")
         self._running: Future[None] | None = None
         self._next = 0.0
 
@@ -119,7 +124,7 @@ class Repeated:
             self._next = time.monotonic() + AGAIN_S
             ended.result()
         if self._running is None and time.monotonic() >= self._next:
-            self._running = self._pool.submit(call)
+            self._running = in_background(call)
 
 
 class EndRequest:
@@ -154,6 +159,12 @@ class EndRequest:
         """Have sent what was asked for and not sent yet."""
         if self.times > self._sent:
             self._sending.again(partial(self._send_up_to, self.times))
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the cluster was asked a while ago, and has not answered yet."""
+        asked_at = self.asked_at
+        return asked_at is not None and self.sent_at is None and time.monotonic() > asked_at + PATIENCE_S
 
     def _send_up_to(self, times: int) -> None:
         if self._send(times - self._sent):

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from vdbg_env.application import session
 from vdbg_env.application.guard.end import TERMINATION_MESSAGE_BYTES, Announcement, ended_of, exit_status, went_well
 from vdbg_env.application.guard.groups import of_same_cause, recorded_crashes
-from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ToldToStop
+from vdbg_env.application.ports.this_host import Announcer, GuardedCommand
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.result.model import REPORT_FILES
 from vdbg_env.application.session import FinishedRun, RunPorts, RunView
 from vdbg_env.common.errors import VdbgError
+from vdbg_env.common.stop import ToldToStop, stoppable
 from vdbg_env.evidence.observation import Ended
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Guard:
         """Count the failure among those of its cause, and announce it; what takes long ends where we must stop."""
         seen = None
         try:
-            with self.command.stoppable():
+            with stoppable():
                 done, seen = _counted(done, self.ports)
         except ToldToStop:
             _LOG.info("told to stop before the crashes of this cause were counted")
@@ -114,7 +115,7 @@ class Guard:
         line = self.write(announcement, None)
         self.say(line)
         try:
-            with self.command.stoppable():
+            with stoppable():
                 if request.hook:
                     problems.append(announcer.run(request.hook, line))
                 if request.webhook:

@@ -34,13 +34,6 @@ class ThisHost(Protocol):
         ...
 
 
-class ToldToStop(BaseException):
-    """A signal that asks this program to end came after its command had ended.
-
-    Not an Exception: what is raised in the middle of other code must not be taken for a fault of that code.
-    """
-
-
 class GuardedCommand(AbstractContextManager["GuardedCommand"], Protocol):
     """The one command that this process guards; entered, it takes the signals of this process until the last exit."""
 
@@ -55,10 +48,6 @@ class GuardedCommand(AbstractContextManager["GuardedCommand"], Protocol):
 
     def told_to_stop(self) -> bool:
         """Return whether a signal came after its end, which asks this program to end."""
-        ...
-
-    def stoppable(self) -> AbstractContextManager[None]:
-        """Return a context that raises ToldToStop, in it or at its beginning, once this program has to end."""
         ...
 
     def become(self, argv: Sequence[str]) -> NoReturn:

@@ -14,6 +14,7 @@ from typing import Any, assert_never
 from vdbg_env.application.ports.steps import StartedAttempt
 from vdbg_env.application.run.run_context import RunContext, RunEnd, RunOrder, StepContext
 from vdbg_env.common.errors import HostNotAble, VdbgError
+from vdbg_env.common.stop import ToldToStop, limited
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.codec import from_document, to_document
@@ -32,6 +33,10 @@ _LOST = "attempt {number} was lost and has been repeated: {why}"
 _REPEATED = "attempt {number} was cancelled and has been repeated: what was seen of it is in {folder}"
 # Said of an attempt that ran when this program did not ask for its end.
 _CANCELLED = "step {step!r} was cancelled from outside: by scancel, its job's time limit, preemption or a SIGTERM"
+_SILENT = (
+    "what runs the steps does not respond, and is not waited for: what was started there may still run, and --resume "
+    "takes it over"
+)
 _ENDING = "ending the step: its processes are asked to end, and killed after their grace"
 
 
@@ -71,19 +76,8 @@ class _Run:
             self._append("run_resumed" if self._log.count else "run_started")
         cut_short: _CutShort | None = None
         try:
-            while not isinstance(decision := self._progress.decision, Finish):
-                self._check_limits()
-                match decision:
-                    case RunStep():
-                        self._finish_step(self._run_step(decision))
-                    case UseBuiltin():
-                        self._finish_step(self._use_builtin(decision))
-                    case AskPerson():
-                        self._finish_step(self._asked(decision))
-                    case BranchTo(runbook=name):
-                        self._append("branched", runbook=name)
-                    case _:
-                        assert_never(decision)
+            with limited(self._left_s()):
+                decision = self._decisions()
         except _CutShort as cut:
             cut_short = cut
             finish = transitions.cut_short(self._progress.state, cut.why, out_of_time=cut.out_of_time)[1]
@@ -99,6 +93,34 @@ class _Run:
             unfinished=cut_short is not None,
             signal=cut_short.signal if cut_short else None,
         )
+
+    def _decisions(self) -> Finish:
+        """Do what is decided until that is the end; raises _CutShort."""
+        try:
+            while not isinstance(decision := self._progress.decision, Finish):
+                self._check_limits()
+                match decision:
+                    case RunStep():
+                        self._finish_step(self._run_step(decision))
+                    case UseBuiltin():
+                        self._finish_step(self._use_builtin(decision))
+                    case AskPerson():
+                        self._finish_step(self._asked(decision))
+                    case BranchTo(runbook=name):
+                        self._append("branched", runbook=name)
+                    case _:
+                        assert_never(decision)
+        except ToldToStop:
+            self._context.notice(_SILENT)
+            self._check_limits()
+            raise
+        return decision
+
+    def _left_s(self) -> float:
+        """Return how long the run may still take."""
+        total = self._order.total_s
+        limits = (self._order.left_s, None if total is None else total - self._log.elapsed_s())
+        return min((limit for limit in limits if limit is not None), default=float("inf"))
 
     # -- one decision -----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_erro
 from vdbg_env.adapters.docker.create import PURPOSE, NewContainer, started, without
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble, VdbgError
+from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import Ulimit
 from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer
@@ -83,7 +84,7 @@ class StepContainers:
 
         A container of a step that runs is left: another vdbg-env may take over the step.
         """
-        with suppress(VdbgError):
+        with suppress(VdbgError, ToldToStop):
             for container in self._labelled(f"{PURPOSE}=look", f"{LOOK}={self.looks}"):
                 self._remove(container)
             idle = self._labelled(f"{PURPOSE}=step", f"{RUN}={self.run_mark}", only_idle=True) if self.run_mark else ()
@@ -212,12 +213,13 @@ class StepContainers:
         connection = socket_of(stream)
         said: dict[int, bytes] = {frames.STDOUT: b"", frames.STDERR: b""}
         try:
-            connection.sendall(place)
-            for number, data in _frames_until(stream, time.monotonic() + _START_LIMIT_S):
-                said[number] += data
-                if said[frames.STDOUT].endswith(b"ready\n"):
-                    connection.sendall(job)
-                    return
+            with waiting():
+                connection.sendall(place)
+                for number, data in _frames_until(stream, time.monotonic() + _START_LIMIT_S):
+                    said[number] += data
+                    if said[frames.STDOUT].endswith(b"ready\n"):
+                        connection.sendall(job)
+                        return
         except GONE as error:
             raise explain(error, self.engine.endpoint) from error
         told = said[frames.STDERR].decode("utf-8", "replace").strip().splitlines()

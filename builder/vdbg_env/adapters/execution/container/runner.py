@@ -19,6 +19,7 @@ from vdbg_env.adapters.execution.job_builder import StepSettings, job_for, mark_
 from vdbg_env.adapters.execution.supervised_step import SupervisedStep, has_ended
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.reading import read_document
+from vdbg_env.common.stop import waiting
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.step_container import StepImage
@@ -65,8 +66,9 @@ class ContainerSteps:
     def adopt(self, invocation: Invocation, directory: Path) -> ContainerStep | None:
         """Take over an attempt: it runs, it has ended, or it is lost; see `StepRunner.adopt`."""
         where = directory.resolve()
-        if not has_ended(where) and not lock_file.was_started(str(where)):
-            return None
+        with waiting():
+            if not has_ended(where) and not lock_file.was_started(str(where)):
+                return None
         return self._step(invocation, where)
 
     def _step(self, invocation: Invocation, where: Path) -> ContainerStep:

@@ -7,6 +7,7 @@ from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.adapters.files.source_lines import LARGEST
 from vdbg_env.application.ports.files import SourceText
 from vdbg_env.common.errors import VdbgError
+from vdbg_env.common.stop import ToldToStop
 from vdbg_env.image.container.step_container import StepImage
 
 
@@ -37,6 +38,6 @@ class ContainerSources:
             return ()
         try:
             data = DockerImages(self._containers.engine).read(self._image.image_id, file, largest=LARGEST)
-        except VdbgError:
+        except (VdbgError, ToldToStop):
             return ()
         return tuple((data or b"").decode("utf-8", "replace").splitlines())

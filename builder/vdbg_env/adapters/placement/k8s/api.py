@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
+from vdbg_env.common.stop import each_waited, waiting
 
 Document = dict[str, Any]
 _CONNECT_S, _ANSWER_S = 5.0, 30.0
@@ -129,10 +130,11 @@ class KubeApi:
         from urllib3.exceptions import HTTPError
 
         try:
-            response = call(*arguments, **keywords, _preload_content=False)
-            if 200 <= response.status < 300:
-                return response
-            status, body = response.status, response.data
+            with waiting():
+                response = call(*arguments, **keywords, _preload_content=False)
+                if 200 <= response.status < 300:
+                    return response
+                status, body = response.status, response.data
         except self._api_error as error:
             status, body = int(getattr(error, "status", 0) or 0), getattr(error, "body", None) or str(error)
         except (HTTPError, OSError) as error:
@@ -146,7 +148,7 @@ class KubeApi:
         from urllib3.exceptions import HTTPError
 
         try:
-            yield from response.stream(amt=None, decode_content=False)
+            yield from each_waited(response.stream(amt=None, decode_content=False))
         except (HTTPError, OSError) as error:
             raise Away(_short(error)) from error
 

@@ -17,6 +17,7 @@ from vdbg_env.adapters.placement.k8s.watch import PodWatch
 from vdbg_env.adapters.placement.rank.rank import UNSEEN
 from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.stop import waiting
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 
 AFTER_POD_S = 5.0  # for a file system to show what a rank wrote last
@@ -80,14 +81,19 @@ class JobPods(RemoteRanks):
         """Delete the Job, whose pods then get a SIGTERM; returns False where the API server is away or refuses it."""
         with suppress(Away, Refused):
             if self._request.sent_at is None:
-                self._delete(tuple((self._watch.ranks() or {}).values()))
+                started = self._records.any_started()  # pods that wait have no logs, and may be many
+                self._delete(tuple((self._watch.ranks() or {}).values()) if started else ())
             return True
         return False
 
     def _delete(self, pods: tuple[Pod, ...]) -> None:
-        with self._deleting:
+        with waiting():  # another thread may wait for the server
+            self._deleting.acquire()
+        try:
             self._evidence.collect(self._api, pods)
             self._api.delete_job(self._name, self._uid)
+        finally:
+            self._deleting.release()
 
     def _tidied(self, troubled: Collection[int]) -> tuple[str, ...]:
         """Keep what the cluster reports of some ranks, then delete the Job; returns notes."""
@@ -106,7 +112,8 @@ class JobPods(RemoteRanks):
                 break
             if time.monotonic() >= until:
                 break
-            time.sleep(AGAIN_S)
+            with waiting():
+                time.sleep(AGAIN_S)
         where = f"--namespace {self._api.namespace}"
         left = f"its Job could not be deleted ({problem}): kubectl {where} delete job {self._name}"
         return (*self._evidence.notes, *([left] if problem and not self._is_gone() else []))

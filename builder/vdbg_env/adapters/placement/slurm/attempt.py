@@ -16,6 +16,7 @@ from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.reading import opened, read_document
+from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.common.writing import NotAFile
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 
@@ -62,7 +63,7 @@ class SlurmStep(RemoteRanks):
     def closed(self, seen: list[Observation]) -> list[Observation]:
         """Return what the ends mean, and take srun's status, which says only whether the supervisors ran."""
         if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired, ToldToStop), waiting():
                 self._process.wait(AFTER_STEP_S)
         return [replace(self._meant(one), notes=(*one.notes, *self._notes)) for one in seen]
 

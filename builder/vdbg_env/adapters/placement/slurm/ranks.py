@@ -29,6 +29,7 @@ from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.ports.steps import Layout
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.reading import opened
+from vdbg_env.common.stop import waiting
 from vdbg_env.common.writing import open_file, write_whole
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine.ranks import ranked
@@ -91,7 +92,7 @@ class SlurmRanks:
         process = self._launched(argv, where)
         assert process.stdin
         # srun may refuse to start: its message is in its file then, and `wait` reports them.
-        with suppress(BrokenPipeError), process.stdin as pipe:
+        with suppress(BrokenPipeError), process.stdin as pipe, waiting():
             write_whole(pipe.fileno(), orders.to_json())
         return self._attempt(invocation, where, orders, process)
 
@@ -102,8 +103,9 @@ class SlurmRanks:
             return None
         # Slurm knows no step of an srun that has only begun; a second srun would start every rank twice.
         until = time.monotonic() + _STARTS_S
-        while not (begun := _begun(where)) and _srun_lives(where) and time.monotonic() < until:
-            time.sleep(_LOOK_S)
+        with waiting():
+            while not (begun := _begun(where)) and _srun_lives(where) and time.monotonic() < until:
+                time.sleep(_LOOK_S)
         if not begun and self._slurm.step(self._allocation.job, self._name(where)) is None:
             return None
         return self._attempt(invocation, where, self._orders(invocation, where), None)

@@ -1,0 +1,147 @@
+"""Stop where this program is told to: at once in what can be left undone, after a moment where it waits for others.
+
+A container engine or a cluster may never answer. Signals belong to a process, and so does this: they are handled in the
+main thread, whose waits they interrupt, and the work of other threads ends with the process.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeVar
+
+PATIENCE_S = 1.0  # for an answer that is on its way when this program is told to stop
+Made = TypeVar("Made")
+
+
+class ToldToStop(BaseException):
+    """This program was told to stop, in the middle of what can be left undone.
+
+    Not an Exception: what is raised in the middle of other code must not be taken for a fault of that code. `signal` is
+    the number of the signal, 0 where a time limit is over.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("ended by a signal")
+        self.signal = _waits.told
+
+
+class _Waits:
+    """What the main thread is in, and when its waits end."""
+
+    def __init__(self) -> None:
+        self.told = 0  # the number of the first signal
+        self.raises = False
+        self.ends_at = float("inf")  # by the monotonic clock
+        self.depth = 0
+        self.given_up = False
+
+    def arm(self) -> None:
+        """Have the wait that is under way ended in time, and once more where that did not get through."""
+        if self.depth and self.ends_at < float("inf"):
+            signal.signal(signal.SIGALRM, self._alarm)
+            left = max(0.0, self.ends_at - time.monotonic()) + PATIENCE_S
+            signal.setitimer(signal.ITIMER_REAL, left, PATIENCE_S)
+
+    def _alarm(self, _number: int, _frame: FrameType | None) -> None:
+        if self.depth:
+            self.given_up = True
+            raise ToldToStop
+
+
+_waits = _Waits()
+
+
+def forget() -> None:
+    """Forget what this process was told: what it is told from now on is for other work."""
+    global _waits
+    _waits = _Waits()
+
+
+def told(number: int) -> None:
+    """Note, in the handler of a signal, that this program is to stop; raises ToldToStop where it is `stoppable`."""
+    if not _waits.told:
+        _waits.told = number
+        _waits.ends_at = time.monotonic()
+        _waits.arm()
+    if _waits.raises:
+        _waits.raises = False  # what cleans up is not stopped again
+        raise ToldToStop
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Do in it what can be left undone; raises ToldToStop at once, or at its beginning, when told to stop."""
+    if _waits.told:
+        raise ToldToStop
+    _waits.raises = True
+    try:
+        yield
+    finally:
+        _waits.raises = False
+
+
+@contextmanager
+def limited(left_s: float) -> Iterator[None]:
+    """Let no wait in it outlast so many seconds by more than PATIENCE_S."""
+    before = _waits.ends_at
+    _waits.ends_at = min(before, time.monotonic() + left_s)
+    try:
+        yield
+    finally:
+        _waits.ends_at = time.monotonic() if _waits.told else before
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Wait in it for what may never answer; raises ToldToStop there when the waits are to end.
+
+    Once one was given up, no other is begun: all of them are for the same engine or cluster.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if _waits.given_up:
+        raise ToldToStop
+    _waits.depth += 1
+    try:
+        if _waits.depth == 1:
+            _waits.arm()
+        yield
+    finally:
+        _waits.depth -= 1
+        if not _waits.depth and _waits.ends_at < float("inf"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def each_waited(items: Iterable[Made]) -> Iterator[Made]:
+    """Yield what comes piece by piece, each waited for by itself."""
+    rest = iter(items)
+    while True:
+        with waiting():
+            found = next(rest, _END)
+        if found is _END:
+            return
+        yield found  # type: ignore[misc]
+
+
+_END = object()
+
+
+def in_background(work: Callable[[], Made]) -> Future[Made]:
+    """Do the work in a thread that the end of this process does not wait for."""
+    done: Future[Made] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
