@@ -30,6 +30,12 @@ class OwnEngine:
         self._root = root
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """The process that answers."""
+        assert self._process
+        return self._process.pid
+
     def connect(self) -> Engine:
         return connect({"DOCKER_HOST": self.host})
 

@@ -69,6 +69,7 @@ class Front:
         self.log = log
         self.denied: set[tuple[str, str]] = set()
         self.expire_watches = 0
+        self.pauses_at: tuple[str, str] | None = None  # the verb and resource of a request that is not answered
         self.invalid: list[str] = []
         self.asked: list[tuple[str, str]] = []
         self.made: list[dict[str, Any]] = []
@@ -111,6 +112,9 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         verb, resource = self._right(path, query)
         front.asked.append((verb, resource))
+        if (verb, resource) == front.pauses_at:
+            front.pauses_at = None
+            front.server.pause()
         if (verb, resource) in front.denied:
             return self._answer(403, _forbidden(verb, resource))
         if resource == "pods/log":

@@ -98,6 +98,15 @@ class ApiServer:
         self._server.send_signal(signal.SIGKILL)
         self._server.wait()
 
+    def pause(self) -> None:
+        """Have it accept connections and answer nothing, until `go_on`."""
+        assert self._server
+        self._server.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._server
+        self._server.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         for process in (self._server, self._etcd):
             if process and process.poll() is None:
