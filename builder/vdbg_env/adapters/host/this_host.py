@@ -31,6 +31,9 @@ def build_machine() -> Machine:
 class LocalMachine:
     """A ThisHost that asks Linux."""
 
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+
     def name(self) -> str:
         """Return the host name."""
         return socket.gethostname()
@@ -55,14 +58,14 @@ class LocalMachine:
     def may_trace(self) -> bool | None:
         """Say whether a debugger may attach; see `ThisHost.may_trace`."""
         try:
-            status = Path("/proc/self/status").read_text()
+            status = (self._proc / "self" / "status").read_text()
         except OSError:
             return None
         effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
         if effective and int(effective[1], 16) >> _CAP_SYS_PTRACE & 1:
             return True
         try:
-            return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip() == "0"
+            return (self._proc / "sys" / "kernel" / "yama" / "ptrace_scope").read_text().strip() == "0"
         except OSError:
             return None
 
