@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import os
 import random
+import re
 import statistics
 import string
 import sys
@@ -25,6 +27,7 @@ import ahocorasick_rs  # noqa: F401  # measured without it too
 
 from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.record.redaction.masking import mask_file
+from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import as_literals
 
@@ -51,13 +54,16 @@ def main() -> None:
     texts = {
         "vLLM log": vllm_log(size),
         "log with colours": coloured(size),
+        "log with coloured numbers": re.sub(rb"\d+", b"\x1b[1;36m\\g<0>\x1b[0m", vllm_log(size // 2))[:size],
         "prose": prose(size),
         "JSON lines": json_lines(size),
+        "vLLM log, a secret in each line": with_secrets(vllm_log(size)),
     }
     for name, data in texts.items():
         show(f"stream, {name}", args.runs, len(data), partial(streamed, data, known))
     show("stream, vLLM log, no known secret", args.runs, size, lambda: streamed(texts["vLLM log"], ()))
-    show("stream, vLLM log, standard library alone", args.runs, size, lambda: without_library(texts["vLLM log"], known))
+    for name, data in texts.items():
+        show(f"stream, {name}, standard library alone", args.runs, len(data), partial(without_library, data, known))
     with tempfile.TemporaryDirectory() as folder:
         files = {f"text file, {name}": data for name, data in texts.items()}
         files["binary file, random"] = b"\x7fELF\0" + random.Random(5).randbytes(size)
@@ -68,6 +74,12 @@ def main() -> None:
             show(name, args.runs, len(data), partial(mask_file, path, known))
         path.write_bytes(gzip.compress(texts["vLLM log"], 1))
         show("gzip of a vLLM log, bytes expanded", args.runs, size, lambda: mask_artifact(path, known))
+        path.unlink()
+        for name in ("JSON lines", "vLLM log, a secret in each line"):
+            lines = [json.dumps({"seq": n, "text": line.decode()}) for n, line in enumerate(texts[name].splitlines())]
+            (Path(folder) / "events.jsonl").write_text("\n".join(lines))
+            size = (Path(folder) / "events.jsonl").stat().st_size
+            show(f"runs redact, {name}", 1, size, lambda: redact_run(Path(folder), Redactor(known), known))
 
 
 def secrets() -> list[str]:
@@ -119,6 +131,13 @@ def json_lines(size: int) -> bytes:
     return numbered(size, (form,))
 
 
+def with_secrets(text: bytes) -> bytes:
+    """Return as much text, each line with a secret: half of them known, half such as rules find."""
+    words = [*(value.encode() for value in secrets()), *(b"HF_TOKEN=hf_%d" % (10**19 + n) for n in range(8))]
+    lines = text.splitlines()
+    return b"\n".join(line + b" " + words[n % len(words)] for n, line in enumerate(lines))[: len(text)]
+
+
 def core(size: int) -> bytes:
     """Return what a core of a Python process has: zeros, text, machine words, and bytes that look random."""
     chance, parts, total = random.Random(3), [b"\x7fELF\0"], 0
@@ -161,7 +180,7 @@ def show(what: str, runs: int, size: int, work: Callable[[], object]) -> None:
         clock.append(size / (time.perf_counter() - began) / 1e6)
     spread = f"{min(processor):.0f} to {max(processor):.0f}"
     print(
-        f"{what:<44} {statistics.median(processor):>5.0f} MB/s ({spread}), {statistics.median(clock):.0f} by the clock",
+        f"{what:<66} {statistics.median(processor):>5.0f} MB/s ({spread}), {statistics.median(clock):.0f} by the clock",
         flush=True,
     )
 

@@ -79,7 +79,8 @@ class OnePass:
         values: list[tuple[int, bytes]] = []
         needles: list[tuple[int, int]] = []
         for at, number in self._matches(joined.text):
-            values += [(at, value) for value in self._values[number] if joined.text.startswith(value, at)]
+            if self._values[number]:
+                values += [(at, value) for value in self._values[number] if joined.text.startswith(value, at)]
             if self._words[number] or self._flags[number]:
                 needles += self._needles(joined.plain, joined.in_plain(at), number)
         found = Found(list(self._known.placed(joined, values, before)), sorted(needles), [])

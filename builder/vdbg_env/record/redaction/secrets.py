@@ -116,6 +116,7 @@ _SENSITIVE_NAME = (
 _HARMLESS_NAME = r"^(?:PWD|OLDPWD)$|(?:_SOCK|_FILE|_PATH|_DIR|_ID|_TYPE|_METHOD)$|^XAUTHORITY$"
 
 
+@lru_cache(maxsize=1024)
 def is_sensitive_name(name: str) -> bool:
     """Whether a variable of this name holds a secret by common use (`HF_TOKEN`, `WANDB_API_KEY`, `DB_PASSWORD`)."""
     return bool(re.search(_SENSITIVE_NAME, name, re.IGNORECASE)) and not re.search(_HARMLESS_NAME, name, re.IGNORECASE)
@@ -160,7 +161,8 @@ class SecretFinder:
         joined = WholeText(data)
         found = self._search.find(data, joined, before)
         spans = [Span(start, end, "known-value", start) for start, end in found.values]
-        spans += (_in_data(joined, span) for span in self._rule_spans(joined.plain, found.needles))
+        by_rules = self._rule_spans(joined.plain, found.needles)
+        spans += by_rules if joined.plain is data else (_in_data(joined, span) for span in by_rules)
         spans += self._rule_spans(data, found.in_codes)
         return _merged(spans) if spans else spans
 
@@ -175,7 +177,7 @@ class SecretFinder:
             if found is None:
                 run = _compiled(rule.run).match(data, at) if rule.run else None
                 seen_to[number] = run.end() if run else at
-            elif not found.groupdict().get("flag") or _is_flag(data, at):
+            elif found.re.groups == 1 or not found["flag"] or _is_flag(data, at):
                 seen_to[number] = found.end("secret")
                 yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
 
@@ -212,7 +214,7 @@ def _merged(spans: list[Span]) -> list[Span]:
     for span in spans[1:]:
         last = merged[-1]
         if span.start < last.end:
-            merged[-1] = last._replace(end=max(last.end, span.end), context=min(last.context, span.context))
+            merged[-1] = Span(last.start, max(last.end, span.end), last.kind, min(last.context, span.context))
         else:
             merged.append(span)
     return merged

@@ -9,9 +9,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 # What may stand inside of a value on a terminal or in wrapped text: colours and titles, line ends.
-_CODE = rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_])"
-_CODES, _EACH_CODE = re.compile(_CODE), re.compile(b"(" + _CODE + b")")
-_COLOURS = re.compile(rb"\x1b\[[0-9;]{0,64}+[mK]")  # also what erases a line behind it: compilers print both
+_CODE = rb"(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_])"
+_CODES, _EACH_CODE = re.compile(b"\x1b" + _CODE), re.compile(b"(\x1b" + _CODE + b")")
+_COLOUR = rb"\[[0-9;]{0,64}+[mK]"  # also what erases a line behind it: compilers print both
+_COLOURS, _SWALLOWING = re.compile(b"\x1b" + _COLOUR), re.compile(b"\x1b(?!" + _COLOUR + b")" + _CODE)
 
 
 class CodesText(NamedTuple):
@@ -69,8 +70,10 @@ class WholeText:
             return data
         if _COLOURS.match(data, first):  # a log: colours alone are removed in half the time
             plain = b"".join(_COLOURS.split(data))
-            if b"\x1b" not in plain:
-                return plain
+            if b"\x1b" in plain:
+                self.hidden = [code.span() for code in _SWALLOWING.finditer(data, first)]
+                plain = b"".join(_CODES.split(data))
+            return plain
         spans = [code.span() for code in _CODES.finditer(data, first)]
         if not any(data[start + 1] in b"[]" for start, _ in spans):
             return data  # no terminal's text
