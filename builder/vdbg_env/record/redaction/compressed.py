@@ -109,7 +109,11 @@ def _with_names(looked: Looked, pseudonyms: Pseudonyms | None) -> Looked:
     """Add that names of hosts stay where a file cannot be packed again, to a file that stays."""
     if pseudonyms is None or (looked.note or "").startswith(_WITHHELD):
         return looked
-    return looked._replace(note="; ".join(filter(None, [looked.note, "names of hosts and addresses in it stay"])))
+    return looked._replace(
+        note="; ".join(
+            filter(None, [looked.note, "names of hosts and addresses in it stay: remove it before you share the run"])
+        )
+    )
 
 
 def _make_own(path: Path, check: Check) -> None:

@@ -179,22 +179,21 @@ class StreamRedactor:
         forced = not end and len(data) - cut > LINE_LIMIT
         if forced:
             cut = len(data)
+        head = data[:cut]
+        if head and not end and not forced:
+            # A known value may be split by a line end: its first line waits for the next one.
+            open_at = self._redactor.finder.open_end(head)
+            head = head if open_at == cut else data[: data.rfind(b"\n", 0, open_at) + 1]
+            cut = len(head)
         if cut == 0:
             return b"", data
-        if not end and not forced:
-            # A known value may be split by a line end: its first line waits for the next one.
-            open_at = self._redactor.finder.open_end(data[:cut])
-            cut = data.rfind(b"\n", 0, open_at) + 1 if open_at < cut else cut
-            if cut == 0:
-                return b"", data
-        head = data[:cut]
         spans = _with_open_key(head, self._redactor.finder.find(head, self._last))
         if forced:
             cut = self._forced_cut(head, spans)
             head, spans = data[:cut], [s for s in spans if s.start < cut]
         elif spans and _is_open_key(head, spans[-1]):
             self._until, self._swallowed = _PEM_END, 0
-        self._last = head.rstrip(b"\r\n")[-1:] or self._last
+        self._last = (head[-80:].rstrip(b"\r\n") or head.rstrip(b"\r\n"))[-1:] or self._last
         return self._redactor.replace(head, spans), data[cut:]
 
     def _forced_cut(self, head: bytes, spans: list[Span]) -> int:

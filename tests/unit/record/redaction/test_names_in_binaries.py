@@ -51,12 +51,14 @@ def test_a_compressed_file_is_expanded_for_them(tmp_path: Path) -> None:
 
 def test_what_keeps_its_names_is_announced(tmp_path: Path) -> None:
     (tmp_path / "large.gz").write_bytes(gzip.compress(CORE * 100))
-    assert (mask_artifact(tmp_path / "large.gz", (), pseudonyms=NAMES, limit=64).note or "").endswith("in it stay")
+    assert (mask_artifact(tmp_path / "large.gz", (), pseudonyms=NAMES, limit=64).note or "").endswith(
+        "before you share the run"
+    )
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("a", HOST * 3)
     before = (tmp_path / "x.zip").read_bytes()
     redacted = redact_run(tmp_path, Redactor((), NAMES))
-    assert "x.zip: names of hosts and addresses in it stay" in redacted.notes
+    assert "x.zip: names of hosts and addresses in it stay: remove it before you share the run" in redacted.notes
     assert (tmp_path / "x.zip").read_bytes() == before
 
 
@@ -73,4 +75,4 @@ def test_a_step_s_binary_artifact_has_pseudonyms(tmp_path: Path) -> None:
     assert HOST not in (directory / "core.1").read_bytes()
     assert core.size == len(CORE)
     assert "x.zip: " in seen[0].notes[-1]
-    assert seen[0].notes[-1].endswith("names of hosts and addresses in it stay")
+    assert seen[0].notes[-1].endswith("before you share the run")
