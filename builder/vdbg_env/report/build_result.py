@@ -75,16 +75,6 @@ class Bundled(Document, of=BundleResult):
     plan_digest: str
 
 
-def bundle_json(result: BundleResult) -> str:
-    """Return what was written, for programs."""
-    return doc.render(result, Bundled)
-
-
-def build_json(result: BuildResult) -> str:
-    """Return the metadata document: digest and proof, for the next owner of the image."""
-    return doc.render(result, Built)
-
-
 def _file_line(file: FileReport) -> str:
     archs = ", ".join(f"{arch} {c.with_code}" for arch, c in file.archs if c.with_code)
     seen = f"; {file.witness.tool} agrees" if file.witness and file.witness.agrees else ""

@@ -7,7 +7,6 @@ from typing import Literal
 from vdbg_env.application.host.capture import CaptureReport
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
-from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
 
 
@@ -27,11 +26,6 @@ class Captured(Document, of=CaptureReport):
     unanswered: int = field(doc="The server could not be reached, or broke off before its answer began.")
     seconds: float
     problem: str | None = field(doc="Why the recording ended before the capture did.")
-
-
-def as_json(report: CaptureReport) -> str:
-    """Return the report as indented JSON that ends with a newline."""
-    return doc.render(report, Captured)
 
 
 def as_text(report: CaptureReport) -> str:

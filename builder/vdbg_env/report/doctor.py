@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Literal
 
 from vdbg_env.application.host.doctor import Check, DoctorReport, Status
-from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document
 
 _MARKS: dict[Status, str] = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
@@ -18,11 +17,6 @@ class DoctorDocument(Document, of=DoctorReport):
     schema: Literal["vdbg-env/doctor/v1"]
     status: Status
     checks: list[Check]
-
-
-def as_json(report: DoctorReport) -> str:
-    """Return the report as indented JSON that ends with a newline."""
-    return doc.render(report, DoctorDocument)
 
 
 def as_text(report: DoctorReport, *, colour: bool = False) -> str:

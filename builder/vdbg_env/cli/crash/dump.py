@@ -12,6 +12,7 @@ from vdbg_env.application.host.trigger_dumps import DumpReport, DumpRequest, Dum
 from vdbg_env.cli.composition.containers import core_pipes
 from vdbg_env.cli.composition.runs import clock
 from vdbg_env.cuda.arming import arming, as_env_file, as_exports
+from vdbg_env.report.codec import document as doc
 from vdbg_env.report.dumps import triggered
 
 
@@ -66,7 +67,7 @@ def command(
         raise click.UsageError("Missing argument 'PID' (or --arm).")
     request = DumpRequest(pid=pid, timeout_s=0 if no_wait else timeout)
     report = dump(request, pipes=core_pipes(), clock=clock())
-    click.echo(triggered.as_json(report) if as_json else triggered.as_text(report), nl=False)
+    click.echo(doc.render(report, triggered.Triggered) if as_json else triggered.as_text(report), nl=False)
     return exit_status(report)
 
 

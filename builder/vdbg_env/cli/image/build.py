@@ -33,7 +33,8 @@ from vdbg_env.image.plan.parallelism import parallelism
 from vdbg_env.image.profile.reference import parse_reference
 from vdbg_env.image.profile.request import Site
 from vdbg_env.image.render.dockerfile import dockerfile
-from vdbg_env.report.build_result import build_json, build_text
+from vdbg_env.report.build_result import Built, build_text
+from vdbg_env.report.codec import document as doc
 
 _SECTIONS = {
     "Lines for an image that exists": {"onto", "kernels", "core", "toolkit", "work"},
@@ -110,9 +111,9 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
         return 0
     result = _build(engine, flags)
     if flags["metadata_file"]:
-        write_result(flags["metadata_file"], build_json(result))
+        write_result(flags["metadata_file"], doc.render(result, Built))
     if flags["as_json"]:
-        click.echo(build_json(result), nl=False)
+        click.echo(doc.render(result, Built), nl=False)
     else:
         click.echo(build_text(result), nl=False)
     return 0

@@ -17,7 +17,8 @@ from vdbg_env.cli.options.build import build_options, plan_here, read_request, r
 from vdbg_env.common import console
 from vdbg_env.image.plan.build_args import build_args
 from vdbg_env.image.plan.parallelism import parallelism
-from vdbg_env.report.build_result import bundle_json
+from vdbg_env.report.build_result import Bundled
+from vdbg_env.report.codec import document as doc
 
 
 @click.command("bundle")
@@ -68,7 +69,7 @@ def command(file: Path, engine: str, tag: str | None, no_cache: bool, as_json: b
 
 def _show(result: BundleResult, *, as_json: bool) -> None:
     if as_json:
-        click.echo(bundle_json(result), nl=False)
+        click.echo(doc.render(result, Bundled), nl=False)
         return
     console.show(f"{result.path}: {result.size / 1e6:,.0f} MB, plan {result.plan_digest}\n")
     console.note(f"next: carry it to the site, and there: vdbg-env build --bundle {result.path.name}")

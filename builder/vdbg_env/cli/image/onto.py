@@ -31,14 +31,15 @@ _TAKEN = {
 
 def print_onto(flags: dict[str, Any]) -> int:
     """Run `build --onto`, print its result and return the exit status."""
-    from vdbg_env.report.lineinfo.onto import onto_json, onto_text
+    from vdbg_env.report.codec import document as doc
+    from vdbg_env.report.lineinfo.onto import OntoDocument, onto_text
 
     metadata: Path | None = flags["metadata_file"]
     require_writable(metadata)
     result = onto(flags)
     if metadata:
-        write_result(metadata, onto_json(result))
-    click.echo(onto_json(result) if flags["as_json"] else onto_text(result), nl=False)
+        write_result(metadata, doc.render(result, OntoDocument))
+    click.echo(doc.render(result, OntoDocument) if flags["as_json"] else onto_text(result), nl=False)
     return 0
 
 

@@ -16,7 +16,8 @@ from vdbg_env.cli.composition.lines import default_pack, write_file
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.units import compiler_option, local_trees
 from vdbg_env.common.errors import BadInput
-from vdbg_env.report.lineinfo.lines_built import lines_json, lines_text
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.lineinfo.lines_built import LinesDocument, lines_text
 
 
 @click.command("build")
@@ -90,7 +91,7 @@ def command(
     if cubins:
         _write_cubins(result, cubins)
     pack = _write_pack(result, output)
-    click.echo(lines_json(result, pack) if as_json else lines_text(result, pack), nl=False)
+    click.echo(doc.render(result, LinesDocument, pack) if as_json else lines_text(result, pack), nl=False)
     return exit_status(result)
 
 

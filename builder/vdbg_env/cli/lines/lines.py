@@ -19,6 +19,7 @@ from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.cuda.line_pack.reader import LinePack
 from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.report.codec import document as doc
 from vdbg_env.report.lineinfo import pack_json, pack_text
 
 # Subcommand -> the line that `--help` shows; `build` is imported when it is called, the others are below.
@@ -74,7 +75,9 @@ def pack_command(
     request = PackRequest(targets=targets, release=release, plan=plan, archs=archs)
     result = pack_lines(request, binaries=binary_source(), tell=console.note)
     write_file(Path(output), result.data)
-    click.echo(pack_json.packed(result, output) if as_json else pack_text.packed(result, output), nl=False)
+    click.echo(
+        doc.render(result, pack_json.PackedDocument, output) if as_json else pack_text.packed(result, output), nl=False
+    )
     return 4 if result.problems else 0
 
 

@@ -12,6 +12,7 @@ from vdbg_env.cli.composition.runs import capture_proxy
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report import capture
+from vdbg_env.report.codec import document as doc
 
 _MIB = 1 << 20
 
@@ -63,7 +64,7 @@ def command(
             )
 
     report = capture_proxy(settings).run(listening)
-    click.echo(capture.as_json(report) if as_json else capture.as_text(report), nl=False)
+    click.echo(doc.render(report, capture.Captured) if as_json else capture.as_text(report), nl=False)
     return 1 if report.problem else 0
 
 

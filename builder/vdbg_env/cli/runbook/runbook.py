@@ -22,6 +22,7 @@ from vdbg_env.cli.runbook.submit_run import queue
 from vdbg_env.common import console
 from vdbg_env.common.console import note
 from vdbg_env.record.runs import LATEST, find_run
+from vdbg_env.report.codec import document as doc
 from vdbg_env.report.runbook import plan as shown_plan
 
 
@@ -175,5 +176,5 @@ def command(
 
 def _show_plan(request: RunbookRequest) -> int:
     plan = session.planned(request, run_ports(request.files), note)
-    console.show(shown_plan.as_json(plan) if request.json else shown_plan.as_text(plan))
+    console.show(doc.render(plan, shown_plan.PlanDocument) if request.json else shown_plan.as_text(plan))
     return 0

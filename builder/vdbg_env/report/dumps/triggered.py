@@ -6,7 +6,6 @@ from typing import Literal
 
 from vdbg_env.application.host.trigger_dumps import DumpReport, DumpStatus, ProcessDump, line
 from vdbg_env.common.printable import printable
-from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
 
 
@@ -43,11 +42,6 @@ class Triggered(Document, of=DumpReport):
     pid: int = field(doc="The root of the tree, as it was asked for.")
     not_armed: int = field(doc="How many other processes of the tree are not armed.")
     processes: list[Process]
-
-
-def as_json(report: DumpReport) -> str:
-    """Return the report as indented JSON that ends with a newline."""
-    return doc.render(report, Triggered)
 
 
 def as_text(report: DumpReport) -> str:

@@ -11,7 +11,6 @@ from vdbg_env.application.lines.compare import Comparison
 from vdbg_env.application.lines.place import Unplaced
 from vdbg_env.common.printable import printable
 from vdbg_env.cuda.symbols.demangling import demangle, short_name
-from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.plain_text import duration
 
@@ -92,11 +91,6 @@ class LinesDocument(Document, of=LinesBuilt):
     unplaced: list[UnplacedJson]
     notes: list[str] = field("tree.notes")
     pack: str | None = field(lambda _, pack: str(pack) if pack else None)
-
-
-def lines_json(result: LinesBuilt, pack: Path | None = None) -> str:
-    """Return the result as JSON."""
-    return doc.render(result, LinesDocument, pack)
 
 
 def _unit_lines(unit: BuiltUnit) -> Iterator[str]:

@@ -6,7 +6,6 @@ from typing import Literal
 
 from vdbg_env.application.image.onto import OntoResult
 from vdbg_env.application.image.onto_proof import LibraryProof, OntoProof
-from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.lineinfo.lines_built import LinesDocument, lines_text
 from vdbg_env.report.plain_text import duration
@@ -60,8 +59,3 @@ class OntoDocument(Document, of=OntoResult):
     lines: LinesDocument
     proof: ProofJson
     duration_s: float = field(lambda result, _: round(result.duration_s, 3))
-
-
-def onto_json(result: OntoResult) -> str:
-    """Return the result as JSON."""
-    return doc.render(result, OntoDocument)

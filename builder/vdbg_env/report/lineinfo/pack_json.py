@@ -79,11 +79,6 @@ class PackedDocument(Document, of=Packed):
     problems: list[str]
 
 
-def packed(result: Packed, name: str) -> str:
-    """Return what was packed as JSON."""
-    return doc.render(result, PackedDocument, name)
-
-
 def packs(found: Sequence[Listed]) -> str:
     """Return what packs have as JSON."""
     return doc.render(found, PacksDocument)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, assert_never
 
-from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Source, field
 from vdbg_env.runbook.machine.plan import Plan, PlannedStep, Whether
 from vdbg_env.runbook.model import Data, End, KillPolicy, Manual, Next, Run, Runbook, Step, ToRunbook, ToStep, Uses
@@ -132,11 +131,6 @@ def _shown_inputs(plan: Plan) -> Mapping[str, Data]:
         name: "***" if wanted.sensitive and plan.inputs.get(name) is not None else plan.inputs.get(name)
         for name, wanted in plan.runbook.inputs.items()
     }
-
-
-def as_json(plan: Plan) -> str:
-    """Return the plan as the document that `--plan --json` prints."""
-    return doc.render(plan, PlanDocument)
 
 
 def as_text(plan: Plan) -> str:

@@ -9,6 +9,7 @@ from tests.support.golden import assert_golden
 from vdbg_env.application.host.doctor import GIB, TOOLS, Check, judge
 from vdbg_env.application.ports.host_facts import UNLIMITED, EngineFacts, GpuFacts, HostFacts, Limit
 from vdbg_env.report import doctor as report
+from vdbg_env.report.codec import document as doc
 
 ABLE = HostFacts(
     python=(3, 12, 4),
@@ -62,7 +63,9 @@ def test_an_able_machine_has_nothing_to_mend() -> None:
 
 def test_the_json_keeps_its_published_schema() -> None:
     for facts in (ABLE, BARE):
-        jsonschema.validate(json.loads(report.as_json(judge(facts))), json_schema(report.DoctorDocument))
+        jsonschema.validate(
+            json.loads(doc.render(judge(facts), report.DoctorDocument)), json_schema(report.DoctorDocument)
+        )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from vdbg_env.image.plan.plan import LABEL_DIGEST, LABEL_PROOF, BuildPlan
 from vdbg_env.image.plan.planner import plan
 from vdbg_env.image.profile.request import BuildRequest
 from vdbg_env.image.render.dockerfile import step_titles
-from vdbg_env.report.build_result import build_json, build_text
+from vdbg_env.report.build_result import Built, build_text
+from vdbg_env.report.codec import document as doc
 
 LINES = EntrySpec(payload=cubin("k", lines=True), identifier="csrc/k.cu")
 NO_LINES = EntrySpec(payload=cubin("stale_kernel"))
@@ -40,7 +41,7 @@ def build(sample: BuildPlan, on: FakeEngine, **settings: object) -> tuple[str, s
     wanted = BuildSettings(tags=("a:1",), **settings)  # type: ignore[arg-type]
     result = build_image(sample, wanted, builder=on, tell=told.append, clock=iter([10.0, 12.5]).__next__)
     assert told
-    return build_text(result), build_json(result)
+    return build_text(result), doc.render(result, Built)
 
 
 def test_a_proven_image_is_labelled_with_its_proof_and_tagged(sample: BuildPlan) -> None:

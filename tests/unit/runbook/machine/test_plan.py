@@ -12,7 +12,8 @@ from tests.support.golden import assert_golden
 from tests.support.runbooks import changed
 from tests.support.shipped import RUNBOOKS, shipped
 from vdbg_env.common.errors import BadInput
-from vdbg_env.report.runbook.plan import PlanDocument, as_json, as_text
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.runbook.plan import PlanDocument, as_text
 from vdbg_env.runbook.machine import plan
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model.runbook import SCHEMA_FILE, json_schema
@@ -41,7 +42,7 @@ def test_the_plan_reads_as_its_golden(name: str) -> None:
 
 
 def test_the_plan_as_a_document_reads_as_its_golden() -> None:
-    document = json.loads(as_json(planned(WORKLOADS["serve"])))
+    document = doc.plain(planned(WORKLOADS["serve"]), PlanDocument)
     Draft202012Validator(document_schema(PlanDocument)).validate(document)
     document["runbook"] = "left out here: its digest changes with every word"
     assert_golden("runbook/plan-serve.json", json.dumps(document, indent=2) + "\n")
@@ -73,7 +74,9 @@ def test_the_command_line_prints_plan_and_document(tmp_path: object) -> None:
 def test_a_sensitive_input_is_masked_in_the_plan() -> None:
     wanted = changed(RUNBOOK.inputs["url"], sensitive=True)
     runbook = changed(RUNBOOK, inputs={**RUNBOOK.inputs, "url": wanted})
-    document = json.loads(as_json(plan.plan(runbook, final_inputs(runbook, {"url": "http://h:1"}, ("x",), {}), FACTS)))
+    document = doc.plain(
+        plan.plan(runbook, final_inputs(runbook, {"url": "http://h:1"}, ("x",), {}), FACTS), PlanDocument
+    )
     assert document["inputs"]["url"] == "***"
 
 
@@ -146,6 +149,6 @@ def test_a_step_that_would_not_run_needs_no_workload() -> None:
     steps = {one.step.id: one for one in plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")).steps}
     assert (steps["light"].runs, steps["light"].invocation) == ("no", None)
     assert "light" in as_text(plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")))
-    document = json.loads(as_json(plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan"))))
+    document = doc.plain(plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")), PlanDocument)
     assert len(document["steps"]) == len(book.steps)
     assert "kind" not in next(step for step in document["steps"] if step["id"] == "light")
