@@ -20,7 +20,8 @@ if ! id -un >/dev/null 2>&1; then
 fi
 
 if [ -e /dumps ] && [ ! -w /dumps ]; then
-    echo "vdbg-env: /dumps cannot be written to by $(id -un 2>/dev/null || id -u); GPU core dumps would be lost" >&2
+    who="$(id -un 2>/dev/null)" || who="$(id -u)"  # id prints the number too where there is no name, and fails
+    echo "vdbg-env: /dumps cannot be written to by $who; GPU core dumps would be lost" >&2
 fi
 
 # The image puts `vdbg-env guard --` before the command. A guarded command writes into pipes: an interactive one gets its

@@ -139,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:7b122f2f6c95035f17964359462778884263db71d5a0dc4028924ebffc010cc5"
+    dev.vdbg-env.plan.digest="sha256:3db015052594a097e75aed89a2ead8daf129003168a837b9b707ed2a915539c7"

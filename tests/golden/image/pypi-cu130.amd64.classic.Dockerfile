@@ -165,4 +165,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:f5872ba73cf905fd0c0be757c24a7c4ea16881e2e725eb6561b262b899ba1fce"
+    dev.vdbg-env.plan.digest="sha256:8a7f9ef32b4ba94a74cd8986668e6ca648fdbc452a2b7c7602d3f23f8185ca25"

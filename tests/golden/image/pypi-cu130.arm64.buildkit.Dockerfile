@@ -172,4 +172,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:f59d86560e23fb07fe89fc272ed5a91a7bd1bb6bd8877acb0d8f1ab659064c2c"
+    dev.vdbg-env.plan.digest="sha256:93fe3273523b4eb5b03ffdb99aceb13b7bb6a5186331d258b5de57dde4322de9"

@@ -110,4 +110,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:4fe41339103517338b932175cb587ae6d96d4b73bf3345a699ee3bf5a5e66ead"
+    dev.vdbg-env.plan.digest="sha256:d3ec7f67c474879f2259070895b207e15e2998e7743ecf7a72c7c345d5d7596f"

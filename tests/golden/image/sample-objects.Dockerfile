@@ -139,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:c5600fb257791445c536222f0e33d0ba92a2906910e5c1faa7ea62e2b1732ca9"
+    dev.vdbg-env.plan.digest="sha256:fee5c32488eab6ca8b8d0b919e6fdfe8136e9716b169d77097bb09383f86b5ce"

@@ -138,4 +138,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:b68e78446e5895c0c427620b4076b8834239a5423424ee6a8e979e3d898328c1"
+    dev.vdbg-env.plan.digest="sha256:87b1104d61841fcdc3943482b53d267a99680b05f30b532ef81d83c0d2b61f93"

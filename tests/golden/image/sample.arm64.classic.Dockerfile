@@ -136,4 +136,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:a4ca5e45a7f65854b42fa25c083fc3c0f44b70e2108c5e183f49922811317031"
+    dev.vdbg-env.plan.digest="sha256:f2a912d4089cfeb2e404fd24b22a2410d1b139c126c45ede7468773fde24fb16"

@@ -159,4 +159,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:7de0b1898528bc99c59d764c8843bd0f43bf88174cf30ae7e7a393d73916fa5a"
+    dev.vdbg-env.plan.digest="sha256:64722f1affde836ccad3181ba2924d4f3670a0171061ca604bda81537a9731d7"

@@ -161,4 +161,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:dccba01f954abd336ea5c20e9ec48448a210a445d5fe436a307efc2a069e5f6e"
+    dev.vdbg-env.plan.digest="sha256:935814a508041cc86ddf74afc533cbacff30c21ee3b89e920235ee050cbb36ed"

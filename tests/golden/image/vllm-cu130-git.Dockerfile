@@ -128,4 +128,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:527f645a3bd22325798939238016307e03278bba19b8815c423b76deea853456"
+    dev.vdbg-env.plan.digest="sha256:add355b75536b041b881443addc22abdf504c133501010176ba8abd56cc3e73f"

@@ -135,4 +135,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:d191c94c9011f9d8428b096d115ac4d330a01ea091e31e0c7b05526066ac2492"
+    dev.vdbg-env.plan.digest="sha256:52e859a54ab2f17ae2bfad6f64d77f2eca30db9f33ad05fe484ccf7033ba3630"

@@ -156,4 +156,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:4865f2d51057ed538b6be7223a2caf7f1556d032e2fcdc3b686e8c0800b5cc69"
+    dev.vdbg-env.plan.digest="sha256:e3284da13743ed98892f09eba43a338c3d83d2530471c8643163a035eb8cada9"

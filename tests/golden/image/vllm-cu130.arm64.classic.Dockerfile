@@ -154,4 +154,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:622a58210ce759bd2504b0e17bec7580757e65d8968b2588c68e1213ada0d360"
+    dev.vdbg-env.plan.digest="sha256:eaaf1da95a28f031344425538c18db8d6841c637d5577a48e2c3e19a7daa8466"

@@ -183,10 +183,9 @@ def explain(error: Exception, endpoint: Endpoint) -> VdbgError:
                 f"the disk of {where} is full", next_step="docker system df, and free some space on that disk"
             )
         case errors.APIError() if "slirp4netns" in text or "pasta" in text or "rootless netns" in text:
+            cause, next_step = _no_network(text)
             return HostNotAble(
-                f"{where} cannot make a network for a container: {_said(error)}",
-                cause="rootless Podman needs slirp4netns or passt, and /dev/net/tun open to its user",
-                next_step="sudo modprobe tun && sudo chmod 666 /dev/net/tun, then podman run --rm IMAGE true",
+                f"{where} cannot make a network for a container: {_said(error)}", cause=cause, next_step=next_step
             )
         case errors.APIError():
             return EngineFailed(f"{where} refused: {_said(error)}")
@@ -207,6 +206,21 @@ def explain(error: Exception, endpoint: Endpoint) -> VdbgError:
     if isinstance(error, requests.exceptions.ReadTimeout) or "timed out" in text:
         return EngineFailed(f"{where} did not answer in time", next_step="docker version, to see whether it still does")
     return EngineFailed(f"the connection to {where} broke: {_one_line(text)}", next_step="vdbg-env doctor")
+
+
+def _no_network(text: str) -> tuple[str, str]:
+    """Return why rootless Podman gives a container no network, and what to type."""
+    if "/dev/net/tun" in text:
+        return (
+            "the user of rootless Podman may not open /dev/net/tun",
+            "sudo modprobe tun && sudo chmod 666 /dev/net/tun, then podman run --rm IMAGE true",
+        )
+    if "not found" in text or "could not find" in text or "no such file" in text.lower():
+        return "rootless Podman needs slirp4netns, or from 4.4 on passt", "sudo apt-get install slirp4netns"
+    return (
+        "rootless Podman's own network does not start, for the reason above",
+        "podman run --rm IMAGE true, which fails the same way until that is repaired",
+    )
 
 
 def _said(error: Exception) -> str:

@@ -97,7 +97,7 @@ def _debug(settings: RunSettings) -> NewContainer:
 
 
 def _note(tell: Tell) -> Callable[[Ulimit], None]:
-    return lambda limit: tell(f"note: the engine may not raise the {limit.name} limit: {limit.fallback}")
+    return lambda limit: tell(f"note: the engine does not set the {limit.name} limit: {limit.fallback}")
 
 
 def has_gpu() -> bool:

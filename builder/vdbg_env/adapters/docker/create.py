@@ -20,7 +20,7 @@ from vdbg_env.adapters.docker.attach import open_streams
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, no_such_image
 from vdbg_env.adapters.docker.host_config import host_options
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
-from vdbg_env.image.container.run_settings import Gpu, RunSettings, Ulimit
+from vdbg_env.image.container.run_settings import DUMPS, Gpu, RunSettings, Ulimit
 from vdbg_env.supervisor.processes.proc import boot_id, process
 
 _PODMANS = {"nofile", "nproc"}  # it asks for a million of each, which it may not have itself
@@ -106,6 +106,8 @@ def started(
                 except GONE as error:
                     raise explain(error, engine.endpoint) from error
                 else:
+                    for dropped in dropped_limits(engine, container, wanted.settings):
+                        refused(dropped)
                     yield container, stream
                     done = keep
                     return
@@ -113,6 +115,15 @@ def started(
             if not done:
                 _remove(engine, container)
         wanted = replace(wanted, settings=_accepted(wanted.settings, limit, refused))
+
+
+def dropped_limits(engine: Engine, container: str, settings: RunSettings) -> tuple[Ulimit, ...]:
+    """Return the limits that were asked for and that the container does not have: rootless Podman sets none."""
+    if not engine.is_podman or not settings.ulimits:
+        return ()
+    has = engine.client.inspect_container(container)["HostConfig"].get("Ulimits") or ()
+    names = {str(limit.get("Name")).removeprefix("RLIMIT_").lower() for limit in has}
+    return tuple(limit for limit in settings.ulimits if limit.name not in names)
 
 
 def _accepted(settings: RunSettings, name: str, refused: Callable[[Ulimit], None]) -> RunSettings:
@@ -248,6 +259,13 @@ def create_error(text: str) -> VdbgError | None:
             f"the engine's machine does not have {path!r}",
             cause="a mistyped path, or an engine on another machine (DOCKER_HOST), or in a virtual one without it",
             next_step=f"ls -ld {shlex.quote(path)}; vdbg-env doctor shows which engine it is",
+        )
+    if "Duplicate mount point" in text:
+        path = text.rpartition(":")[2].strip(' ."()')
+        return BadInput(
+            f"two things would be mounted at {path}",
+            cause="/dumps is the place of the dump volume" if path == DUMPS else "--mount names it twice",
+            next_step="--dumps FOLDER keeps dumps in that folder; --mount SRC:/ELSEWHERE shows it at another place",
         )
     return None
 

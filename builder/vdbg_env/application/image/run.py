@@ -58,7 +58,10 @@ def _newest(images: tuple[StoredImage, ...], tell: Tell) -> str:
             "no debug image was built on this engine yet",
             next_step="vdbg-env build --lineinfo, or name an image with --image",
         )
-    tell(f"image: {named[0].names[0]}, the newest built here")
+    # A label says so, which a pulled image may have too.
+    tell(
+        f"image: {named[0].names[0]}, the newest on this engine with the label of vdbg-env build; --image names another"
+    )
     return named[0].names[0]
 
 

@@ -40,7 +40,11 @@ class Ulimit:
     fallback: str
 
 
-CORE = Ulimit(name="core", soft=UNLIMITED, hard=UNLIMITED, fallback="a crash leaves no host core file")
+CORE = Ulimit(
+    name="core", soft=UNLIMITED, hard=UNLIMITED,
+    fallback="a crash leaves no host core file unless `ulimit -c unlimited` works in the container; images of "
+    "vdbg-env build try it",
+)  # fmt: skip
 STACK = Ulimit(name="stack", soft=64 << 20, hard=64 << 20, fallback="deep recursion ends at the engine's own limit")
 MEMLOCK = Ulimit(name="memlock", soft=UNLIMITED, hard=UNLIMITED, fallback="pinned memory and RDMA may fail to register")
 

@@ -71,7 +71,7 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: 
         memory_per_job_gib=spec.build.memory_per_job_gib,
         context=_context(spec.build.system, request, source, library),
         notes=(*why_arch, *_notes(request), *_other_stack(spec, request, vllm)),
-        warnings=(*_debug_warnings(request), *overridden(spec), *warnings),
+        warnings=(*_debug_warnings(request), *overridden(spec), *_other_torch(spec, vllm), *warnings),
     )
 
 
@@ -316,6 +316,20 @@ def _other_stack(spec: ImageSpec, request: BuildRequest, vllm: VllmRow | None) -
     python = f"Python {here[0]} and " if here[0] else ""
     return (
         f"vLLM {vllm.version}'s own image has Python {own.python} and CUDA {own.cuda}, this one {python}CUDA {here[1]}",
+    )
+
+
+def _other_torch(spec: ImageSpec, vllm: VllmRow | None) -> tuple[str, ...]:
+    """Warn where the package index has the release's torch for an older CUDA only, and no other index is named."""
+    if vllm is None or vllm.image is None or spec.packages.indexes:
+        return ()
+    own, here = (int(cuda.split(".")[0]) for cuda in (vllm.image.cuda, spec.toolchain.cuda))
+    if own >= here:
+        return ()
+    return (
+        f"vLLM {vllm.version} was released for CUDA {vllm.image.cuda}, and so was its torch {vllm.torch}: what CUDA "
+        f"{spec.toolchain.cuda} compiles would load a second CUDA runtime next to torch's; take a profile with CUDA "
+        f"{own}, or name an index in `packages.indexes` that has this torch for CUDA {here}",
     )
 
 

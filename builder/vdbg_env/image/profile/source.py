@@ -100,12 +100,15 @@ def parse_source(text: str) -> Source:
 
 def refuse_credentials(url: str, what: str) -> None:
     """Raise BadInput for an address that carries a password or token, which an image and its history would keep."""
-    address, query, _ = url.partition("?")
-    user, at, _ = address.partition("://")[2].partition("/")[0].rpartition("@")
-    if query or ":" in user or (at and not address.startswith(("ssh:", "git+ssh:"))):
-        host = address.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    address = re.split(r"[?#]", url, maxsplit=1)[0]
+    user, at, host = address.partition("://")[2].partition("/")[0].rpartition("@")
+    # A password with a slash in it ends what is before the path, where it looks like a port.
+    port = "" if at else host.rpartition("]")[2].partition(":")[2]
+    hidden = address != url or ":" in user or bool(port and not port.isdecimal())
+    if hidden or (at and not address.startswith(("ssh:", "git+ssh:"))):
+        name = host.removesuffix(f":{port}") if port else host
         raise BadInput(
-            f"{what} at {host} carries a user name, password or token in its address",
+            f"{what} at {name} carries a user name, password or token in its address",
             cause="it would be in the image's history for everyone to read",
             next_step="remove it and pass a .netrc with --secret netrc=FILE, or an ssh key by ssh-agent",
         )

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from vdbg_env.adapters.docker.create import create_error, refused_limit, start_error, tool_container
+from vdbg_env.adapters.docker.create import create_error, dropped_limits, refused_limit, start_error, tool_container
 from vdbg_env.adapters.docker.host_config import host_options, without_set_ids
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.image.container.run_settings import DumpVolume, RunSettings
@@ -65,6 +65,29 @@ def test_podman_gives_the_network_that_its_own_command_gives(
 ) -> None:
     settings = replace(SETTINGS, network=network, seccomp="default", dumps=None)
     assert host_options(Mock(is_podman=podman), settings).get("network_mode") == mode
+
+
+@pytest.mark.parametrize(
+    ("podman", "has", "dropped"),
+    [
+        (True, None, ["core", "stack", "memlock"]),
+        (True, [{"Name": "RLIMIT_CORE", "Soft": -1, "Hard": -1}, {"Name": "stack"}], ["memlock"]),
+        (False, None, []),
+    ],
+    ids=["rootless Podman", "some", "Docker"],
+)
+def test_limits_that_podman_leaves_out_without_a_word_are_named(
+    podman: bool, has: list[dict[str, object]] | None, dropped: list[str]
+) -> None:
+    client = Mock(**{"inspect_container.return_value": {"HostConfig": {"Ulimits": has}}})
+    engine = Mock(is_podman=podman, client=client)
+    assert [limit.name for limit in dropped_limits(engine, "id", SETTINGS)] == dropped
+
+
+def test_a_second_mount_at_the_place_of_dumps_is_explained() -> None:
+    error = create_error('400 Client Error: Bad Request ("Duplicate mount point: /dumps")')
+    assert isinstance(error, BadInput) and error.what == "two things would be mounted at /dumps"
+    assert "dump volume" in (error.cause or "") and "--dumps FOLDER" in (error.next_step or "")
 
 
 def test_a_container_for_one_program_has_no_capability_and_no_network() -> None:

@@ -231,6 +231,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "certificates that are none": (["--ca-bundle", "{file}"], "has no certificate in it", "openssl x509 -inform der"),
     "certificates that are not there": (["--ca-bundle", "no.pem"], "no.pem cannot be read", "ls -l no.pem"),
     "index with a password": (["--pip-index-url", "https://a:b@h/s"], "at h carries a user name, password", "netrc"),
+    "index with a token at its end": (["--pip-index-url", "https://h/s#token=x"], "at h carries a user name", "netrc"),
     "index that is no address": (["--pip-index-url", "h/simple"], "'h/simple' is not an address", "https://HOST/PATH"),
     "mirror with a blank": (["--apt-mirror", "https://h/a b"], "'https://h/a b' is not an address", ""),
     "GPU asked for in no known way": (["--gpu", "all"], "'all' is not a way to ask for GPUs", "cdi, runtime or none"),

@@ -35,6 +35,15 @@ def test_the_same_wish_gives_the_same_plan_and_digest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("profile", "release", "warned"),
+    [("vllm-cu130", "0.18.0", True), ("vllm-cu129", "0.18.0", False), ("vllm-cu130", "0.33.0", False)],
+)
+def test_a_torch_of_an_older_cuda_than_the_profile_s_is_warned_of(profile: str, release: str, warned: bool) -> None:
+    warnings = planned(BuildRequest(profile=profile, source=parse_source(f"vllm=={release}"))).warnings
+    assert any("its torch 2.10.0" in w and "take a profile with CUDA 12" in w for w in warnings) is warned
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"arch": ("8.0",)},

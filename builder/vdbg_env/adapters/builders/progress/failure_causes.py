@@ -25,6 +25,7 @@ _NO_BASE = re.compile(
     r"pull access denied|manifest unknown|repository does not exist|failed to (resolve|do request|fetch)"
     r"|not found: manifest|failed to load cache key|failed to authorize"
 )
+_NOT_ROOT = re.compile(r"/var/(lib|cache)/(apt|dpkg)/\S+ .*Permission denied|are you root\?")
 _NO_COMMAND = re.compile(r"([\w./+-]+): (?:command )?not found")
 
 
@@ -112,6 +113,15 @@ def _no_network(e: _Evidence) -> _Answer | None:
     )
 
 
+def _not_root(e: _Evidence) -> _Answer | None:
+    if not _NOT_ROOT.search(e.text):
+        return None
+    return (
+        "the base image has a user who is not root, and packages cannot be installed",
+        "printf 'FROM BASE\\nUSER root\\n' | docker build --tag base-as-root -, then --base base-as-root",
+    )
+
+
 def _no_command(e: _Evidence) -> _Answer | None:
     if e.code != 127:
         return None
@@ -133,4 +143,4 @@ def _short(message: str) -> str:
     return " ".join((behind if bracket else message).split())[:300]
 
 
-_RULES: tuple[_Rule, ...] = (_disk_full, _out_of_memory, _certificate, _no_base, _no_network, _no_command)
+_RULES: tuple[_Rule, ...] = (_disk_full, _out_of_memory, _certificate, _no_base, _no_network, _not_root, _no_command)

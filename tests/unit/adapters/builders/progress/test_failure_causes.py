@@ -16,6 +16,12 @@ def explain(
         ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "8 compilers at once", "--jobs 4"),
         ("write error: No space left on device", "disk", "docker system df"),
         ("SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed", "certificate", "--ca-bundle"),
+        (
+            "E: List directory /var/lib/apt/lists/partial is missing. - Acquire (13: Permission denied)",
+            "a user who is not root",
+            "USER root",
+        ),
+        ("E: Unable to lock the administration directory (/var/lib/dpkg/), are you root?", "not root", "USER root"),
         ("Temporary failure resolving 'deb.example.org'", "no network", "--network host"),
     ],
 )
