@@ -29,6 +29,7 @@ from vdbg_env.record.redaction.redaction import Pseudonyms
 LIMIT = 256 << 20  # bytes of one file that are expanded: a core without device memory is far smaller
 _CHUNK = 1 << 20
 _WITHHELD = "withheld"
+_NAMES_STAY = "names of hosts and addresses in it stay: remove it before you share the run"
 _ZIP, _7Z, _RAR = b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!"
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, zipfile.BadZipFile, RuntimeError, OSError)
 
@@ -109,11 +110,7 @@ def _with_names(looked: Looked, pseudonyms: Pseudonyms | None) -> Looked:
     """Add that names of hosts stay where a file cannot be packed again, to a file that stays."""
     if pseudonyms is None or (looked.note or "").startswith(_WITHHELD):
         return looked
-    return looked._replace(
-        note="; ".join(
-            filter(None, [looked.note, "names of hosts and addresses in it stay: remove it before you share the run"])
-        )
-    )
+    return looked._replace(note="; ".join(filter(None, [looked.note, _NAMES_STAY])))
 
 
 def _make_own(path: Path, check: Check) -> None:

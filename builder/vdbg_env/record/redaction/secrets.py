@@ -54,9 +54,12 @@ def _rule(kind: str, needles: str, pattern: str, *, strict: bool = False, run: s
     return SecretRule(kind, words, pattern.encode(), strict, run.encode())
 
 
-_ALONE = r"(?<![A-Za-z0-9_])"
+# What `repr` and JSON make of a line end or a colour ends in a letter, but a word may begin behind it.
+_ESCAPED = r"(?<=\\[nrtfv])|(?<=[0-9;\[]m)"
+_ALONE = rf"(?:(?<![A-Za-z0-9_])|{_ESCAPED})"
+_COLOUR = r"(?:\\(?:u001b|x1b|033)\[[0-9;]{0,20}m)?"
 _VALUE = r"(?P<secret>(?!none\b|null\b|true\b|false\b|\[?redacted[ \]]|\*\*\*|\$\{|<)[^\s\"'`,;&<>(){}\[\]\\]{6,})"
-_ASSIGN = r"\\?[\"']?\]?\s{0,4}(?:=>|[=:])\s{0,4}(?:\[\s{0,2})?\\?[\"']?"
+_ASSIGN = r"\\?[\"']?\]?\s{0,4}(?:=>|[=:])\s{0,4}(?:\[\s{0,2})?" + _COLOUR + r"\\?[\"']?"
 _NAME = (
     r"(?:token|secret[\w-]{0,40}|passw(?:or)?d[\w-]{0,20}|pwd(?=[\"']?\s{0,4}[=:]\s{0,4}[\"']?[^/\s\"'])|credentials?"
     r"|(?:(?<=api[_-])|(?<=api)|(?<=access[_-])|(?<=private[_-]))key)"
@@ -64,7 +67,7 @@ _NAME = (
 
 RULES: tuple[SecretRule, ...] = (
     _rule("hf-token", "hf_", _ALONE + r"(?P<secret>hf_[a-z0-9]{16,})", strict=True),
-    _rule("api-key", "sk-", r"(?<![A-Za-z0-9])(?P<secret>sk-[a-z0-9_-]{16,})", strict=True),
+    _rule("api-key", "sk-", rf"(?:(?<![A-Za-z0-9])|{_ESCAPED})" + r"(?P<secret>sk-[a-z0-9_-]{16,})", strict=True),
     _rule("aws-key-id", "akia asia", _ALONE + r"(?P<secret>(?-i:(?:AKIA|ASIA)[A-Z0-9]{16}))(?!\w)", strict=True),
     _rule("github-token", "ghp_ gho_ ghu_ ghs_ ghr_", r"(?P<secret>gh[pousr]_[a-z0-9]{20,})", strict=True),
     _rule("github-token", "github_pat_", r"(?P<secret>github_pat_[a-z0-9_]{20,})", strict=True),

@@ -1,5 +1,6 @@
 """The two ways to search find the same secrets, and neither is blind in what a terminal's codes take."""
 
+import json
 import random
 import sys
 
@@ -74,6 +75,8 @@ def test_codes_change_nothing_of_what_is_found(seed: int) -> None:
     "line",
     [
         b"Token: \x1b[1m%s\x1b[0m",
+        b"Tokens:\n%s\n",
+        b"password=\x1b[32m%s",
         b"password\x1b[0m=\x1b[32m%s",
         b"\x1b[33m--api-key\x1b[0m \x1b[35m%s\x1b[0m",
         b"Authorization: \x1b[1mBearer\x1b[0m %s\x1b[K",
@@ -81,8 +84,11 @@ def test_codes_change_nothing_of_what_is_found(seed: int) -> None:
 )
 def test_rules_see_through_colours(line: bytes) -> None:
     token = b"hf_" + b"AbCdEfGhIjKlMnOpQrStUvWxYz012345"
-    redacted = Redactor().data(line % token)
-    assert b"[redacted" in redacted and token[3:] not in redacted
+    for printed in (line % token, repr(line % token).encode(), json.dumps((line % token).decode()).encode()):
+        redacted = Redactor().data(printed)
+        assert b"[redacted" in redacted and token[3:] not in redacted
+    assert b"hunter2-77" not in Redactor().data(repr(b"password: \x1b[1mhunter2-77").encode())
+    assert token[3:] not in Redactor().data(repr(b"Key:\nsk-" + token[3:]).encode())
     assert b"MnOpQ" not in Redactor().data(line % token.replace(b"IjKl", b"Ij\x1b[0mKl"))
 
 
