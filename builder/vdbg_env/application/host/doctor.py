@@ -155,7 +155,7 @@ def cores(facts: HostFacts) -> Iterator[Check]:
         return
     piped = pattern.startswith("|")
     why = "a core piped to a handler of the host never reaches the container's dump volume"
-    fix = "sudo sysctl kernel.core_pattern=/dumps/core.%h.%p (it holds for every container of the host)"
+    fix = "sudo sysctl kernel.core_pattern=/dumps/core.%h.%P.%t (it holds for every container of the host)"
     yield _check("core-pattern", "core pattern", "warn" if piped else "ok", pattern, why, fix)
 
 

@@ -19,6 +19,7 @@ V2, FREEZER = "cgroup v2", "freezer cgroup"
 KINDS = (V2, FREEZER)  # the surer first
 PREFIX = "vdbg-env-"
 _REMOVE_LIMIT_S = 1.0
+_ABANDONED_S = 600.0
 _SYS_CLONE3, _CLONE_INTO_CGROUP = 435, 1 << 33  # the same number on every architecture
 _libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, which the child then has too
 
@@ -115,8 +116,10 @@ def make(name: str, kinds: tuple[str, ...] = KINDS) -> Cgroup | None:
     """Make the cgroup `name` below that of this process; None where no kind allows it.
 
     One that is there was left by an engine that was killed; `name` names the attempt, so its members are ended.
+    Others' that are empty are removed.
     """
     for one in places(name, kinds):
+        _remove_abandoned(os.path.dirname(one.path))  # noqa: PTH120
         try:
             os.mkdir(one.path, 0o755)  # noqa: PTH102
         except FileExistsError:
@@ -127,6 +130,23 @@ def make(name: str, kinds: tuple[str, ...] = KINDS) -> Cgroup | None:
             return one
         one.remove()
     return None
+
+
+def _remove_abandoned(folder: str) -> None:
+    """Remove what killed supervisors left: our cgroups that have no member and can get none.
+
+    Only a new one is empty and not yet used, by a supervisor that is about to start its workload.
+    """
+    try:
+        left = [entry for entry in os.scandir(folder) if entry.name.startswith(PREFIX)]
+    except OSError:
+        return
+    for entry in left:
+        try:
+            if time.time() - entry.stat().st_mtime > _ABANDONED_S:
+                os.rmdir(entry.path)  # noqa: PTH106 - the kernel refuses it where there is a member
+        except OSError:
+            continue
 
 
 def places(name: str, kinds: tuple[str, ...] = KINDS) -> list[Cgroup]:

@@ -128,6 +128,22 @@ def test_a_program_is_not_killed_at_its_birth_where_others_were_before(killed: s
     assert group.remove()
 
 
+@pytest.mark.parametrize("kind", cgroups.KINDS)
+def test_what_killed_supervisors_left_is_removed_and_what_is_new_or_used_is_not(kind: str) -> None:
+    name = f"{cgroups.PREFIX}test-{os.getpid()}"
+    allowed((kind,))
+    left, new, used = (cgroups.make(f"{name}-{word}", (kind,)) for word in ("left", "new", "used"))
+    assert left and new and used
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as member:
+        Path(used.path, "cgroup.procs").write_text(str(member.pid))
+        for old in (left, used):
+            os.utime(old.path, (0, 0))
+        group = cgroups.make(name, (kind,))
+        assert [Path(one.path).is_dir() for one in (left, new, used)] == [False, True, True]
+        member.kill()
+    assert group and all(one.remove() for one in (group, new, used))
+
+
 def test_a_cgroup_that_cannot_be_entered_is_done_without(tmp_path: Path) -> None:
     tree = attempt_tree.AttemptTree("mark", str(tmp_path), ())
     tree.cgroup = cgroups.Cgroup(cgroups.V2, str(tmp_path / "gone"))
