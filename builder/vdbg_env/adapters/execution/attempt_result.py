@@ -110,7 +110,7 @@ def _search(directory: Path, literals: tuple[bytes, ...], notes: list[str], chec
     if disarmed := disarm(directory, check=check):
         notes.append(f"{disarmed} files had set-uid bits, which were taken away, or were device nodes and removed")
     if renamed := redact_names(directory, finder_of(literals), check):
-        notes.append(f"{renamed} file names had a secret and were changed")
+        notes.append(f"{renamed} file names, links or attributes had a secret and were changed")
     for path in _foreign_files(directory, check):
         check()
         notes += masked(path, path.relative_to(directory), literals, check)

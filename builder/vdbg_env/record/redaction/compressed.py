@@ -147,7 +147,8 @@ def _compressed(
             expanded.seek(0)
             with replacement(path) as new, opener(new, "wb") as target:
                 _copy(expanded, target, check)
-    return Looked(found)
+    # What is not compressed: the name in a gzip header, the comment of a frame.
+    return Looked(found or mask_file(path, literals, check=check))
 
 
 def _zipped(path: Path, literals: tuple[bytes, ...], limit: int, check: Check) -> Looked:

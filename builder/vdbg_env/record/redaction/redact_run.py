@@ -45,7 +45,7 @@ def redact_run(
     notes = nesting_notes(limit_nesting(run, check=check))
     renamed = redact_names(run, redactor.finder, check)
     if renamed:
-        notes.append(f"{renamed} file names had a secret and were changed")
+        notes.append(f"{renamed} file names, links or attributes had a secret and were changed")
     for path in _files(run):
         check()
         name = str(path.relative_to(run))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import stat
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +74,16 @@ def test_no_set_uid_file_and_no_device_of_a_workload_stays_in_the_record(folder:
     assert not (folder / "null").exists()
     assert any(note.startswith(f"{1 + devices} files had set-uid bits") for note in seen.notes)
     assert observation(INVOCATION, folder, ()).notes == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file capabilities")
+def test_no_file_of_a_workload_keeps_capabilities(folder: Path) -> None:
+    (folder / "ended.json").write_text(json.dumps(OURS))
+    (folder / "tool").write_bytes(b"x")
+    rights = struct.pack("<IIIII", 0x02000001, 1 << 7, 0, 0, 0)  # linux/capability.h: version 2, effective, CAP_SETUID
+    os.setxattr(folder / "tool", "security.capability", rights)
+    assert any("set-uid bits" in note for note in observation(INVOCATION, folder, ()).notes)
+    assert os.listxattr(folder / "tool") == []
 
 
 def test_an_end_without_measure_is_not_read_at_all(folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 import base64
 import binascii
+import gzip
 import html
 import json
+import os
 import random
 import re
 import shlex
@@ -15,6 +17,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.record.redaction.file_names import redact_names
 from vdbg_env.record.redaction.masking import mask_file
 from vdbg_env.record.redaction.redact_run import redact_run
@@ -215,6 +218,34 @@ def test_file_names_lose_their_secrets(tmp_path: Path) -> None:
         f"dir-redacted/{name}" for name in ("log-redacted.txt", "log-redacted.txt.1", "plain.txt", "redacted")
     ]
     assert (outside / SECRETS[0]).exists()
+
+
+def test_what_links_lead_to_and_attributes_lose_their_secrets(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for name, target in (
+        ("a", SECRETS[0]),
+        ("b", f"/x/{SECRETS[1]}/y"),
+        ("below/c", f"../../{SECRETS[0].encode().hex()}"),
+    ):
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "plain").symlink_to("below")
+    (tmp_path / "file").touch()
+    os.setxattr(tmp_path / "file", "user.token", SECRETS[2].encode())
+    os.setxattr(tmp_path / "file", "user.plain", b"kept")
+    assert redact_names(tmp_path, SecretFinder(KNOWN)) == 4
+    links = {path.name: str(path.readlink()) for path in tmp_path.rglob("*") if path.is_symlink()}
+    assert links == {"a": "redacted", "b": "/x/redacted/y", "c": "../../redacted", "plain": "below"}
+    assert os.listxattr(tmp_path / "file") == ["user.plain"]
+
+
+def test_the_name_in_a_header_of_gzip_loses_its_secret(tmp_path: Path) -> None:
+    path = tmp_path / "core.gz"
+    with path.open("wb") as file, gzip.GzipFile(f"/x/{SECRETS[0]}", "wb", fileobj=file) as packed:
+        packed.write(b"harmless")
+    assert SECRETS[0].encode() in path.read_bytes()
+    assert mask_artifact(path, KNOWN).masked == 1
+    assert SECRETS[0].encode() not in path.read_bytes()
+    assert gzip.decompress(path.read_bytes()) == b"harmless"
 
 
 def test_a_run_with_deep_json_and_lone_surrogates_is_redacted(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def move_dumps(
     moved.notes += nesting_notes(limit_nesting(source))
     disarm(source)
     if renamed := redact_names(source, finder_of(literals)):
-        moved.notes.append(f"{renamed} file names had a secret and were changed")
+        moved.notes.append(f"{renamed} file names, links or attributes had a secret and were changed")
     named: dict[Path, list[ArtifactRule]] = {}
     for rule in rules:
         found = tuple(_files(source, rule.glob))
