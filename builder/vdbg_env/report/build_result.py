@@ -8,6 +8,7 @@ from typing import Any, Literal
 from vdbg_env.application.image.build import BuildResult
 from vdbg_env.application.image.bundle import BundleResult
 from vdbg_env.application.image.render import Rendering
+from vdbg_env.application.ports.images import BuilderDescription
 from vdbg_env.common.errors import BadInput
 from vdbg_env.cuda.lines.lineinfo import FileReport
 from vdbg_env.image.profile.spec import ImageSpec
@@ -27,7 +28,7 @@ def build_text(result: BuildResult) -> str:
         f"image     {result.image_id}",
         *(f"tag       {tag}" for tag in result.tags),
         f"plan      {result.plan.digest}",
-        f"builder   {result.builder} {result.builder_version}: {result.builder_why}",
+        f"builder   {result.builder.name} {result.builder.version}: {result.builder.why}",
     ]
     if result.pushed_digest:
         lines.append(f"pushed    {result.pushed_digest}")
@@ -37,12 +38,12 @@ def build_text(result: BuildResult) -> str:
     return "\n".join([*lines, ""])
 
 
-class Engine(Document, of=BuildResult):
+class Engine(Document, of=BuilderDescription):
     """What built the image, and why it was chosen."""
 
-    name: str = field("builder")
-    version: str = field("builder_version")
-    why: str = field("builder_why")
+    name: str
+    version: str
+    why: str
 
 
 class Built(Document, of=BuildResult):
@@ -58,7 +59,7 @@ class Built(Document, of=BuildResult):
     pushed_digest: str | None
     saved: str | None
     saved_bytes: int | None
-    engine: Engine = field(lambda result, _: result)
+    engine: Engine = field("builder")
     duration_s: float = field(lambda result, _: round(result.duration_s, 3))
     plan_digest: str = field("plan.digest")
     plan: dict[str, Any] = field(lambda result, _: result.plan.document())

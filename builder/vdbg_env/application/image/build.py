@@ -49,9 +49,7 @@ class BuildResult:
     tags: tuple[str, ...]
     plan: BuildPlan
     proof: LineinfoReport
-    builder: str
-    builder_version: str
-    builder_why: str
+    builder: BuilderDescription
     duration_s: float
     digest: str | None = None
     pushed_digest: str | None = None
@@ -76,15 +74,12 @@ def build_image(
     image_id = builder.tag(built.image_id, settings.tags, labels)
     saved_bytes = builder.save((*settings.tags, image_id)[0], settings.output) if settings.output else None
     pushed_digest = _push(builder, settings.tags) if settings.push else None
-    described = builder.describe()
     return BuildResult(
         image_id=image_id,
         tags=settings.tags,
         plan=plan,
         proof=proof,
-        builder=described.name,
-        builder_version=described.version,
-        builder_why=described.why,
+        builder=builder.describe(),
         digest=built.digest,
         pushed_digest=pushed_digest,
         saved=str(settings.output) if settings.output else None,

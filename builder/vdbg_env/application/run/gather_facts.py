@@ -17,8 +17,7 @@ from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.target import with_image_facts
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.lines.lineinfo import LineinfoReport, Verdict, file_report, judge
+from vdbg_env.cuda.lines.lineinfo import LineinfoReport, Verdict, verify
 from vdbg_env.runbook.catalogue import TOOLS
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import Facts
@@ -83,7 +82,7 @@ def _lines(programs: ProgramRunner, binaries: BinarySource, argv: tuple[str, ...
     try:
         for target in workload_libraries(programs, argv):
             with binaries.open(target) as files:
-                reports += [file_report(file.name, map(judge, find_device_code(file.data))) for file in files]
+                reports += [verify(file.data, file.name) for file in files]
     except (BadInput, HostNotAble):  # a library that cannot be read is one too
         return None
     known = {Verdict.FULL: True, Verdict.PARTIAL: False, Verdict.NONE: False}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from vdbg_env.application.ports.build_events import (
     BuildEvent,
@@ -23,19 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class BuildDisplay(Protocol):
-    """Takes every event of a build, in order."""
-
-    def __enter__(self) -> BuildDisplay: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def tell(self, event: BuildEvent) -> None:
-        """Show one event."""
-        ...
-
-
-def build_display(*, quiet: bool, verbose: bool, stream: TextIO | None = None) -> BuildDisplay:
+def build_display(*, quiet: bool, verbose: bool, stream: TextIO | None = None) -> PlainDisplay | LiveDisplay:
     """Return the display that fits: none when quiet, live on a terminal, plain lines elsewhere or when verbose."""
     target = stream or sys.stderr
     if quiet:
