@@ -136,6 +136,7 @@ _END = object()
 def in_background(work: Callable[[], Made]) -> Future[Made]:
     """Do the work in a thread that the end of this process does not wait for."""
     done: Future[Made] = Future()
+    done.set_running_or_notify_cancel()  # from now on it cannot be called off
 
     def run() -> None:
         try:

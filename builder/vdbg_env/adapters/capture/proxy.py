@@ -8,6 +8,9 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -16,6 +19,7 @@ from yarl import URL
 from vdbg_env.adapters.capture.request_file import RequestFile
 from vdbg_env.application.host.capture import CaptureReport, CaptureSettings
 from vdbg_env.common.errors import VdbgError
+from vdbg_env.common.stop import in_background
 from vdbg_env.record.recorded_requests import HOP_BY_HOP, RecordedRequest, as_line
 from vdbg_env.record.redaction.redaction import Redactor
 
@@ -55,6 +59,7 @@ class CaptureProxy:
     async def _serve(self, listening: Callable[[str, str | None], None]) -> None:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(_LookUps())
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, ended.set)
         app = web.Application()
@@ -155,6 +160,14 @@ class CaptureProxy:
             self._report.problem = f"{self._settings.output}: {error.strerror}"
         else:
             self._report.recorded += 1
+
+
+class _LookUps(ThreadPoolExecutor):
+    """Looks up names in threads that are not waited for at the end: a name server may not respond."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Begin a look-up; see `Executor.submit`."""
+        return in_background(partial(fn, *args, **kwargs))
 
 
 async def _chunks(begin: bytes, request: web.Request) -> AsyncIterator[bytes]:

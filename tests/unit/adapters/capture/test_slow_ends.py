@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[4]
@@ -30,3 +32,23 @@ def test_slow_clients_and_a_slow_server_hold_up_no_end(tmp_path: Path) -> None:
             assert capture.wait(timeout=patience(2.0) + 3) == 0
             for client in clients:
                 client.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a name server of its own needs root")
+def test_a_name_server_that_does_not_respond_holds_up_no_end(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.9", 53))
+        server.settimeout(30)
+        (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.9\noptions timeout:30\n")
+        shell = f'mount --bind {tmp_path}/resolv.conf /etc/resolv.conf && exec "$@"'
+        words = ["-m", "vdbg_env", "capture", "--port", "0", "--to", "no-such-host.example:80", "-o", f"{tmp_path}/out"]
+        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", shell, "sh", sys.executable, *words]
+        env = {**os.environ, "PYTHONPATH": str(ROOT / "builder")}
+        with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as capture:
+            assert capture.stderr
+            port = int(capture.stderr.readline().partition(",")[0].rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+                assert b"no-such-host" in server.recvfrom(512)[0]
+                capture.send_signal(signal.SIGTERM)
+                assert capture.wait(timeout=15) == 0, "the name server is waited for 30 s and longer"
