@@ -37,9 +37,10 @@ def redact_run(
 ) -> Redacted:
     """Redact every file of a run in place.
 
-    Each file is replaced whole or not at all. JSON is redacted by its values, so that it stays JSON, and as text where
-    a document or a line of a log is longer than 4 MiB; what a workload left behind keeps its length, because a core
-    with bytes missing could not be read. `check` is called about every second and may raise.
+    Each file is replaced whole or not at all. JSON is redacted by its values, and as text where a document or a line
+    of a log is longer than 4 MiB; it stays JSON, but for a private key there that has no end. What a workload left
+    behind keeps its length, because a core with bytes missing could not be read. `check` is called about
+    every second and may raise.
     """
     changed = list[str]()
     notes = nesting_notes(limit_nesting(run, check=check))
@@ -68,7 +69,8 @@ def _redact(path: Path, redactor: Redactor, literals: tuple[bytes, ...], check: 
     if path.suffix == ".json" and path.stat().st_size <= _BY_VALUES:
         return _rewritten(path, partial(_document, redactor=redactor), check), None
     if path.suffix == ".json" or path.name in _TEXTS:
-        return redact_text(path, redactor, check=check), None
+        text = partial(_text, redactor=redactor, json=path.suffix == ".json")
+        return _rewritten(path, text, check), None
     looked = mask_artifact(path, literals, pseudonyms=redactor.pseudonyms, check=check)
     return looked.masked > 0, looked.note
 
@@ -89,12 +91,12 @@ def _log(source: IO[bytes], *, redactor: Redactor) -> Pieces:
         if len(line) < _BY_VALUES or line.endswith(b"\n"):
             yield line, _by_values(line, redactor, indent=None)
         else:
-            yield from _text(source, redactor=redactor, first=line)
+            yield from _text(source, redactor=redactor, first=line, json=True)
 
 
-def _text(source: IO[bytes], *, redactor: Redactor, first: bytes = b"") -> Pieces:
+def _text(source: IO[bytes], *, redactor: Redactor, first: bytes = b"", json: bool = False) -> Pieces:
     """Redact all that follows, or with `first` the line that it begins."""
-    stream = redactor.stream()
+    stream = redactor.stream(json=json)
     read = source.readline if first else source.read
     data = first or read(_CHUNK)
     while data:

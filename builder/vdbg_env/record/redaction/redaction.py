@@ -16,6 +16,8 @@ LINE_LIMIT = 64 << 10  # bytes of one line that are held back while its end has 
 _AT_ONCE = 1 << 18  # bytes that are searched at once: a text may be nothing but secrets
 _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 _PEM_END = re.compile(rb"-----END [A-Z ]{0,30}PRIVATE KEY-----|(?<=\n)(?=[^A-Za-z0-9+/=\r\n-])")
+_NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]*")
+_BACKSLASHES = re.compile(rb"(?<!\\)\\(?:\\\\)*\Z")  # an odd number: the next byte belongs to them
 _PEM_LIMIT = 64 << 10
 _IPV4 = re.compile(rb"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w.]|/\d)")
 _IPV6 = re.compile(rb"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){3,7}(?::?[0-9a-fA-F]{1,4}){1,4}(?![\w:])")
@@ -75,12 +77,13 @@ class Redactor:
         parts = [stream.feed(data[at : at + _AT_ONCE]) for at in range(0, len(data), _AT_ONCE)]
         return b"".join([*parts, stream.finish()])
 
-    def replace(self, data: bytes, spans: Sequence[Span]) -> bytes:
-        """Return `data` with `spans` replaced, and with pseudonyms where they are asked for."""
+    def replace(self, data: bytes, spans: Sequence[Span], *, json: bool = False) -> bytes:
+        """Return `data` with `spans` replaced, and with pseudonyms where they are asked for; `json` stays JSON."""
         if spans:
             parts, at = [], 0
             for span in spans:
-                parts += [data[at : span.start], b"[redacted %s]" % span.kind.encode()]
+                word = b"[redacted %s]" % span.kind.encode()
+                parts += [data[at : span.start], _in_json(data, span, word) if json else word]
                 at = span.end
             data = b"".join([*parts, data[at:]])
         return self.pseudonyms.replace(data) if self.pseudonyms else data
@@ -132,9 +135,9 @@ class Redactor:
                 return [self.document(v) for v in value]
         return value
 
-    def stream(self) -> StreamRedactor:
-        """Return a redactor for one stream of bytes that come in chunks."""
-        return StreamRedactor(self)
+    def stream(self, *, json: bool = False) -> StreamRedactor:
+        """Return a redactor for one stream of bytes that come in chunks; with `json` for one that is to stay JSON."""
+        return StreamRedactor(self, json=json)
 
 
 class StreamRedactor:
@@ -144,8 +147,9 @@ class StreamRedactor:
     up to its end. An error inside withholds the bytes it struck and says how many.
     """
 
-    def __init__(self, redactor: Redactor) -> None:
+    def __init__(self, redactor: Redactor, *, json: bool = False) -> None:
         self._redactor = redactor
+        self._json = json
         self._held = b""
         self._last = b""  # the last byte written that was no line end: a known value may begin with it
         self._until: re.Pattern[bytes] | None = None  # inside a secret that began in bytes already written
@@ -194,7 +198,7 @@ class StreamRedactor:
         elif spans and _is_open_key(head, spans[-1]):
             self._until, self._swallowed = _PEM_END, 0
         self._last = (head[-80:].rstrip(b"\r\n") or head.rstrip(b"\r\n"))[-1:] or self._last
-        return self._redactor.replace(head, spans), data[cut:]
+        return self._redactor.replace(head, spans, json=self._json), data[cut:]
 
     def _forced_cut(self, head: bytes, spans: list[Span]) -> int:
         """Return where a line too long to hold may be cut: never between a secret and the words that give it away."""
@@ -218,6 +222,15 @@ class StreamRedactor:
         if self._swallowed > _PEM_LIMIT:
             self._until = None  # no private key is this long: the mark was text about keys
         return data[-64:]  # the end mark itself may be cut by the border
+
+
+def _in_json(data: bytes, span: Span, word: bytes) -> bytes:
+    """Return what may replace a secret in JSON: a number for a number, and half of an escape is kept whole."""
+    secret = data[span.start : span.end]
+    if _NUMBER.fullmatch(secret):
+        return b"0"
+    begun, cut = (_BACKSLASHES.search(text) for text in (data[max(0, span.start - 64) : span.start], secret))
+    return (b"n" if begun else b"") + word + (b"\\" if cut else b"")
 
 
 def _with_open_key(head: bytes, spans: list[Span]) -> list[Span]:

@@ -51,6 +51,27 @@ def test_memory_does_not_grow_with_a_line(tmp_path: Path, log: str, name: str) -
     assert (tmp_path / name).stat().st_size > size / 4
 
 
+@pytest.mark.parametrize("name", ["events.jsonl", "large.json"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"token": 151645123, "x": -7},
+        {"key": "curl -u me:pa55word\\"},
+        {"said": 'curl -u me:pa55word" and on'},
+        {"path": "C:\\" + SECRET.decode() + "\\x"},
+        {"text": "a\n" + SECRET.decode()},
+        {"text": "\tell-nobody-77"},
+        {"text": 'password: 123456789, "token": "a1b2c3d4"'},
+    ],
+)
+def test_json_that_is_too_long_to_be_parsed_stays_json(tmp_path: Path, name: str, value: dict[str, object]) -> None:
+    (tmp_path / name).write_text(json.dumps({"a": "b" * (5 * MIB), **value, "end": 1}) + "\n")
+    assert redact_run(tmp_path, Redactor((SECRET,))).changed == (name,)
+    redacted = json.loads((tmp_path / name).read_bytes())
+    assert redacted["end"] == 1 and redacted.keys() == {"a", *value, "end"}
+    assert "pa55word" not in str(redacted) and SECRET.decode() not in str(redacted)
+
+
 def test_each_line_of_a_log_stays_json_and_a_long_one_is_redacted_as_a_text(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     long = b"a" * (6 * MIB) + b" " + SECRET + b" " + b"b" * MIB
