@@ -78,7 +78,26 @@ class BuildOrder:
     buildx: BuildxOptions = field(default_factory=BuildxOptions)
 
 
-class ImageBuilder(Protocol):
+class NamedImages(Protocol):
+    """Reads images, and names them."""
+
+    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
+        """Yield every ELF file, archive and fat binary below `folders` of the image, named by its path in the image.
+
+        Each one's bytes are valid until the next is asked for. A folder the image lacks yields nothing.
+        """
+        ...
+
+    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
+        """Give the image these labels and names over the same layers; returns the id it has from then on.
+
+        The image under `image_id` is gone afterwards, unless it had another name. Raises BadInput for a name no
+        engine takes, EngineFailed when the engine refuses; the image then stays as it was.
+        """
+        ...
+
+
+class ImageBuilder(NamedImages, Protocol):
     """Builds an image and hands it on. Everything it makes is labelled `dev.vdbg-env*`; it touches nothing else."""
 
     def describe(self) -> BuilderDescription:
@@ -92,13 +111,6 @@ class ImageBuilder(Protocol):
         """
         ...
 
-    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
-        """Yield every ELF file, archive and fat binary below `folders` of the image, named by its path in the image.
-
-        Each one's bytes are valid until the next is asked for. A folder the image lacks yields nothing.
-        """
-        ...
-
     def execute(
         self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
     ) -> Completed:
@@ -107,14 +119,6 @@ class ImageBuilder(Protocol):
         `lent` are files, by their path in the image, that exist for this run only.
 
         Raises EngineFailed when the container cannot be started or outlasts `timeout_s`.
-        """
-        ...
-
-    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
-        """Give the image these labels and names over the same layers; returns the id it has from then on.
-
-        The image under `image_id` is gone afterwards, unless it had another name. Raises BadInput for a name no
-        engine takes, EngineFailed when the engine refuses; the image then stays as it was.
         """
         ...
 
@@ -215,7 +219,7 @@ class Swap:
         return f"{self.path}.stock"
 
 
-class ImageSwaps(Protocol):
+class ImageSwaps(NamedImages, Protocol):
     """Reads an image, and makes another over its layers; nothing in it is started but Python, without network."""
 
     def installed(self, image: str, project: str) -> Installed:
@@ -227,10 +231,6 @@ class ImageSwaps(Protocol):
 
         That takes seconds, where reading the libraries takes minutes. Empty where that Python cannot say.
         """
-        ...
-
-    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
-        """Yield every file with device code below `folders`, as `ImageBuilder.files` does."""
         ...
 
     def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
@@ -249,8 +249,4 @@ class ImageSwaps(Protocol):
 
     def discard(self, image_id: str) -> None:
         """Remove an image that `swap` or `guard` made; one that has a name, is gone or is in use is left alone."""
-        ...
-
-    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
-        """See `ImageBuilder.tag`."""
         ...
