@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -63,10 +64,23 @@ class LimitedFile:
                 write_whole(self._file, data)
             os.close(segment)
         os.fdatasync(self._file)
+        with contextlib.suppress(OSError):  # who reads the record finds that it is missing, and says so
+            self._put_back()
         os.close(self._file)
         for number in range(2):
             if os.path.exists(f"{self.path}.tail{number}"):  # noqa: PTH110
                 os.unlink(f"{self.path}.tail{number}")  # noqa: PTH108
+
+    def _put_back(self) -> None:
+        """Write the file anew where it no longer has its name: a rotation of logs renamed or compressed it."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.lstat(self.path), os.fstat(self._file)):
+                return
+        anew = _create(self.path)
+        os.lseek(self._file, 0, os.SEEK_SET)
+        while data := os.read(self._file, 1 << 20):
+            write_whole(anew, data)
+        os.close(anew)
 
     def _turn(self) -> None:
         """Begin a new segment; of two, the older one is forgotten."""

@@ -71,6 +71,41 @@ def test_an_exception_is_explained_after_the_command_s_own_output(tmp_path: Path
     assert (report.parent / "steps/guarded/1/localhost-0/stdout").read_bytes() == done.stdout
 
 
+@pytest.mark.parametrize(
+    ("mode", "status", "step"),
+    [(None, 127, "give its whole path"), (0o644, 126, "chmod +x")],
+    ids=["absent", "no-program"],
+)
+def test_a_command_that_cannot_be_started_has_a_next_step(
+    tmp_path: Path, mode: int | None, status: int, step: str
+) -> None:
+    program = tmp_path / "serve"
+    if mode:
+        program.touch(mode)
+    done = subprocess.run(
+        guard_command(str(program)), env=environment(tmp_path), cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == status
+    assert step in json.loads(done.stderr)["next"]
+
+
+@pytest.mark.parametrize("after", ["", "gzip -q {log}.1", "touch {log}"], ids=["renamed", "compressed", "made-anew"])
+def test_a_log_that_others_rotate_is_read_to_its_end(tmp_path: Path, after: str) -> None:
+    code = (
+        "import glob, os, sys, time\n"
+        "print('first', file=sys.stderr, flush=True)\n"
+        "(log,) = glob.glob('runs/*/steps/guarded/1/*/stderr')\n"
+        "while not os.stat(log).st_size: time.sleep(0.01)\n"
+        f"os.rename(log, log + '.1'); os.system({after!r}.format(log=log))\n"
+        "raise ValueError('no such expert')"
+    )
+    done = guarded(tmp_path, code)
+    assert done.said is not None
+    assert done.said["found"] == "ValueError: no such expert"
+    (log,) = tmp_path.glob("runs/*/steps/guarded/1/*/stderr")
+    assert log.read_bytes().startswith(b"first\nTraceback")
+
+
 def test_the_status_of_a_signal_is_the_one_a_shell_gives(tmp_path: Path) -> None:
     done = guarded(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert done.status == 139
