@@ -143,7 +143,8 @@ def planned(request: RunbookRequest, ports: RunPorts, notice: Notice) -> Plan:
         for line in _stale(runbook, inputs, place):
             notice(line)
         facts = Facts(on="plan", data_dir=place.data_dir, python_path=place.environment.get("PYTHONPATH", ""))
-    return plan(runbook, inputs, facts, image=image)
+    asked = request.placement or PlacementRequest()
+    return replace(plan(runbook, inputs, facts), image=image, ranks=asked.ranks, nodes=asked.nodes)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,8 @@ class EventLog:
             raise _unreadable(path, error) from error
         _make_reserve(self._reserve)
         self._size: int | None = None
-        self._before_s = 0.0
+        self._before_s = self._read_s = 0.0
+        self._read_at = float("inf")  # the wall clock at the last event of earlier engines
         self.count = 0
         self.last_s = 0.0
         _sync_folder(path.parent)
@@ -140,15 +141,20 @@ class EventLog:
     def recorded(self) -> Iterator[Event]:
         """Yield the events that are on disk, and cut a torn last one off; raises BadInput for a damaged log."""
         size = 0
+        at = None
         with os.fdopen(os.dup(self._file), "rb") as file:
             file.seek(0)
             for event, length in _whole(self._path, file):
                 self.count, self.last_s = event.seq, event.elapsed_s
                 size += length
+                at = event.at
                 yield event
         os.ftruncate(self._file, size)
         self._size = size
-        self._before_s = self.last_s
+        self._before_s = self._read_s = self.last_s
+        if at is not None:
+            with contextlib.suppress(ValueError):  # a label, which decides nothing else
+                self._read_at = datetime.fromisoformat(at).timestamp()
 
     def append(self, kind: str, **data: Any) -> Event:
         """Write one event, redacted, and wait until it is on disk; raises HostNotAble when the disk refuses it."""
@@ -170,6 +176,14 @@ class EventLog:
     def elapsed_s(self) -> float:
         """Return how long engines have been at work on this run, this one included."""
         return self._before_s + self._monotonic() - self._began
+
+    def count_work(self, seconds: float) -> None:
+        """Count the time of an engine that was killed: what it began with its last event took so long.
+
+        A workload may have written that number: it is at most what the wall clock went on since.
+        """
+        worked = min(seconds, self._wall() - self._read_at)
+        self._before_s += max(0.0, self._read_s + worked - self.elapsed_s())
 
     def close(self) -> None:
         """Close the log and give the reserved space back."""

@@ -151,3 +151,14 @@ def test_on_a_full_disk_the_reserve_is_given_up_and_the_event_fits(
     with pytest.raises(HostNotAble, match="cannot be written: No space left"):
         log.append("lost")
     assert len(list(read_events(tmp_path / "events.jsonl"))) == 1
+
+
+def test_an_engine_that_was_killed_worked_no_longer_than_the_clock_went_on(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log_at(path).append("attempt_started")
+    for claimed, counted in ((50.0, 50.0), (1e300, 60.0), (float("nan"), 0.0)):
+        log = log_at(path, wall=60.0)
+        list(log.recorded())
+        before = log.last_s
+        log.count_work(claimed)
+        assert log.elapsed_s() == pytest.approx(before + counted, abs=5)

@@ -127,7 +127,7 @@ class _Run:
     def _run_step(self, decision: RunStep) -> StepResult:
         """Make the attempts that are due, adopting one that still runs, and let the readers read them."""
         for attempt in self._progress.open:
-            self._observe(self._adopted(decision.invocation, attempt))
+            self._observe(self._adopted(decision.invocation, attempt), began_before=True)
         while not self._progress.observations or transitions.again(self._progress.state, self._progress.observations):
             self._check_limits()
             self._observe(self._started(decision.invocation))
@@ -157,7 +157,7 @@ class _Run:
         self._order.directory.begin_attempt(attempt.directory, redactor.argv(shown.argv), env)
         return self._context.placement.start(invocation, self._order.directory.path / attempt.folder)
 
-    def _observe(self, attempt: StartedAttempt) -> None:
+    def _observe(self, attempt: StartedAttempt, *, began_before: bool = False) -> None:
         """Wait for an attempt's end and write it down; when the run is cut short, the attempt is ended first."""
         cut: _CutShort | None = None
         seen = attempt.wait(_OVER_S)
@@ -175,6 +175,8 @@ class _Run:
                     )
             elif seen is None and len(self._context.interrupts.pending()) > 1:
                 attempt.cancel(firmly=True)
+        if began_before:
+            self._log.count_work(max(one.duration_s for one in seen))
         lost = self._progress.lost
         documents = [to_document(one) for one in seen]
         self._append(

@@ -123,6 +123,8 @@ class PlanDocument(Document, of=Plan):
     inputs: dict[str, Any] = field(lambda plan, _: _shown_inputs(plan))
     on: str = field("facts.on")
     image: str | None
+    ranks: int | None
+    nodes: int | None
     steps: list[StepDocument]
 
 
@@ -140,7 +142,7 @@ def as_text(plan: Plan) -> str:
     for number, planned in enumerate(plan.steps, 1):
         mark = {"yes": " ", "no": "-", "depends": "?"}[planned.runs]
         lines.append(f"{mark}{number:3} {planned.step.id}: {planned.step.title}")
-        lines += [f"       {line}" for line in _step_lines(planned)]
+        lines += [f"       {line}" for line in _step_lines(planned, _where(plan, planned))]
     lines += ["", "  -  is not run here     ?  depends on what is seen before"]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -156,7 +158,16 @@ def _command_lines(plan: Plan) -> list[str]:
     return lines
 
 
-def _step_lines(planned: PlannedStep) -> list[str]:
+def _where(plan: Plan, planned: PlannedStep) -> str:
+    """Return on how many ranks and nodes a step runs, as far as that is known before there is an allocation."""
+    own = planned.invocation and planned.invocation.placement
+    ranks = plan.ranks or (own.ranks if own and not plan.nodes else 1)
+    nodes = plan.nodes or (own and own.nodes) or 1
+    counts = [f"{count} {what}" for count, what in ((ranks, "ranks"), (nodes, "nodes")) if count > 1]
+    return f"on {' of '.join(counts)}, " if counts else ""
+
+
+def _step_lines(planned: PlannedStep, where: str) -> list[str]:
     step, invocation = planned.step, planned.invocation
     if planned.runs == "no":
         return [f"not run: {planned.why_not}"]
@@ -175,7 +186,8 @@ def _step_lines(planned: PlannedStep) -> list[str]:
             lines += [f"env  {_variable(name, value)}" for name, value in invocation.env.items() if name in changed]
             tries = f"up to {step.repeat.count} times, " if step.repeat.count > 1 else ""
             kill = f"{invocation.kill.signal}, SIGKILL after {duration_text(invocation.kill.grace_s)}"
-            lines.append(f"runs {tries}at most {duration_text(invocation.timeout_s or 0)} each; ended by {kill}")
+            limit = f"at most {duration_text(invocation.timeout_s)} each" if invocation.timeout_s else "for any time"
+            lines.append(f"runs {tries}{where}{limit}; ended by {kill}")
         case _:
             pass
     leads = ", ".join(f"{outcome} -> {next_text(target)}" for outcome, target in _shortened(planned))

@@ -36,21 +36,26 @@ class PlannedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a runbook would do with these inputs on this host, or in containers of `image`."""
+    """What a runbook would do with these inputs on this host, or in containers of `image`.
+
+    `ranks` and `nodes` are those of the command line, which a step's own give way to.
+    """
 
     runbook: Runbook
     inputs: Mapping[str, Data]
     facts: Facts
     steps: tuple[PlannedStep, ...]
     image: str | None = None
+    ranks: int | None = None
+    nodes: int | None = None
 
 
-def plan(runbook: Runbook, given: Mapping[str, Data], facts: Facts, *, image: str | None = None) -> Plan:
+def plan(runbook: Runbook, given: Mapping[str, Data], facts: Facts) -> Plan:
     """Return the plan of a linted runbook; raises BadInput when these inputs give no command line."""
     inputs, nothing = Inputs(given), Finish(verdict=Verdict.INCONCLUSIVE, why="a plan")
     state = RunState(runbook=runbook, inputs=inputs, facts=facts, decision=nothing)
     steps = tuple(_planned(state, step) for step in runbook.steps)
-    return Plan(runbook=runbook, inputs=inputs, facts=facts, steps=steps, image=image)
+    return Plan(runbook=runbook, inputs=inputs, facts=facts, steps=steps)
 
 
 def _planned(state: RunState, step: Step) -> PlannedStep:

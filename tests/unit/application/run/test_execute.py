@@ -81,6 +81,18 @@ def test_an_engine_killed_again_and_again_comes_to_the_same_end(tmp_path: Path) 
     assert ledger(path) == STARTS
 
 
+def test_the_time_of_an_engine_that_was_killed_counts_too(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    before_its_end_is_written = 6
+    killed_at(path, before_its_end_is_written, lambda where: small_run.local(where, {"NAP": "1.5"}))
+    run(path)
+    began, ended = (
+        next(event for event in read_events(path / "events.jsonl") if event.kind == kind)
+        for kind in ("attempt_started", "attempt_ended")
+    )
+    assert ended.elapsed_s - began.elapsed_s > 1.4
+
+
 class Pressed:
     """Ctrl-C, pressed when a first step runs."""
 

@@ -71,6 +71,22 @@ def test_the_command_line_prints_plan_and_document(tmp_path: object) -> None:
     assert {step["id"]: step["runs"] for step in document["steps"]}["graphs_off"] == "no"
 
 
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        (("illegal-memory-access", "--ranks", "3"), "runs up to 3 times, on 3 ranks, at most 40m each; "),
+        (("host-crash", "--on", "slurm", "--ranks", "4", "--nodes", "2"), "on 4 ranks of 2 nodes, at most 40m each; "),
+        (("host-crash", "--on", "slurm", "--nodes", "2"), "on 2 nodes, at most 40m each; "),
+        (("guard",), "runs for any time; ended by"),
+    ],
+    ids=["ranks", "ranks-of-nodes", "nodes", "no-limit"],
+)
+def test_a_plan_says_on_how_many_ranks_and_for_how_long_a_step_runs(flags: tuple[str, ...], shown: str) -> None:
+    ran = vdbg_env("runbook", *flags, "--plan", "--", "python3", "x.py")
+    assert shown in ran.stdout
+    assert "0ms" not in ran.stdout
+
+
 def test_a_sensitive_input_is_masked_in_the_plan() -> None:
     wanted = changed(RUNBOOK.inputs["url"], sensitive=True)
     runbook = changed(RUNBOOK, inputs={**RUNBOOK.inputs, "url": wanted})
