@@ -13,7 +13,12 @@ from vdbg_env.image.context import TreeOnDisk
 from vdbg_env.image.text import one_line
 
 _GIT_TIMEOUT_S = 60.0
-_DESCRIBED = re.compile(r"v(?P<tag>[0-9][0-9a-z.]*)-(?P<commits>[0-9]+)-(?P<commit>g[0-9a-f]+)(?P<dirty>-dirty)?")
+_DESCRIBED = re.compile(r"v(?P<tag>[0-9][0-9a-z.]*)-(?P<commits>[0-9]+)-(?P<commit>g[0-9a-f]+)")
+# A checkout's own configuration may name programs, and the checkout may be anyone's: none of them runs, nothing is
+# fetched, and the index is not written (git-config(1): core.fsmonitor, core.hooksPath, filter.*; githooks(5)).
+_GIT = ("env", "GIT_ALLOW_PROTOCOL=none", "GIT_NO_LAZY_FETCH=1", "GIT_OPTIONAL_LOCKS=0",
+        "git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")  # fmt: skip
+_OWN_SCOPES = {"local", "worktree"}
 
 _METADATA_VERSION = re.compile(r"^Version: ([0-9][0-9A-Za-z.]*)", re.MULTILINE)  # without "+empty" and the like
 
@@ -46,28 +51,41 @@ class SourceTreesOnDisk:
         if _released(folder):  # a repository around an unpacked source distribution is another project's
             return None
         commit = self._git(folder, "rev-parse", "--verify", "HEAD")
-        changes = self._git(folder, "status", "--porcelain", "--", ".")
-        if not commit or changes is None:
+        changed = self._changed(folder)
+        if not commit or changed is None:
             return None
-        return commit.strip() + ("-dirty" if changes else "")
+        return commit.strip() + ("-dirty" if changed else "")
 
     def version(self, folder: str) -> str | None:
         """See `SourceTrees.version`."""
         if released := _released(folder):
             return released
-        said = self._git(folder, "describe", "--tags", "--long", "--dirty", "--match", "v[0-9]*")
+        said = self._git(folder, "describe", "--tags", "--long", "--match", "v[0-9]*")
         found = _DESCRIBED.fullmatch(said.strip()) if said else None
         if found is None:
             return None
+        # Files that git does not know are no change of the version, as with `git describe --dirty`.
+        changed = self._changed(folder, "--untracked-files=no")
         local = [found["commits"], found["commit"]] if found["commits"] != "0" else []
-        local += ["dirty"] if found["dirty"] else []
+        local += ["dirty"] if changed else []
         return found["tag"] + (f"+{'.'.join(local)}" if local else "")
+
+    def _changed(self, folder: str, *options: str) -> bool | None:
+        """Return whether files differ from the commit, submodules by theirs alone; None where that is not known."""
+        settings = self._git(folder, "config", "--null", "--show-scope", "--list")
+        if settings is None:
+            return None
+        words = settings.split("\0")
+        own = {e.partition("\n")[0] for s, e in zip(words[::2], words[1::2], strict=False) if s in _OWN_SCOPES}
+        without = (word for name in sorted(own) if name.startswith("filter.") for word in ("-c", f"{name}="))
+        said = self._git(folder, *without, "status", "--porcelain", "--ignore-submodules=dirty", *options, "--", ".")
+        return None if said is None else bool(said)
 
     def _git(self, folder: str, *words: str) -> str | None:
         if self._programs.which("git") is None:
             return None
         try:
-            ran = self._programs.run(["git", "-C", folder, *words], timeout_s=_GIT_TIMEOUT_S)
+            ran = self._programs.run([*_GIT, "-C", folder, *words], timeout_s=_GIT_TIMEOUT_S)
         except HostNotAble:  # the revision is a label; the digest tells trees apart without it
             return None
         return ran.stdout if ran.code == 0 else None

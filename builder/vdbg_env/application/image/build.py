@@ -69,7 +69,7 @@ def build_image(
     built = _build(plan, settings, builder, tell)
     proof = prove_image(builder, built.image_id, plan, threads=settings.threads)
     require_proven(proof, built.image_id)
-    # What compiles without network is a plan of its own on what was fetched; the image is the whole plan's.
+    # What compiles without network is a separate plan on what was fetched; the image is the whole plan's.
     labels = {LABEL_PROOF: proof_label(proof), LABEL_DIGEST: plan.digest}
     image_id = builder.tag(built.image_id, settings.tags, labels)
     saved_bytes = builder.save((*settings.tags, image_id)[0], settings.output) if settings.output else None

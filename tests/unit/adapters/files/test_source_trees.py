@@ -1,5 +1,6 @@
 """A local tree is known again by what it holds, and by the commit it stands at."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -99,3 +100,30 @@ def test_an_unpacked_source_distribution_has_the_version_of_its_metadata(tree: P
     assert TREES.version(str(tree)) == "9.9.9"
     (tree / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: vllm\nVersion: 0.33.0+empty\n")
     assert (TREES.version(str(tree)), TREES.revision(str(tree))) == ("0.33.0", None)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
+def test_no_program_that_a_checkout_names_runs_here(tree: Path, tmp_path: Path) -> None:
+    git(tree, "init", "-q")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-q", "-m", "first")
+    git(tree, "tag", "v1.2.0")
+    ran = tmp_path / "ran"
+    for name in ("core.fsmonitor", "filter.a.clean", "filter.B c.process", "core.sshCommand", "core.pager"):
+        git(tree, "config", name, f"touch '{ran}'; false")
+    git(tree, "config", "filter.a.required", "true")
+    git(tree, "config", "remote.origin.promisor", "true")
+    git(tree, "config", "remote.origin.url", f"ext::touch {ran}")
+    git(tree, "config", "protocol.ext.allow", "always")
+    for hook in ("post-index-change", "reference-transaction"):
+        path = tree / ".git" / "hooks" / hook
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\ntouch '{ran}'\n")
+        path.chmod(0o755)
+    (tree / ".gitattributes").write_text('* filter=a\n*.txt filter="B c"\n')
+    for path in tree.rglob("*"):
+        if path.is_file() and ".git" not in path.parts:
+            os.utime(path, (1, 1))  # git reads it again, through the filter
+    revision, version = TREES.revision(str(tree)), TREES.version(str(tree))
+    assert not ran.exists()
+    assert (revision or "").endswith("-dirty") and version == "1.2.0", "a new file is no change of the version"
