@@ -26,7 +26,7 @@ from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.adapters.placement.ending_rule import EndingRule
 from vdbg_env.adapters.placement.followed import FollowedAttempt
-from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
+from vdbg_env.adapters.placement.rank.orders import ENDED, KEY, NODE, SEAL, Orders, sealed
 from vdbg_env.adapters.placement.records import RankRecords
 from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
@@ -97,7 +97,9 @@ def written(attempt: Path, ranks: int) -> None:
         folder = attempt / f"node{rank // 8:03d}-{rank}"
         folder.mkdir()
         (folder / "stdout").write_bytes(printed)
-        (attempt / ENDED / str(rank)).write_text(json.dumps(to_document(seen(attempt, rank, ranks))))
+        (folder / NODE).write_text(json.dumps({SEAL: sealed(str(rank))}))
+        ended = {**to_document(seen(attempt, rank, ranks)), KEY: str(rank)}
+        (attempt / ENDED / str(rank)).write_text(json.dumps(ended))
 
 
 def seen(attempt: Path, rank: int, ranks: int) -> Observation:

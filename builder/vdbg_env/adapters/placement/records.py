@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.adapters.placement.rank.observe import observe
-from vdbg_env.adapters.placement.rank.orders import ENDED, Orders
+from vdbg_env.adapters.placement.rank.orders import ENDED, KEY, NODE, SEAL, Orders, sealed
 from vdbg_env.common.reading import read_document
 from vdbg_env.common.writing import NotAFile
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
@@ -16,6 +16,7 @@ from vdbg_env.record.codec import from_document
 from vdbg_env.supervisor.state import lock_file, result_file
 
 SILENT_S = 3.0 * lock_file.BEAT_S  # a supervisor that did not touch its file for so long is dead
+_FORGED = "something else had written an end of this rank while it ran, which was passed over"
 
 
 class RankRecords:
@@ -24,17 +25,36 @@ class RankRecords:
     def __init__(self, directory: Path, orders: Orders) -> None:
         self._directory = directory
         self._orders = orders
+        self._forged: set[int] = set()
 
     def read_ends(self, seen: dict[int, Observation], ranks: int) -> None:
-        """Add the observations that the attempt's `ranks` have written since, each by its number."""
-        # What is no rank's is passed over: the supervisor's own record, or its silence, counts.
+        """Add the observations that the attempt's `ranks` have written since, each by its number.
+
+        What is no rank's is passed over: the supervisor's own record, or its silence, counts. A rank that has ended
+        writes over what another one's workload wrote in its name.
+        """
         with suppress(FileNotFoundError):  # a workload can remove the folder
             for path in (self._directory / ENDED).iterdir():
                 if path.name.isdecimal() and (rank := int(path.name)) < ranks and rank not in seen:
                     with suppress(NotAFile, ValueError):
-                        found = from_document(Observation, read_document(path))
-                        if found.rank == rank:
-                            seen[rank] = found
+                        document = read_document(path)
+                        key = str(document.pop(KEY, ""))
+                        found = from_document(Observation, document)
+                        if found.rank != rank:
+                            continue
+                        if not self._is_sealed(rank, key):
+                            self._forged.add(rank)
+                            continue
+                        note = (_FORGED,) if rank in self._forged else ()
+                        seen[rank] = replace(found, notes=(*found.notes, *note))
+
+    def _is_sealed(self, rank: int, key: str) -> bool:
+        """Return whether a key is the one that the rank sealed before its workload began."""
+        for folder in self._directory.glob(f"*-{rank}"):
+            with suppress(OSError, ValueError, KeyError):
+                if read_document(folder / NODE)[SEAL] == sealed(key):
+                    return True
+        return False
 
     def any_started(self) -> bool:
         """Return whether a rank has made its folder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from vdbg_env.supervisor.job import Job, from_json, to_json
 
 _RANK = re.compile(r"\$\{\{ rank\.(dir|number|host) \}\}")
 NODE = "node.json"  # in a rank's folder: what it found on its node
+SEAL, KEY = "seal", "key"  # in that file, and in the rank's file of ENDED: who knows the key has made the seal
 STOP = "stop"  # in an attempt's folder: its ranks are to end; they look now and then
 ENDED = "ended"  # the folder of an attempt with one file for each rank that has ended
 
@@ -63,6 +65,11 @@ def read_orders(line: bytes) -> Orders | None:
     first, others = (from_json(document.pop(name).encode()) for name in ("first", "others"))
     assert first and others
     return Orders(**{**document, "artifacts": tuple(document["artifacts"])}, first=first, others=others)
+
+
+def sealed(key: str) -> str:
+    """Return the seal of a key: a rank publishes it before its workload begins, and the key with its end."""
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def job_of_rank(orders: Orders, *, rank: int, host: str, directory: str, dumps: str = "") -> Job:

@@ -14,7 +14,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vdbg_env.adapters.placement.rank.node import describe, measure_clock, raise_core_limit
-from vdbg_env.adapters.placement.rank.orders import ENDED, NODE, Orders, alike, job_of_rank, read_orders
+from vdbg_env.adapters.placement.rank.orders import (
+    ENDED,
+    KEY,
+    NODE,
+    SEAL,
+    Orders,
+    alike,
+    job_of_rank,
+    read_orders,
+    sealed,
+)
 from vdbg_env.record.atomic_write import write_json
 from vdbg_env.record.redaction.secrets import secret_values
 from vdbg_env.supervisor.entry import supervise
@@ -66,7 +76,9 @@ def main() -> int:
     job = _with_own_secrets(job_of_rank(orders, rank=rank, host=host, directory=str(folder), dumps=str(dumps or "")))
     if job.cwd == ".":
         job = job._replace(cwd=here)
+    key = os.urandom(16).hex()  # which no workload knows: another rank's cannot write this one's end
     node = {
+        SEAL: sealed(key),
         "step": os.environ.get(orders.step_from, ""),
         "node": describe(job.argv, alike(orders, settled(job, os.environ).env)),
         "clock": measure_clock(folder),
@@ -76,11 +88,11 @@ def main() -> int:
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     supervise(job, lock, refused=refused)
-    _report(orders, folder, dumps, rank, tuple(os.fsencode(text) for text in job.literals))
+    _report(orders, folder, dumps, rank, key, tuple(os.fsencode(text) for text in job.literals))
     return 0
 
 
-def _report(orders: Orders, folder: Path, dumps: Path | None, rank: int, literals: tuple[bytes, ...]) -> None:
+def _report(orders: Orders, folder: Path, dumps: Path | None, rank: int, key: str, literals: tuple[bytes, ...]) -> None:
     """Mask and hash what the workload left, and write the whole observation as this rank's file of `ended`."""
     # Not before the workload has ended: its start waits for no import.
     from vdbg_env.adapters.placement.rank.observe import observe
@@ -89,7 +101,7 @@ def _report(orders: Orders, folder: Path, dumps: Path | None, rank: int, literal
     for number in CANCELS:
         signal.signal(number, lambda *_: asked_at.append(time.monotonic()))
     seen = observe(orders, folder, dumps, literals, asked_at, COLLECT_LIMIT_S)
-    write_json(Path(orders.directory) / ENDED / str(rank), seen)
+    write_json(Path(orders.directory) / ENDED / str(rank), {**seen, KEY: key})
     if TERMINATION_LOG in os.environ:
         _say_end(Path(os.environ[TERMINATION_LOG]), rank, seen["ended"])
 
