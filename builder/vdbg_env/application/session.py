@@ -37,7 +37,7 @@ from vdbg_env.application.run.run_context import Listener, Person, RunContext, R
 from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
 from vdbg_env.application.run.target import resumed_container, step_container
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
-from vdbg_env.common.stop import stoppable
+from vdbg_env.common.stop import ToldToStop, stoppable
 from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.image.container.step_container import DATA
 from vdbg_env.record.event_log import read_events
@@ -102,10 +102,7 @@ class FinishedRun:
 
 
 def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
-    """Run the request to its end, write the report next to the record, and return both.
-
-    Raises ToldToStop where a signal comes before the run has begun, or while its recording is written.
-    """
+    """Run the request to its end, keep its report, and return both; raises ToldToStop where it has not begun yet."""
     if request.record:
         ports.recordings.check_target(request.record)
     request, ports = _with_recorded(request, ports)
@@ -190,8 +187,11 @@ class _Session:
             report = self._report(ready, end.progress, end)
             files = self._kept(ready, report)
             if request.record and not end.unfinished:
-                with stoppable():
-                    ports.recordings.write(directory.path, request.record, self._recording_head(ready))
+                try:
+                    with stoppable():
+                        ports.recordings.write(directory.path, request.record, self._recording_head(ready))
+                except ToldToStop:
+                    view.notice(f"{request.record} was not written: told to stop")
         return FinishedRun(
             directory=directory.path,
             report=report,

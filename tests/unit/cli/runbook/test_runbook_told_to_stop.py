@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import patience
+from tests.support.runbooks import TINY
 from vdbg_env.supervisor.processes.proc import is_alive
 
 # nvidia-smi is asked before the run begins, and by a built-in step.
@@ -71,3 +72,22 @@ def test_a_program_that_hangs_keeps_no_run_from_ending(tmp_path: Path, at: int, 
         assert time.monotonic() < until, left
         time.sleep(0.01)
     assert (tmp_path / "run" / "events.jsonl").exists() == (at > 1)
+
+
+def test_a_recording_that_is_being_written_keeps_no_run_from_ending(tmp_path: Path) -> None:
+    many = "import os\nfor n in range(20_000): open(os.environ['FILES'] + f'/{n}', 'w').write('token=abcdefgh')"
+    text = TINY.replace("{MODE: loud}", "{FILES: '${{ rank.dir }}'}").replace("timeout: 20s", "timeout: 120s")
+    (tmp_path / "tiny.yaml").write_text(text)
+    words = ["tiny", "-f", "tiny.yaml", "--batch", "--run-dir", "run", "--record", "recording"]
+    engine = subprocess.Popen(
+        [sys.executable, "-m", "vdbg_env", "runbook", *words, "--", sys.executable, "-c", many],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not list(tmp_path.glob(".vdbg-*/recording")) and engine.poll() is None:
+        time.sleep(0.01)
+    engine.send_signal(signal.SIGTERM)
+    out, said = engine.communicate(timeout=60)
+    assert "recording was not written: told to stop" in said
+    assert engine.returncode in {0, 4, 125}, "it is the run's own"
+    assert "A tiny runbook" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "tiny.yaml"]
