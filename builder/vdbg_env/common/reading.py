@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,21 @@ def read_whole(path: Path, limit: int = LARGEST_DOCUMENT) -> bytes:
 def read_document(path: Path) -> Any:
     """Return the JSON value in a file; raises OSError as `read_whole` does, ValueError for what is not JSON."""
     try:
-        return json.loads(read_whole(path))
+        return parse_json(read_whole(path))
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply") from None
+
+
+def parse_json(data: str | bytes) -> Any:
+    """Return a JSON value; raises ValueError for what is not JSON, as NaN, and for numbers without a finite value.
+
+    Python's own reader takes them, and its writer then writes what no other program reads.
+    """
+    return json.loads(data, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a number of JSON")
+    return number

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.reading import opened, read_whole
+from vdbg_env.common.reading import opened, parse_json, read_whole
 from vdbg_env.common.writing import NotAFile, open_file, refusal_cause, write_whole
 from vdbg_env.record.redaction.redaction import Redactor
 
@@ -240,7 +240,7 @@ _LONGEST = 256 << 20  # bytes of one event: a log of zeros has no line ends
 
 def _event(line: bytes) -> Event | None:
     try:
-        document = json.loads(line)
+        document = parse_json(line)
         return Event(
             seq=document.pop("seq"),
             kind=document.pop("kind"),

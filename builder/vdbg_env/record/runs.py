@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vdbg_env.common.errors import BadInput, VdbgError, nearest
+from vdbg_env.common.reading import parse_json
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
@@ -187,7 +188,7 @@ class RunIndex:
         if known is None or known[0] != stamp:
             return None
         try:
-            document = json.loads(known[1])
+            document = parse_json(known[1])
         except (ValueError, TypeError, RecursionError):
             return None
         return document if isinstance(document, dict) else None

@@ -108,13 +108,13 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
         lines += ["", f"next: vdbg-env runbook {runbook} -- COMMAND"]
     elif failure.runbook:
         lines += ["", f"next: do what would settle it; no runbook is called {failure.runbook} here"]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{printable(line)}\n" for line in lines)  # a name of a log may have a line break
 
 
 def _by_packs(triage: Triage) -> Iterator[str]:
     for found in triage.lines:
         yield ""
-        yield printable(f"  +{found.offset:#x} on {', '.join(found.archs)}, by the line table of {found.build}:")
+        yield f"  +{found.offset:#x} on {', '.join(found.archs)}, by the line table of {found.build}:"
         yield from chain_lines(found.chain, {}, indent="    ")
         yield "    by name and offset alone: the code that ran was not compared; a core dump would be"
 

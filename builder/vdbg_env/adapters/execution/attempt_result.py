@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import stat
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from vdbg_env.common.nesting import limit_nesting, nesting_notes
+from vdbg_env.common.reading import parse_json
 from vdbg_env.common.stop import in_background
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
@@ -185,7 +185,7 @@ def _ending(directory: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LARGEST_ENDING:
             raise ValueError(f"{path} is too large to be a supervisor's")
-        document: dict[str, Any] = json.loads(path.read_bytes())
+        document: dict[str, Any] = parse_json(path.read_bytes())
     except FileNotFoundError:
         return {"by": "engine_lost", "message": LOST}
     return document

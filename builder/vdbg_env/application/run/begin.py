@@ -19,10 +19,10 @@ from vdbg_env.application.run.run_context import RunOrder
 from vdbg_env.application.run.target import container_record
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.yaml_source import YamlSource
-from vdbg_env.record.codec import from_document, to_document
+from vdbg_env.record.codec import to_document
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.record.redaction.secrets import as_literals, secret_values
-from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.record.runs import find_run, runs_home
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.machine.inputs import final_inputs
@@ -131,7 +131,7 @@ def _resumed(request: RunbookRequest, given: Beginning) -> ReadyRun:
     names = pseudonyms(given.host, {**place.environment, **environment}) if head.pseudonyms else None
     inputs = _inputs_again(request, runbook, head, environment, names)
     redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
-    facts = from_document(Facts, head.facts)
+    facts = part_of(head, "facts", Facts)
     if place.on == "slurm" and place.nodes != facts.nodes:
         raise BadInput(
             f"run {head.run!r} was begun on {facts.nodes} nodes, and this allocation has {place.nodes}",

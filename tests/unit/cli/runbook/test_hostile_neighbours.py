@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -53,6 +54,29 @@ def test_a_report_that_is_none_is_left_out(
         assert main(["runs", *words]) == 0
     assert main(["runs", "diff", "0-sound", "1-hostile"]) in {2, 4}
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize(("file", "before"), [("events.jsonl", '"elapsed_s": '), ("report.json", '"duration_s": ')])
+def test_a_number_that_is_none_in_json_is_not_passed_on(
+    runs: Path, file: str, before: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (runs / "0-sound" / file).read_text()
+    assert before in text
+    (runs / "0-sound" / file).write_text(re.sub(f"{before}[0-9.]+", before + number, text))
+    for words in (["list", "--json"], ["show", "--json", "0-sound"], ["report", "--format", "json", "0-sound"]):
+        main(["runs", *words])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        assert not re.search(r"NaN|Infinity", said.out)
+
+
+@pytest.mark.parametrize("facts", ['{"python_path": 3}', '{"nodes": []}', "[]"])
+def test_facts_of_other_types_are_damage(runs: Path, facts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    head = json.loads((runs / "0-sound" / "run.json").read_text())
+    (runs / "0-sound" / "run.json").write_text(json.dumps({**head, "facts": json.loads(facts)}))
+    assert main(["runs", "report", "0-sound"]) == 2
+    assert "damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("document", ["3", "[]", '{"x": 1}', "no JSON", '{"run": 3}'])

@@ -12,13 +12,12 @@ from vdbg_env.application.run.pseudonyms import pseudonyms
 from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.result.model import Report
 from vdbg_env.common.errors import BadInput
-from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import at_start, replay
 from vdbg_env.record.redaction.redact_run import Redacted, redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import secret_values
-from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.record.run_directory import RunDirectory, part_of
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.state import Facts
 
@@ -45,7 +44,7 @@ def report_anew(
             f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
             next_step=f"read the report of then: {run.path / 'report.md'}",
         )
-    facts = from_document(Facts, head.facts)
+    facts = part_of(head, "facts", Facts)
     state, _ = transitions.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
     log = LastOf(read_events(run.events))
     progress = replay(at_start(state), log, library.branching(head.inputs, facts))
