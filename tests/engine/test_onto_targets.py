@@ -36,6 +36,7 @@ def with_vllm(
     metadata: str = METADATA,
     links: Mapping[str, str] = MappingProxyType({}),
     more: Mapping[str, bytes] = MappingProxyType({}),
+    changes: list[str] | None = None,
 ) -> Iterator[str]:
     """Yield an image that has these libraries as its vLLM; its user may not write. `more` are files next to it."""
     files = {f"vllm/{name}": data for name, data in libraries.items()} | dict(more)
@@ -46,7 +47,7 @@ def with_vllm(
     try:
         client.put_archive(made, "/", b"".join(upload(BuildContext(items=items))))
         client.put_archive(made, "/", as_links(links))
-        client.commit(made, repository="vdbg-test/onto", tag=image.partition(":")[2])
+        client.commit(made, repository="vdbg-test/onto", tag=image.partition(":")[2], changes=changes)
     finally:
         client.remove_container(made)
     yield image
@@ -143,3 +144,9 @@ def test_a_library_that_is_a_link_is_read_where_it_is(docker_engine: Engine) -> 
         found = swaps.installed(image, "vllm")
         with swaps.files(found.image_id, [f"{found.folder}/vllm"]) as files:
             assert [file.name for file in files] == [f"/{SITE}/store/_C.abi3.so"]
+
+
+def test_an_image_whose_own_steps_would_run_in_the_build_is_refused(docker_engine: Engine) -> None:
+    with with_vllm(docker_engine, {"_C.abi3.so": BOTH}, changes=["ONBUILD RUN touch /changed"]) as image:
+        ran = vdbg_env("build", "--onto", image, "--kernel", "k", "--arch", "9.0")
+    assert ran.status == 2 and "has ONBUILD steps, which every build over it runs: RUN touch /changed" in ran.stderr

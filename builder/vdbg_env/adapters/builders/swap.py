@@ -71,7 +71,14 @@ class DockerSwaps(DockerImages):
 
     def installed(self, image: str, project: str) -> Installed:
         """See `ImageSwaps.installed`."""
-        image_id = str(inspect_image(self.engine, image)["Id"])
+        found_image = inspect_image(self.engine, image)
+        image_id = str(found_image["Id"])
+        if steps := (found_image.get("Config") or {}).get("OnBuild"):
+            raise BadInput(
+                f"{image} has ONBUILD steps, which every build over it runs: {steps[0]}",
+                cause="it was made to be built upon, and would be changed by more than line tables",
+                next_step="name the image that is built from it",
+            )
         told = ""
         for python in _PYTHONS:
             try:

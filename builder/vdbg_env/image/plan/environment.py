@@ -39,6 +39,9 @@ def overridden(spec: ImageSpec) -> tuple[str, ...]:
     guards = {"CCACHE_DISABLE", "VLLM_DISABLE_SCCACHE", "NVCC_PREPEND_FLAGS", "CMAKE_ARGS"}
     lost = [f"the profile overrides {name}" for name in sorted(guards & set(spec.environment))]
     lost += [f"the profile passes {a}" for a in spec.build.cmake_args if "LAUNCHER=" in a or "CUDA_FLAGS=" in a]
+    ours = [
+        f"the profile overrides {name}" for name in sorted({"PATH", "CUDA_HOME", "VDBG_ROOT"} & set(spec.environment))
+    ]
     unset = (
         f"the profile sets {name}, which the compile step unsets: with it, nothing or not all would be compiled here"
         for name in UNSET_FOR_COMPILE
@@ -46,6 +49,7 @@ def overridden(spec: ImageSpec) -> tuple[str, ...]:
     )
     return (
         *(f"{what}: a cache may return objects without line info, which the proof will find" for what in lost),
+        *(f"{what}: compilers and tools are then looked for there and nowhere else" for what in ours),
         *unset,
     )
 

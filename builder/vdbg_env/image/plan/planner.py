@@ -110,7 +110,10 @@ def _check_addresses(spec: ImageSpec, request: BuildRequest, source: Source) -> 
             _check_address(url, what)
     if isinstance(source, GitRef):
         refuse_credentials(source.url, "the git source")
-    texts = [*(v for v in spec.environment.values() if v), *spec.build.cmake_args, *chain(*spec.build.prepare)]
+    texts = [
+        *(v for v in spec.environment.values() if v), *spec.build.cmake_args, *chain(*spec.build.prepare),
+        *spec.toolchain.wheels, *spec.packages.build, *spec.packages.tools, *chain(*(t.argv for t in spec.tools)),
+    ]  # fmt: skip
     for text in texts:
         for url in re.findall(r"[a-z+]+://[^\s'\"]+", text):
             refuse_credentials(url, "an address in the profile")

@@ -286,12 +286,22 @@ def test_a_profile_carries_no_credentials_into_an_image(text: str) -> None:
         ("packages", {"indexes": [text]}),
         ("environment", {"PIP_INDEX_URL": text}),
         ("build", {"prepare": [["git", "clone", text]]}),
+        *((("packages", {"tools": [text]}),) if "@" not in text else ()),  # with it a requirement is refused anyway
     ):
         values = shipped().spec("sample").model_dump(by_alias=True, mode="json")
         values[key].update(value)
         with pytest.raises(BadInput, match="password or token") as caught:
             plan(ImageSpec.model_validate(values), SAMPLE, shipped())
         assert "pw" not in str(caught.value) and "=x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["PATH", "CUDA_HOME", "VDBG_ROOT"])
+def test_a_profile_that_leads_to_other_compilers_is_warned_of(name: str) -> None:
+    values = shipped().spec("sample").model_dump(by_alias=True, mode="json")
+    assert not any(name in w for w in plan(ImageSpec.model_validate(values), SAMPLE, shipped()).warnings)
+    values["environment"][name] = "/elsewhere"
+    warnings = plan(ImageSpec.model_validate(values), SAMPLE, shipped()).warnings
+    assert any(w.startswith(f"the profile overrides {name}: compilers and tools") for w in warnings)
 
 
 def test_device_debug_is_warned_of_and_leaves_lineinfo_out() -> None:
