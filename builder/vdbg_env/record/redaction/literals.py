@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from vdbg_env.record.redaction.whole_text import WholeText, whole
 
 # How a value begins that makes a colour of an unfinished code before it: what follows is searched for, too.
-_AS_COLOUR = re.compile(rb"\A[0-9;]{0,64}[mK]")
+_AS_COLOUR = re.compile(rb"\A[0-;]{0,64}[mK]")
 _REST = 5  # bytes of that; less would blacken the whole log
 PREFIX = 8  # bytes of a value that are searched for: a table for whole values would not fit into a cache
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 # What may stand inside of a value on a terminal or in wrapped text: colours and titles, line ends.
 _CODE = rb"(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_])"
 _CODES, _EACH_CODE = re.compile(b"\x1b" + _CODE), re.compile(b"(\x1b" + _CODE + b")")
-_COLOUR = rb"\[[0-9;]{0,64}+[mK]"  # also what erases a line behind it: compilers print both
+_COLOUR = rb"\[[0-;]{0,64}+[mK]"  # also what erases a line behind it: compilers print both
 _COLOURS, _SWALLOWING = re.compile(b"\x1b" + _COLOUR), re.compile(b"\x1b(?!" + _COLOUR + b")" + _CODE)
 
 

@@ -57,7 +57,7 @@ def sprinkled(chance: random.Random, text: bytes, codes: list[bytes]) -> tuple[b
 def test_codes_change_nothing_of_what_is_found(seed: int) -> None:
     """Colours are removed by a faster way; with other codes what these may have swallowed is found, too."""
     finder, chance = SecretFinder(as_literals([SECRET])), random.Random(seed)
-    colours = [b"\x1b[m", b"\x1b[0;0m", b"\x1b[1;36m"]
+    colours = [b"\x1b[m", b"\x1b[4:3m", b"\x1b[0;0m", b"\x1b[1;36m"]
     plain_pieces = [piece for piece in PIECES if b"\x1b" not in piece]
     for _ in range(400):
         text = b"".join(chance.choices(plain_pieces, k=chance.randint(1, 24)))
