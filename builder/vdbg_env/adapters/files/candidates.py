@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.mapped import mapped
 from vdbg_env.cuda.binary.device_code import may_hold_device_code
 
+KEEP_FREE: Final = 256 << 20  # bytes left free on the disk that holds an expanded file
 HEAD: Final = 8  # bytes of a file that show whether it is a candidate
 WHEELS: Final = (".whl", ".zip")
 ARCHIVES: Final = (*WHEELS, ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
@@ -50,13 +52,23 @@ def spilled(name: str, stream: IO[bytes], depth: int = 0) -> Iterator[BinaryFile
     suffix = "-" + Path(name.replace(":", "/")).name[-100:]
     with tempfile.NamedTemporaryFile(prefix="vdbg-", suffix=suffix) as scratch:
         scratch.write(head)
-        shutil.copyfileobj(stream, scratch, 1 << 20)
+        _copy(stream, scratch, name)
         scratch.flush()
         if not wanted:
             yield from in_archive(Path(scratch.name), name, depth)
             return
         with opened_binary(name, scratch.fileno(), path=Path(scratch.name)) as found:
             yield found
+
+
+def _copy(source: IO[bytes], target: IO[bytes], name: str) -> None:
+    """Copy a stream as long as the disk has room for more; a member of a few bytes may expand without end."""
+    room = shutil.disk_usage(tempfile.gettempdir()).free - KEEP_FREE
+    while chunk := source.read(1 << 20):
+        room -= len(chunk)
+        if room < 0:
+            raise OSError(errno.ENOSPC, f"no room in {tempfile.gettempdir()} to expand {name}: set TMPDIR")
+        target.write(chunk)
 
 
 def in_archive(path: Path, name: str, depth: int = 0) -> Iterator[BinaryFile]:

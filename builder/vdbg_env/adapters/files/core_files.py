@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
+from vdbg_env.adapters.files.candidates import KEEP_FREE
 from vdbg_env.application.ports.files import CoreFile
 from vdbg_env.common.errors import BadInput, HostNotAble, unreadable
 from vdbg_env.common.mapped import mapped
@@ -20,7 +21,6 @@ from vdbg_env.common.mapped import mapped
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 20
 _SUFFIXES: Final = (".nvcudmp", ".nvcudmp.gz")
-_KEEP_FREE: Final = 256 << 20  # bytes left free on the disk that holds the expanded file
 
 
 class CoreFilesOnDisk:
@@ -116,7 +116,7 @@ def _refuse_what_cannot_be_mapped(path: Path) -> None:
 
 def _expand(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
     """Write the expanded bytes; return a note when the gzip stream is damaged or ends early."""
-    room = shutil.disk_usage(tempfile.gettempdir()).free - _KEEP_FREE
+    room = shutil.disk_usage(tempfile.gettempdir()).free - KEEP_FREE
     written = 0
     try:
         with gzip.GzipFile(fileobj=source) as stream:

@@ -1,6 +1,8 @@
 """Files, folders and wheels: what is a candidate, what is passed over, what is a problem."""
 
 import os
+import shutil
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
+from vdbg_env.adapters.files import candidates
 from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.common.errors import BadInput
 
@@ -110,6 +113,15 @@ def test_a_damaged_member_is_a_problem_and_the_rest_is_read(tmp_path: Path) -> N
     names = found(wheel)
     assert "Bad CRC-32" in str(names["a.so"])
     assert names["b.so"] == LIBRARY
+
+
+def test_a_member_that_expands_without_end_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("bomb.so", LIBRARY + bytes(8 << 20))
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    monkeypatch.setattr(candidates, "KEEP_FREE", free - (4 << 20))
+    with pytest.raises(BadInput, match=r"no room in .* to expand .*bomb\.so: set TMPDIR"):
+        found(tmp_path / "bomb.whl")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
