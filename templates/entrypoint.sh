@@ -31,11 +31,14 @@ if [ $# -gt 3 ] && [ "$2 $3" = "guard --" ]; then
     case "${VDBG_GUARD:-on}" in off | no | 0 | false) guarded= ;; esac
     case "$4" in vdbg-env | */vdbg-env) guarded= ;; esac
     if [ -n "$guarded" ] && [ -t 0 ]; then
-        case "${4##*/}" in
-            bash | sh | dash | zsh) ;;
-            *) echo "vdbg-env: $4 has a terminal and runs without guard; start the container without --tty" >&2 ;;
+        case "${4##*/} ${5-}" in
+            "vllm serve" | "vllm bench") ;; # they read nothing from it
+            "bash "* | "sh "* | "dash "* | "zsh "*) guarded= ;;
+            *)
+                echo "vdbg-env: $4 has a terminal and runs without guard; start the container without --tty" >&2
+                guarded=
+                ;;
         esac
-        guarded=
     fi
     [ -n "$guarded" ] || shift 3
 fi

@@ -139,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:3db015052594a097e75aed89a2ead8daf129003168a837b9b707ed2a915539c7"
+    dev.vdbg-env.plan.digest="sha256:950723879178d669c7cd0a9e945d820a0939c4976b09560c15ef37cfc1973c97"

@@ -170,4 +170,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:8a7f9ef32b4ba94a74cd8986668e6ca648fdbc452a2b7c7602d3f23f8185ca25"
+    dev.vdbg-env.plan.digest="sha256:432887212c3b1b96ec61ca9368e15bd6811535e639afa1f24e78e3b2a7db5625"

@@ -167,4 +167,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:93fe3273523b4eb5b03ffdb99aceb13b7bb6a5186331d258b5de57dde4322de9"
+    dev.vdbg-env.plan.digest="sha256:d021b3745f58aabe3b1b13bd6f1ebfcd63e5fa6d9a1a01815d038cda4a3d0f7d"

@@ -129,4 +129,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:c567d2f62830b76876e6b533377b9e0b79329b7c8762fa3d15d0e49c73ce02d5"
+    dev.vdbg-env.plan.digest="sha256:be67366dfaf7892abdc424c8e9eeadff095d48867e7324b585d3cc2c01708026"

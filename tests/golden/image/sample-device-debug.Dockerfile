@@ -110,4 +110,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="device-debug" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:d3ec7f67c474879f2259070895b207e15e2998e7743ecf7a72c7c345d5d7596f"
+    dev.vdbg-env.plan.digest="sha256:b70f64382a5dbfcb6add5c3b7b3e1344e9ff1f41a35b0f492ff6177bb61a9674"

@@ -139,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:fee5c32488eab6ca8b8d0b919e6fdfe8136e9716b169d77097bb09383f86b5ce"
+    dev.vdbg-env.plan.digest="sha256:2bf8d1441bfc8f47e643fbfd0d47b8538c677844c656623febf84915f50569be"

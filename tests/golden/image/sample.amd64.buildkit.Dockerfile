@@ -138,4 +138,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:87b1104d61841fcdc3943482b53d267a99680b05f30b532ef81d83c0d2b61f93"
+    dev.vdbg-env.plan.digest="sha256:8cc276e8bd7e8874e5a00f38de1506beabf9c5aa4ed281768632ee18f5bc794a"

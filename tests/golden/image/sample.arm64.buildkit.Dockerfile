@@ -140,4 +140,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:f2a912d4089cfeb2e404fd24b22a2410d1b139c126c45ede7468773fde24fb16"
+    dev.vdbg-env.plan.digest="sha256:c206fcb2b13b9864b5c8462501e924121d032619738e7f82f6a34d35eb3768df"

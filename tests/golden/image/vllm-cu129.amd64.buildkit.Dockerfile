@@ -159,4 +159,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:64722f1affde836ccad3181ba2924d4f3670a0171061ca604bda81537a9731d7"
+    dev.vdbg-env.plan.digest="sha256:8527bc1c7cb2a9441614bd0f84bad28183d968caf6614663e5e194be946fa927"

@@ -161,4 +161,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:935814a508041cc86ddf74afc533cbacff30c21ee3b89e920235ee050cbb36ed"
+    dev.vdbg-env.plan.digest="sha256:cb46a22a72d68e403c9b948b2b43ba8426c06a5c7d4cb831aff10a517fd2cdd3"

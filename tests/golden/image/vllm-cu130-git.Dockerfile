@@ -128,4 +128,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:add355b75536b041b881443addc22abdf504c133501010176ba8abd56cc3e73f"
+    dev.vdbg-env.plan.digest="sha256:64baa4c5b2ffc45ea62bb1242aee2c6c2ee191074f5a1c7e110bd38e8023b026"

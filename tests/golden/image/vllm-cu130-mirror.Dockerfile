@@ -135,4 +135,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:52e859a54ab2f17ae2bfad6f64d77f2eca30db9f33ad05fe484ccf7033ba3630"
+    dev.vdbg-env.plan.digest="sha256:4a786fe12e974b1302b74928c4e9461625f90e354c43dc4f4d10109c86c0bcd1"

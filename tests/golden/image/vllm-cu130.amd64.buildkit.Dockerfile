@@ -156,4 +156,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:e3284da13743ed98892f09eba43a338c3d83d2530471c8643163a035eb8cada9"
+    dev.vdbg-env.plan.digest="sha256:1db829ada1269a06d41defec1aecc7cef7c0d52b6f7dadc90670e2af948de07d"

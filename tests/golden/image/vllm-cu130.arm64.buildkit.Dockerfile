@@ -158,4 +158,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:eaaf1da95a28f031344425538c18db8d6841c637d5577a48e2c3e19a7daa8466"
+    dev.vdbg-env.plan.digest="sha256:fabb5889cc597720fc8f1758a572e5ddacafcb20e3b98a4f249a82522eef619a"

@@ -67,11 +67,12 @@ class Announcement:
 
     @property
     def next_step(self) -> str | None:
-        """What to type next, a runbook first; in words where no command is known."""
+        """What to type next: a runbook, or in words what keeps the command from being started; None without either."""
         runbook = next(
             (s.results["runbook"] for s in self.report.steps if s.id == GUARDED and "runbook" in s.results), None
         )
         if runbook:
             return f"vdbg-env runbook {runbook} --from {shlex.quote(self.directory)}"
-        steps = [step.command or step.text for step in typed_outside(self.report, self.directory).next_steps]
-        return next((step for step in steps if step.startswith("vdbg-env runbook ")), steps[0] if steps else None)
+        commands = (step.command or "" for step in typed_outside(self.report, self.directory).next_steps)
+        said = self.lead.next_step if self.lead and self.ended.by is EndedBy.NOT_STARTED else None
+        return next((command for command in commands if command.startswith("vdbg-env runbook ")), said)
