@@ -150,3 +150,8 @@ def test_an_image_whose_own_steps_would_run_in_the_build_is_refused(docker_engin
     with with_vllm(docker_engine, {"_C.abi3.so": BOTH}, changes=["ONBUILD RUN touch /changed"]) as image:
         ran = vdbg_env("build", "--onto", image, "--kernel", "k", "--arch", "9.0")
     assert ran.status == 2 and "has ONBUILD steps, which every build over it runs: RUN touch /changed" in ran.stderr
+
+
+def test_an_image_without_vllm_is_refused_in_the_words_of_its_own_python(docker_engine: Engine) -> None:
+    ran = vdbg_env("build", "--onto", user_image(docker_engine), "--kernel", "k", "--arch", "9.0")
+    assert ran.status == 2 and "has no installed vllm: importlib.metadata.PackageNotFoundError" in ran.stderr

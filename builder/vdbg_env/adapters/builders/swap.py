@@ -24,7 +24,7 @@ from vdbg_env.common.resources import package_dir
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.profile.request import OwnPackage
 
-_PYTHONS: Final = ("python3", "/opt/venv/bin/python3", "/usr/local/bin/python3", "python")
+_PYTHONS: Final = ("python3", "/opt/venv/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python3", "python")
 # The package is asked for its metadata and not imported: that would need its dependencies, and a GPU's driver.
 _ASK: Final = """\
 import importlib.metadata as m, json, sys
@@ -84,14 +84,15 @@ class DockerSwaps(DockerImages):
             try:
                 ran = self.execute(image_id, [python, "-c", _ASK, project])
             except EngineFailed as error:  # no such program in the image, mostly
-                told = error.what
+                told = told or error.what
                 continue
             found = answer(_METADATA, ran.stdout) if ran.code == 0 else None
             if found is not None:
                 return Installed(
                     release=_release(found, image, project), folder=found.folder, image_id=image_id, python=python
                 )
-            told = (ran.stderr.strip() or ran.stdout.strip()).rpartition("\n")[2] or told
+            # The first one is the image's own by its PATH: what it says is the reason.
+            told = told or (ran.stderr.strip() or ran.stdout.strip()).rpartition("\n")[2]
         raise BadInput(
             f"{image} has no installed {project}: {told}",
             cause="it is in a Python environment that is not on PATH, or the image is another one",
