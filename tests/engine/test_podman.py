@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.build_orders import BASE
+from tests.builders.fatbin import host_library
+from tests.support.build_orders import BASE, built, small_order
 from tests.support.command_line import vdbg_env
 from vdbg_env.adapters.builders.select import choose_builder
 from vdbg_env.adapters.docker.client import Engine, connect
@@ -85,6 +86,20 @@ def test_without_its_command_a_build_names_the_way_that_works(engine: Engine) ->
         choose_builder("auto", find_podman=lambda: None)
     assert "the podman command is not on this machine" in (caught.value.cause or "")
     assert "podman build" in (caught.value.next_step or "")
+
+
+def test_a_library_that_a_link_leads_to_is_read_too(engine: Engine) -> None:
+    links = "ln -s /opt/elsewhere/libk.so lib/libk.so; ln -s . lib/self; ln -s /nowhere lib/no"
+    order = small_order(
+        f"mkdir /opt/elsewhere; mv lib/libk.so /opt/elsewhere; {links}",
+        files={"lib/libk.so": host_library(), "lib/libhere.so": host_library()},
+        base=f"localhost/{BASE}",
+        network="none",
+    )
+    builder = choose_builder("auto")
+    image = built(list(builder.build(order))).image_id
+    with builder.files(image, ["/opt/vdbg/lib", "/opt/vdbg/not-there"]) as files:
+        assert [file.name for file in files] == ["/opt/vdbg/lib/libhere.so", "/opt/elsewhere/libk.so"]
 
 
 @pytest.mark.long

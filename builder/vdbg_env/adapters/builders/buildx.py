@@ -173,8 +173,9 @@ def _started(argv: list[str], env: Mapping[str, str]) -> Iterator[subprocess.Pop
 
 def end_program(process: subprocess.Popen[bytes]) -> None:
     """End a builder's program with all that it started: as Ctrl-C would, then for good."""
-    if process.stderr:
-        process.stderr.close()
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()
     for number in (signal.SIGINT, signal.SIGKILL):
         if process.poll() is None:
             send_to_group(process.pid, number)
