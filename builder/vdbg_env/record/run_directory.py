@@ -74,7 +74,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self._real = path.resolve()
+        self._real = Path(os.path.realpath(path))  # a loop of links is a folder that cannot be read, and no error here
         self._held: int | None = None  # its descriptor, while the run is held
         self._folder: tuple[int, int] | None = None  # which one it was when the run began, or was resumed
 
@@ -180,8 +180,10 @@ class RunDirectory:
 
         A workload may put a link in place of its record; what follows would then be written wherever that leads.
         """
-        real = (self.path / name).resolve()
-        if real != self._real / name:
+        real = os.path.realpath(self.path / name)
+        if _is_loop(self.path / name):
+            real = "nowhere"
+        if real != str(self._real / name):
             raise HostNotAble(
                 f"{self.path / name} leads to {real} now: it has been replaced by a link",
                 cause="the workload, or another program, moved the record of this run",
@@ -243,7 +245,7 @@ class RunDirectory:
 
     def where(self, name: str) -> Path:
         """Return the real path of a file or folder of the run, by its name in records."""
-        return (self.path / name).resolve()
+        return Path(os.path.realpath(self.path / name))
 
     def begin_attempt(self, name: str, argv: Sequence[str], env: Mapping[str, Any]) -> None:
         """Make the folder of an attempt with what will be started in it, both redacted; raises HostNotAble."""
@@ -326,3 +328,11 @@ def _holder(descriptor: int) -> str:
         return f"process {document['pid']} on {document['host']}"
     except (ValueError, KeyError, TypeError):
         return "a process that has only just begun"
+
+
+def _is_loop(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from io import SEEK_END, BytesIO
@@ -22,7 +23,7 @@ class RunFiles:
 
     def inside(self, name: str) -> Path:
         """Return the path of a file; raises BadInput for one that leads out of the run directory."""
-        if not (self._run / name).resolve().is_relative_to(self._run.resolve()):
+        if not Path(os.path.realpath(self._run / name)).is_relative_to(os.path.realpath(self._run)):
             raise BadInput(
                 f"{name} leads out of the run directory", cause="a path in a runbook that starts with / or .."
             )

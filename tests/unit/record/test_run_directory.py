@@ -70,6 +70,10 @@ def test_a_run_that_becomes_a_link_is_told_and_one_that_was_a_link_all_along_is_
     (tmp_path / "disk" / "steps").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(HostNotAble, match=r"steps/baseline/1 leads to .*elsewhere/baseline/1 now"):
         run.check_in_place("steps/baseline/1")
+    (tmp_path / "disk" / "steps").unlink()
+    (tmp_path / "disk" / "steps").symlink_to("steps")
+    with pytest.raises(HostNotAble, match="leads to nowhere now"):
+        run.check_in_place("steps/baseline/1")
     (tmp_path / "disk").rename(tmp_path / "moved")
     (tmp_path / "disk").symlink_to("elsewhere")
     with pytest.raises(HostNotAble, match="it has been replaced by a link"):

@@ -142,7 +142,7 @@ class Unpacking:
     def finish(self) -> None:
         """Make the links."""
         for path, target in self._links:
-            if not path.parent.resolve().is_relative_to(self._folder):
+            if not Path(os.path.realpath(path.parent)).is_relative_to(self._folder):  # resolve() raises at a loop
                 raise tarfile.ReadError(f"{str(path.relative_to(self._folder))!r} is below a link that leads outside")
             path.parent.mkdir(parents=True, exist_ok=True)
             try:

@@ -47,6 +47,7 @@ LINK, HARD = tarfile.SYMTYPE, tarfile.LNKTYPE
         [member("a", LINK, ".."), member("a/outside")],
         [member("a", LINK, "{top}"), member("a/outside", LINK, "x")],
         [member("a", LINK, "b"), member("b", LINK, ".."), member("a/outside", LINK, "x")],
+        [member("a", LINK, "b"), member("b", LINK, "a"), member("a/c", LINK, "x")],
         [member("a", HARD, "{top}/kept")],
         [member("a", HARD, "../kept"), member("a")],
         [member("a", tarfile.FIFOTYPE)],

@@ -149,5 +149,5 @@ def test_an_offline_compile_fetches_first_and_compiles_without_network(sample: B
 def test_the_image_is_handed_on_by_its_name(sample: BuildPlan, tmp_path: Path) -> None:
     text, _ = build(sample, engine(LINES, STUB), push=True, output=tmp_path / "image.tar")
     with tarfile.open(tmp_path / "image.tar") as saved:
-        assert saved.getnames() == ["a-1.json"]
+        assert "a-1.json" in saved.getnames()
     assert "pushed    sha256:of-a:1" in text
