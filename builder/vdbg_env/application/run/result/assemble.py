@@ -161,7 +161,7 @@ def _with_command(
     return replace(
         report,
         argv=invocation.argv,
-        argv_change=step.argv,
+        argv_change=step.argv.model_copy(update={"wrap": invocation.argv[: len(step.argv.wrap)]}),
         env=invocation.env,
         env_change=changed,
         engine_args=_engine_args(invocation, step),
