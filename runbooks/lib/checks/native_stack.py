@@ -38,11 +38,19 @@ class Overseer:
     def run(self):
         """Oversee to the end; return the exit status of the command."""
         slow = ""
+        # A signal that arrives just before a wait begins does not interrupt it; what is written to this pipe does.
+        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake)
         with os.fdopen(self._read, "rb", buffering=0) as lines:  # a buffer would hide lines from select(2)
             while True:
-                if self._crash and not select.select([lines], [], [], LONGEST_S)[0]:
+                ready = select.select([lines, woken], [], [], LONGEST_S if self._crash else None)[0]
+                if not ready:
                     slow = f"gdb took longer than {LONGEST_S:.0f} s"
                     os.kill(self._tracer, signal.SIGKILL)
+                if woken in ready:
+                    os.read(woken, 64)
+                if lines not in ready:
+                    continue
                 line = lines.readline()
                 if not line:
                     break

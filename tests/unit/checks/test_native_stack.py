@@ -127,8 +127,10 @@ def test_a_signal_that_another_sent_ends_the_process_and_is_the_status() -> None
 
 
 def test_the_command_is_asked_to_end_when_its_tracer_is() -> None:
+    # Short sleeps: a signal that arrives just before one of them begins does not interrupt it.
     code = (
-        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print('up', flush=True); time.sleep(60)"
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print('up', flush=True)\n"
+        "for _ in range(1200): time.sleep(0.05)"
     )
     argv = [*ARGV, sys.executable, "-c", code]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as tracer:
