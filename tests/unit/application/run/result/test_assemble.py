@@ -12,9 +12,10 @@ from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.run_directory import RunHead
+from vdbg_env.report.run.changes import delta
 from vdbg_env.report.run.phrases import headline
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.model import Command, End, Repeat, Run, Runbook, Status, ToRunbook, ToStep, Uses
+from vdbg_env.runbook.model import ArgvOverlay, Command, End, Repeat, Run, Runbook, Status, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, StepRecord, UseBuiltin, Verdict
 from vdbg_env.runbook.workload.inputs import Inputs
 
@@ -217,3 +218,13 @@ def test_a_command_that_could_not_be_started_goes_before_warnings_of_the_machine
     assert "chmod +x" in report.next_steps[0].text
     elsewhere = not_started_findings([observed(1, Ended(by=EndedBy.NOT_STARTED, message="./serve: No such file"))])
     assert "--mount" in (elsewhere[0].next_step or "")
+
+
+def test_what_wraps_a_command_is_shown_as_it_was_filled_in() -> None:
+    step = Run(id="native", title="t", command="main", argv=ArgvOverlay(wrap=("sh", "${{ host.data_dir }}/x")))
+    made = RunStep(invocation=Invocation(step="native", attempt=1, argv=("sh", "/data/x", "prog")), repeat=Repeat())
+    record = StepRecord(step="native", outcome=Status.PASS, next=End())
+    visit = StepVisit(step=step, decision=made, observations=(), record=record, started_s=1.0, duration_s=4.0)
+    (shown,) = assemble(Progress(state=STATE, visits=(visit,)), SEEN, HEAD).steps[:1]
+    assert tuple(shown.argv_change.wrap) == ("sh", "/data/x")
+    assert delta(shown) == ("sh /data/x …",)
