@@ -38,11 +38,12 @@ def _disarm(name: str, folder: int, since_ns: int) -> bool:
         return True
     if not stat.S_ISREG(found.st_mode):
         return False
+    armed = False
     with suppress(OSError):  # it has none, as a rule
         os.removexattr(f"/proc/self/fd/{folder}/{name}", _CAPABILITIES, follow_symlinks=False)
-        return True
+        armed = True
     if not found.st_mode & _SET_IDS:
-        return False
+        return armed
     opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     try:
         os.fchmod(opened, stat.S_IMODE(found.st_mode) & ~_SET_IDS)

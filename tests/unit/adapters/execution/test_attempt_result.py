@@ -76,14 +76,17 @@ def test_no_set_uid_file_and_no_device_of_a_workload_stays_in_the_record(folder:
     assert observation(INVOCATION, folder, ()).notes == ()
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o4755], ids=oct)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file capabilities")
-def test_no_file_of_a_workload_keeps_capabilities(folder: Path) -> None:
+def test_no_file_of_a_workload_keeps_capabilities(folder: Path, mode: int) -> None:
     (folder / "ended.json").write_text(json.dumps(OURS))
     (folder / "tool").write_bytes(b"x")
     rights = struct.pack("<IIIII", 0x02000001, 1 << 7, 0, 0, 0)  # linux/capability.h: version 2, effective, CAP_SETUID
     os.setxattr(folder / "tool", "security.capability", rights)
+    (folder / "tool").chmod(mode)
     assert any("set-uid bits" in note for note in observation(INVOCATION, folder, ()).notes)
     assert os.listxattr(folder / "tool") == []
+    assert stat.S_IMODE((folder / "tool").stat().st_mode) == 0o755
 
 
 def test_an_end_without_measure_is_not_read_at_all(folder: Path) -> None:
