@@ -38,7 +38,7 @@ class RankRecords:
                 if path.name.isdecimal() and (rank := int(path.name)) < ranks and rank not in seen:
                     with suppress(NotAFile, ValueError):
                         document = read_document(path)
-                        key = str(document.pop(KEY, ""))
+                        key = str(document.pop(KEY, "")) if isinstance(document, dict) else ""
                         found = from_document(Observation, document)
                         if found.rank != rank:
                             continue
@@ -51,7 +51,7 @@ class RankRecords:
     def _is_sealed(self, rank: int, key: str) -> bool:
         """Return whether a key is the one that the rank sealed before its workload began."""
         for folder in self._directory.glob(f"*-{rank}"):
-            with suppress(OSError, ValueError, KeyError):
+            with suppress(OSError, ValueError, KeyError, TypeError):
                 if read_document(folder / NODE)[SEAL] == sealed(key):
                     return True
         return False

@@ -63,6 +63,19 @@ def test_an_end_of_a_rank_that_is_none_or_another_is_passed_over(tmp_path: Path,
     assert list(seen) == [1]
 
 
+@pytest.mark.parametrize("text", ["[]", "1", "null", '"x"', "{}", ""], ids=repr)
+def test_what_is_no_end_and_no_node_is_passed_over(tmp_path: Path, text: str) -> None:
+    for rank in range(3):
+        _begin(tmp_path, rank)
+    (tmp_path / ENDED / "0").write_text(text)
+    (tmp_path / "n1-1" / NODE).write_text(text)
+    for rank in (1, 2):
+        (tmp_path / ENDED / str(rank)).write_text(_end(rank))
+    seen: dict[int, Observation] = {}
+    _records(tmp_path).read_ends(seen, 3)
+    assert list(seen) == [2]
+
+
 def test_a_folder_of_ends_that_a_workload_removed_has_none(tmp_path: Path) -> None:
     seen: dict[int, Observation] = {}
     _records(tmp_path).read_ends(seen, 2)
