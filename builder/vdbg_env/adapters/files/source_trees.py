@@ -16,7 +16,7 @@ _GIT_TIMEOUT_S = 60.0
 _DESCRIBED = re.compile(r"v(?P<tag>[0-9][0-9a-z.]*)-(?P<commits>[0-9]+)-(?P<commit>g[0-9a-f]+)")
 # A checkout's own configuration may name programs, and the checkout may be anyone's: none of them runs, nothing is
 # fetched, and the index is not written (git-config(1): core.fsmonitor, core.hooksPath, filter.*; githooks(5)).
-_GIT = ("env", "GIT_ALLOW_PROTOCOL=none", "GIT_NO_LAZY_FETCH=1", "GIT_OPTIONAL_LOCKS=0",
+_GIT = ("env", "GIT_ALLOW_PROTOCOL=none", "GIT_NO_LAZY_FETCH=1", "GIT_OPTIONAL_LOCKS=0", "VDBG_NONE=",
         "git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")  # fmt: skip
 _OWN_SCOPES = {"local", "worktree"}
 
@@ -77,7 +77,8 @@ class SourceTreesOnDisk:
             return None
         words = settings.split("\0")
         own = {e.partition("\n")[0] for s, e in zip(words[::2], words[1::2], strict=False) if s in _OWN_SCOPES}
-        without = (word for name in sorted(own) if name.startswith("filter.") for word in ("-c", f"{name}="))
+        # Not `-c NAME=`: the name of a filter may have a "=" too, and the last one counts here.
+        without = (f"--config-env={name}=VDBG_NONE" for name in sorted(own) if name.startswith("filter."))
         said = self._git(folder, *without, "status", "--porcelain", "--ignore-submodules=dirty", *options, "--", ".")
         return None if said is None else bool(said)
 

@@ -109,7 +109,8 @@ def test_no_program_that_a_checkout_names_runs_here(tree: Path, tmp_path: Path) 
     git(tree, "commit", "-q", "-m", "first")
     git(tree, "tag", "v1.2.0")
     ran = tmp_path / "ran"
-    for name in ("core.fsmonitor", "filter.a.clean", "filter.B c.process", "core.sshCommand", "core.pager"):
+    filters = ("filter.a.clean", "filter.B c.process", "filter.d=e.clean")
+    for name in ("core.fsmonitor", *filters, "core.sshCommand", "core.pager"):
         git(tree, "config", name, f"touch '{ran}'; false")
     git(tree, "config", "filter.a.required", "true")
     git(tree, "config", "remote.origin.promisor", "true")
@@ -120,7 +121,7 @@ def test_no_program_that_a_checkout_names_runs_here(tree: Path, tmp_path: Path) 
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"#!/bin/sh\ntouch '{ran}'\n")
         path.chmod(0o755)
-    (tree / ".gitattributes").write_text('* filter=a\n*.txt filter="B c"\n')
+    (tree / ".gitattributes").write_text('* filter=a\n*.txt filter="B c"\n*.sh filter=d=e\n')
     for path in tree.rglob("*"):
         if path.is_file() and ".git" not in path.parts:
             os.utime(path, (1, 1))  # git reads it again, through the filter
