@@ -7,6 +7,7 @@ keys and duplicate keys are refused: none is needed in our files, and each has i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -209,8 +210,8 @@ def resolve_scalar(text: str, *, plain: bool) -> Scalar:
         return _BOOL[text]
     if _INT.fullmatch(text) and len(text) < 40:
         return int(text, 0) if text[:2] in {"0o", "0x"} else int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
+    if _FLOAT.fullmatch(text) and math.isfinite(number := float(text)):
+        return number
     return text
 
 

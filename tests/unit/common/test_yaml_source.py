@@ -31,8 +31,8 @@ def refusal(text: str | bytes) -> str:
 
 
 def test_scalars_stay_what_the_author_wrote() -> None:
-    source = yaml_source.read("a: [22:22, 0644, yes, on, 'true', true, 1e3, 0x1F, 0o17, ~, 3.10, -4]", "f")
-    assert source.value == {"a": ["22:22", 644, "yes", "on", "true", True, 1000.0, 31, 15, None, 3.1, -4]}
+    source = yaml_source.read("a: [22:22, 0644, yes, on, 'true', true, 1e3, 0x1F, 0o17, ~, 3.10, -4, 1e999]", "f")
+    assert source.value == {"a": ["22:22", 644, "yes", "on", "true", True, 1000.0, 31, 15, None, 3.1, -4, "1e999"]}
 
 
 def test_places_are_those_of_the_text() -> None:

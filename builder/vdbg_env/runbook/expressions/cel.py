@@ -7,6 +7,7 @@ limits the iterations of a comprehension and matches patterns by RE2. All of it 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -229,8 +230,10 @@ def _speakable(value: Data) -> Data:
 def _plain(value: Any) -> Data:
     """Return a CEL value as plain data; times and bytes become text, as JSON would have them."""
     match value:
-        case None | bool() | int() | float():
+        case None | bool() | int():
             return value
+        case float():
+            return value if math.isfinite(value) else str(value)  # JSON has no other numbers
         case str():
             return value if value.isascii() else value.translate(_BYTES_AGAIN)
         case bytes() | bytearray():

@@ -52,6 +52,6 @@ def _values(part: str, names: Names, values: Mapping[str, Value]) -> Iterator[st
             case None | bool():
                 yield f"{path} is {'null' if value is None else str(value).lower()}"
             case int() | float():
-                yield f"{path} is {value:g}"
+                yield f"{path} is {value:.15g}"
             case str() if len(value) <= _LONGEST_VALUE:
                 yield f"{path} is {value!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
@@ -77,6 +78,9 @@ def typed(wanted: Input, text: str) -> Data:
 
 def _number(wanted: Input, text: str, kind: type[int] | type[float]) -> float:
     try:
-        return kind(text)
+        number = kind(text)
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ValueError(text)  # no record could hold it: JSON has no such number
+        return number
     except ValueError:
         raise BadInput(f"input {wanted.name!r} is a number ({wanted.type}), not {text!r}") from None

@@ -41,6 +41,7 @@ def evaluate(text: str, **values: Data) -> Data:
         ("'a.b.c' + \"ended.nope\"", "a.b.cended.nope"),
         ("a.x.startsWith('y')", True),
         ("size(a) == 1", True),
+        ("[1.0 / 0.0, 1.5]", ["inf", 1.5]),  # JSON, and so the record, has no such number
     ],
 )
 def test_an_expression_gives_plain_data(text: str, expected: Data) -> None:

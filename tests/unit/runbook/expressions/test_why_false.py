@@ -10,7 +10,7 @@ from vdbg_env.runbook.expressions.why_false import why_false
 NAMES: Names = {"inputs": None, "workload": None, "steps": None}
 VALUES: dict[str, Value] = {
     "inputs": {"deep": False, "quick": True, "text": "a && b", "long": "x" * 200},
-    "workload": {"ranks": 1, "vllm": True, "command": "serve", "model": None},
+    "workload": {"ranks": 1, "size": 1048577, "vllm": True, "command": "serve", "model": None},
     "steps": {},
 }
 
@@ -34,6 +34,7 @@ VALUES: dict[str, Value] = {
         ),
         ("inputs.text == 'x && y'", "inputs.text == 'x && y' (inputs.text is 'a && b')"),
         ("inputs.long == ''", "inputs.long == ''"),
+        ("workload.size > 2097152", "workload.size > 2097152 (workload.size is 1048577)"),
         ("has(workload.server)", "has(workload.server)"),
     ],
 )  # fmt: skip

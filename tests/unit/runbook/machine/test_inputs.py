@@ -28,7 +28,9 @@ def test_text_becomes_a_value_of_the_input_s_type(kind: str, text: str, value: o
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize(("kind", "text"), [("bool", "maybe"), ("int", "1.5"), ("float", "fast")])
+@pytest.mark.parametrize(
+    ("kind", "text"), [("bool", "maybe"), ("int", "1.5"), ("float", "fast"), ("float", "inf"), ("float", "1e999")]
+)
 def test_text_of_another_type_is_refused(kind: str, text: str) -> None:
     with pytest.raises(BadInput, match=f"'deep' is .*not '{text}'"):
         typed(one(kind), text)
