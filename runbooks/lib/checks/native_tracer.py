@@ -95,18 +95,6 @@ class Tracer:
                 number, code, _ = told(task) or (signal.SIGSTOP, EVENT_STOP << 8, 0)
                 self._stopped(task, max(code, 0) >> 8 << 16 | number << 8)  # a signal that was sent has a code below 0
 
-    def pass_on(self):
-        """Pass on to the command what asks this program to end; end where there is no command any longer."""
-
-        def tell(got, _frame):
-            try:
-                os.kill(self.root, got)
-            except OSError:
-                sys.exit(self._status)
-
-        for number in ASKED:
-            signal.signal(number, tell)
-
     def _changed(self, task, status):
         if os.WIFSTOPPED(status):
             self._stopped(task, status)
