@@ -39,13 +39,10 @@ class _Sigaction(ctypes.Structure):
 _replaced: list[int] = []  # the address of each page from which on zeros were put into a mapping
 
 
-def mapped_for_good(path: Path) -> memoryview | bytes:
+def mapped_for_good(path: Path) -> memoryview:
     """Return the bytes of a file, mapped until the program ends; raises OSError when it cannot be read."""
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return b""
-        _take_faults()
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return memoryview(_pages(file.fileno()))
 
 
 @contextmanager
@@ -54,21 +51,26 @@ def mapped(descriptor: int, path: str | os.PathLike[str]) -> Iterator[memoryview
 
     Raises OSError at the end of the block, in place of what it raised, when bytes were gone when they were read.
     """
-    if os.fstat(descriptor).st_size == 0:
-        yield memoryview(b"")
-        return
-    _take_faults()
     before = len(_replaced)
-    pages = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    pages = _pages(descriptor)
     view = memoryview(pages)
     try:
         yield view
     finally:
         with suppress(BufferError):  # the reader still holds a slice: the pages go when it lets go
             view.release()
-            pages.close()
+            if isinstance(pages, mmap.mmap):
+                pages.close()
         if len(_replaced) > before:
             raise OSError(errno.EIO, _GONE, os.fspath(path))
+
+
+def _pages(descriptor: int) -> mmap.mmap | bytes:
+    _take_faults()
+    try:
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except ValueError:  # it is empty; to ask before would be too early
+        return b""
 
 
 def _take_faults() -> None:

@@ -53,6 +53,18 @@ def test_a_file_that_is_cut_where_nobody_reads_is_no_error(tmp_path: Path) -> No
         assert bytes(view[:10]) == b"x" * 10
 
 
+def test_a_file_that_is_emptied_before_it_is_mapped_is_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    monkeypatch.setattr("vdbg_env.common.mapped._take_faults", lambda: os.truncate(path, 0))
+    path.write_bytes(b"x")
+    assert bytes(mapped_for_good(path)) == b""
+    path.write_bytes(b"x")
+    with path.open("rb") as file, mapped(file.fileno(), path) as view:
+        assert bytes(view) == b""
+
+
 def _cut(path: str) -> None:
     os.truncate(path, 0)
 
