@@ -77,10 +77,10 @@ def told(number: int) -> None:
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Do in it what can be left undone; raises ToldToStop at once, or at its beginning, when told to stop."""
-    if _waits.told:
-        raise ToldToStop
     _waits.raises = True
     try:
+        if _waits.told:
+            raise ToldToStop
         yield
     finally:
         _waits.raises = False

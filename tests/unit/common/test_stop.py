@@ -60,6 +60,18 @@ def test_a_wait_ends_with_a_time_limit() -> None:
         ours.recv(1)
 
 
+def test_a_signal_at_the_beginning_of_what_can_be_left_undone_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told(stop._Waits):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "raises" and value:
+                os.kill(os.getpid(), signal.SIGTERM)  # one step before the handler would raise
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr(stop, "_waits", Told())
+    with pytest.raises(ToldToStop), stoppable():
+        pytest.fail("it was begun")
+
+
 def test_a_limit_is_over_with_its_work() -> None:
     with limited(0.0):
         pass
