@@ -6,10 +6,12 @@ socket. The API version is negotiated: Engine 29 refuses the versions Engine 20.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import socket
+import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -168,6 +170,12 @@ def explain(error: Exception, endpoint: Endpoint) -> VdbgError:
     text = str(error)
     where = f"the Docker engine at {endpoint.host} ({endpoint.source})"
     match error:
+        case OSError(errno=errno.ENOSPC):
+            return HostNotAble(
+                f"a disk of this machine is full: {error.strerror}",
+                cause=f"what is read of an image is copied to {tempfile.gettempdir()}",
+                next_step="df -h, and export TMPDIR=FOLDER, one on a disk with more room",
+            )
         case errors.ImageNotFound() | errors.NotFound():
             return EngineFailed(
                 f"the engine does not have it: {_said(error)}", next_step="docker images, to see what it has"

@@ -1,3 +1,4 @@
+import errno
 import json
 import socket
 from pathlib import Path
@@ -78,6 +79,7 @@ def api_error(status: int, text: str) -> errors.APIError:
         (api_error(500, "rootless netns: mount /run/user/1000/netns: invalid argument"),
          HostNotAble, "invalid argument", "podman run --rm IMAGE true, which fails the same way"),
         (api_error(500, "something\nelse"), EngineFailed, "refused: something else", ""),
+        (OSError(errno.ENOSPC, "no room in /tmp to expand x.whl"), HostNotAble, "full: no room in /tmp", "TMPDIR"),
         (requests.exceptions.ReadTimeout("Read timed out"), EngineFailed, "in time", "docker version"),
         (requests.exceptions.ConnectionError("Connection reset by peer"), EngineFailed, "broke", "doctor"),
     ],
