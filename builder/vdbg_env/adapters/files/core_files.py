@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -78,7 +79,7 @@ class CoreFilesOnDisk:
 def _dumps_below(folder: str) -> Iterator[str]:
     closed: list[OSError] = []
     for root, _, names in os.walk(folder, onerror=closed.append):
-        yield from (str(path) for name in names if (path := Path(root, name)).is_file() and _is_dump(path))
+        yield from (str(path) for name in names if _is_dump(path := Path(root, name)))
     yield from (str(error.filename) for error in closed)
 
 
@@ -89,13 +90,15 @@ def _is_dump(path: Path) -> bool:
         kind_of,
     )
 
-    if path.name.endswith(_SUFFIXES):
-        return True
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
+        if path.name.endswith(_SUFFIXES):
+            return True
         with path.open("rb") as file:
             return kind_of(file.read(HEAD_BYTES)) == "gpu-core"
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ELOOP)  # a link that leads nowhere
 
 
 def _refuse_what_cannot_be_mapped(path: Path) -> None:

@@ -80,6 +80,7 @@ def prune_command(
 
     Only files that are dumps by their content are ever removed: GPU cores, host cores, compressed ones. Of a folder or
     volume that vdbg-env did not make, nothing is removed until --adopt was given.
+    Exit status: 0 all was read; 4 some of it could not be.
 
     \b
     Example:

@@ -63,3 +63,12 @@ def test_the_cores_of_a_folder_are_read_without_those_below_a_closed_one(folder:
     for name in ("closed.nvcudmp", "theirs", "x\\nforged line.nvcudmp"):
         assert f"{folder}/{name}" in ran.stderr
     assert "\nforged" not in ran.stderr
+
+
+def test_a_folder_whose_names_alone_can_be_read_hides_no_core_beside_it(folder: Path) -> None:
+    (folder / "rank0.nvcudmp").write_bytes(illegal_address_core())
+    (folder / "theirs" / "rank1.nvcudmp").write_bytes(illegal_address_core())
+    (folder / "theirs").chmod(0o400)
+    ran = vdbg_env_without_rights("core", str(folder))
+    assert ran.status == 3
+    assert f"{folder}/theirs/rank1.nvcudmp" in ran.stderr
