@@ -88,7 +88,10 @@ def test_without_its_command_a_build_names_the_way_that_works(engine: Engine) ->
     assert "podman build" in (caught.value.next_step or "")
 
 
-def test_a_library_that_a_link_leads_to_is_read_too(engine: Engine) -> None:
+def test_a_library_that_a_link_leads_to_is_read_too(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))  # which has no config.json
     links = "ln -s /opt/elsewhere/libk.so lib/libk.so; ln -s . lib/self; ln -s /nowhere lib/no"
     order = small_order(
         f"mkdir /opt/elsewhere; mv lib/libk.so /opt/elsewhere; {links}",

@@ -170,5 +170,12 @@ def _arguments(order: BuildOrder, context: Path) -> Iterator[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment for the command of this machine: the address of a service would make it a remote one."""
-    return {name: value for name, value in os.environ.items() if name != "CONTAINER_HOST"}
+    """Return the environment for the command of this machine.
+
+    The address of a service would make it a remote one, and `podman run` ends at a DOCKER_CONFIG without config.json,
+    which Docker takes for one without credentials.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "CONTAINER_HOST"}
+    if "DOCKER_CONFIG" in kept and not Path(kept["DOCKER_CONFIG"], "config.json").exists():
+        del kept["DOCKER_CONFIG"]
+    return kept
