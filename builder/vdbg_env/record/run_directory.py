@@ -95,14 +95,21 @@ class RunDirectory:
 
     def create(self) -> None:
         """Make the folder; raises HostNotAble where that cannot be done."""
+        new = False
         try:
+            new = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryFile(dir=self.path) as probe:
+            with tempfile.TemporaryFile(dir=self.path, buffering=0) as probe:
+                if not self.exists:  # a full disk takes a file, but nothing in it
+                    probe.write(b"run")
                 ours = os.fstat(probe.fileno()).st_uid
             # A file server may give all that we make to another user. A run that is there was looked at by a person.
             if not self.exists and self.path.stat().st_uid not in {ours, 0}:
                 raise PermissionError(errno.EPERM, "it belongs to another user, who could replace all that is in it")
         except OSError as error:
+            if new:
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()
             raise HostNotAble(
                 f"no run can be kept in {self.path}: {error.strerror}",
                 cause="the folder is read-only, full, or belongs to another user",

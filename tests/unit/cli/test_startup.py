@@ -1,6 +1,7 @@
 """A command that answers one question loads what this takes, and nothing of the rooms it does not walk through."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,13 @@ def test_verify_of_a_file_loads_no_engine() -> None:
     loaded = loaded_by("verify", "-q", "--witness", "none", SAMPLE)
     assert "vdbg_env.cuda.lines.lineinfo" in loaded
     assert not loaded & (HEAVY | OTHER_ROOMS)
+
+
+def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    path = f"{tmp_path}:{Path(package.__file__).parents[1]}"
+    ran = subprocess.run(
+        [sys.executable, "-m", "vdbg_env", "--version"],
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")

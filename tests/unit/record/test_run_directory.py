@@ -1,6 +1,7 @@
 """One engine to a run, and a run that says what it is."""
 
 import os
+import resource
 import sqlite3
 from contextlib import closing
 from functools import partial
@@ -56,6 +57,18 @@ def test_a_folder_that_cannot_be_made_is_told_with_a_way_out(tmp_path: Path) -> 
     with pytest.raises(HostNotAble, match="no run can be kept in") as failed:
         RunDirectory(tmp_path / "file" / "run").create()
     assert failed.value.next_step == "choose another with --run-dir DIR"
+
+
+def test_a_full_disk_is_told_before_anything_is_begun_and_nothing_is_left(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(HostNotAble, match="no run can be kept in") as failed:
+            RunDirectory(tmp_path / "run").create()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert failed.value.next_step == "choose another with --run-dir DIR", "there is nothing to resume"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_becomes_a_link_is_told_and_one_that_was_a_link_all_along_is_not(

@@ -87,7 +87,9 @@ def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
             head, raw = _head(_gunzip(raw))
         elif head.startswith(_ZSTD):
             head, raw = _head(_unzstd(raw))
-        yield from _utf8(raw) if head.startswith(_UTF_16) else raw
+        # A zero byte is no text: a disk that lost its power leaves blocks of them, and UTF-16 without its mark is ASCII
+        # with one next to each letter.
+        yield from (data.replace(b"\0", b"") for data in (_utf8(raw) if head.startswith(_UTF_16) else raw))
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise BadInput(f"{name} is damaged: {error}", cause="the file was cut while it was written or copied") from None
     except OSError as error:

@@ -36,7 +36,7 @@ def own_package() -> OwnPackage:
     files[f"{info}/WHEEL"] = _lines(
         "Wheel-Version: 1.0", f"Generator: vdbg-env {__version__}", "Root-Is-Purelib: true", "Tag: py3-none-any"
     )
-    files[f"{info}/entry_points.txt"] = _lines("[console_scripts]", "vdbg-env = vdbg_env.cli:main")
+    files[f"{info}/entry_points.txt"] = _lines("[console_scripts]", "vdbg-env = vdbg_env.__main__:main")
     record = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
     files[f"{info}/RECORD"] = _lines(*record, f"{info}/RECORD,,")
     wheel = FileBytes(name=f"wheel/vdbg_env-{__version__}-py3-none-any.whl", data=_zip(files))

@@ -82,3 +82,11 @@ def test_utf_16_as_powershell_writes_it_is_read_as_utf_8(
     text = "x" + "\U0001f680 CUDA error: an illegal memory access was encountered\r\n" * 40_000
     (tmp_path / "pod.log").write_bytes(pack(f"\ufeff{text}".encode(f"utf-16-{order}") + b"\x00"))
     assert content(str(tmp_path)).decode() == text + "\ufffd"
+
+
+@pytest.mark.parametrize("lost", [b"\0" * 300_000, b""], ids=["lost blocks", "none"])
+@pytest.mark.parametrize("form", ["utf-8", "utf-16", "utf-16-be", "utf-16-le", "utf-32"])
+def test_zero_bytes_hide_no_line(tmp_path: Path, form: str, lost: bytes) -> None:
+    text = "INFO start\nCUDA error: an illegal memory access was encountered\n"
+    (tmp_path / "a.log").write_bytes(text.encode(form) + lost)
+    assert content(str(tmp_path / "a.log")) == text.encode()

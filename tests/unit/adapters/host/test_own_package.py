@@ -37,7 +37,7 @@ def test_an_installer_reads_its_name_version_and_requirements(tmp_path: Path) ->
     assert (found.metadata["Name"], found.version) == ("vdbg-env", __version__)
     assert tuple(found.requires or ()) == package.requirements
     assert {"click>=8.1", "pydantic>=2.11"} <= set(package.requirements)
-    assert [entry.value for entry in found.entry_points] == ["vdbg_env.cli:main"]
+    assert [entry.value for entry in found.entry_points] == ["vdbg_env.__main__:main"]
 
 
 def test_the_same_files_give_the_same_bytes() -> None:
