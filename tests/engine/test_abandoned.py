@@ -2,13 +2,19 @@
 
 import os
 import signal
+import uuid
+from contextlib import closing
 
 import pytest
 from docker.errors import NotFound
 
 from tests.support.build_orders import BASE
 from vdbg_env.adapters.docker.client import Engine, connect
-from vdbg_env.adapters.docker.create import created, remove_abandoned, tool_container
+from vdbg_env.adapters.docker.create import NewContainer, created, remove_abandoned, tool_container
+from vdbg_env.adapters.execution.container.containers import ATTEMPT, StepContainers
+from vdbg_env.common.resources import data_dir
+from vdbg_env.image.container.run_settings import Gpu, RunSettings
+from vdbg_env.image.container.step_container import StepContainer
 
 pytestmark = pytest.mark.engine
 
@@ -46,3 +52,37 @@ def test_what_a_killed_program_left_is_removed_and_what_a_living_one_needs_is_no
     another = created(connect(), tool_container(BASE, ["true"], "look-inside"))
     with another, pytest.raises(NotFound):  # a new connection looks for such before it makes its first container
         docker_engine.client.inspect_container(needed)
+
+
+def test_a_container_of_an_image_that_was_committed_from_one_of_ours_is_not_ours(docker_engine: Engine) -> None:
+    """`docker commit` gives an image the labels of its container, and an image gives them to its containers."""
+    client = docker_engine.client
+    maker, ours = one_of_another_process()
+    kept = client.create_container(committed := client.commit(ours)["Id"], "true")["Id"]
+    try:
+        os.kill(maker, signal.SIGKILL)
+        os.waitpid(maker, 0)
+        remove_abandoned(docker_engine)
+        client.inspect_container(kept)
+        with pytest.raises(NotFound):
+            client.inspect_container(ours)
+    finally:
+        client.remove_container(kept, force=True)
+        client.remove_image(committed, force=True)
+
+
+def test_nor_is_one_of_an_image_that_was_committed_from_a_step(docker_engine: Engine) -> None:
+    client, mark = docker_engine.client, f"{uuid.uuid4()}"
+    settings = RunSettings(image=BASE, command=("true",), gpu=Gpu(by="none"), dumps=None, ulimits=())
+    steps = StepContainers(connect, StepContainer(settings=settings), runbooks=data_dir("runbooks"), tell=print)
+    step = NewContainer(settings=settings, purpose="step", labels={ATTEMPT: mark})
+    with created(docker_engine, step) as ours, closing(steps):
+        kept = client.create_container(committed := client.commit(ours)["Id"], "true")["Id"]
+        try:
+            steps.remove(mark)
+            client.inspect_container(kept)
+            with pytest.raises(NotFound):
+                client.inspect_container(ours)
+        finally:
+            client.remove_container(kept, force=True)
+            client.remove_image(committed, force=True)

@@ -171,10 +171,23 @@ def remove_abandoned(engine: Engine) -> None:
         labels, runs = found["Labels"], found["State"] in {"running", "paused", "restarting"}
         purpose = labels[PURPOSE]
         is_ours_to_end = not runs or purpose in _HELPERS
-        if is_ours_to_end and (
+        is_left = is_ours_to_end and (
             (purpose != "step" and _is_dead(labels[OWNER])) or (not runs and _ended_for(engine, found) > _ABANDONED_S)
-        ):
+        )
+        if is_left and is_own(engine, found):
             _remove(engine, found["Id"])
+
+
+def is_own(engine: Engine, found: Mapping[str, Any]) -> bool:
+    """Return whether a container of a list has its owner from us, not from its image.
+
+    `docker commit` of one of ours gives the image our labels, and the image gives them to a user's containers.
+    """
+    try:
+        image = engine.client.inspect_image(found["ImageID"])  # type: ignore[no-untyped-call]
+    except errors.NotFound:  # it was removed by force: whose the container is cannot be known
+        return False
+    return bool((image["Config"].get("Labels") or {}).get(OWNER) != found["Labels"].get(OWNER))
 
 
 def _ended_for(engine: Engine, found: Mapping[str, Any]) -> float:

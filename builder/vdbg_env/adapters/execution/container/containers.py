@@ -24,7 +24,7 @@ from docker.utils import socket as frames
 import vdbg_env
 from vdbg_env.adapters.docker.attach import socket_of
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, printed
-from vdbg_env.adapters.docker.create import PURPOSE, NewContainer, started, without
+from vdbg_env.adapters.docker.create import PURPOSE, NewContainer, is_own, started, without
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.stop import ToldToStop, waiting
@@ -152,7 +152,7 @@ class StepContainers:
         }
         with engine_errors(self.engine.endpoint):
             found = self.engine.client.containers(all=True, filters=filters)
-        return tuple(str(container["Id"]) for container in found)
+            return tuple(str(container["Id"]) for container in found if is_own(self.engine, container))
 
     def _remove(self, container: str) -> None:
         with engine_errors(self.engine.endpoint), suppress(errors.NotFound):
