@@ -4,7 +4,7 @@ import sys
 from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
 
 # Ctrl-C while Python imports ends it as it ends any program, without a traceback; `main` answers it in words. What was
-# started with Ctrl-C ignored (nohup) goes on ignoring it.
+# started with Ctrl-C ignored (nohup) still ignores it.
 if getsignal(SIGINT) is default_int_handler:
     signal(SIGINT, SIG_DFL)
 

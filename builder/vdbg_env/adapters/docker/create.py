@@ -181,7 +181,7 @@ def remove_abandoned(engine: Engine) -> None:
 def is_own(engine: Engine, found: Mapping[str, Any]) -> bool:
     """Return whether a container of a list has its owner from us, not from its image.
 
-    `docker commit` of one of ours gives the image our labels, and the image gives them to a user's containers.
+    `docker commit` of our container gives the image our labels, and the image gives them to a user's containers.
     """
     try:
         image = engine.client.inspect_image(found["ImageID"])  # type: ignore[no-untyped-call]
