@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import shutil
 import subprocess
 import tempfile
@@ -15,10 +14,9 @@ from pathlib import Path
 from vdbg_env.adapters.builders.buildx import end_program, shared_arguments
 from vdbg_env.adapters.builders.classic import StepText
 from vdbg_env.adapters.builders.cleanup import removing_leftovers
-from vdbg_env.adapters.docker.archive import is_below, leads_to
+from vdbg_env.adapters.docker.archive import Followed
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.images import DockerImages
-from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.adapters.files.context_tar import extract
 from vdbg_env.application.ports.build_events import BuildEvent, Built
 from vdbg_env.application.ports.files import BinaryFile
@@ -104,11 +102,10 @@ class PodmanBuilder(DockerImages):
 
     def _found(self, image_id: str, folders: Sequence[str]) -> Generator[BinaryFile, None, None]:
         words = ["run", "--rm", "--network=none", *_LIMITS, "--entrypoint=tar", image_id]
-        wanted, read = list(folders), set[str]()
-        for folder in wanted:
-            if is_below(folder, read):
+        followed = Followed(folders)
+        for folder in followed.folders:
+            if followed.has_read(folder):
                 continue
-            read.add(folder)
             parent, _, name = folder.rstrip("/").rpartition("/")
             with tempfile.TemporaryFile() as said:
                 process = subprocess.Popen(
@@ -116,7 +113,10 @@ class PodmanBuilder(DockerImages):
                     stdout=subprocess.PIPE, stderr=said, start_new_session=True, env=_environment(),
                 )  # fmt: skip
                 try:
-                    yield from _members(process, parent, wanted)
+                    assert process.stdout is not None
+                    # An empty stream is no tar: the program's exit status says why.
+                    with suppress(tarfile.ReadError), tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                        yield from followed.files(folder, archive)
                     code = process.wait()
                 finally:
                     end_program(process)
@@ -143,20 +143,6 @@ class PodmanBuilder(DockerImages):
         ran = subprocess.run(argv, capture_output=True, text=True, check=False, env=_environment())
         if ran.returncode != 0:
             raise EngineFailed(f"podman {words[0]} failed: {ran.stderr.strip()[-500:]}", next_step="podman info")
-
-
-def _members(process: subprocess.Popen[bytes], parent: str, links: list[str]) -> Iterator[BinaryFile]:
-    """Yield the files of a tar, and add to `links` where its links lead."""
-    assert process.stdout is not None
-    # An empty stream is no tar: the program's exit status says why.
-    with suppress(tarfile.ReadError), tarfile.open(fileobj=process.stdout, mode="r|") as archive:
-        for member in archive:
-            name = posixpath.join(parent, member.name)
-            if target := leads_to(name, member):
-                links.append(target)
-            stream = archive.extractfile(member) if member.isfile() else None
-            if stream is not None:
-                yield from spilled(name, stream)
 
 
 def find_podman() -> str | None:

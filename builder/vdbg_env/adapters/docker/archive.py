@@ -12,7 +12,9 @@ from docker.utils import decode_json_header
 from pydantic import TypeAdapter, ValidationError
 
 from vdbg_env.adapters.docker.client import raise_for_status
+from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.adapters.files.context_tar import tar_stream
+from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.stop import each_waited
 from vdbg_env.common.tar import tarfile
 
@@ -39,14 +41,31 @@ def container_archive(client: APIClient, container: str, path: str) -> Iterator[
             yield archive, path
 
 
-def leads_to(name: str, member: tarfile.TarInfo) -> str | None:
-    """Return the path in the image that a member with this full name is a link to; None for what is no link."""
-    return posixpath.normpath(posixpath.join("/", posixpath.dirname(name), member.linkname)) if member.issym() else None
+class Followed:
+    """Reads folders of an image, and wherever links in them lead: a program would follow them too. Nothing twice."""
 
+    def __init__(self, folders: Iterable[str]) -> None:
+        self.folders = list(folders)  # it grows while it is gone through
+        self._read: list[str] = []
 
-def is_below(path: str, folders: Iterable[str]) -> bool:
-    """Return whether a path is one of the folders, or below one."""
-    return any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in folders)
+    def has_read(self, path: str) -> bool:
+        """Return whether a path is a folder or file that was read, or below one."""
+        return any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in self._read)
+
+    def files(self, real: str, archive: tarfile.TarFile) -> Iterator[BinaryFile]:
+        """Yield the files of a folder, by its real path and its tar."""
+        parent, targets = posixpath.dirname(real.rstrip("/")) or "/", list[str]()
+        for member in archive:
+            name = posixpath.join(parent, member.name)
+            if self.has_read(name):
+                continue
+            if member.issym():
+                targets.append(posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname)))
+            stream = archive.extractfile(member) if member.isfile() else None
+            if stream is not None:
+                yield from spilled(name, stream)
+        self._read.append(real)
+        self.folders += [target for target in targets if not self.has_read(target)]
 
 
 def answer(kind: TypeAdapter[T], printed: str) -> T | None:

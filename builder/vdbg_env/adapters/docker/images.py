@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import posixpath
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,11 +14,10 @@ from typing import Any
 import requests
 from docker import errors
 
-from vdbg_env.adapters.docker.archive import container_archive, is_below, leads_to
+from vdbg_env.adapters.docker.archive import Followed, container_archive
 from vdbg_env.adapters.docker.build_api import build_over, get_image, post_image
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
 from vdbg_env.adapters.docker.create import created, started, tool_container
-from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.images import NOTHING_LENT, PushProgress
@@ -57,25 +55,15 @@ class DockerImages:
             yield self._files_below(container, folders)
 
     def _files_below(self, container: str, folders: Sequence[str]) -> Iterator[BinaryFile]:
-        """Yield the files of these folders, and of wherever links in them lead: a program would follow them too."""
-        wanted, read = list(folders), set[str]()
-        for folder in wanted:
+        followed = Followed(folders)
+        for folder in followed.folders:
             with (
                 engine_errors(self.engine.endpoint),
                 suppress(errors.NotFound),
                 container_archive(self.engine.client, container, folder) as (archive, real),
             ):
-                if is_below(real, read):
-                    continue
-                read.add(real)
-                parent = posixpath.dirname(real.rstrip("/"))
-                for member in archive:
-                    name = posixpath.join(parent, member.name)
-                    if (target := leads_to(name, member)) and not is_below(target, read):
-                        wanted.append(target)
-                    stream = archive.extractfile(member) if member.isfile() else None
-                    if stream is not None:
-                        yield from spilled(name, stream)
+                if not followed.has_read(real):
+                    yield from followed.files(real, archive)
 
     def read(self, image_id: str, path: str, *, largest: int) -> bytes | None:
         """Return what a file of the image holds; None when there is no such file, or it is larger than that."""
