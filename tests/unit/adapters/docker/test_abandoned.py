@@ -25,7 +25,7 @@ class Listed:
     def containers(self, **_: object) -> list[dict[str, Any]]:
         labels = {OWNER: "another boot 1 1", PURPOSE: "step"}
         created = int(time.time() - self._made * DAY)
-        return [{"Id": "a", "Labels": labels, "State": self._state, "Created": created}]
+        return [{"Id": "a", "ImageID": "i", "Labels": labels, "State": self._state, "Created": created}]
 
     def inspect_container(self, _: str) -> dict[str, Any]:
         if self._ended is None:
@@ -34,6 +34,9 @@ class Listed:
             return {"State": {"FinishedAt": self._ended}}
         ended = datetime.fromtimestamp(time.time() - self._ended * DAY, UTC)
         return {"State": {"FinishedAt": f"{ended:%Y-%m-%dT%H:%M:%S}.123456789Z"}}
+
+    def inspect_image(self, _: str) -> dict[str, Any]:
+        return {"Config": {"Labels": None}}
 
     def remove_container(self, container: str, **_: object) -> None:
         self.removed.append(container)
