@@ -77,6 +77,7 @@ GRAMMAR = "PROJECT==VERSION, git+https://HOST/REPOSITORY@REF, a folder (./x, /x,
 _SDIST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)")
 _GIT = re.compile(r"git\+((?:https|ssh)://[^\s@]+(?:@[^\s@/]+/[^\s@]+)?)@([A-Za-z0-9_][\w./+-]*)")
 _TAG = re.compile(r"(?:refs/tags/)?v?([0-9]+(?:\.[0-9]+)+(?:(?:rc|a|b|\.post)[0-9]+)?)")
+_HASH = re.compile(r"#sha(?:256|384|512)=[0-9a-f]+\Z")  # by which pip knows a file to be the one that is meant
 _BUNDLED = re.compile(r"bundled:([a-z0-9][a-z0-9-]*)")
 
 
@@ -100,6 +101,7 @@ def parse_source(text: str) -> Source:
 
 def refuse_credentials(url: str, what: str) -> None:
     """Raise BadInput for an address that carries a password or token, which an image and its history would keep."""
+    url = _HASH.sub("", url)
     address = re.split(r"[?#]", url, maxsplit=1)[0]
     user, at, host = address.partition("://")[2].partition("/")[0].rpartition("@")
     # A password with a slash in it ends what is before the path, where it looks like a port.

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vdbg_env.common.errors import BadInput, VdbgError
-from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Source, parse_source
+from vdbg_env.image.profile.source import Bundled, GitRef, LocalTree, Sdist, Source, parse_source, refuse_credentials
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,12 @@ def test_a_spelling_that_is_none_is_refused_with_the_next_step(text: str, told: 
     with pytest.raises(BadInput, match=told) as caught:
         parse_source(text)
     assert caught.value.next_step
+
+
+def test_the_hash_of_a_file_is_no_secret() -> None:
+    refuse_credentials("https://example.org/x.whl#sha256=00ff", "an address")
+    with pytest.raises(BadInput, match="token"):
+        refuse_credentials("https://example.org/x.whl#sha256=00ff&token=x", "an address")
 
 
 @given(st.text())
