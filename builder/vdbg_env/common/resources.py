@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
+from vdbg_env.common.errors import BadInput
+
 _PACKAGE = Path(__file__).parents[1]
 _SHIPPED = _PACKAGE / "_data"  # exists only in an installed wheel
 _CHECKOUT = _PACKAGE.parent.parent
@@ -24,5 +26,9 @@ def checkout() -> Path | None:
 
 
 def read_tables(folder: Path) -> tuple[tuple[str, bytes], ...]:
-    """Return the YAML files of a folder, each with its path, by name."""
-    return tuple((str(path), path.read_bytes()) for path in sorted(folder.glob("*.yaml")))
+    """Return the YAML files of a folder, each with its path, by name; raises BadInput for a pipe or folder so named."""
+    found = sorted(folder.glob("*.yaml"))
+    for path in found:
+        if not path.is_file():  # a pipe would be waited for
+            raise BadInput(f"{path} is not a file", next_step=f"ls -l {folder}, and take it away")
+    return tuple((str(path), path.read_bytes()) for path in found)

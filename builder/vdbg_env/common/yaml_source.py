@@ -255,6 +255,8 @@ def _model_complaints(error: ValidationError, source: YamlSource, model: type[Ba
                 yield source.complaint(path, what, key=is_key, suggestion=nearest(got, options))
             case "string_type":
                 yield source.complaint(path, f"a text is needed here, not {_kind(problem['input'])}", key=is_key)
+            case "default_factory_not_called":  # what it is made from is wrong, which has its own complaint
+                continue
             case _:
                 what = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
                 yield source.complaint(path, what[:1].lower() + what[1:], key=is_key)

@@ -17,6 +17,8 @@ from typing import Any
 
 import re2
 
+from vdbg_env.common.errors import BadInput
+
 CHUNK = 1 << 20
 HOLD = 4 << 10  # bytes kept back at the end, because a candidate may not be cut in two
 CONTEXT = 8 << 10  # bytes kept from before, to see how a wrapped line began
@@ -134,7 +136,13 @@ def _automaton(literals: Iterable[str]) -> Any:
     options.log_errors = False
     options.max_mem = AUTOMATON_MEMORY
     words = _shortest({literal.encode() for literal in literals})
-    return re2.compile(b"|".join(_wrappable(word) for word in words) if words else _NOTHING, options)
+    try:
+        return re2.compile(b"|".join(_wrappable(word) for word in words) if words else _NOTHING, options)
+    except re2.error:
+        raise BadInput(
+            f"the triage rules have {len(words)} texts to look for, more than fit into one search",
+            next_step="leave out rules that your logs do not need, or --rules itself for the shipped ones",
+        ) from None
 
 
 def _shortest(words: set[bytes]) -> list[bytes]:
