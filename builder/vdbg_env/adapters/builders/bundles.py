@@ -89,7 +89,8 @@ def _require_one_name(archive: tarfile.TarFile, image: str) -> None:
     """Refuse a tar whose images would get another name than `image`: to load it would take that from another image."""
     names: set[str] = set()
     for member in archive:
-        read = _LISTS.get(posixpath.normpath(member.name))
+        # In whatever folder: an engine takes "/manifest.json" for it, and a folder may be a link to the one above.
+        read = _LISTS.get(posixpath.basename(posixpath.normpath(member.name)))
         if read is not None:
             names.update(read(_bytes(archive, member)))
     tag = image.rpartition(":")[2]

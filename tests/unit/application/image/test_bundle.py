@@ -169,6 +169,8 @@ def with_lists(bundle: BundleResult, *lists: tuple[str, str]) -> Path:
             "names its image debian:trixie-slim, and not vdbg/",
         ),
         ("./manifest.json", '[{"RepoTags": ["debian:1"]}]', "names its image debian:1"),
+        ("/manifest.json", '[{"RepoTags": ["debian:1"]}]', "names its image debian:1"),
+        ("x/manifest.json/.", '[{"RepoTags": ["debian:1"]}]', "names its image debian:1"),
         ("repositories", '{"vllm/vllm-openai": {"v1": "x"}}', "names its image vllm/vllm-openai:v1"),
         ("index.json", '{"manifests": [{"annotations": {"io.containerd.image.name": "debian:1"}}]}', "debian:1"),
         ("manifest.json", '[{"RepoTags": 7}]', "not a whole bundle"),
