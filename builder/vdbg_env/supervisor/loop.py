@@ -235,6 +235,8 @@ class Supervisor:
                 # engine still writes the core dump.
                 patient = now < self._phase_until and self._growing.growing(now)
                 if not patient and now >= self._at_least:
+                    if left := [f"{p.name} ({p.pid})" for p in self._processes() if not is_resource_tracker(p.pid)]:
+                        self._notes.append(f"it ended by itself; what it left had to be ended: {', '.join(left[:4])}")
                     self._terminate(now, self._job.grace_s / 2)
             case Phase.TERMINATING:
                 if now >= self._phase_until:
