@@ -34,8 +34,8 @@ _REPEATED = "attempt {number} was cancelled and has been repeated: what was seen
 # Said of an attempt that ran when this program did not ask for its end.
 _CANCELLED = "step {step!r} was cancelled from outside: by scancel, its job's time limit, preemption or a SIGTERM"
 _SILENT = (
-    "what runs the steps does not respond, and is not waited for: what was started there may still run, and --resume "
-    "takes it over"
+    "ended without waiting for an answer: what this step started may still run where steps run, and --resume takes it "
+    "over"
 )
 _ENDING = "ending the step: its processes are asked to end, and killed after their grace"
 
