@@ -76,7 +76,7 @@ def test_a_run_ends_while_a_job_is_made(cluster: Cluster, volume: Path, place: t
     process = begun(volume)
     until(lambda: cluster.front.pauses_at is None or process.poll() is not None)
     time.sleep(0.2)
-    assert "does not respond" in ended(process, signal.SIGTERM)
+    assert "ended without waiting" in ended(process, signal.SIGTERM)
     check_resumed(cluster, volume)
 
 
@@ -93,7 +93,7 @@ def test_a_run_ends_while_its_job_is_deleted(cluster: Cluster, volume: Path) -> 
     cluster.front.pauses_at = ("delete", "jobs")
     process = begun(volume)
     until(lambda: cluster.front.pauses_at is None or process.poll() is not None)
-    assert "does not respond" in ended(process, signal.SIGTERM)
+    assert "ended without waiting" in ended(process, signal.SIGTERM)
     check_resumed(cluster, volume)
 
 
