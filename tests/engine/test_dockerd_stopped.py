@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from docker.errors import NotFound
 
 from tests.engine.own_engine import OwnEngine, own_engine
 from tests.engine.step_images import PYTHON, CommandLine, Ended, python_image, report, until
@@ -108,8 +110,9 @@ def check_resumed(folder: Path, dockerd: OwnEngine) -> None:
         assert set(ledger(folder)) == {"first", "second"}
         assert len(ledger(folder)) <= 3, "one attempt was repeated at most"
     until(lambda: containers(dockerd, "step") == [])
-    for helper in containers(dockerd, "look"):  # the next run removes it
-        dockerd.connect().client.remove_container(helper, force=True)
+    for helper in containers(dockerd, "look"):  # the next run removes it, or the request to do so that was on its way
+        with suppress(NotFound):
+            dockerd.connect().client.remove_container(helper, force=True)
 
 
 def containers(dockerd: OwnEngine, purpose: str) -> list[str]:
