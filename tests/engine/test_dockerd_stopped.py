@@ -19,6 +19,7 @@ from docker.errors import NotFound
 from tests.engine.own_engine import OwnEngine, own_engine
 from tests.engine.step_images import PYTHON, CommandLine, Ended, python_image, report, until
 from tests.engine.test_runbook_in_containers import NAP, NO_GPU, TWO_STEPS, ledger
+from tests.support.stopped import ended_within
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.create import PURPOSE
 
@@ -90,14 +91,7 @@ def begun(folder: Path, dockerd: OwnEngine, words: list[str], *more: str) -> sub
 
 def ended(process: subprocess.Popen[str], number: int) -> Ended:
     """Send a signal, if not 0, and return how a run ended whose dockerd is still stopped."""
-    process.send_signal(number)
-    began = time.monotonic()
-    try:
-        out, err = process.communicate(timeout=BELOW_OWN_LIMIT_S)
-    finally:
-        process.kill()
-    print(f"it took {time.monotonic() - began:.2f} s to end, at load {os.getloadavg()[0]:.1f}")
-    assert "Traceback" not in err, err
+    out, err = ended_within(BELOW_OWN_LIMIT_S, process, number)
     return Ended(process.returncode, out, err)
 
 

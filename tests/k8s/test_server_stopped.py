@@ -1,6 +1,5 @@
 """The API server stops responding under a run: told to stop, the run ends all the same, and is resumed."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 
 from tests.k8s.cluster import Cluster, until
 from tests.k8s.test_ranks_live_on import flags
+from tests.support.stopped import ended_within
 
 pytestmark = pytest.mark.long
 
@@ -44,15 +44,8 @@ def begun(volume: Path) -> "subprocess.Popen[str]":
 
 def ended(process: "subprocess.Popen[str]", number: int) -> str:
     """Send a signal to a run whose API server is still stopped, and return what it said."""
-    process.send_signal(number)
-    began = time.monotonic()
-    try:
-        _, said = process.communicate(timeout=BELOW_OWN_LIMIT_S)
-    finally:
-        process.kill()
-    print(f"it took {time.monotonic() - began:.2f} s to end, at load {os.getloadavg()[0]:.1f}")
+    _, said = ended_within(BELOW_OWN_LIMIT_S, process, number)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), said
-    assert "Traceback" not in said
     return said
 
 
