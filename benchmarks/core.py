@@ -12,15 +12,15 @@ import sys
 from pathlib import Path
 
 from benchmarks.paired import run_once
+from gpucore.elf import Elf
 from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchSpec, WarpSpec, build_core, sample_module
-from vdbg_env.cuda.binary.elf import Elf
 
 SMS, WARPS = 132, 32
 KEPT = Path(__file__).parents[1] / ".cache" / "bench" / "full-h200.nvcudmp"
 
 _READ = """
 import mmap, sys, time
-from vdbg_env.cuda.gpu_core.decoded import decode_core
+from gpucore.core import decode_core
 with open(sys.argv[1], "rb") as file:
     data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     start, busy = time.perf_counter(), time.process_time()

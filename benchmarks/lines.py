@@ -21,12 +21,9 @@ from pathlib import Path
 
 import zstandard
 
-from vdbg_env.cuda.line_pack.from_cubin import records_of
-from vdbg_env.cuda.line_pack.provenance import Provenance
-from vdbg_env.cuda.line_pack.reader import LinePack
-from vdbg_env.cuda.line_pack.record import LineRecord
-from vdbg_env.cuda.line_pack.writer import PackWriter
-from vdbg_env.cuda.lines.code_map import CodeMap
+from gpucore.code_map import CodeMap
+from gpucore.line_pack import LineRecord
+from gpucore.line_packs import LinePack, PackWriter, Provenance, records_of
 
 ROWS = 10_000_000
 LOOKED_UP = 200

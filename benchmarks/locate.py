@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from benchmarks.paired import compare
-from vdbg_env.cuda.lines.code_map import CodeMap
-from vdbg_env.cuda.lines.line_table import Place
+from gpucore.code_map import CodeMap
+from gpucore.dwarf import Place
 
 KERNELS = 96
 KEPT = Path(__file__).parents[1] / ".cache" / "bench" / "large.cubin"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.line_library import line_library, tool
 from benchmarks.paired import Run, measure, run_once
-from vdbg_env.cuda.binary.cubin import read_cubin
+from gpucore.cubin import read_cubin
 
 RUNS = 3
 COLD_RUNS = 5
@@ -34,8 +34,8 @@ VERIFY = [sys.executable, "-m", "vdbg_env", "verify", "--witness", "none", "-q"]
 WHOLE = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
-from vdbg_env.cuda.binary.cubin import read_cubin
-from vdbg_env.cuda.binary.device_code import find_device_code
+from gpucore.cubin import read_cubin
+from gpucore.fatbin import find_device_code
 from vdbg_env.adapters.files.binaries import BinaryFiles
 def read(code):
     return read_cubin(code.entry.payload()) if code.entry.kind == 2 else None

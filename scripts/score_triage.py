@@ -44,6 +44,8 @@ WRITTEN_SINCE = frozenset(
     cutlass-status disk-full engine-iteration-timeout engine-process-died error-in-finalizer error-line
     exception-of-another-end exception-that-names-the-gpu gpu-coredump-begun hip-exception hip-illegal-address
     hip-kernel-assertion hip-library-status hip-out-of-memory inputs-of-failed-execution memory-profiling
+    bad-argument hub-name missing-file setting-refused wait-cancelled engine-core-exited ray-worker-gone
+    worker-aborted
     missing-module optional-part-left-out pip-build-failed port-in-use py-spy-synchronize python-exception
     ray-worker-died request-answered rocm-driver rocm-memory-fault sglang-out-of-memory sglang-watchdog
     slurm-ended-the-job slurm-oom-kill test-passed tokens-generated unrecognized-arguments work-done worker-failed-with

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from gpucore.code_map import CodeMap, Function
+from gpucore.dwarf import Place
+from gpucore.elf import CUDA_12, Identity
 from tests.builders.core_elf import CoreElf
 from tests.builders.relocate import relocate
-from vdbg_env.cuda.binary.elf import CUDA_12, Identity
-from vdbg_env.cuda.lines.code_map import CodeMap, Function
-from vdbg_env.cuda.lines.line_table import Place
 
 CUBINS = Path(__file__).parents[1] / "data" / "cubins"
 BRANCHES = ("r352", "r400", "r525", "r550", "r555", "r565", "r570", "r575", "r580", "r590", "r615")

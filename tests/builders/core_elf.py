@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from vdbg_env.cuda.binary.elf import Identity
+from gpucore.elf import Identity
 
 _LOUSER = 0x80000000
 _LORESERVE = 0xFF00

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Sequence
 
+from gpucore.elf import CUDA_13, EM_CUDA, SHT_SYMTAB, STT_FUNC
 from tests.builders.elf import SHT_PROGBITS, SHT_STRTAB, STO_ENTRY, string_table
 from tests.builders.line_program import RowSpec, build_line_section
-from vdbg_env.cuda.binary.elf import CUDA_13, EM_CUDA, SHT_SYMTAB, STT_FUNC
 
 LINE_SECTIONS = (".debug_line", ".nv_debug_line_sass", ".nv_debug_ptx_txt")
 DEBUG_SECTIONS = (*LINE_SECTIONS, ".debug_info", ".debug_abbrev")

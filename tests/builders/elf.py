@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from vdbg_env.cuda.binary.elf import CUDA_13, EM_CUDA, ET_EXEC, SHT_SYMTAB, STT_FUNC, Identity
+from gpucore.elf import CUDA_13, EM_CUDA, ET_EXEC, SHT_SYMTAB, STT_FUNC, Identity
 
 SHT_PROGBITS = 1
 SHT_STRTAB = 3

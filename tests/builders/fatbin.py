@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import lz4.block
 import zstandard
 
+from gpucore.fatbin import Compression, EntryFlag, EntryKind
 from tests.builders.elf import ElfSpec, SectionSpec, build_elf
-from vdbg_env.cuda.binary.decompression import Compression
-from vdbg_env.cuda.binary.fatbin import EntryFlag, EntryKind
 
 EM_X86_64 = 62
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from vdbg_env.cuda.binary.elf import Elf
+from gpucore.elf import Elf
 
 _EXECUTABLE = 0x4
 _SHT_REL = 9

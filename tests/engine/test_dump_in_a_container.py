@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.arming import arming
 from tests.builders.core_builder import hang_core
 from tests.support import armed_program
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
 from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.cuda.arming import arming
 from vdbg_env.supervisor.processes.proc import is_alive, namespace_pid
 
 # What the driver does; the base image has no Python, but a small Perl is essential to Debian.
@@ -36,7 +36,7 @@ sleep 60;
 @pytest.mark.engine
 def test_a_dump_inside_a_container_is_fired_and_read_from_the_host(docker_engine: Engine) -> None:
     client = docker_engine.client
-    made = client.create_container(BASE, ["perl", "-e", DRIVER], environment=dict(arming("/var/tmp", full=False)))
+    made = client.create_container(BASE, ["perl", "-e", DRIVER], environment=dict(arming("/var/tmp", size="default")))
     try:
         client.put_archive(made["Id"], "/", _tar("core", hang_core()))
         client.start(made["Id"])

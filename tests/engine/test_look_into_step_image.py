@@ -59,7 +59,7 @@ def test_programs_are_those_of_the_image_and_the_kernels_log_is_asked_outside(pl
     assert place.programs.which("debconf") == "/usr/bin/debconf"
     assert place.programs.which("dmesg") == Programs().which("dmesg")
     ran = place.programs.run(("sh", "-c", "echo out; echo err >&2; ls /run/vdbg-env; exit 3"))
-    assert (ran.code, ran.stdout, ran.stderr) == (3, "out\nrunbooks\nvdbg_env\n", "err\n")
+    assert (ran.code, ran.stdout, ran.stderr) == (3, "out\ngpucore\nrunbooks\nvdbg_env\n", "err\n")
 
 
 def test_shipped_files_are_there_and_cannot_be_changed(place: Place) -> None:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import pytest
 
+from gpucore.fatbin import EntryKind
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.engine.step_images import user_image
@@ -17,7 +18,6 @@ from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.cli.composition.images import image_swaps
 from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.binary.fatbin import EntryKind
 from vdbg_env.image.context import BuildContext, FileBytes
 
 pytestmark = pytest.mark.engine

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.lineinfo import FileReport, Verdict
 from tests.builders.core_builder import CUBINS
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
@@ -14,7 +15,6 @@ from tests.support.toolchain import cuda_tool
 from vdbg_env.application.image.prove import prove_image, require_proven
 from vdbg_env.application.ports.images import ImageBuilder
 from vdbg_env.common.errors import NotProven
-from vdbg_env.cuda.lines.lineinfo import FileReport, Verdict
 
 pytestmark = pytest.mark.engine
 

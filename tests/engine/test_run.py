@@ -110,7 +110,9 @@ def test_an_image_nobody_has_is_bad_input(docker_engine: Engine) -> None:
 def test_a_program_the_image_lacks_is_named_and_its_container_is_gone(docker_engine: Engine) -> None:
     ran = vdbg_env("run", "--image", BASE, "--gpu", "none", "--dumps", "none", "--", "no-such-program")
     assert ran.status == 127
-    assert "no-such-program" in ran.stderr
+    assert f"error: {BASE} has no program 'no-such-program'" in ran.stderr and "try:" in ran.stderr
+    own = vdbg_env("run", "--image", BASE, "--gpu", "none", "--dumps", "none", "--", "sh", "-c", "no-such-program")
+    assert (own.status, "has no program" in own.stderr) == (127, False)
 
 
 @pytest.mark.parametrize("way", ["cdi", "runtime"])

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -275,6 +276,38 @@ def test_a_server_is_driven_inside_its_container(folder: Path, image: str) -> No
     first = walked["steps"][0]["ended"]
     assert (first["by"], first["message"]) == ("stopped", "3 of 3 requests sent, 3 answered")
     assert (folder / "run/steps/first/1/localhost-0/stdout").read_text().count("got") == 3
+
+
+def test_a_server_behind_a_port_that_the_engine_publishes_gets_no_request(folder: Path, image: str) -> None:
+    """The one that listens on this machine is the engine's proxy: nothing proves where it leads."""
+    server = (
+        "import http.server\n"
+        "class H(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(s): print('got', s.path, flush=True); s.send_response(200); s.end_headers()\n"
+        "    do_POST = do_GET\n"
+        "    def log_message(s, *a): pass\n"
+        "print('up', flush=True)\n"
+        "http.server.ThreadingHTTPServer(('0.0.0.0', 8000), H).serve_forever()\n"
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ready = f'ready: {{http: "http://127.0.0.1:{port}/", timeout: 60s}}'
+    driven = f'argv: "${{{{ inputs.argv }}}}", driver: {{replay: requests.jsonl, {ready}}}'
+    (folder / "two-steps.yaml").write_text(TWO_STEPS.replace('argv: "${{ inputs.argv }}"', driven))
+    (folder / "requests.jsonl").write_text('{"url": "/v1/completions", "body": {}}\n')
+    name = f"vdbg-test-published-{port}"
+    argv = ("docker", "run", "--rm", "--name", name, "-p", f"127.0.0.1:{port}:8000", image, "python3", "-c", server)
+    try:
+        walked = report(runbook(folder, "two-steps", "-f", "two-steps.yaml", "--json", "--run-dir", "run", "--", *argv))
+    finally:
+        subprocess.run(["docker", "rm", "-f", name], capture_output=True, check=False)
+    ended = walked["steps"][0]["ended"]
+    assert ended["by"] == "not_started"
+    assert f"listens on port {port}" in ended["message"]
+    output = (folder / "run/steps/first/1/localhost-0/stdout").read_text()
+    assert "up" in output
+    assert "got" not in output
 
 
 def test_without_a_command_the_bundled_sample_is_built_and_run_in_the_image(folder: Path, image: str) -> None:

@@ -6,9 +6,10 @@ UnreadableBinary is a finding.
 
 import atheris
 
-with atheris.instrument_imports(include=["vdbg_env.cuda"]):
-    from vdbg_env.common.errors import UnreadableBinary
-    from vdbg_env.cuda.gpu_core import CoreSections, find_faults, group_warps, read_core, read_registers
+with atheris.instrument_imports(include=["gpucore"]):
+    from gpucore.core import find_faults, group_warps, read_registers
+    from gpucore.core_reader import CoreSections, read_core
+    from gpucore.errors import UnreadableBinary
 
 from tests.fuzz.harness import fuzz
 from tests.fuzz.seeds import core_seeds

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env"]):
-    from vdbg_env.common.errors import UnreadableBinary
-    from vdbg_env.cuda.binary.cubin import read_cubin, read_cubin_start
-    from vdbg_env.cuda.binary.cubin_names import read_names
-    from vdbg_env.cuda.binary.elf import Elf
-    from vdbg_env.cuda.binary.thin_cubin import thin
+    from gpucore.cubin import read_cubin, read_cubin_start, read_names, thin
+    from gpucore.elf import Elf
+    from gpucore.errors import UnreadableBinary
 
 from tests.builders.cubin import cubin
 from tests.builders.elf import ElfSpec, SectionSpec, SymbolSpec, build_elf

@@ -3,7 +3,7 @@
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env"]):
-    from vdbg_env.cuda.symbols.demangling import CUT, LONGEST, demangle, short_name
+    from gpucore.mangling import CUT, LONGEST, demangle, short_name
 
 from tests.fuzz.harness import fuzz
 

@@ -5,15 +5,14 @@ import contextlib
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env"]):
-    from vdbg_env.common.errors import UnreadableBinary
-    from vdbg_env.cuda.binary.device_code import find_device_code
-    from vdbg_env.cuda.lines.lineinfo import file_report, judge
+    from gpucore.errors import UnreadableBinary
+    from gpucore.fatbin import find_device_code
+    from gpucore.lineinfo import file_report, judge
 
+from gpucore.fatbin import Compression, EntryKind
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
 from tests.fuzz.harness import fuzz
-from vdbg_env.cuda.binary.decompression import Compression
-from vdbg_env.cuda.binary.fatbin import EntryKind
 
 
 def read(data: bytes) -> None:

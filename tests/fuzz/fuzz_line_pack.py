@@ -2,16 +2,16 @@
 
 import atheris
 
-with atheris.instrument_imports(include=["vdbg_env.cuda.line_pack"]):
-    from vdbg_env.common.errors import UnreadableBinary
-    from vdbg_env.cuda.line_pack import layout
-    from vdbg_env.cuda.line_pack.layout import FRAME_ROW, Kind
-    from vdbg_env.cuda.line_pack.reader import LinePack
+with atheris.instrument_imports(include=["gpucore.line_pack"]):
+    from gpucore import line_pack
+    from gpucore.errors import UnreadableBinary
+    from gpucore.line_pack import FRAME_ROW, Kind
+    from gpucore.line_packs import LinePack
 
 from tests.fuzz.harness import fuzz
 from tests.support.line_packs import CUBINS, pack_of
 
-_WHOLE = layout.Sections(pack_of(*CUBINS))
+_WHOLE = line_pack.Sections(pack_of(*CUBINS))
 
 
 def read(data: bytes) -> None:
@@ -21,16 +21,16 @@ def read(data: bytes) -> None:
     kind, rest = data[0] % 9, data[1:]
     sections = {known: bytes(_WHOLE[known]) for known in Kind}
     if kind in (Kind.BLOCKS, Kind.STRINGS):
-        frame = layout.compress(rest)
+        frame = line_pack.compress(rest)
         table = Kind.BLOCK_TABLE if kind == Kind.BLOCKS else Kind.STRING_TABLE
         sections |= {
             Kind(kind): frame,
-            table: FRAME_ROW.pack(0, len(frame), len(rest), 0, layout.checksum(frame, 8)),
+            table: FRAME_ROW.pack(0, len(frame), len(rest), 0, line_pack.checksum(frame, 8)),
         }
     elif kind in set(Kind):
         sections[Kind(kind)] = rest
     try:
-        pack = LinePack(rest if kind in (0, 8) else layout.assemble(sections))
+        pack = LinePack(rest if kind in (0, 8) else line_pack.assemble(sections))
         pack.check()
         for record in pack.records():
             record.chain(0x40)
@@ -46,7 +46,7 @@ def seeds() -> list[bytes]:
         data = _WHOLE[kind]
         if kind in (Kind.BLOCKS, Kind.STRINGS):
             table = Kind.BLOCK_TABLE if kind == Kind.BLOCKS else Kind.STRING_TABLE
-            data = layout.expand(data, FRAME_ROW.unpack_from(_WHOLE[table])[2])
+            data = line_pack.expand(data, FRAME_ROW.unpack_from(_WHOLE[table])[2])
         found.append(bytes([kind]) + bytes(data))
     return found
 

@@ -6,11 +6,10 @@ section or a cubin; a damaged real one of each is the seed. Any error but Unread
 
 import atheris
 
-with atheris.instrument_imports(include=["vdbg_env.cuda"]):
-    from vdbg_env.common.errors import UnreadableBinary
-    from vdbg_env.cuda.lines.code_map import CodeMap
-    from vdbg_env.cuda.lines.line_program import decode, read_units
-    from vdbg_env.cuda.lines.line_table import Place
+with atheris.instrument_imports(include=["gpucore"]):
+    from gpucore.code_map import CodeMap
+    from gpucore.dwarf import Place, decode, read_units
+    from gpucore.errors import UnreadableBinary
 
 from tests.fuzz.harness import fuzz
 from tests.fuzz.seeds import cubin_seeds

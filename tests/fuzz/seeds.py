@@ -6,8 +6,8 @@ import gzip
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpucore.elf import Elf
 from tests.builders import core_builder as cores
-from vdbg_env.cuda.binary.elf import Elf
 
 _DATA = Path(__file__).parents[1] / "data"
 

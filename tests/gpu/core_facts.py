@@ -8,29 +8,27 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.cuda.binary.elf import Elf
-from vdbg_env.cuda.gpu_core import layout
-from vdbg_env.cuda.gpu_core.layout import Layout, SectionType
-from vdbg_env.cuda.gpu_core.model import GpuCore
-from vdbg_env.cuda.gpu_core.names import barrier_scope, generation_flags, thread_state
-from vdbg_env.cuda.gpu_core.reader import read_core
-from vdbg_env.cuda.lines.code_map import CodeMap
-from vdbg_env.cuda.lines.line_table import Place
+from gpucore import core_layout
+from gpucore.code_map import CodeMap
+from gpucore.core_layout import Layout, SectionType, barrier_scope, generation_flags, thread_state
+from gpucore.core_reader import GpuCore, read_core
+from gpucore.dwarf import Place
+from gpucore.elf import Elf
 
 _LOUSER = 0x80000000
 _ENOUGH = 4096  # instructions of an image: PyTorch's are of millions
 _TABLES: dict[SectionType, Layout[Any]] = {
-    SectionType.DEVICES: layout.DEVICE,
-    SectionType.CONTEXTS: layout.CONTEXT,
-    SectionType.MODULES: layout.MODULE,
-    SectionType.GRIDS: layout.GRID,
-    SectionType.CONSTANT_BANKS: layout.CONSTANT_BANK,
-    SectionType.SMS: layout.SM,
-    SectionType.CTAS: layout.CTA,
-    SectionType.WARPS: layout.WARP,
-    SectionType.LANES: layout.LANE,
-    SectionType.BACKTRACE: layout.BACKTRACE,
-    SectionType.METADATA: layout.METADATA,
+    SectionType.DEVICES: core_layout.DEVICE,
+    SectionType.CONTEXTS: core_layout.CONTEXT,
+    SectionType.MODULES: core_layout.MODULE,
+    SectionType.GRIDS: core_layout.GRID,
+    SectionType.CONSTANT_BANKS: core_layout.CONSTANT_BANK,
+    SectionType.SMS: core_layout.SM,
+    SectionType.CTAS: core_layout.CTA,
+    SectionType.WARPS: core_layout.WARP,
+    SectionType.LANES: core_layout.LANE,
+    SectionType.BACKTRACE: core_layout.BACKTRACE,
+    SectionType.METADATA: core_layout.METADATA,
 }
 _OF_LINES = (".debug_line", ".rel.debug_line", ".rela.debug_line", ".debug_str", ".nv_debug_line_sass",
              ".nv_debug_ptx_txt", ".debug_info", ".debug_frame", ".note.nv.tkinfo")  # fmt: skip

@@ -23,6 +23,7 @@ ON_EXCEPTION = {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1"}
 FLAGS = {
     "none": "",
     "skip nonrelocated images only": "skip_nonrelocated_elf_images",
+    "global memory and nonrelocated images": "skip_nonrelocated_elf_images,skip_global_memory",
     "all five skips": SKIP_ALL,
     "all but nonrelocated images": SKIP_ALL.partition(",")[2],
     "gzip": f"{SKIP_ALL},gzip_compress",

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.code_map import CodeMap, Function
+from gpucore.core_layout import GpuException
+from gpucore.dwarf import Place
+from gpucore.fatbin import EntryKind, find_device_code
+from gpucore.mangling import short_name
 from tests.gpu.programs import Compiler, Order
 from tests.gpu.samples import FOLDER, Manifest, Sample, samples
 from tests.support.command_line import vdbg_env
 from tests.support.toolchain import cuda_tool
 from vdbg_env.common.resources import data_dir
 from vdbg_env.common.yaml_source import read
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.gpu_core.names import GpuException
-from vdbg_env.cuda.lines.code_map import CodeMap, Function
-from vdbg_env.cuda.lines.line_table import Place
-from vdbg_env.cuda.symbols.demangling import short_name
 
 SAMPLES = samples()
 CUDA = [sample for sample in SAMPLES if not sample.python]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpucore.mangling import short_name
 from tests.gpu.samples import Sample
-from vdbg_env.cuda.symbols.demangling import short_name
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -1,6 +1,7 @@
 """A real API server and its etcd on this machine. Its programs are not part of the project: without them, tests skip.
 
-The server is Kubernetes' own for custom resources, so it has no pods and jobs: `front` gives it those names.
+The server is Kubernetes' own for custom resources, so it has no pods and jobs, and no list of its groups: `Front` gives
+kubectl that list.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import json
 import lzma
 import os
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,12 @@ def packed_programs() -> Path:
 def missing() -> str | None:
     """Return why there can be no API server here."""
     folder = packed_programs()
-    absent = [name for name, pattern in PROGRAMS.items() if not any(folder.glob(pattern))]
+    wanted = PROGRAMS | {"definitions of JobSet and LeaderWorkerSet": "crd/leaderworkerset.yaml.xz"}
+    absent = [name for name, pattern in wanted.items() if not any(folder.glob(pattern))]
     if absent:
         return f"no {' and no '.join(absent)} in {folder} (VDBG_KUBE_PROGRAMS names another folder)"
-    if shutil.which("openssl") is None or shutil.which("unshare") is None:
-        return "openssl and unshare are needed"
-    return None if os.geteuid() == 0 else "each pod has its own mounts here, which needs root"
+    absent = [name for name in ("openssl", "kubectl") if shutil.which(name) is None]
+    return f"{' and '.join(absent)} not installed" if absent else None
 
 
 def unpacked(name: str) -> Path:
@@ -93,20 +95,6 @@ class ApiServer:
         )  # fmt: skip
         self._wait()
 
-    def kill(self) -> None:
-        assert self._server
-        self._server.send_signal(signal.SIGKILL)
-        self._server.wait()
-
-    def pause(self) -> None:
-        """Have it accept connections and answer nothing, until `go_on`."""
-        assert self._server
-        self._server.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        assert self._server
-        self._server.send_signal(signal.SIGCONT)
-
     def stop(self) -> None:
         for process in (self._server, self._etcd):
             if process and process.poll() is None:
@@ -159,3 +147,53 @@ class ApiServer:
             "certificate-authority: c.crt}}]\n"
             "users: [{name: u, user: {client-certificate: c.crt, client-key: c.key}}]\n"
         )
+
+
+class Front:
+    """The address that kubectl is given: the server, and the list of groups that an aggregator would add.
+
+    The server has no OpenAPI of custom resources, without which kubectl does not ask for strict validation: this does.
+    """
+
+    def __init__(self, server: ApiServer, groups: tuple[str, ...]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+            def _pass_on(self) -> None:
+                if self.path.partition("?")[0] == "/apis":
+                    known = [server.call("GET", f"/apis/{group}")[1] for group in ("apiextensions.k8s.io", *groups)]
+                    self._answer(
+                        200, "application/json", json.dumps({"kind": "APIGroupList", "groups": known}).encode()
+                    )
+                    return
+                size = int(self.headers.get("Content-Length") or 0)
+                kept = {name: text for name in ("Content-Type", "Accept") if (text := self.headers.get(name))}
+                path = self.path.replace("fieldValidation=Ignore", "fieldValidation=Strict")
+                connection = server.connection()
+                try:
+                    connection.request(self.command, path, self.rfile.read(size) if size else None, kept)
+                    response = connection.getresponse()
+                    self._answer(response.status, response.getheader("Content-Type") or "", response.read())
+                finally:
+                    connection.close()
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _pass_on  # noqa: N815
+
+            def _answer(self, status: int, kind: str, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        self.address = f"http://127.0.0.1:{self._http.server_port}"
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()

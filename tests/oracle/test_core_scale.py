@@ -6,7 +6,7 @@ The bound of 1.5 s leaves room for a busy machine: at a load of 5 it was 0.75 to
 import pytest
 
 from benchmarks.core import core_file, read_in_a_process
-from vdbg_env.cuda.binary.elf import Elf
+from gpucore.elf import Elf
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.core import Fault, decode_core, find_faults, group_warps
+from gpucore.core_reader import read_core
 from tests.builders.core_builder import (
     BRANCHES,
     BlockSpec,
@@ -27,8 +29,6 @@ from tests.builders.core_builder import (
     sample_module,
 )
 from tests.support.toolchain import cuda_gdb
-from vdbg_env.cuda.gpu_core import Fault, find_faults, group_warps, read_core
-from vdbg_env.cuda.gpu_core.decoded import decode_core
 
 
 def asked(data: bytes, folder: Path, *commands: str) -> str:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.code_map import CodeMap
+from gpucore.lineinfo import Cause, Coverage, FileReport, Verdict, read_coverage, verify
 from tests.support.toolchain import cuda_tool
-from vdbg_env.cuda.lines.code_map import CodeMap
-from vdbg_env.cuda.lines.coverage import Cause, Coverage, read_coverage
-from vdbg_env.cuda.lines.lineinfo import FileReport, Verdict, verify
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.code_map import CodeMap
+from gpucore.dwarf import Place
+from gpucore.fatbin import EntryKind, find_device_code
 from tests.oracle.nvdisasm_listing import Instruction, Lines, as_nvdisasm_prints, instructions
 from tests.support.cubins import DATA, cubin, place
 from tests.support.toolchain import cuda_tool
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.lines.code_map import CodeMap
-from vdbg_env.cuda.lines.line_table import Place
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
 ARCHS = ("sm_80", "sm_90", "sm_100")

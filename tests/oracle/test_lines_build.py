@@ -18,21 +18,29 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.code_map import CodeMap
+from gpucore.cubin import read_cubin
+from gpucore.line_packs import LinePack, PackedHeaders
+from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchSpec, ModuleSpec, WarpSpec, build_core
+from tests.support.command_line import vdbg_env
 from tests.support.toolchain import cuda_tool
 from vdbg_env.adapters.builders.units.unit_builds import LocalUnitBuilds
 from vdbg_env.adapters.files.binaries import BinaryFiles
+from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.application.image.onto import OntoRequest, build_onto
 from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
-from vdbg_env.application.lines.choose import Wanted
-from vdbg_env.application.lines.pack import pack_built
+from vdbg_env.application.lines.choose import CoreCode, Wanted, wanted_by_core
+from vdbg_env.application.lines.pack import lines_for_core, lines_of_other_headers, pack_built
 from vdbg_env.application.lines.stock import read_stock
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
-from vdbg_env.common.errors import BadInput, NotProven
-from vdbg_env.cuda.binary.cubin import read_cubin
-from vdbg_env.cuda.line_pack.reader import LinePack
+from vdbg_env.cli.lines.build import exit_status
+from vdbg_env.common.errors import BadInput, NotProven, OtherLines
 from vdbg_env.image.units.compile_commands import read_compile_commands
+from vdbg_env.image.units.other_projects import OtherProject
+from vdbg_env.report.lineinfo.lines_built import Written, lines_text
+from vdbg_env.report.lineinfo.onto import onto_text
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 
@@ -55,6 +63,26 @@ template __global__ void blur<4>(float*);
 }
 void launch(float* o) { hidden<<<1, 32>>>(o); }
 """
+# As CUTLASS's headers do from release to release: another type in a kernel's arguments, and the same instructions.
+LIBRARY = """
+#pragma once
+namespace lib {
+struct Shape_%(release)s { static constexpr int value = 7; };
+using Shape = Shape_%(release)s;
+template <class T> __device__ float shaped(float x) {
+  return x * T::value;
+}
+template <class T> __global__ void device_kernel(float* o) {
+  o[threadIdx.x] = shaped<T>(o[threadIdx.x]);
+}
+}
+"""
+GEMM = """
+#include "lib/include/lib.h"
+template __global__ void lib::device_kernel<lib::Shape>(float*);
+"""
+LIB = OtherProject(name="lib", repository="https://example.org/lib.git", revision="v4.7.1", variable="TOY_LIB_SRC_DIR")
+OTHER = PackedHeaders(folder="lib-4.2.0/", project="lib", used="4.2.0", wanted="v4.7.1")
 COPY = "__global__ void copy(float* o) { o[threadIdx.x] = o[threadIdx.x + 32]; }\n"
 ARCHS = ("-gencode", "arch=compute_80,code=sm_80", "-gencode", "arch=compute_90a,code=sm_90a")
 FLAGS = ("-O3", "-std=c++17", "-Xcompiler", "-fPIC", "--compress-mode=size", *ARCHS)
@@ -76,7 +104,7 @@ class Toy:
                 "arguments": [cuda_tool("nvcc"), *FLAGS, "-x", "cu", "-c", str(self.sources / f"{name}.cu"),
                               "-o", f"CMakeFiles/_toy_C.dir/{name}.cu.o"],
             }
-            for name in ("copy", "scale")
+            for name in ("copy", "scale", "gemm")
         ]  # fmt: skip
         return json.dumps(rows)
 
@@ -95,13 +123,16 @@ def toolkit() -> Path:
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
     nvcc = cuda_tool("nvcc")
     release, sources = tmp_path_factory.mktemp("release"), tmp_path_factory.mktemp("again")
-    for folder in (release, sources):
+    for folder, headers in ((release, "v47"), (sources, "v42")):
         (folder / "scale.cu").write_text(SCALE)
         (folder / "copy.cu").write_text(COPY)
-    for name in ("copy", "scale"):
+        (folder / "gemm.cu").write_text(GEMM)
+        (folder / "lib" / "include").mkdir(parents=True)
+        (folder / "lib" / "include" / "lib.h").write_text(LIBRARY % {"release": headers})
+    for name in ("copy", "scale", "gemm"):
         run([nvcc, *FLAGS, "-c", f"{name}.cu", "-o", f"{name}.o"], release)
     lib = toolkit() / "lib64"
-    run(["g++", "-shared", "-o", "_toy_C.abi3.so", "copy.o", "scale.o", f"-L{lib}", "-lcudart"], release)
+    run(["g++", "-shared", "-o", "_toy_C.abi3.so", "copy.o", "scale.o", "gemm.o", f"-L{lib}", "-lcudart"], release)
     wheel = release / "toy-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(release / "_toy_C.abi3.so", "toy/_toy_C.abi3.so")
@@ -112,16 +143,22 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
 class Prepared(LocalUnitBuilds):
     """The port with sources that are configured already; everything else is the real one."""
 
-    def __init__(self, toy: Toy, work: Path) -> None:
+    def __init__(self, toy: Toy, work: Path, headers: PackedHeaders | None = None) -> None:
         super().__init__(lambda _: None, work)
         self.toy = toy
+        self.headers = headers
         self.requests: list[TreeRequest] = []
 
     def configure(self, request: TreeRequest) -> ConfiguredTree:
         self.requests.append(request)
         units = read_compile_commands(self.toy.commands())
         compiler = str(toolkit())
-        return ConfiguredTree(folder=str(self.toy.sources), compiler=compiler, units=units)
+        sources = str(self.toy.sources)
+        return ConfiguredTree(
+            folder=sources, compiler=compiler, units=units, projects=(LIB,),
+            headers=(self.headers,) if self.headers else (),
+            shown=((f"{sources}/lib/", "lib-4.2.0/"), (f"{sources}/", "csrc/")),
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +189,155 @@ def test_names_that_hash_a_path_are_matched_and_reported(toy: Toy, builds: Prepa
     ((stock, built),) = unit.comparison.renamed
     assert stock != built
     assert re.sub("[0-9a-f]{8}", "", stock) == re.sub("[0-9a-f]{8}", "", built)
+
+
+def stock_cubin(toy: Toy, kernel: str) -> bytes:
+    """Return the cubin of the wheel that has a kernel, for sm_90a."""
+    with BinaryFiles().open(str(toy.wheel)) as files:
+        (library,) = read_stock(files)
+    cubins = [unit.cubin("sm_90a") for unit in library.units]
+    (stock,) = (cubin for cubin in cubins if cubin and any(kernel in name for name in cubin.kernel_names))
+    return bytes(stock.entry.payload())
+
+
+def core_of(toy: Toy, kernel: str, path: Path) -> Path:
+    """Write a synthetic core around the stock code of a kernel, with a fault at its first store."""
+    stock = stock_cubin(toy, kernel)
+    (name,) = (found.name for found in CodeMap(stock).kernels if kernel in found.name)
+    warps = [WarpSpec(offset=0x40, error_offset=0x40, exception=14, valid=1, active=1)]
+    device = DeviceSpec(
+        modules=[ModuleSpec(cubin=stock)],
+        launches=[LaunchSpec(kernel=name)],
+        blocks=[BlockSpec(warps=warps)],
+        registers=False,
+    )
+    path.write_bytes(build_core(CoreSpec(devices=[device])))
+    return path
+
+
+def test_a_kernel_whose_arguments_are_named_otherwise_gets_its_line(toy: Toy, builds: Prepared, tmp_path: Path) -> None:
+    core = core_of(toy, "device_kernel", tmp_path / "core.nvcudmp")
+    result = lines(toy, builds, wanted_by_core(str(core), CoreFilesOnDisk()))
+    ((stock, built),) = (pair for unit in result.built if unit.comparison for pair in unit.comparison.renamed)
+    assert "v47" in stock and "v42" in built
+    packed = pack_built(result)
+    assert packed
+    (tmp_path / "new.lines").write_bytes(packed.data)
+    shown = vdbg_env("core", "--lines", str(tmp_path / "new.lines"), str(core))
+    assert "lib.h:" in shown.stdout, shown.stdout
+    in_core = lines_for_core(str(core), packed.data, CoreFilesOnDisk())
+    assert (in_core.places, in_core.without) == (1, ()) and in_core.shown
+    assert exit_status(result, Written(core=in_core)) == 0
+
+
+def test_success_is_not_reported_for_a_core_without_a_line(toy: Toy, builds: Prepared, tmp_path: Path) -> None:
+    core = core_of(toy, "blur", tmp_path / "core.nvcudmp")
+    result = lines(toy, builds, Wanted(kernels=("copy",), archs=("9.0",)))
+    packed = pack_built(result)
+    assert packed
+    in_core = lines_for_core(str(core), packed.data, CoreFilesOnDisk())
+    assert len(in_core.without) == 1 and "blur" in in_core.without[0]
+    assert (exit_status(result), exit_status(result, Written(core=in_core))) == (0, 4)
+    assert "no line" in lines_text(result, Written(core=in_core))
+
+
+def test_lines_of_other_headers_are_marked_wherever_they_are_shown(toy: Toy, builds: Prepared, tmp_path: Path) -> None:
+    core = core_of(toy, "device_kernel", tmp_path / "core.nvcudmp")
+    marked = Prepared(toy, builds._kept.home, OTHER)
+    result = lines(toy, marked, wanted_by_core(str(core), CoreFilesOnDisk()))
+    packed = pack_built(result)
+    assert packed
+    (share,) = shares = lines_of_other_headers(result, packed.data)
+    assert 0 < share.instructions <= share.of
+    written = Written(core=lines_for_core(str(core), packed.data, CoreFilesOnDisk()), headers=shares)
+    assert exit_status(result, written) == 4
+    mark = "line of lib 4.2.0; the wheel was built with v4.7.1"
+    text = lines_text(result, written)
+    assert mark in text and "git clone --depth 1 --branch v4.7.1 https://example.org/lib.git\n" in text
+    assert '--external TOY_LIB_SRC_DIR="$PWD/lib"' in text
+    pack = tmp_path / "new.lines"
+    pack.write_bytes(packed.data)
+    said = {"project": "lib", "used": "4.2.0", "wanted": "v4.7.1"}
+    (fault,) = json.loads(vdbg_env("core", "--json", "--lines", str(pack), str(core)).stdout)["faults"]
+    assert fault["lines_from"]["headers"] == said
+    assert [frame["headers"] for frame in fault["chain"] if "/lib.h" in frame["file"]] == [said] * len(fault["chain"])
+    assert all(frame["file"].startswith("lib-4.2.0/include/") for frame in fault["chain"])
+    shown = vdbg_env("core", "--lines", str(pack), str(core)).stdout
+    assert all(mark in line for line in shown.splitlines() if "lib.h:" in line), shown
+    name = next(record.name for record in LinePack(packed.data).records())
+    cubin = tmp_path / "stock.cubin"
+    cubin.write_bytes(stock_cubin(toy, "device_kernel"))
+    located = vdbg_env("locate", "--lines", str(pack), f"{name}+0x40", str(cubin)).stdout
+    assert mark in located, located
+    assert mark in vdbg_env("lines", "show", str(pack)).stdout
+
+
+def test_lines_of_the_release_s_own_headers_and_sources_are_not_marked(
+    toy: Toy, builds: Prepared, tmp_path: Path
+) -> None:
+    exact = Prepared(toy, builds._kept.home, replace(OTHER, used="4.7.1"))
+    for prepared, kernel in ((exact, "device_kernel"), (Prepared(toy, builds._kept.home, OTHER), "blur")):
+        result = lines(toy, prepared, Wanted(kernels=(kernel,), archs=("9.0",)))
+        packed = pack_built(result)
+        assert packed and lines_of_other_headers(result, packed.data) == ()
+        core = core_of(toy, kernel, tmp_path / "core.nvcudmp")
+        (tmp_path / "new.lines").write_bytes(packed.data)
+        (fault,) = json.loads(vdbg_env("core", "--json", "--lines", str(tmp_path / "new.lines"), str(core)).stdout)[
+            "faults"
+        ]
+        assert fault["chain"] and "headers" not in fault["lines_from"]
+        assert all("headers" not in frame for frame in fault["chain"])
+
+
+def test_lines_of_the_right_headers_win_over_those_of_others(toy: Toy, builds: Prepared, tmp_path: Path) -> None:
+    core = core_of(toy, "device_kernel", tmp_path / "core.nvcudmp")
+    for name, used in (("a", "4.2.0"), ("b", "4.7.1")):
+        prepared = Prepared(toy, builds._kept.home, replace(OTHER, used=used))
+        packed = pack_built(lines(toy, prepared, wanted_by_core(str(core), CoreFilesOnDisk())))
+        assert packed
+        (tmp_path / f"{name}.lines").write_bytes(packed.data)
+    ran = vdbg_env("core", "--json", "--lines", str(tmp_path), str(core))
+    (fault,) = json.loads(ran.stdout)["faults"]
+    assert fault["chain"] and "headers" not in fault["lines_from"] and fault["lines_from"]["others"] == []
+
+
+def test_onto_refuses_lines_of_other_headers_unless_they_are_accepted(toy: Toy, builds: Prepared) -> None:
+    marked = Prepared(toy, builds._kept.home, OTHER)
+    wanted = LinesRequest(requirement="", wanted=Wanted(kernels=("device_kernel",), archs=("9.0",)), jobs=2)
+    request = OntoRequest(image="toy:1", project="toy", lines=wanted, tags=())
+    image = Memory(toy)
+    with pytest.raises(OtherLines, match="instructions would have a line of lib") as refused:
+        build_onto(request, images=image, builds=marked, clock=lambda: 0.0)  # type: ignore[arg-type]
+    assert refused.value.exit_status == 4 and set(image.images) == {"sha256:base"}
+    accepted = replace(request, accept_other_headers=True)
+    result = build_onto(accepted, images=image, builds=marked, clock=lambda: 0.0)  # type: ignore[arg-type]
+    assert [share.headers.used for share in result.headers] == ["4.2.0"]
+    text = onto_text(result)
+    assert "its lines are the stock wheel's" not in text
+    assert "line of lib 4.2.0; the wheel was built with v4.7.1" in text and "again with --dep TOY_LIB_SRC_DIR=" in text
+
+
+def test_code_under_the_name_of_another_kernel_is_not_taken_for_it(toy: Toy, tmp_path: Path) -> None:
+    (tmp_path / "lib" / "include").mkdir(parents=True)
+    (tmp_path / "lib" / "include" / "lib.h").write_text(
+        LIBRARY.replace("void device_kernel", "void third_kernel") % {"release": "v47"}
+    )
+    (tmp_path / "gemm.cu").write_text(GEMM.replace("device_kernel", "third_kernel"))
+    changed = replace(toy, sources=tmp_path)
+    wanted = Wanted(kernels=("device_kernel",), archs=("9.0",))
+    (unit,) = lines(changed, Prepared(changed, tmp_path / "work"), wanted).built
+    assert unit.comparison and unit.comparison.identical == () and len(unit.comparison.missing) == 1
+
+
+def test_a_kernel_is_picked_by_the_code_of_the_core(toy: Toy, builds: Prepared, tmp_path: Path) -> None:
+    core = core_of(toy, "blur", tmp_path / "core.nvcudmp")
+    wanted = wanted_by_core(str(core), CoreFilesOnDisk())
+    (unit,) = lines(toy, builds, wanted).built
+    assert Path(unit.source).name == "scale.cu"
+    ((name, code),) = wanted.codes.items()
+    other = CoreCode(code=bytes(len(code.code)), hash=bytes(16))
+    with pytest.raises(BadInput, match=r"the wheel has toy::blur<4>, but not with the instructions that the core has"):
+        lines(toy, builds, replace(wanted, codes={name: other}))
 
 
 def test_a_second_call_takes_the_cubin_of_the_first(toy: Toy, builds: Prepared) -> None:
@@ -245,7 +431,7 @@ def swapped(toy: Toy, builds: Prepared, image: Memory) -> bytes:
     request = OntoRequest(image="toy:1", project="toy", lines=wanted, tags=("toy:lines",))
     result = build_onto(request, images=image, builds=builds, clock=lambda: 0.0)  # type: ignore[arg-type]
     (library,) = result.proof.libraries
-    assert (library.cubins, library.with_lines, library.functions, library.identical) == (4, 1, 2, 2)
+    assert (library.cubins, library.with_lines, library.functions, library.identical) == (6, 1, 2, 2)
     return image.images[result.image_id][image.path]
 
 
@@ -265,7 +451,7 @@ def test_a_swapped_library_is_the_original_with_lines(toy: Toy, builds: Prepared
         return [file.read_bytes() for file in sorted((tmp_path / folder).glob("*.cubin"))]
 
     before, after = extracted(toy.library, "before"), extracted(library, "after")
-    assert len(before) == len(after) == 4
+    assert len(before) == len(after) == 6
     (changed,) = [now for old, now in zip(before, after, strict=True) if old != now]
 
     # nvdisasm reads the same lines from it as from the cubin that was built with -lineinfo.

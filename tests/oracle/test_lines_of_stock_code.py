@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.code_map import CodeMap
+from gpucore.fatbin import EntryKind, find_device_code
 from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchSpec, ModuleSpec, WarpSpec, build_core
 from tests.oracle.nvdisasm_listing import Lines
 from tests.oracle.test_lines_against_nvdisasm import compare, nvcc
 from tests.support.command_line import vdbg_env
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.lines.code_map import CodeMap
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
 Place = tuple[str, int]  # kernel and offset

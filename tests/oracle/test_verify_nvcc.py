@@ -13,17 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.cubin import read_cubin, read_cubin_start
+from gpucore.elf import Elf
+from gpucore.fatbin import EntryKind, find_device_code
+from gpucore.lineinfo import Cause, Counts, FileReport, Verdict
 from tests.support.toolchain import cuda_tool
 from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.adapters.files.temp_files import Scratch
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
-from vdbg_env.cuda.binary.cubin import read_cubin, read_cubin_start
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.elf import Elf
-from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.lines.coverage import Cause
-from vdbg_env.cuda.lines.lineinfo import Counts, FileReport, Verdict
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpucore.code_map import CodeMap, Function
+from gpucore.core_layout import GpuException
+from gpucore.dwarf import Place
+from gpucore.mangling import short_name
 from tests.builders.core_builder import (
     BlockSpec,
     CoreSpec,
@@ -21,10 +25,6 @@ from tests.builders.core_builder import (
 )
 from tests.gpu.machine import MARK
 from tests.gpu.samples import Sample
-from vdbg_env.cuda.gpu_core.names import GpuException
-from vdbg_env.cuda.lines.code_map import CodeMap, Function
-from vdbg_env.cuda.lines.line_table import Place
-from vdbg_env.cuda.symbols.demangling import short_name
 
 GPU_NAME = f"{MARK} (no GPU)"
 GENERATOR = f"{MARK}: vdbg-env core builder (synthetic)"

@@ -17,13 +17,12 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from gpucore.code_map import CodeMap
+from gpucore.core_layout import GpuException
+from gpucore.fatbin import EntryKind, find_device_code
 from tests.gpu.machine import MARK
 from tests.gpu.samples import Sample, samples
 from tests.rehearsal.cores import BITS, core_of, exception_code, planted
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.gpu_core.names import GpuException
-from vdbg_env.cuda.lines.code_map import CodeMap
 
 _BEFORE = {  # what a sample prints before its kernel fails or hangs
     "spin-grid": "waiting for the exchange",

@@ -193,16 +193,40 @@ def test_a_run_that_asks_for_room_is_refused_on_a_disk_that_has_none(small_disk:
     assert "8MiB are free for the record, 1GiB are needed" in ran.stderr
 
 
-def test_a_run_on_a_disk_near_its_floor_stops_with_a_readable_record_and_can_be_resumed(small_disk: Path) -> None:
+def test_no_run_begins_on_a_disk_below_its_floor(small_disk: Path) -> None:
     path, book = small_disk / "run", small_disk / "tiny.yaml"
     book.write_text(TINY)
     ran = vdbg_env("runbook", "-f", str(book), "tiny", "--batch", "--run-dir", str(path), "--", "sleep", "30")
+    assert ran.status == 1
+    assert f"7 MiB are free on the disk of {path}, and no step starts below 1024 MiB" in ran.stderr
+    assert "--disk-floor 200m" in ran.stderr
+    assert not path.exists()
+
+
+def test_a_disk_that_is_still_full_costs_no_attempt_and_the_run_goes_on_when_there_is_room(small_disk: Path) -> None:
+    """Seen: each resume on a full disk started the step again, and the second one used up the only repeat."""
+    path, book = small_disk / "run", small_disk / "tiny.yaml"
+    book.write_text(TINY.replace("unresolved: {next: end}", "not_reproduced: {next: end}"))
+    takes = "import os; os.posix_fallocate(os.open('ballast', os.O_CREAT | os.O_RDWR), 0, 5 << 20); import time; "
+    waits = "time.sleep(0 if os.path.exists('well') else 60)"
+    command = ("--", sys.executable, "-c", f"import os\nos.chdir({str(small_disk)!r})\n{takes}{waits}")
+    ran = vdbg_env(
+        "runbook", "-f", str(book), "tiny", "--batch", "--disk-floor", "4m", "--run-dir", str(path), *command
+    )
     assert ran.status == 125
-    assert "the disk is full, or fails: 7 MiB left on the disk, the floor is 1024 MiB" in ran.stdout
+    assert "the disk is full, or fails: 2 MiB left on the disk, the floor is 4 MiB" in ran.stdout
     assert f"--resume {path}" in ran.stderr
-    assert list(read_events(path / "events.jsonl"))[-1].kind == "run_interrupted"
     assert json.loads((path / "report.json").read_text())["verdict"] == "inconclusive"
     assert left_running(path) == []
+    for _ in range(2):
+        again = vdbg_env("runbook", "--resume", str(path), "--batch")
+        assert again.status == 125, again.stderr
+        assert "no step starts below 4 MiB" in " ".join(again.stdout.split())
+        assert len(list((path / "steps" / "baseline").iterdir())) == 1
+    (small_disk / "well").touch()
+    ended = vdbg_env("runbook", "--resume", str(path), "--batch", "--disk-floor", "1m")
+    assert ended.status == 0, ended.stdout
+    assert len(list((path / "steps" / "baseline").iterdir())) == 2
 
 
 def test_a_run_cannot_begin_on_a_full_disk_and_says_so(small_disk: Path) -> None:

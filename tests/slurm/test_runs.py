@@ -1,13 +1,16 @@
 """Whole runs in an allocation that ends under them."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Allocated, Cluster, until
-from tests.slurm.runs import RUNBOOK, WORKLOAD, ends, engine, resumed
+from tests.slurm.cluster import Allocated, Cluster, ranked, until
+from tests.slurm.cluster import ends as rank_ends
+from tests.slurm.runs import RUNBOOK, VDBG, WORKLOAD, ends, engine, resumed
+from tests.support.patience import patience
 
 # Each start of each rank leaves a line.
 COUNTED = """
@@ -73,6 +76,48 @@ def test_more_nodes_than_there_are_begin_no_run(tmp_path: Path, allocation: Allo
     assert ran.returncode == 2
     assert "4 nodes are asked for, and the allocation has 3" in said
     assert not (tmp_path / "run").exists()  # the same command line can be typed again, corrected
+
+
+def outside(cluster: Cluster, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command line as on a login node: in no allocation."""
+    return subprocess.run(
+        [VDBG, "runbook", *words], env=cluster.environment, capture_output=True, text=True, timeout=patience(120),
+        check=False,
+    )  # fmt: skip
+
+
+def test_outside_an_allocation_salloc_is_started_and_a_resume_needs_no_flag_again(
+    cluster: Cluster, allocation: Allocated, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    asks = ("--nodes", "2", "--slurm-arg=--overcommit", "--slurm-arg=--comment=of ours")
+    cut = outside(cluster, *asks, "--total-time", "12s", *words(tmp_path))
+    assert cut.returncode == 124, cut.stderr
+    assert "no allocation here: salloc --job-name=vdbg-ranks --no-kill --nodes=2 --ntasks=2 --overcommit" in cut.stderr
+    assert "--submit queues a batch job instead" in cut.stderr
+    report = json.loads((run / "report.json").read_text())
+    assert ends(report, "first") == ["cancel"] * 2
+    (tmp_path / "go").touch()
+    again = outside(cluster, "--resume", str(run), "--batch")
+    assert again.returncode == 3, again.stderr
+    report = json.loads((run / "report.json").read_text())
+    assert {one["host"] for one in report["steps"][0]["attempts"]} == {"n0", "n1"}
+    assert [ends(report, step) for step in ("first", "second")] == [["exit"] * 2] * 2
+    assert "vdbg-ranks" not in cluster.run("squeue", "--noheader", "--format", "%j")  # ended with the run
+    same = outside(cluster, "--resume", str(run), "--nodes", "2", "--batch")
+    assert same.returncode == 3, same.stderr
+    other = outside(cluster, "--resume", str(run), "--nodes", "3", "--batch")
+    assert other.returncode == 2
+    assert "were started in another way" in other.stderr
+
+
+def test_ranks_on_nodes_are_told_where_they_meet(allocation: Allocated, attempt: Path) -> None:
+    code = "print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT')))"
+    started = allocation.ranks(attempt).start(ranked(code), attempt)
+    assert all(one.ended.clean for one in rank_ends(started).values())
+    said = [(attempt / f"n{rank}-{rank}" / "stdout").read_text().split() for rank in range(3)]
+    assert [line[:4] for line in said] == [[str(rank), "3", "0", "127.0.0.1"] for rank in range(3)]
+    assert len({line[4] for line in said}) == 1
 
 
 @pytest.mark.long

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from vdbg_env.cuda.lines.code_map import CodeMap, Function
-from vdbg_env.cuda.lines.line_table import Place
+from gpucore.code_map import CodeMap, Function
+from gpucore.dwarf import Place
 
 DATA = Path(__file__).parents[1] / "data" / "cubins"
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
+from gpucore.code_map import CodeMap
+from gpucore.line_packs import PackWriter, Provenance, records_of
 from tests.support.cubins import cubin
-from vdbg_env.cuda.line_pack.from_cubin import records_of
-from vdbg_env.cuda.line_pack.provenance import Provenance
-from vdbg_env.cuda.line_pack.writer import PackWriter
-from vdbg_env.cuda.lines.code_map import CodeMap
 
 CUBINS = ("inline_chain_sm90", "inline_chain_sm80", "shared_leaf_sm90")
 

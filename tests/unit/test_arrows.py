@@ -1,35 +1,33 @@
 """Imports run one way: between rooms, and between the folders inside a room; pure rooms do not know the outside."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[2] / "builder" / "vdbg_env"
+LIBRARY = PACKAGE.parent / "gpucore"
 
 # Room -> the rooms that it may import, from the ground up. `room.folder` allows that folder alone.
 ROOMS: dict[str, set[str]] = {
     "common": set(),
-    "cuda": {"common"},
     "image": {"common"},
-    "evidence": {"cuda", "common"},
-    "runbook": {"evidence", "cuda", "common"},
-    "record": {"runbook", "evidence", "cuda", "common"},
-    "application": {"record", "runbook", "evidence", "image", "cuda", "common"},
-    "report": {"application", "record", "runbook", "evidence", "image", "cuda", "common"},
+    "evidence": {"common"},
+    "runbook": {"evidence", "common"},
+    "record": {"runbook", "evidence", "common"},
+    "application": {"record", "runbook", "evidence", "image", "common"},
+    "report": {"application", "record", "runbook", "evidence", "image", "common"},
     "supervisor": {"record.redaction", "common.writing"},
     "adapters": {
-        "application.ports", "application.host", "supervisor", "record", "runbook", "evidence", "image", "cuda",
+        "application.ports", "application.host", "supervisor", "record", "runbook", "evidence", "image",
         "common",
     },
-    "cli": {"application", "adapters", "report", "record", "runbook", "evidence", "image", "cuda", "common"},
+    "cli": {"application", "adapters", "report", "record", "runbook", "evidence", "image", "common"},
 }  # fmt: skip
 
 # Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
 INSIDE: dict[str, tuple[str, ...]] = {
     "common": ("errors", "size", "writing", "resources", "yaml_source", "console"),
-    "cuda": ("symbols", "binary", "lines", "line_pack", "graft", "arming", "gpu_core"),
     "image": ("text", "context", "container", "profile", "units", "plan", "render"),
     "evidence": (
         "finding", "observation", "logs", "fingerprint", "system", "tools", "gpu_core_findings",
@@ -41,7 +39,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
     "record": (
         "atomic_write", "set_ids", "redaction", "codec", "event_log", "run_directory", "run_files", "runs",
-        "progress", "diff", "dump_files", "recorded_requests",
+        "progress", "diff", "dump_files", "recorded_requests", "export_run",
     ),
     "report": ("plain_text", "codec", "core", "lineinfo", "dumps", "run", "runbook"),
     "application": (
@@ -58,7 +56,13 @@ INSIDE: dict[str, tuple[str, ...]] = {
 
 # __init__.py holds the version and __main__.py starts the command line.
 ENTRANCE = {"", "__main__"}
-PURE = {"cuda", "image", "evidence", "runbook"}
+PURE = {"image", "evidence", "runbook"}
+# The modules of gpucore, from the ground up: each may import only what is listed before it.
+READERS = (
+    "errors", "arch", "arming", "elf", "mangling", "cubin", "fatbin", "dwarf", "code_map", "lineinfo", "core_layout",
+    "core_reader", "core", "code_identity", "line_pack", "line_packs", "graft",
+)  # fmt: skip
+PACKAGES_OF_READERS = {"zstandard", "lz4", "ahocorasick_rs", "pydemumble"}  # the last two only where they are installed
 OUTSIDE = {"click", "docker", "subprocess", "socket", "os", "shutil", "rich", "signal", "threading", "multiprocessing"}
 
 
@@ -89,6 +93,8 @@ def wrong_arrows(module: Path) -> list[str]:
     wrong = []
     for line, name in imports(module):
         where = f"{module.relative_to(PACKAGE)}:{line}: {'.'.join(name)}"
+        if name[0] == "gpucore" and room == "supervisor":
+            wrong.append(f"{where}: the supervisor reads no binary")
         if name[0] != "vdbg_env":
             if room in PURE and name[0] in OUTSIDE:
                 wrong.append(f"{where}: {room} is pure")
@@ -143,65 +149,37 @@ def world_work(module: Path) -> Iterator[str]:
                 yield f"{node.lineno}: .{attr}()"
 
 
-APPLICATION = sorted((PACKAGE / "application").rglob("*.py"))
-
-
-@pytest.mark.parametrize("module", APPLICATION, ids=lambda m: str(m.relative_to(PACKAGE)))
-def test_application_reaches_the_world_through_ports_only(module: Path) -> None:
-    if str(module.relative_to(PACKAGE)) in SHIPPED_DATA:
-        assert list(world_work(module)), "this module is clean: take it off the list"
-    else:
-        assert list(world_work(module)) == []
-
-
-def test_work_beside_the_ports_is_seen(tmp_path: Path) -> None:
-    planted = tmp_path / "planted.py"
-    planted.write_text(
-        "import os\nfrom datetime import datetime\ndef f(p, cores, self):\n    p.read_text()\n    p.open('rb')\n"
-        "    open(p)\n    datetime.now()\n    cores.open(p)\n    self._files.exists(p)\n"
-    )
-    assert len(list(world_work(planted))) == 5
+def wrong_imports_of_readers() -> Iterator[str]:
+    """Yield each import of gpucore that is not the standard library, its four packages, or a module below."""
+    for module in LIBRARY.rglob("*.py"):
+        for line, name in imports(module):
+            where = f"gpucore/{module.relative_to(LIBRARY)}:{line}: {'.'.join(name)}"
+            if name[0] == "gpucore":
+                below = READERS[: READERS.index(module.stem)] if module.stem in READERS else READERS
+                if name[1:2] and name[1] not in below:
+                    yield f"{where}: from the ground up"
+            elif name[0] not in sys.stdlib_module_names | PACKAGES_OF_READERS or name[0] in WORLD | OUTSIDE:
+                yield f"{where}: bytes in, values out"
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
-def test_imports_follow_the_arrows(module: Path) -> None:
-    assert wrong_arrows(module) == []
-
-
-def test_every_room_is_drawn() -> None:
-    assert {(*parts_of(m), "")[0] for m in MODULES} - ENTRANCE == set(ROOMS) == set(INSIDE)
-
-
-@pytest.mark.parametrize("room", INSIDE)
-def test_every_folder_of_a_room_is_drawn(room: str) -> None:
-    found = {p.name for p in (PACKAGE / room).iterdir() if p.is_dir() and any(p.rglob("*.py"))}
-    assert found - {"__pycache__"} <= set(INSIDE[room])
-
-
-@pytest.mark.parametrize("folder", sorted({m.parent for m in MODULES}), ids=lambda f: str(f.relative_to(PACKAGE)))
-def test_no_folder_has_more_than_twelve_entries(folder: Path) -> None:
-    entries = [p for p in folder.iterdir() if not p.name.startswith("__") and (p.suffix == ".py" or p.is_dir())]
-    assert len(entries) <= 12, "group what belongs together in a folder that says so"
-
-
-def test_a_wrong_arrow_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.unit.test_arrows.PACKAGE", tmp_path)
-    planted = tmp_path / "cuda" / "binary" / "bad.py"
-    planted.parent.mkdir(parents=True)
-    (tmp_path / "cuda" / "lines").mkdir()
-    (tmp_path / "application").mkdir()
-    planted.write_text(
-        "import subprocess\nfrom vdbg_env.cli import main\nfrom vdbg_env import application\n"
-        "import vdbg_env.cuda.lines.x\n"
-    )
-    assert len(wrong_arrows(planted)) == 4
-
-
-def test_no_arrow_runs_back() -> None:
+def test_imports_follow_the_arrows() -> None:
+    assert [wrong for module in MODULES for wrong in wrong_arrows(module)] == []
+    assert {(*parts_of(m), "")[0] for m in MODULES} - ENTRANCE == set(ROOMS) == set(INSIDE), "a room is not drawn"
+    for room in INSIDE:
+        folders = {p.name for p in (PACKAGE / room).iterdir() if p.is_dir() and any(p.rglob("*.py"))}
+        assert folders - {"__pycache__"} <= set(INSIDE[room]), "a folder of the room is not drawn"
     order = list(ROOMS)
-    assert all(
-        order.index(target.split(".")[0]) < order.index(here) for here, targets in ROOMS.items() for target in targets
-    )
+    assert all(order.index(t.split(".")[0]) < order.index(here) for here, targets in ROOMS.items() for t in targets)
+
+
+def test_application_reaches_the_world_through_ports_only() -> None:
+    found = {str(m.relative_to(PACKAGE)): list(world_work(m)) for m in (PACKAGE / "application").rglob("*.py")}
+    assert {name: work for name, work in found.items() if work and name not in SHIPPED_DATA} == {}
+    assert all(found[name] for name in SHIPPED_DATA), "a module is clean: take it off the list"
+
+
+def test_the_readers_of_binaries_import_nothing_of_the_program() -> None:
+    assert list(wrong_imports_of_readers()) == []

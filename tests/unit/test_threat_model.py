@@ -15,3 +15,9 @@ def test_every_claim_has_its_test() -> None:
     for path, name in named:
         functions = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if hasattr(node, "name")}
         assert name in functions, f"{path} has no {name}"
+
+
+def test_every_place_that_a_page_names_is_one() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = {name for page in pages for name in re.findall(r"`[^`\n]*--on (\w+)", page.read_text())}
+    assert named - {"k8s"} <= {"local", "docker", "slurm"}, "k8s is gone, as the pages say"

@@ -17,6 +17,7 @@ import pytest
 from tests.support.memory_cgroup import memory_cgroup
 from tests.support.patience import patience
 from tests.vllm_real.server import RealVllm, Server, free_port, keep_record, left_of
+from vdbg_env.supervisor.processes.proc import descendants, title
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -51,23 +52,37 @@ class Guard:
         self._requests = requests
         self._folder = folder
 
-    def server(self, *flags: str, fault: Mapping[str, object] | None = None, cgroup: Path | None = None) -> Server:
-        """Return a guarded server; with `cgroup`, guard and all that it starts are in there."""
+    def server(
+        self,
+        *flags: str,
+        fault: Mapping[str, object] | None = None,
+        cgroup: Path | None = None,
+        own: tuple[str, ...] = (),
+    ) -> Server:
+        """Return a guarded server; guard and all that it starts are in `cgroup`, `own` are guard's flags."""
         port = free_port()
-        words = ["--hang-after", f"{HANG_S}s", "--runs", str(self._folder / "runs")]
+        words = [*own, "--hang-after", f"{HANG_S}s", "--runs", str(self._folder / "runs")]
         argv = [sys.executable, "-m", "vdbg_env", "guard", *words, "--", *self._vllm.serve(port, *flags)]
         if cgroup:
             argv = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cgroup / "cgroup.procs"), *argv]
         given = {"VDBG_TEST_FAULT": json.dumps({"request": 2, "when": [], **fault})} if fault else {}
+        if "--tensor-parallel-size" in flags:  # else both ranks are bound to the first processor
+            given["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
         environment = self._vllm.environment(**given)
         environment["PYTHONPATH"] = f"{ROOT / 'builder'}{os.pathsep}{environment['PYTHONPATH']}"
         return Server(argv, environment, port, self._folder / "guarded.log")
 
     def until_it_ends(
-        self, fault: Mapping[str, object], *, asked: int = 4, limit_s: float = 300.0, cgroup: Path | None = None
+        self,
+        fault: Mapping[str, object],
+        *,
+        asked: int = 4,
+        limit_s: float = 300.0,
+        cgroup: Path | None = None,
+        own: tuple[str, ...] = (),
     ) -> Guarded:
         """Serve until the fault has ended the server."""
-        with self.server("--enforce-eager", fault=fault, cgroup=cgroup) as server:
+        with self.server("--enforce-eager", fault=fault, cgroup=cgroup, own=own) as server:
             server.wait_until_ready()
             struck = time.monotonic()
             server.replay(self._requests, slice(asked), timeout_s=20)
@@ -108,6 +123,55 @@ def test_a_dead_worker_is_explained_and_the_status_is_vllm_s_own(
     assert done.left() == []
 
 
+def test_a_crash_that_vllm_ends_with_status_0_has_the_status_that_was_asked_for(guard: Guard) -> None:
+    done = guard.until_it_ends({"kind": "sigkill"}, own=("--exit-status-on-crash", "70"))
+    assert done.status == 70
+    assert done.said is not None
+    assert (done.said["status"], done.said["ended"]) == (70, {"by": "died", "code": 0, "signal": None})
+    assert done.left() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("sigkill", "SIGKILL"), ("exit", "exit status 3")],
+)
+def test_each_way_for_a_worker_to_die_has_its_own_fingerprint(guard: Guard, kind: str, how: str) -> None:
+    """In half of the runs vLLM looks too early and prints `exit code: None`; its engine raises `cancelled` in all."""
+    done = guard.until_it_ends({"kind": kind})
+    assert done.said is not None
+    assert how in done.said["found"]
+    assert (done.said["rank"], "Worker" in done.said["process"]) == (0, True)
+    assert done.report["fingerprint"]["exception"] == f"{how} of Worker"
+    if kind == "abort":  # Python's fault handler, which guard sets
+        assert "vllm_faults.py" in done.said["location"]
+
+
+def test_the_rank_of_the_worker_that_died_is_its_own(guard: Guard, recorded_requests: Path) -> None:
+    fault = {"kind": "sigkill", "rank": 1}
+    with guard.server("--enforce-eager", "--tensor-parallel-size", "2", fault=fault) as server:
+        server.wait_until_ready()
+        struck = time.monotonic()
+        server.replay(recorded_requests, timeout_s=20)
+        done = guard.ended(server, server.wait(patience(300)), struck)
+    assert done.said is not None
+    assert (done.said["process"], done.said["rank"]) == ("Worker_TP1", 1)
+    assert done.said["found"].startswith("Worker_TP1 (rank 1) was ended by SIGKILL")
+
+
+def test_an_engine_that_is_killed_is_the_cause(guard: Guard, recorded_requests: Path) -> None:
+    with guard.server("--enforce-eager") as server:
+        server.wait_until_ready()
+        (engine,) = (one.pid for one in descendants(server.process.pid) if title(one) == "VLLM::EngineCore")
+        struck = time.monotonic()
+        os.kill(engine, signal.SIGKILL)
+        server.replay(recorded_requests, slice(1), timeout_s=20)
+        done = guard.ended(server, server.wait(patience(300)), struck)
+    assert done.said is not None
+    assert done.said["found"].startswith("EngineCore was ended by SIGKILL")
+    assert (done.said["process"], done.said["rank"]) == ("EngineCore", None)
+    assert done.report["fingerprint"]["exception"] == "SIGKILL of EngineCore"
+
+
 MEMORY = 4 << 30  # bytes: API server, engine and worker have about 2 GB
 
 
@@ -146,6 +210,18 @@ def test_a_hang_is_seen_looked_into_and_ended(guard: Guard) -> None:
     assert done.status not in {0, None}
     (stacks,) = done.run.glob("steps/guarded/*/*/hang.txt")
     assert "EngineCore" in stacks.read_text()
+    assert done.said["found"].startswith("VllmWorker-0 (rank 0) runs and makes no progress")
+    assert "vllm_faults.py" in done.said["location"]
+    assert done.left() == []
+
+
+def test_a_worker_that_is_stopped_is_named_before_all_that_wait_for_it(guard: Guard) -> None:
+    done = guard.until_it_ends({"kind": "stop"}, asked=2, limit_s=HANG_S * 4)
+    assert done.said is not None
+    assert done.said["verdict"] == "hang"
+    assert done.said["found"].startswith("VllmWorker-0 (rank 0) is stopped (state T)")
+    assert "in _stop_itself" in done.said["location"]
+    assert done.report["fingerprint"]["exception"] == "hang: Worker stopped"
     assert done.left() == []
 
 

@@ -12,15 +12,12 @@ from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.guarded import Guarded
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.application.ports.files import BinarySource, SourceText
-from vdbg_env.application.ports.places import Scratch, StepPlace
+from vdbg_env.application.ports.places import DISK_FLOOR, Scratch, StepPlace
 from vdbg_env.application.ports.steps import StepPlacement
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.runbook.catalogue import TOOLS
-
-DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record can still be written
 
 
 class Places:
@@ -32,11 +29,13 @@ class Places:
         binaries: BinarySource,
         guarded: Guarded | None = None,
         folder: Path | None = None,
+        disk_floor: int = DISK_FLOOR,
     ) -> None:
         self._environment = environment
         self._binaries = binaries
         self._guarded = guarded
         self._other = folder
+        self._disk_floor = guarded.settings.disk_floor if guarded else disk_floor
 
     @property
     def _folder(self) -> Path:
@@ -45,7 +44,15 @@ class Places:
     def starting_in(self, folder: str) -> Places | None:
         """Return the same places, with commands that start in another folder; None where there is no such folder."""
         there = Path(folder)
-        return Places(self._environment, self._binaries, self._guarded, there) if there.is_dir() else None
+        return self._with(folder=there) if there.is_dir() else None
+
+    def keeping_free(self, disk_floor: int) -> Places:
+        """Return the same places with another floor of free disk space; see `StepPlaces.keeping_free`."""
+        return self._with(disk_floor=disk_floor)
+
+    def _with(self, *, folder: Path | None = None, disk_floor: int | None = None) -> Places:
+        floor = self._disk_floor if disk_floor is None else disk_floor
+        return Places(self._environment, self._binaries, self._guarded, folder or self._other, floor)
 
     def here(self, *, ranks: int | None = None) -> StepPlace:
         """Return this machine; see `StepPlaces.here`."""
@@ -62,7 +69,7 @@ class Places:
                     mark=str(run),
                     hang_tools=hang_tools(programs),
                     gpu_probe=gpu_probe(programs, self._environment),
-                    disk_floor=self._guarded.settings.disk_floor if self._guarded else DISK_FLOOR,
+                    disk_floor=self._disk_floor,
                     sensitive=sensitive,
                     pseudonyms=names,
                     guarded=self._guarded,
@@ -103,7 +110,7 @@ class Places:
                 inherited=self._environment,
                 hang_tools=hang_tools(programs),
                 gpu_probe=gpu_probe(programs, self._environment),
-                disk_floor=DISK_FLOOR,
+                disk_floor=self._disk_floor,
                 sensitive=sensitive,
                 pseudonyms=names,
             )
@@ -125,30 +132,6 @@ class Places:
             nodes=nodes or len(allocation.hosts),
             time_left_s=slurm.time_left_s(allocation.job),
             scratch=scratch,
-        )
-
-    def pods(self, settings: PodSettings, *, ranks: int | None, nodes: int | None) -> StepPlace:
-        """Return the pods of a Kubernetes cluster; see `StepPlaces.pods`."""
-        from vdbg_env.adapters.placement.k8s.api import KubeApi
-        from vdbg_env.adapters.placement.k8s.ranks import PodRanks
-        from vdbg_env.image.render.manifests import devices
-
-        api = KubeApi(context=settings.context, namespace=settings.namespace)
-
-        def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
-            return PodRanks(
-                settings, run=run, api=api, disk_floor=DISK_FLOOR, sensitive=sensitive, names=names, ranks=ranks,
-                nodes=nodes, folder=self._other,
-            )  # fmt: skip
-
-        return replace(
-            self.here(),
-            placement=placement,
-            environment=dict(settings.run.env),
-            data_dir=DATA,
-            on="k8s",
-            nodes=nodes or 1,
-            gpus=(devices(settings.run) or {"limits": {}})["limits"].get("nvidia.com/gpu", 0),
         )
 
     def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:
@@ -178,7 +161,7 @@ class Places:
                 packages=Path(PACKAGES),
                 hang_tools=hang_tools(inside, python=image.python, packages=Path(PACKAGES)),
                 gpu_probe=gpu_probe(inside, environment),
-                disk_floor=DISK_FLOOR,
+                disk_floor=self._disk_floor,
                 sensitive=sensitive,
                 pseudonyms=names,
             )

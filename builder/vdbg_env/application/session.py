@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from gpucore.code_map import LineSource
 from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
 from vdbg_env.application.knowledge.installed_packages import installed_vllm
 from vdbg_env.application.knowledge.stale_settings import Settings, told_before_start
@@ -27,6 +28,7 @@ from vdbg_env.application.run.request import (
     RunbookRequest,
     folder_gone,
     prepare,
+    recorded_placement,
     resumed_placement,
     starts_here,
     with_recorded_workload,
@@ -34,11 +36,10 @@ from vdbg_env.application.run.request import (
 from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.result.model import REPORT_FILES, Report
 from vdbg_env.application.run.run_context import Listener, Person, RunContext, RunEnd, StepContext
-from vdbg_env.application.run.sample import names_workload, with_sample, with_sample_mounted
+from vdbg_env.application.run.sample import SAMPLE, names_workload, with_sample, with_sample_mounted
 from vdbg_env.application.run.target import resumed_container, step_container
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.common.stop import ToldToStop, stoppable
-from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.image.container.step_container import DATA
 from vdbg_env.record.event_log import read_events
 from vdbg_env.record.progress import Progress, at_start, replay
@@ -82,12 +83,16 @@ class RunPorts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """How a run is shown while it lasts: its events, notices in one line, and the person who answers questions."""
+    """How a run is shown while it lasts: its events, notices in one line, and the person who answers questions.
+
+    `waiting` is called again and again while a step runs.
+    """
 
     interactive: bool
     notice: Notice
     listener: Callable[[Path], Listener]
     person: Callable[[Interrupts], Person]
+    waiting: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +111,8 @@ def run(request: RunbookRequest, ports: RunPorts, view: RunView) -> FinishedRun:
     if request.record:
         ports.recordings.check_target(request.record)
     request, ports = _with_recorded(request, ports)
+    if request.disk_floor is not None:
+        ports = replace(ports, places=ports.places.keeping_free(request.disk_floor))
     library = RunbookLibrary(ports.files, catalogue)
     recording = _sample_recording(request, ports)
     folder = ports.host.folder((request.run_dir or runs_home(ports.environment)) / "sample") if recording else None
@@ -130,7 +137,11 @@ def planned(request: RunbookRequest, ports: RunPorts, notice: Notice) -> Plan:
     if request.resume:
         raise BadInput("a run that is resumed has its plan in its record", next_step="vdbg-env runs show RUN")
     request, ports = _with_recorded(request, ports)
-    runbook, inputs = prepare(request, RunbookLibrary(ports.files, catalogue), ports.environment, ports.files.project())
+    library, project = RunbookLibrary(ports.files, catalogue), ports.files.project()
+    if _sample_recording(request, ports):
+        notice(f"no workload is given: this is the plan of the bundled sample {SAMPLE}")
+        request = replace(request, argv=(f"./{SAMPLE}",))
+    runbook, inputs = prepare(request, library, ports.environment, project, ports.host)
     image = None
     if request.container:
         image = request.container.run.image or "the newest image built here"
@@ -176,6 +187,7 @@ class _Session:
         with directory.locked(ready.order.head.host):
             if not request.resume:
                 no_run_in(directory, request.runbook)  # another process may have begun one since
+                directory.keep_runbooks(ready.runbooks)
                 directory.write_head(ready.order.head)
             try:
                 order = replace(ready.order, left_s=_left_s(self._place))
@@ -211,6 +223,7 @@ class _Session:
             redactor=ready.redactor,
             listener=self._view.listener(ready.order.directory.path),
             notice=self._view.notice,
+            waiting=self._view.waiting,
         )
 
     def _placement(self, ready: ReadyRun) -> StepPlacement:
@@ -306,7 +319,12 @@ def _with_recorded(request: RunbookRequest, ports: RunPorts) -> tuple[RunbookReq
     if run is None:
         return request, ports
     head = find_run(run, ports.environment).read_head()
-    request = replace(request, folder=head.folder) if request.resume else with_recorded_workload(request, head)
+    if request.resume:
+        recorded_placement(head)  # refuses pods before a word of their folder
+        floor = head.disk_floor if request.disk_floor is None else request.disk_floor
+        request = replace(request, folder=head.folder, disk_floor=floor)
+    else:
+        request = with_recorded_workload(request, head)
     if not request.folder:
         return request, ports
     places = ports.places.starting_in(request.folder)
@@ -323,7 +341,7 @@ def _place(request: RunbookRequest, library: RunbookLibrary, ports: RunPorts, no
         name = str(head.image.get("name"))
         if recorded:
             return ports.places.containers(recorded, name=name, notice=notice)
-        return _ranks_here(resumed_placement(head, request.placement, ports.environment), ports)
+        return _ranks_here(resumed_placement(head, request.placement), ports)
     if request.container is None:
         return _ranks_here(request.placement, ports)
     library.load(request.runbook)  # no container is started for a runbook that cannot be run
@@ -344,8 +362,6 @@ def _left_s(place: StepPlace) -> float | None:
 def _ranks_here(asked: PlacementRequest | None, ports: RunPorts) -> StepPlace:
     if asked and asked.on == "slurm":
         return ports.places.slurm(ranks=asked.ranks, nodes=asked.nodes, extra=asked.arguments, scratch=asked.scratch)
-    if asked and asked.pods:
-        return ports.places.pods(asked.pods, ranks=asked.ranks, nodes=asked.nodes)
     return ports.places.here(ranks=asked.ranks if asked else None)
 
 

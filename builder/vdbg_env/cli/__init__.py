@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import gc
+import io
 import itertools
+import json
 import os
 import shlex
 import signal
@@ -19,7 +22,7 @@ import click
 from vdbg_env import __version__
 from vdbg_env.cli.lazy_group import LazyGroup
 from vdbg_env.common import console
-from vdbg_env.common.errors import Interrupted, VdbgError
+from vdbg_env.common.errors import ANY_ERROR, BadInput, Interrupted, VdbgError
 from vdbg_env.common.stop import ToldToStop
 from vdbg_env.common.writing import refusal_cause
 
@@ -92,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     atexit.register(gc.freeze)  # or Python would look through all objects once more before it ends
     _open_closed_streams()
+    _escape_what_a_stream_cannot_show()
     words = sys.argv[1:] if argv is None else argv
     if "--bisect" in itertools.takewhile(lambda word: word != "--", words):
         return _for_git_bisect(words)
@@ -114,11 +118,11 @@ def _for_git_bisect(argv: Sequence[str]) -> int:
 def _status(argv: Sequence[str], *, failed: int = 0) -> int:
     """Run a command and return its exit status; that of an error is at least `failed`."""
     try:
-        status = group.main(args=list(argv), prog_name="vdbg-env", standalone_mode=False)
+        status = group.main(args=list(argv), obj=tuple(argv), prog_name="vdbg-env", standalone_mode=False)
         sys.stdout.flush()
-    except VdbgError as error:
+    except ANY_ERROR as error:
         console.show_error(error)
-        return max(error.exit_status, failed)
+        return max(error.exit_status if isinstance(error, VdbgError) else BadInput.exit_status, failed)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
@@ -155,6 +159,20 @@ def _open_closed_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _escape_what_a_stream_cannot_show() -> None:
+    """Have characters that the terminal's encoding lacks written as escapes, which JSON has too: names have any."""
+    codecs.register_error("vdbg-env-escape", _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="vdbg-env-escape")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _drop_output() -> None:

@@ -6,16 +6,16 @@ import os
 import sys
 from typing import TextIO
 
-from vdbg_env.common.errors import VdbgError
+from gpucore.errors import ExplainedError
 from vdbg_env.common.printable import printable
 
 
-def show_error(error: VdbgError) -> None:
+def show_error(error: ExplainedError) -> None:
     """Print an error as what happened, its details, its usual cause and the next thing to type."""
     print(error_text(error, colour=shows_colour(sys.stderr)), file=sys.stderr)
 
 
-def error_text(error: VdbgError, *, colour: bool = False) -> str:
+def error_text(error: ExplainedError, *, colour: bool = False) -> str:
     """Return the text of an error as `show_error` prints it."""
     red, bold, plain = ("\x1b[31m", "\x1b[1m", "\x1b[0m") if colour else ("", "", "")
     lines = [f"{red}{bold}error:{plain} {printable(error.what)}"]

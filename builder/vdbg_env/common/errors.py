@@ -2,11 +2,11 @@
 
     VdbgError                 1  the tool could not do its work
     ├── BadInput              2  the user's file, flag or value is wrong
-    │   ├── BadDocument       2  ... at a line and column of a YAML file
-    │   └── UnreadableBinary  2  ... at an offset of a binary file
+    │   └── BadDocument       2  ... at a line and column of a YAML file
     ├── HostNotAble           1  this machine lacks what the command needs
     ├── EngineFailed          1  a container engine or launcher failed
     ├── NotProven             3  built, but the proof of line info failed
+    ├── OtherLines            4  built, but the lines are of other headers than the code was built with
     └── Interrupted         130  Ctrl-C or SIGTERM
 
 A crash of the *workload under study* is never an error here: it is an observation (see `vdbg_env.evidence`).
@@ -19,33 +19,33 @@ import errno
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
+from gpucore.errors import ExplainedError, GpucoreError
 from vdbg_env.common.printable import printable
 
 
-class VdbgError(Exception):
+class VdbgError(ExplainedError):
     """What happened, its usual cause, and the next thing to type.
 
-    `what` is one sentence without a full stop. `cause` and `next_step` are shown on separate lines; `details` are
-    further lines (a log tail, a list of places), printed before them as they are.
+    `cause` and `next_step` are shown on separate lines; `details` are further lines (a log tail, a list of places),
+    printed before them as they are.
     """
 
     exit_status = 1
-
-    def __init__(
-        self, what: str, *, cause: str | None = None, next_step: str | None = None, details: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(what)
-        self.what = what
-        self.cause = cause
-        self.next_step = next_step
-        self.details = details
 
 
 class BadInput(VdbgError):
     """The user's file, flag or value is wrong."""
 
     exit_status = 2
+
+
+BAD_INPUT: Final = (BadInput, GpucoreError)
+"""What is raised where the user's file or value is wrong: by this program, and by the readers of binaries."""
+
+ANY_ERROR: Final = (VdbgError, GpucoreError)
+"""Whatever this program and the readers of binaries raise on purpose."""
 
 
 def unreadable(path: object, error: OSError) -> BadInput:
@@ -92,16 +92,6 @@ class BadDocument(BadInput):
         self.complaints = complaints
 
 
-class UnreadableBinary(BadInput):
-    """A binary file does not follow its format; `offset` is in bytes from the start of the bytes given, if known."""
-
-    def __init__(
-        self, what: str, *, offset: int | None = None, cause: str | None = None, next_step: str | None = None
-    ) -> None:
-        super().__init__(what if offset is None else f"{what} (at byte {offset:#x})", cause=cause, next_step=next_step)
-        self.offset = offset
-
-
 class HostNotAble(VdbgError):
     """This machine lacks what the command needs."""
 
@@ -114,6 +104,12 @@ class NotProven(VdbgError):
     """The build ended well, but line info could not be proven on what it built."""
 
     exit_status = 3
+
+
+class OtherLines(VdbgError):
+    """The code is proven, but lines are those of other headers than it was built with."""
+
+    exit_status = 4
 
 
 class Interrupted(VdbgError):

@@ -20,6 +20,11 @@ def package_dir() -> Path:
     return _PACKAGE
 
 
+def readers_dir() -> Path:
+    """Return the folder of `gpucore`, the readers of CUDA binaries, which is next to this package's."""
+    return _PACKAGE.parent / "gpucore"
+
+
 def checkout() -> Path | None:
     """Return the folder of the sources, None where the package was installed."""
     return None if _SHIPPED.is_dir() else _CHECKOUT

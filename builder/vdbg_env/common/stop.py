@@ -58,7 +58,7 @@ _waits = _Waits()
 
 
 def forget() -> None:
-    """Forget what this process was told: what it is told from now on is for other work."""
+    """Forget the requests to stop so far: one that arrives from now on is for other work."""
     global _waits
     _waits = _Waits()
 

@@ -255,6 +255,9 @@ def _model_complaints(error: ValidationError, source: YamlSource, model: type[Ba
                 yield source.complaint(path, what, key=is_key, suggestion=nearest(got, options))
             case "string_type":
                 yield source.complaint(path, f"a text is needed here, not {_kind(problem['input'])}", key=is_key)
+            case "model_type" | "dict_type" | "list_type" | "tuple_type":
+                wanted = "a mapping" if problem["type"] in {"model_type", "dict_type"} else "a list"
+                yield source.complaint(path, f"{wanted} is needed here, not {_kind(problem['input'])}", key=is_key)
             case "default_factory_not_called":  # what it is made from is wrong, which has its own complaint
                 continue
             case _:
@@ -264,7 +267,7 @@ def _model_complaints(error: ValidationError, source: YamlSource, model: type[Ba
 
 def _kind(value: object) -> str:
     kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a mapping"}
-    return kinds.get(type(value), "nothing")
+    return "a text" if isinstance(value, str) else kinds.get(type(value), "nothing")
 
 
 def _known_path(loc: Sequence[str | int], value: Value) -> Path:

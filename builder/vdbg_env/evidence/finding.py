@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
+from gpucore.dwarf import Chain, SourceFrame
 
 
 class Level(StrEnum):
@@ -30,7 +30,11 @@ class HowKnown(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One finding; `confidence` runs from 0 to 1, `chain` is leaf first, `step` and `artifact` say where to look."""
+    """One finding; `confidence` runs from 0 to 1, `chain` is leaf first, `step` and `artifact` say where to look.
+
+    `process` is the one it is of, `rank` its own rank in the workload: 1 of vLLM's Worker_TP1, whichever rank of the
+    step started it.
+    """
 
     rule: str
     level: Level
@@ -43,3 +47,5 @@ class Finding:
     step: str | None = None
     artifact: str | None = None
     next_step: str | None = None
+    process: str | None = None
+    rank: int | None = None

@@ -1,8 +1,9 @@
 """Give crashes of one cause one name, whichever run, rank or host they happened in.
 
-What goes in is what names the cause and stays: exception, kernel and inline chain of a GPU fault; type of an exception
-and its innermost frames in code that is not a library's; the signal. What changes from crash to crash is left out:
-addresses, process numbers, host names, ranks, folders of an installation, and of Python frames the line numbers.
+What goes in is what names the cause and stays: exception, kernel and inline chain of a GPU fault; which process died,
+and how; type of an exception and its innermost frames in code that is not a library's; the signal. What changes from
+crash to crash is left out: addresses, process numbers, host names, ranks, folders of an installation, and of Python
+frames the line numbers.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from gpucore.dwarf import Chain, SourceFrame
+from gpucore.mangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.logs.cuda_error import parse_cuda_error
+
+PREFIX: Final = "v2-"
+"""The version of what fingerprints are made of; another one is made anew from the record before it is compared."""
 
 _FRAMES = 3  # of an exception: the innermost ones
 _CHAIN = 16  # frames of a kernel's inline chain
@@ -35,8 +40,9 @@ class Fingerprint:
     """The cause of a crash: `id` names it, `base` names it without its place inside the kernel.
 
     A core without line info has no chain. It then has the `base` of a crash whose chain a line pack gave, and another
-    `id`: `is_same_cause` takes both for one. `kind` is what it is made of: gpu, exception, signal, memory, hang or
-    failure. `frames` are innermost first; of device code they are the inline chain.
+    `id`: `is_same_cause` takes both for one. `kind` is what it is made of: gpu, death, exception, signal, memory, hang
+    or failure. Both begin with the version. `frames` are innermost first; of device code they are the
+    inline chain.
     """
 
     id: str
@@ -72,6 +78,10 @@ class Crash:
     failure: str | None = None  # the class that triage named
     signal: str | None = None
     hang: bool = False
+    stuck: str | None = None  # how the process that the others wait for hangs: stopped, runs or waits
+    died: str | None = None  # how the process died first: a signal's name, or `exit status N`
+    process: str | None = None  # what the process is that died or is stuck
+    crashed: Sequence[SourceFrame] = ()  # the stack of its thread, innermost frame first
 
 
 def fingerprint(crash: Crash) -> Fingerprint | None:
@@ -85,15 +95,18 @@ def fingerprint(crash: Crash) -> Fingerprint | None:
     if any(f.rule == "memory-kill" and f.level is Level.ERROR for f in crash.findings):
         return _made("memory", "killed for lack of memory")
     if crash.hang:
-        return _made("hang", "hang", frames=_frames(crash.stack))
+        how = f"hang: {crash.process or 'a process'} {crash.stuck}" if crash.stuck else "hang"
+        return _made("hang", how, frames=_frames(crash.stack))
     error = crash.error or ""
     cuda = parse_cuda_error(error)
     if cuda:  # noticed at some later call: its stack is another one each time
         return _made("gpu", cuda.name or cuda.message)
+    if crash.died:
+        return _made("death", f"{crash.died} of {crash.process or 'a process'}", frames=_frames(crash.crashed[::-1]))
     if found := _EXCEPTION.match(error):
         return _made("exception", found["type"], frames=_frames(crash.stack))
     if crash.signal:
-        return _made("signal", crash.signal, frames=_frames(crash.stack))
+        return _made("signal", crash.signal, frames=_frames(crash.crashed[::-1] or crash.stack))
     return _made("failure", crash.failure) if crash.failure else None
 
 
@@ -111,7 +124,8 @@ def _made(kind: str, exception: str, kernel: str | None = None, frames: tuple[st
 
 
 def _hash(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
+    return f"{PREFIX}{digest[:_DIGITS]}"
 
 
 def _of_chain(frame: SourceFrame) -> str:

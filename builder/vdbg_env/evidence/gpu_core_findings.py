@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vdbg_env.cuda.gpu_core import Fault, WarpGroup
-from vdbg_env.cuda.lines.code_map import Location
-from vdbg_env.cuda.lines.source_frame import Chain, SourceFrame
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from gpucore.code_map import Location
+from gpucore.core import Fault, WarpGroup
+from gpucore.dwarf import Chain, SourceFrame
+from gpucore.mangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 
 _REBUILD = "build with line info, and run this again in that image: vdbg-env build --lineinfo"
@@ -71,7 +71,10 @@ def _who(fault: Fault) -> str:
 def _borrowed(location: Location | None) -> str:
     """Say how lines are known that are not those of the code itself."""
     borrowed = location.borrowed if location else None
-    return f"; by the {borrowed.how_known} ({borrowed.build})" if borrowed else ""
+    if borrowed is None:
+        return ""
+    headers = f"; {borrowed.headers}" if borrowed.headers else ""
+    return f"; by the {borrowed.how_known} ({borrowed.build}){headers}"
 
 
 def _confidence(fault: Fault, chain: Chain) -> float:

@@ -30,6 +30,7 @@ class EndedBy(StrEnum):
 
 
 _POLITE = frozenset({2, 15})  # SIGINT, SIGTERM
+_FROM_OUTSIDE = frozenset({9, 15})  # SIGKILL and SIGTERM, which a launcher sends to the ranks it tears down
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,21 @@ class WorkerEnvironment:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Death:
+    """The bad end of one process of the workload: its exit status or signal, `at_s` seconds after the start.
+
+    `parent` is the process that had started it, or had taken it over.
+    """
+
+    pid: int
+    name: str
+    parent: int = 0
+    code: int | None = None
+    signal: int | None = None
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryKills:
     """How many processes were OOM-killed during the attempt: in the step's cgroup, on its whole machine.
 
@@ -130,6 +146,27 @@ class RankClock:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RootCause:
+    """The process that failed first, as torchrun says of those that it started.
+
+    A negative `code` is a signal, whose name is `signal`.
+    """
+
+    rank: int
+    local_rank: int
+    host: str = ""
+    pid: int
+    code: int
+    signal: str = ""
+    error: str = ""
+
+    @property
+    def by_others(self) -> bool:
+        """Whether it was ended from outside."""
+        return -self.code in _FROM_OUTSIDE
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """All that was seen of one attempt of one step on one rank; a crash is an observation, never an exception."""
 
@@ -144,11 +181,15 @@ class Observation:
     matched: Mapping[str, tuple[Match, ...]] = field(default_factory=dict)
     artifacts: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
     workers: tuple[WorkerEnvironment, ...] = ()
+    deaths: tuple[Death, ...] = ()  # in their order, before anything was ended by us
     output_bytes: int = 0
     memory_kills: MemoryKills = MemoryKills()
     requests: Requests | None = None  # None where none were to be sent
     node: Mapping[str, str] = field(default_factory=dict)  # what it found on its node; empty on this machine
     directory: str = ""
+    stopped: tuple[str, ...] = ()  # processes that were stopped when a hang was seen, as `NAME (PID)`
+    running: tuple[str, ...] = ()  # processes that ran then, and did not wait
+    root_cause: RootCause | None = None  # torchrun's word on the process that failed first
     held_by: str = ""  # what held its processes in case the supervisor was killed; "" in records made before
     notes: tuple[str, ...] = ()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from gpucore.mangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.system.not_started import NOT_STARTED
 from vdbg_env.evidence.system.xid import xid_meaning

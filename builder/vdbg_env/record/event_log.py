@@ -180,7 +180,7 @@ class EventLog:
     def count_work(self, seconds: float) -> None:
         """Count the time of an engine that was killed: what it began with its last event took so long.
 
-        A workload may have written that number: it is at most what the wall clock went on since.
+        A workload may have written that number: it is at most what the wall clock has counted since.
         """
         worked = min(seconds, self._wall() - self._read_at)
         self._before_s += max(0.0, self._read_s + worked - self.elapsed_s())

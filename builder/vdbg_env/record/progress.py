@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.system.ranks import first_failure
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, damaged
 from vdbg_env.runbook.machine import transitions
@@ -60,9 +61,10 @@ class StepVisit:
 class Progress:
     """The state of a run: that of its runbook, the steps visited, and the attempts of the current step.
 
-    `lost` is the attempt of this step whose end nothing saw, or that a full disk ended: it is repeated, a second one
-    counts. `cancelled` are the attempts that the user or the end of the time ended: none counts. `used` holds the
-    highest attempt number given to each step: each attempt has a folder, so no number is used twice.
+    `lost` is the attempt of this step whose end nothing saw, that a full disk ended, or that lost a node: it is
+    repeated, a second one counts. `lost_ranks` is what was seen of all its ranks. `cancelled` are the attempts that the
+    user or the end of the time ended: none counts. `used` holds the highest attempt number given to each step: each
+    attempt has a folder, so no number is used twice.
     """
 
     state: RunState
@@ -70,6 +72,7 @@ class Progress:
     observations: tuple[Observation, ...] = ()
     open: tuple[OpenAttempt, ...] = ()
     lost: Observation | None = None
+    lost_ranks: tuple[Observation, ...] = ()
     cancelled: tuple[Observation, ...] = ()
     used: Mapping[str, int] = field(default_factory=dict)
     since_s: float = 0.0
@@ -131,8 +134,12 @@ def _ended(progress: Progress, ranks: tuple[Observation, ...]) -> Progress:
     left = tuple(o for o in progress.open if o.attempt != attempt or (len(ranks) == 1 and o.rank != rank))
     ends = {seen.ended.by for seen in ranks}
     lost = next((seen for seen in ranks if seen.ended.by in _LOST), None)
-    if lost and progress.lost is None and ends <= _LOST | {EndedBy.CANCEL, EndedBy.PEER, EndedBy.STOPPED}:
-        return replace(progress, lost=lost, open=left)
+    if lost and not ends <= _LOST | {EndedBy.CANCEL, EndedBy.PEER, EndedBy.STOPPED}:
+        lost = None
+    if (first := first_failure(ranks)) and first.ended.by is EndedBy.NODE_LOST:
+        lost = first  # whatever the others then did: no rank failed by itself
+    if lost and progress.lost is None:
+        return replace(progress, lost=lost, lost_ranks=ranks, open=left)
     if EndedBy.CANCEL in ends:  # it says nothing about the bug: after a resumption it is tried again
         return replace(progress, cancelled=(*progress.cancelled, *ranks), open=left)
     return replace(progress, observations=(*progress.observations, *ranks), open=left)
@@ -150,7 +157,17 @@ def finish_step(progress: Progress, result: StepResult, state: RunState, now: fl
         duration_s=round(now - progress.since_s, 6),
     )
     visits = (*progress.visits, done, *_skipped(state, before + 1))
-    return replace(progress, state=state, visits=visits, observations=(), open=(), lost=None, cancelled=(), since_s=now)
+    return replace(
+        progress,
+        state=state,
+        visits=visits,
+        observations=(),
+        open=(),
+        lost=None,
+        lost_ranks=(),
+        cancelled=(),
+        since_s=now,
+    )
 
 
 def _of_attempt(directory: str) -> bool:

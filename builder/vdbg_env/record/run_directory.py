@@ -1,6 +1,6 @@
 """One run on disk: its lock, its head (`run.json`), its events, and a folder for each attempt on each rank.
 
-run.json  events.jsonl  run.lock  report.{html,md,json,sarif}
+run.json  events.jsonl  run.lock  report.{html,md,json,sarif}  runbooks/ (where they are not the shipped ones)
 steps/<id>/<attempt>/<host>-<rank>/{argv.json,env.json,stdout,stderr,ended.json,...}
 
 With several ranks argv.json and env.json are next to the ranks' folders: they are the same for all.
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "vdbg-env/run-head/v1"
 LOCK = "run.lock"
+RUNBOOKS = "runbooks"
+GUARD = "guard"  # the runbook of what runs once, in production
+_LEFT_OUT = "[redacted"
 Part = TypeVar("Part")
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -47,6 +50,7 @@ class RunHead:
     hand; `pseudonyms` says that host names and addresses have stand-ins. `image` (name, id, digest) and `container`
     (how it is started) say where steps ran, both empty for this machine; `placement` is how ranks were started, empty
     for a single one. `folder` is where commands started, and relative paths with them; empty where that is not known.
+    `disk_floor` is the free space that was asked for, None for what is usual.
     """
 
     run: str
@@ -67,6 +71,23 @@ class RunHead:
     placement: Mapping[str, Any] = field(default_factory=dict)
     pseudonyms: bool = False
     folder: str = ""
+    disk_floor: int | None = None
+
+    @property
+    def in_pods(self) -> bool:
+        """Whether ranks were pods that an earlier version started (`--on k8s`), which no version does any longer."""
+        return self.placement.get("on") == "k8s"
+
+
+def way_on(head: RunHead, run: str) -> tuple[str, str]:
+    """Return what to do with a run that was cut short, and the command that does it; `run` is what names the run.
+
+    A command in production is not started by its record: it is started anew, under guard.
+    """
+    if head.runbook != GUARD:
+        return "resume it where it stopped", shlex.join(["vdbg-env", "runbook", head.runbook, "--resume", run])
+    whole = head.workload and not any(_LEFT_OUT in word for word in head.workload)
+    return "start the command again", f"vdbg-env guard -- {shlex.join(head.workload) if whole else 'COMMAND'}"
 
 
 class RunDirectory:
@@ -231,6 +252,18 @@ class RunDirectory:
     def write_head(self, head: RunHead) -> None:
         """Write `run.json`, whole or not at all."""
         write_json(self.path / "run.json", {"schema": SCHEMA, **_plain(head)}, indent=1)
+
+    def keep_runbooks(self, texts: Mapping[str, str]) -> None:
+        """Write the runbooks that the run needs again, by their names in it; one may have a folder."""
+        for name, text in texts.items():
+            path = self.path / RUNBOOKS / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    @property
+    def runbooks(self) -> tuple[Path, ...]:
+        """The runbooks that were kept with the run."""
+        return tuple(sorted((self.path / RUNBOOKS).glob("*.yaml")))
 
     def read_head(self) -> RunHead:
         """Return what the run was started with; raises BadInput for a folder that is not a run."""

@@ -39,10 +39,10 @@ class RunFiles:
         """Say whether there is such a file."""
         return Path(path).is_file()
 
-    def lines(self, path: PurePath, needle: bytes = b"") -> Iterator[bytes]:
-        """Yield the lines of a file that contain `needle`."""
+    def lines(self, path: PurePath, *needles: bytes) -> Iterator[bytes]:
+        """Yield the lines of a file that contain one of `needles`, all of them where none is given."""
         with self._reading(path) as file:
-            yield from (line for line in file if needle in line)
+            yield from (line for line in file if not needles or any(needle in line for needle in needles))
 
     def text(self, path: PurePath) -> str:
         """Return a text file, of a huge one its end."""

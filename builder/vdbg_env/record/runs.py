@@ -24,9 +24,9 @@ LATEST = "latest"
 INDEX = ".runs.sqlite"
 JOB_SCRIPT, JOB_OUTPUT = "job.sh", "slurm.txt"  # of a run that is queued as a job
 _FILES = ("run.json", "events.jsonl", "report.json")
-# What SQLite says of a file that is damaged, no database, or has another program's tables: the index is made anew.
+# What SQLite says about a file that is damaged, no database, or has another program's tables: the index is made anew.
 _NOT_OURS = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
-_SCHEMA = 2  # of the documents: one of another release is not read
+_SCHEMA = 3  # of the documents: one of another release is not read
 _TABLE = "CREATE TABLE known (kind TEXT, name TEXT, stamp TEXT, document TEXT, PRIMARY KEY (kind, name))"
 _BUSY_S = 1.0  # how long another command may keep the index; the records are read without it then
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from gpucore.lineinfo import FileReport
 from vdbg_env.application.image.build import BuildResult
 from vdbg_env.application.image.bundle import BundleResult
 from vdbg_env.application.image.render import Rendering
 from vdbg_env.application.ports.images import BuilderDescription
 from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.lines.lineinfo import FileReport
 from vdbg_env.image.profile.spec import ImageSpec
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from gpucore.dwarf import LinesByName
 from vdbg_env.common.printable import printable
-from vdbg_env.cuda.lines.source_frame import LinesByName
 from vdbg_env.evidence.triage import verdict
 from vdbg_env.evidence.triage.remedy import Remedy
 from vdbg_env.evidence.triage.sighting import LogEvidence
@@ -68,6 +68,8 @@ class TriageDocument(Document, of=Triage):
     runbook: str | None = field("failure.runbook")
     confidence: float
     root_cause: RootCause | None
+    title: str | None = field(doc="What happened, where the class is too wide to say it.")
+    next: str | None = field("fix", doc="What to type or to change, where the line leaves no doubt.")
     rank: int | None
     process: str | None
     kernel: str | None
@@ -90,7 +92,7 @@ def triage_json(triage: Triage) -> str:
 def triage_text(triage: Triage, runbook: str | None) -> str:
     """Return the verdict as lines for a terminal, the answer first, and `runbook` to start it if it is not None."""
     root, failure = triage.root_cause, triage.failure
-    lines = [f"{failure.name}  ({failure.title}; confidence {triage.confidence:.0%})"]
+    lines = [f"{failure.name}  ({triage.title or failure.title}; confidence {triage.confidence:.0%})"]
     if root:
         lines += ["", f"  {root.file}:{root.line}", f"    {_short(root.text)}"]
         lines.append(f"  known from {root.how_known}; wording of {root.origin}")
@@ -104,9 +106,11 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
         lines += ["", *(f"try: {r.do}  ({r.releases}; {r.source})" for r in triage.remedies)]
     if triage.notes:
         lines += ["", *(f"note: {note}" for note in triage.notes)]
+    if triage.fix:
+        lines += ["", f"next: {triage.fix}"]
     if runbook:
         lines += ["", f"next: vdbg-env runbook {runbook} -- COMMAND"]
-    elif failure.runbook:
+    elif failure.runbook and not triage.fix:
         lines += ["", f"next: do what would settle it; no runbook is called {failure.runbook} here"]
     return "".join(f"{printable(line)}\n" for line in lines)  # a name of a log may have a line break
 

@@ -18,9 +18,9 @@ class Invocation:
     """One start of one step. `env` is a delta: a value sets, None unsets; `argv` stays a list to the end.
 
     Without a `driver` the command runs to its end; a `server` has none while it is well, and is ended when one of the
-    matchers named in `decisive` has matched and its grace is over. `hooks` are variables by which our plug-in is
-    loaded; they are no part of the delta. `alarm` is a file, seen from a rank's folder, by which a rank that hangs has
-    all others take their stacks.
+    matchers named in `decisive` has matched and its grace is over. `listens` is its URL, where nothing may listen
+    before it is started. `hooks` are variables by which our plug-in is loaded, and those of ranks; they are no part of
+    the delta. `alarm` is a file, seen from a rank's folder: a rank that hangs has all others take their stacks by it.
     """
 
     step: str
@@ -37,6 +37,7 @@ class Invocation:
     artifacts: tuple[ArtifactRule, ...] = ()
     driver: ServerDriver | None = None
     server: bool = False
+    listens: str = ""
     decisive: tuple[str, ...] = ()
     verify_env: bool = True
     alarm: str = ""
@@ -45,7 +46,7 @@ class Invocation:
 
 def placed(invocation: Invocation, *, attempt: int, rank: int, host: str, directory: str) -> Invocation:
     """Return the invocation for one attempt on one rank: the strings `${{ rank.* }}` in it become their values."""
-    known = {"dir": directory, "number": str(rank), "host": host}
+    known = {"dir": directory, "number": str(rank), "host": host, "local": str(rank)}
 
     def filled(text: str) -> str:
         return _RANK.sub(lambda found: known[found[1]], text)
@@ -56,7 +57,8 @@ def placed(invocation: Invocation, *, attempt: int, rank: int, host: str, direct
         argv=tuple(map(filled, invocation.argv)),
         base_argv=tuple(map(filled, invocation.base_argv)),
         env={name: None if value is None else filled(value) for name, value in invocation.env.items()},
+        hooks={name: filled(value) for name, value in invocation.hooks.items()},
     )
 
 
-_RANK = re.compile(r"\$\{\{ rank\.(dir|number|host) \}\}")
+_RANK = re.compile(r"\$\{\{ rank\.(dir|number|host|local) \}\}")

@@ -32,8 +32,14 @@ def conclude(trail: Sequence[StepRecord], runbook: Runbook | None = None) -> Fin
         failed = next((record.step for record in trail if record.outcome is Status.FAIL), None)
         if failed is None:
             because = next((f": {record.message}" for record in tried if record.message), "")
-            lost = any(record.ended and record.ended.by is EndedBy.ENGINE_LOST for record in tried)
-            what = "how the workload ended was not seen" if lost else "the workload was never run"
+            ends = {record.ended.by for record in tried if record.ended}
+            what = (
+                "the workload lost a node each time"
+                if EndedBy.NODE_LOST in ends
+                else "how the workload ended was not seen"
+                if EndedBy.ENGINE_LOST in ends
+                else "the workload was never run"
+            )
             return Finish(verdict=Verdict.INCONCLUSIVE, why=f"{what}{because}")
     refused = next((x.step for x in tried if x.ended and x.ended.by is EndedBy.NOT_STARTED), None)
     for status, verdict, why in _STRENGTH:

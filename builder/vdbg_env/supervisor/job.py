@@ -22,12 +22,16 @@ class MatcherSpec(NamedTuple):
 
 
 class HangCommand(NamedTuple):
-    """A program to run on a hang: `{pid}` in `argv` is filled in; `each` says for which processes of the tree."""
+    """A program to run on a hang: `{pid}` in `argv` is filled in; `each` says for which processes of the tree.
+
+    `stopped` is added for a process that is stopped, which a debugger cannot stop once more.
+    """
 
     name: str
     argv: tuple[str, ...]
     each: str = "root"  # root | python | all
     timeout_s: float = 60.0
+    stopped: tuple[str, ...] = ()
 
 
 class Job(NamedTuple):
@@ -37,7 +41,8 @@ class Job(NamedTuple):
     With `inherit`, `env` is merged into the supervisor's own environment and `unset` removed from that: in a container,
     only the supervisor knows what the engine gave it. `growing` are globs under `directory`, or under `dumps` where
     that is set: while such a file grows, a dump is being written and no process is killed. `cgroups` are the kinds that
-    may hold the tree, the surer first. A `server` is not expected to end by itself.
+    may hold the tree, the surer first. A `server` is not expected to end by itself; `listens` is the URL of one, where
+    no other may listen before it is started.
 
     With `guard`, the process id of `vdbg-env guard`, the workload is in production: signals are passed on to it, it is
     ended when the guard has died, silence alone is not a hang, and a full disk ends the record and not the workload.
@@ -72,6 +77,7 @@ class Job(NamedTuple):
     disk_floor: int = 0
     driver: tuple[str, ...] = ()
     server: bool = False
+    listens: str = ""
     cgroups: tuple[str, ...] = KINDS
     alarm: str = ""  # a file that is there once another rank hangs: all take their stacks before any of them is ended
     stop: str = ""  # a file that means, once it is there, what a SIGTERM does; more than one if it says so

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 
+from vdbg_env.common.writing import open_file
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.launch import NotStarted, launch
@@ -20,6 +22,7 @@ from vdbg_env.supervisor.state.alarm import HEARD_S, heard, sound
 from vdbg_env.supervisor.state.ownership import give_back
 from vdbg_env.supervisor.state.result_file import Ending
 from vdbg_env.supervisor.watch.clock import AwakeClock
+from vdbg_env.supervisor.watch.deaths import Deaths
 from vdbg_env.supervisor.watch.growing_files import GrowingFiles
 from vdbg_env.supervisor.watch.guard import GONE, Guard
 from vdbg_env.supervisor.watch.hang import HangWatch
@@ -36,6 +39,14 @@ TRACKER_S = 1.0  # Python's resource tracker ends by itself once the others are 
 KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
 CENSUS_S = (0.0, 0.05, 0.25, 1.0, 2.0)  # when the workers' environments are read, then after a tenth of their time
 CENSUS_MOST_S = 15.0  # each takes some ms: all of /proc, and what is mapped into each worker
+WAITS = "waits.txt"  # in the folder of the step: what is waited for, for the display of the run
+WAITS_FOR = {
+    Phase.HANGING: "the stacks of its hang",
+    Phase.SETTLING: "dumps that are being written",
+    Phase.LINGERING: "what its first process left behind",
+    Phase.TERMINATING: "its processes to end",
+    Phase.KILLING: "its killed processes to be gone",
+}
 SIGHT_S = 0.25  # how often the cgroup is asked for new processes: a worker may rename itself soon after its start
 
 
@@ -74,6 +85,7 @@ class Supervisor:
         self._survivors: list[Process] = []
         self._heard_by = 0.0
         self._notes: list[str] = []
+        self._waits_for = ""
         self._next_look = 0.0
         self._next_sight = 0.0
         self._next_beat = 0.0
@@ -81,6 +93,9 @@ class Supervisor:
 
     def run(self) -> None:
         """Start the workload and stay until nothing of it is left."""
+        if whose := self._server.taken():
+            self.refuse(whose)
+            return
         self._streams.take_signals(self._received, self._guard.numbers)
         lock_file.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
         try:
@@ -98,6 +113,7 @@ class Supervisor:
         self._streams.open(started.stdout, started.stderr)
         self._census = WorkerCensus(self._job.overlay, started.pid)
         self._began = self._clock.now()
+        self._deaths = Deaths(started.pid, lambda: self._clock.now() - self._began, self._streams.watch)
         self._census_at = [self._began + s for s in CENSUS_S]
         self._timeout_at = self._clock.now() + (self._job.timeout_s or float("inf"))
         self._start_helpers()
@@ -175,8 +191,8 @@ class Supervisor:
                 return
             if pid == self._root:
                 self._status = status
-            else:
-                self._helpers.reaped(pid, status)
+            elif not self._helpers.reaped(pid, status):
+                self._deaths.reaped(pid, status)
 
     def _look(self) -> None:
         """Do what is due by the clock: the workers' environments, the free space, helpers that take too long."""
@@ -187,11 +203,14 @@ class Supervisor:
                 pause = max(CENSUS_S[-1], min(CENSUS_MOST_S, (now - self._began) / 10))
                 self._census_at.append(now + pause)
             found = self._tree.note(self._processes())
+            self._deaths.look(found)
             if self._status is None:
                 self._census.look(found)
         if now >= self._next_sight:
             self._next_sight = now + SIGHT_S
-            self._census.look(self._tree.new_members())
+            new = self._tree.new_members()
+            self._deaths.look(new)
+            self._census.look(new)
         if now >= self._next_look:
             self._next_look = now + 1.0
             if now >= self._next_beat:
@@ -199,6 +218,9 @@ class Supervisor:
                 self._cancels = max(self._cancels, lock_file.beat(self._lock, self._job.stop))
                 self._listen(now)
             self._helpers.end_overdue(now)
+            self._say_what_is_waited_for()
+            if self._job.hang_stacks and self._phase is Phase.RUNNING:
+                self._watch.processor_time.look(now, self._watch.last_progress, self._processes)
             if self._job.dumps:
                 self._growing.show(self._job.directory)
             free = min(map(_free, {self._job.directory, self._job.dumps or self._job.directory}))
@@ -208,6 +230,15 @@ class Supervisor:
             elif self._verdict is None and free < floor:
                 self._end(EndReason("disk", f"{free >> 20} MiB left on the disk, the floor is {floor >> 20} MiB"), now)
 
+    def _say_what_is_waited_for(self) -> None:
+        """Write it down when it has changed; that the workload itself is to end goes without saying."""
+        text = WAITS_FOR.get(self._phase, self._server.waits_for)
+        if self._guard or text == self._waits_for:
+            return
+        self._waits_for = text
+        with suppress(OSError), os.fdopen(open_file(WAITS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+            file.write(text)
+
     # -- what follows -----------------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
@@ -215,7 +246,11 @@ class Supervisor:
             self._end(EndReason("cancel", "its end was requested"), now)
         if self._cancels > 1 and self._phase is not Phase.KILLING:
             self._kill(now)
-        if self._guard and self._guard.pass_on(self._root) and self._phase is Phase.LINGERING:
+        if (
+            self._guard
+            and self._guard.pass_on(self._root if self._status is None else None)
+            and self._phase is Phase.LINGERING
+        ):
             self._terminate(now, self._job.grace_s)
         if self._guard.is_gone() and self._verdict is None:
             self._end(GONE, now)
@@ -281,7 +316,8 @@ class Supervisor:
     def _hangs(self, why: EndReason, now: float) -> None:
         self._verdict = why
         self._heard_by = now + HEARD_S if self._job.alarm else now
-        self._hang.begin(why.message or "", self._root, self._processes())
+        time = self._watch.processor_time
+        self._hang.begin(why.message or "", self._root, self._processes(), lambda one: time.used(now, one))
         self._enter(Phase.HANGING, now)
 
     def _end(self, verdict: EndReason, now: float) -> None:
@@ -294,6 +330,7 @@ class Supervisor:
 
     def _terminate(self, now: float, grace: float) -> None:
         self._helpers.end_all()
+        self._deaths.stop()
         self._polite.begin(self._root, now, grace)
         self._polite.step(self._processes(), now)
         self._enter(Phase.TERMINATING, now + grace)
@@ -336,6 +373,9 @@ class Supervisor:
         elif failure and verdict.by not in {"disk", "cancel"}:
             verdict = EndReason("disk", f"the output cannot be written: {failure.strerror}")
         self._tree.close()
+        if self._waits_for:
+            with suppress(OSError):
+                os.unlink(WAITS)  # noqa: PTH108
         give_back(self._job.directory)
         status = self._status
         census = getattr(self, "_census", None)
@@ -347,6 +387,7 @@ class Supervisor:
             "core": bool(status is not None and os.WIFSIGNALED(status) and os.WCOREDUMP(status)),
             **self._streams.summary(),
             "workers": census.described(self._redactor) if census else [],
+            "deaths": self._deaths.seen if census else [],
             "requests": self._server.requests,
             "hang": self._hang.ran,
             "memory_kills": self._memory_kills.since(self._tree.pids),

@@ -66,10 +66,14 @@ class Overseer:
 
     def _pass_on(self):
         def tell(got, _frame):
+            # A command that has ended and waits to be reaped takes a signal, and does nothing with it.
             try:
-                os.kill(self._root, got)
+                with open(f"/proc/{self._root}/stat") as file:  # noqa: PTH123
+                    ended = file.read().rpartition(")")[2].split()[0] == "Z"
             except OSError:
-                os.kill(self._tracer, got)  # which ends, as its command has
+                ended = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._tracer if ended else self._root, got)  # a tracer ends where its command has
 
         for number in ASKED:
             signal.signal(number, tell)

@@ -1,5 +1,6 @@
 """The entrance: help, version, wrong words, and the exit status of each."""
 
+import json
 import os
 import subprocess
 import sys
@@ -92,3 +93,32 @@ def test_what_the_tool_does_is_logged_on_request_only(tmp_path: Path, monkeypatc
     monkeypatch.setenv("VDBG_LOG", "loud")
     ran = vdbg_env(*words, "three")
     assert ran.status == 2 and "VDBG_LOG=loud is not a level" in ran.stderr
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "latin-1:strict", "ascii:surrogateescape", "cp1252"])
+@pytest.mark.parametrize(
+    "argv", [["verify", "{}"], ["verify", "--json", "{}"], ["core", "{}"], ["locate", "kern", "{}"], ["triage", "{}"],
+             ["runs", "show", "{}"], ["lines", "list", "--lines", "{}"], ["runbooks", "check", "{}"], ["{}"]],
+)  # fmt: skip
+def test_a_name_that_the_terminal_cannot_show_is_escaped(tmp_path: Path, encoding: str, argv: list[str]) -> None:
+    name = tmp_path / "n\u2019\u4e2d\U0001f600\xe9.so"
+    name.write_bytes(b"not a library")
+    words = [word.format(name) for word in argv]
+    ran = subprocess.run(
+        [sys.executable, "-m", "vdbg_env", *words], capture_output=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert b"Traceback" not in ran.stdout + ran.stderr
+    assert ran.returncode in (0, 2, 4)
+    if "--json" in argv:
+        shown = "utf-8" if "ascii" in encoding else encoding.partition(":")[0]  # click takes ASCII for a mistake
+        assert json.loads(ran.stdout.decode(shown))["files"][0]["path"] == str(name)
+
+
+@pytest.mark.parametrize("command", [["core"], ["verify"], ["locate", "kern"]])
+def test_the_standard_input_is_no_file(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = vdbg_env(*command, "-")
+    assert ran.status == 2
+    assert "not from the standard input" in ran.stderr
+    assert "try: cat > " in ran.stderr

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import vdbg_env as package
+from gpucore import CodeMap
 from tests.builders.core_builder import CUBINS, illegal_address_core
-from vdbg_env.cuda import CodeMap
 
 SAMPLE = CUBINS / "inline_chain_sm90.cubin"
 RUN = """
@@ -43,19 +43,19 @@ def core(tmp_path: Path) -> Path:
 def test_locate_in_a_library_loads_no_reader_of_cores() -> None:
     kernel = CodeMap(SAMPLE.read_bytes()).kernels[0].name
     loaded = loaded_by("locate", "0x80", "--kernel", kernel, SAMPLE)
-    assert "vdbg_env.cuda.lines.code_map" in loaded
-    assert not loaded & (HEAVY | OTHER_ROOMS | {"vdbg_env.cuda.gpu_core"})
+    assert "gpucore.code_map" in loaded
+    assert not loaded & (HEAVY | OTHER_ROOMS | {"gpucore.core_reader"})
 
 
 def test_core_loads_neither_engines_nor_runbooks(core: Path) -> None:
     loaded = loaded_by("core", core)
-    assert "vdbg_env.cuda.gpu_core" in loaded
+    assert "gpucore.core_reader" in loaded
     assert not loaded & (HEAVY | OTHER_ROOMS)
 
 
 def test_verify_of_a_file_loads_no_engine() -> None:
     loaded = loaded_by("verify", "-q", "--witness", "none", SAMPLE)
-    assert "vdbg_env.cuda.lines.lineinfo" in loaded
+    assert "gpucore.lineinfo" in loaded
     assert not loaded & (HEAVY | OTHER_ROOMS)
 
 

@@ -36,7 +36,7 @@ def growth(folder: Path) -> None:
 def hang(folder: Path) -> None:
     job = cast("Any", SimpleNamespace(directory=str(folder), hang_stacks=False, hang_commands=(), env={}, overlay={}))
     actions = HangActions(job, Helpers(job, lambda: 0.0), Redactor())
-    actions.begin("it hangs", 1, [])
+    actions.begin("it hangs", 1, [], lambda _: None)
     assert "hang.txt could not be written: it is a link" in actions.ran[0]
 
 

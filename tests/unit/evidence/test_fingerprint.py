@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.fingerprint import Crash, Fingerprint, fingerprint
 

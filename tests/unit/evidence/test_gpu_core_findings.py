@@ -2,6 +2,8 @@
 
 import pytest
 
+from gpucore.core import find_faults, group_warps
+from gpucore.core_reader import read_core
 from tests.builders.core_builder import (
     BlockSpec,
     CoreSpec,
@@ -13,7 +15,6 @@ from tests.builders.core_builder import (
     illegal_address_core,
     sample_module,
 )
-from vdbg_env.cuda.gpu_core import find_faults, group_warps, read_core
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.gpu_core_findings import gpu_core_findings
 

@@ -104,6 +104,11 @@ def test_of_a_single_rank_nothing_changes() -> None:
         ("Worker proc VllmWorker-1 died unexpectedly (exit code: None), shutting down executor.", False, False),
         ("RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:19340. This is typically", False, True),
         ("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.", False, True),
+        ("Fatal Python error: Aborted", False, False),  # NCCL's watchdog aborts every rank that waits
+        ("Fatal Python error: Bus error", True, False),
+        ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed", False, True),
+        ("RuntimeError: [../third_party/gloo] Timed out waiting 1800000ms for recv operation", False, True),
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", False, True),
     ],
 )
 def test_the_rank_whose_worker_died_is_told_from_the_one_that_lost_its_peer(

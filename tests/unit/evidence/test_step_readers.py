@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.logs.fatal_error import FatalError, read_fatal_errors
 from vdbg_env.evidence.logs.function_trace import parse_function_trace
 from vdbg_env.evidence.logs.host_stacks import parse_host_stacks

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.tools.sanitizer import parse_sanitizer
 from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings

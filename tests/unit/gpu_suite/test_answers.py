@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpucore.elf import CUDA_13
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
 from tests.gpu.answers import Answer, answers, render
 from tests.gpu.core_facts import core_facts
-from vdbg_env.cuda.binary.elf import CUDA_13
 
 
 def sheet(folder: Path, **measured: Any) -> dict[str, Answer]:

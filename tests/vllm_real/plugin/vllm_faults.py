@@ -167,6 +167,10 @@ def _spin() -> None:
         number += 1
 
 
+def _stop_itself() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def _wait() -> None:
     lock = threading.Lock()
     lock.acquire()
@@ -184,5 +188,6 @@ FAULTS: dict[str, Callable[[], None]] = {
     "out-of-memory": _run_out_of_memory,
     "hoard": _hoard,
     "spin": _spin,
+    "stop": _stop_itself,
     "wait": _wait,
 }

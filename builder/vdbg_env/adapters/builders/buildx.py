@@ -86,7 +86,7 @@ class BuildxBuilder(DockerImages):
     def _label(self, image: str, labels: Mapping[str, str]) -> str:
         """Label by building the order again where attestations were asked for, each step from the cache.
 
-        What they say of a build of nothing but `FROM` is nothing. Raises EngineFailed when other layers come out of it.
+        What they say about a build of nothing but `FROM` is nothing. Raises EngineFailed when other layers result.
         """
         order = self._order
         if order is None or not (order.buildx.sbom or order.buildx.provenance):

@@ -211,7 +211,7 @@ def _check_able(plan: BuildPlan) -> None:
 def _needs_docker(what: str) -> HostNotAble:
     return HostNotAble(
         f"cannot {what}: the host engine makes a folder, not an image",
-        cause="no Docker engine answered, or --engine host was given",
+        cause="--engine host was given",
         next_step="start Docker and build with --engine docker",
     )
 

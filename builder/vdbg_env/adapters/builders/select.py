@@ -1,4 +1,4 @@
-"""Choose what builds: buildx, the engine's BuildKit, the classic builder on request, or this bare machine."""
+"""Choose what builds: buildx, the engine's BuildKit, or on request the classic builder or this bare machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vdbg_env.adapters.builders.host import HostBuilder
 from vdbg_env.adapters.builders.podman import PodmanBuilder, find_podman
 from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.application.ports.images import BuilderName, ImageBuilder
-from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.errors import EngineFailed, HostNotAble
 
 
 def choose_builder(
@@ -23,17 +23,19 @@ def choose_builder(
 ) -> ImageBuilder:
     """Return the builder; its description says why it was chosen.
 
-    `auto` takes the best that Docker has, and `host` when no engine responds; every other choice is taken as is. Raises
-    HostNotAble when the choice is not available here.
+    `auto` takes the best that Docker has; every other choice is taken as is, and `host` only by its name: a folder of
+    this machine is no image. Raises HostNotAble and EngineFailed when the choice is not available here.
     """
     if wanted == "host":
         return HostBuilder(why="requested by --engine host")
     try:
         engine = connect()
-    except HostNotAble as error:
-        if wanted != "auto":
+    except (HostNotAble, EngineFailed) as error:
+        if error.next_step and "--engine host" in error.next_step:
             raise
-        return HostBuilder(why=f"{error.what}, so the plan runs on this machine without a container")
+        further = (error.next_step, "--engine host builds in a folder of this machine, without a container")
+        error.next_step = "; or ".join(filter(None, further))
+        raise
     if wanted == "classic":
         return ClassicBuilder(engine, why="requested by --engine classic")
     if engine.is_podman and wanted in {"auto", "docker"}:

@@ -20,7 +20,7 @@ from vdbg_env.adapters.docker.images import DockerImages, candidate
 from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import Release
 from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env.common.resources import package_dir
+from vdbg_env.common.resources import readers_dir
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.profile.request import OwnPackage
 
@@ -35,12 +35,12 @@ print(json.dumps({"name": d.metadata["Name"], "version": d.version, "requires": 
 
 # Headers of fat binaries are read in place, by the modules that read them here; nothing is expanded.
 _LENT: Final = "/tmp/vdbg-env-look"
-_READERS: Final = ("__init__.py", "common/*.py", "cuda/__init__.py", "cuda/binary/*.py")
+_READERS: Final = ("__init__.py", "errors.py", "elf.py", "cubin.py", "fatbin.py")
 _TARGETS: Final = f"""\
 import json, mmap, pathlib, sys, types
 sys.modules.update((name, types.ModuleType(name)) for name in ("lz4", "lz4.block", "zstandard"))
 sys.path.insert(0, {_LENT!r})
-from vdbg_env.cuda.binary import elf, fatbin
+from gpucore import elf, fatbin
 found = {{}}
 for path in pathlib.Path(sys.argv[1]).rglob("*.so"):
     with path.open("rb") as file:
@@ -158,5 +158,4 @@ def _release(found: _Metadata, image: str, project: str) -> Release:
 
 def readers() -> dict[str, bytes]:
     """Return the modules that the image's Python reads headers with, by their path in the image."""
-    found = (path for pattern in _READERS for path in package_dir().glob(pattern))
-    return {f"{_LENT}/vdbg_env/{path.relative_to(package_dir())}": path.read_bytes() for path in found}
+    return {f"{_LENT}/gpucore/{name}": (readers_dir() / name).read_bytes() for name in _READERS}

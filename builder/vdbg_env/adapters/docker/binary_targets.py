@@ -9,11 +9,17 @@ from contextlib import ExitStack, contextmanager
 
 from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.application.ports.files import BinaryFile
-from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.errors import BAD_INPUT, BadInput, EngineFailed, HostNotAble
 
 
 class Targets:
-    """A BinarySource over files, folders and wheels first, then over the images of the container engine."""
+    """A BinarySource over files, folders and wheels first, then over the images of the container engine.
+
+    With `built`, of an image that this program built only what that build made is looked at.
+    """
+
+    def __init__(self, *, built: bool = False) -> None:
+        self._built = built
 
     @contextmanager
     def open(self, target: str) -> Generator[Iterator[BinaryFile], None, None]:
@@ -22,6 +28,11 @@ class Targets:
             if os.path.exists(target):  # noqa: PTH110 - Path raises where a name is too long
                 yield stack.enter_context(BinaryFiles().open(target))
                 return
+            if target == "-":
+                raise BadInput(
+                    "binaries are read from files, not from the standard input",
+                    next_step="cat > FILE, then name FILE in place of -",
+                )
             if not _may_be_an_image(target):
                 folder = os.path.dirname(target.rstrip("/"))  # noqa: PTH120
                 raise BadInput(
@@ -33,8 +44,8 @@ class Targets:
             from vdbg_env.adapters.docker.image_binaries import ImageFiles
 
             try:
-                files = stack.enter_context(ImageFiles().open(target))
-            except (BadInput, EngineFailed, HostNotAble) as error:
+                files = stack.enter_context(ImageFiles(built=self._built).open(target))
+            except (*BAD_INPUT, EngineFailed, HostNotAble) as error:
                 raise BadInput(
                     f"{target} is neither a file or folder here nor an image",
                     details=(error.what,),
@@ -47,9 +58,10 @@ class Targets:
 def _may_be_an_image(target: str) -> bool:
     """Return whether an engine could know it.
 
-    It knows nothing that begins or ends as a path. A name below a folder that is here needs a tag or a digest.
+    It knows nothing that begins or ends as a path, but for `IMAGE:/`. A name below a folder that is here needs a tag or
+    a digest.
     """
     folder, _, name = target.rpartition("/")
-    if target.startswith(("/", "./", "../", "~")) or target.endswith("/"):
+    if target.startswith(("/", "./", "../", "~")) or (target.endswith("/") and not target.endswith(":/")):
         return False
     return ":" in name or "@" in name or ":/" in target or not (folder and os.path.isdir(folder))  # noqa: PTH112

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ from vdbg_env.image.container.run_settings import RunSettings, Ulimit
 from vdbg_env.image.plan.plan import LABEL_DIGEST
 
 Tell = Callable[[str], None]
+_NOT_FOUND = 127  # the status by which an init, like a shell, says that there is no such program
+_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class DockerContainers:
@@ -58,7 +61,10 @@ class DockerContainers:
         with without_set_ids(settings.dumps), begun as (container, stream):
             try:
                 copy_streams(client, container, stream, interactive=settings.interactive)
-                return int(client.wait(container, timeout=None)["StatusCode"])
+                status = int(client.wait(container, timeout=None)["StatusCode"])
+                if status == _NOT_FOUND and settings.command:
+                    self._name_missing(container, settings, tell)
+                return status
             except (KeyboardInterrupt, Interrupted):
                 tell(f"stopping the container: it gets {settings.stop_grace_s} s to write its dumps; again ends it now")
                 self._stop(container, settings.stop_grace_s)
@@ -85,6 +91,29 @@ class DockerContainers:
             stdout=(out or b"").decode("utf-8", "replace"),
             stderr=(err or b"").decode("utf-8", "replace"),
         )
+
+    def _name_missing(self, container: str, settings: RunSettings, tell: Tell) -> None:
+        """Say it in words where the image lacks the program: its init names neither the image nor a way out."""
+        client, program = self._engine.client, settings.command[0]
+        with suppress(errors.APIError):
+            found = client.inspect_container(container)
+            if found["Path"] != program:  # an entry point was started, which speaks for itself
+                return
+            given = dict(text.partition("=")[::2] for text in found["Config"].get("Env") or ())
+            folders = str(given.get("PATH", _USUAL_PATH)).split(":")
+            places = [program] if "/" in program else [f"{folder}/{program}" for folder in folders if folder]
+            if not any(self._has(container, place) for place in places):
+                tell(f"error: {settings.image} has no program {program!r}")
+                tell(f"  usual cause: it is not installed in this image, or not on its PATH ({':'.join(folders)})")
+                tell(f"  try: vdbg-env run --image {settings.image} -- sh -c 'echo $PATH', or another --image")
+
+    def _has(self, container: str, path: str) -> bool:
+        try:
+            data, _ = self._engine.client.get_archive(container, path)
+        except errors.NotFound:
+            return False
+        deque(data, maxlen=0)  # read to its end, or the connection stays open
+        return True
 
     def _stop(self, container: str, grace_s: int) -> None:
         """Ask the container to stop and wait; a second interrupt goes through and ends it at once."""

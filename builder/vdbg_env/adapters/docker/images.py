@@ -24,6 +24,7 @@ from vdbg_env.application.ports.images import NOTHING_LENT, PushProgress
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.context import BuildContext, FileBytes
+from vdbg_env.image.plan.plan import LABEL_LAYERS
 from vdbg_env.image.profile.reference import Reference, parse_reference
 from vdbg_env.record.atomic_write import replacement
 
@@ -116,7 +117,7 @@ class DockerImages:
         candidate = f"{_CANDIDATE}:{uuid.uuid4().hex}"
         with engine_errors(self.engine.endpoint):
             client.tag(image_id, candidate)
-            labelled = self._label(candidate, labels)
+            labelled = self._label(candidate, {**labels, LABEL_LAYERS: self.layers(image_id)})
             for place in places:
                 client.tag(labelled, place.name, place.tag or "latest")
             # Losing its last name removes the image without labels; had anything failed above, it stays for a look.
@@ -159,8 +160,7 @@ class DockerImages:
 
     def layers(self, image: str) -> str:
         """See `ImageBuilder.layers`."""
-        found = inspect_image(self.engine, image)
-        return f"sha256:{hashlib.sha256(json.dumps(found['RootFS']['Layers']).encode()).hexdigest()}"
+        return layers_of(inspect_image(self.engine, image))
 
     def _next(self, chunks: Iterator[bytes]) -> bytes | None:
         with engine_errors(self.engine.endpoint):
@@ -198,6 +198,11 @@ class DockerImages:
         """Return the ids of the images without a name with one of our labels."""
         found = self.engine.client.images(quiet=True, filters={"dangling": True, "label": label})
         return frozenset(found)
+
+
+def layers_of(found: Mapping[str, Any]) -> str:
+    """Return "sha256:..." over the layers of an image, by what the engine reports of it."""
+    return f"sha256:{hashlib.sha256(json.dumps(found['RootFS']['Layers']).encode()).hexdigest()}"
 
 
 def _registry_of(place: Reference) -> str:

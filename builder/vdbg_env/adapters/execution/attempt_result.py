@@ -8,14 +8,17 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from vdbg_env.common.nesting import limit_nesting, nesting_notes
-from vdbg_env.common.reading import parse_json
+from vdbg_env.common.reading import opened, parse_json
 from vdbg_env.common.stop import in_background
+from vdbg_env.common.writing import NotAFile
+from vdbg_env.evidence.logs.host_stacks import stopped_and_running
+from vdbg_env.evidence.logs.torchrun import root_cause
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.redaction.compressed import mask_artifact
@@ -35,6 +38,8 @@ _NOT_SEARCHED = (
 _DAMAGED = f"its {result_file.NAME} is not the supervisor's: the workload, or another program, wrote there"
 _ENDED = ("by", "code", "signal", "core", "message")
 _CHUNK = 1 << 20
+_STATES = 1 << 20  # bytes of hang.txt: the states of all processes come before their Python stacks
+_LAST_WORDS = 1 << 18  # bytes of stderr in which torchrun's account of many processes is looked for
 _LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
 OWN_FILES = {
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json", "node.json"),
@@ -157,6 +162,7 @@ def _reported(invocation: Invocation, directory: Path) -> Observation:
 def _observation(invocation: Invocation, directory: Path, document: dict[str, Any]) -> Observation:
     """Make an observation of what a supervisor wrote; raises one of many errors where it is not a supervisor's."""
     rank, host = _place(directory)
+    stopped, running = stopped_and_running(_first_lines(directory / "hang.txt"))
     return from_document(
         Observation,
         {
@@ -170,14 +176,39 @@ def _observation(invocation: Invocation, directory: Path, document: dict[str, An
             "clock": document.get("clock"),
             "matched": document.get("matched", {}),
             "workers": document.get("workers", []),
+            "deaths": document.get("deaths", []),
             "output_bytes": sum(s["bytes"] for n, s in document.get("output", {}).items() if n != "kernel.log"),
             "memory_kills": document.get("memory_kills", {}),
             "requests": document.get("requests"),
             "directory": str(directory.relative_to(directory.parents[3])),
+            "root_cause": _root_cause(directory),
+            "stopped": list(stopped),
+            "running": list(running),
             "held_by": document.get("held_by", ""),
             "notes": list(_notes(document)),
         },
     )
+
+
+def _first_lines(path: Path) -> list[str]:
+    """Return the lines in which the supervisor names the processes of a hang; none where there was no hang."""
+    try:
+        with opened(path) as file:
+            return file.read(_STATES).decode("utf-8", "replace").splitlines()
+    except (FileNotFoundError, NotAFile):
+        return []
+
+
+def _root_cause(directory: Path) -> dict[str, Any] | None:
+    """Return what torchrun says at the end of its output."""
+    try:
+        with opened(directory / "stderr") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_WORDS))
+            data = file.read(_LAST_WORDS)
+    except (FileNotFoundError, NotAFile):
+        return None
+    found = root_cause(data.decode("utf-8", "replace")) if b"Root Cause" in data else None
+    return asdict(found) if found else None
 
 
 def _ending(directory: Path) -> dict[str, Any]:

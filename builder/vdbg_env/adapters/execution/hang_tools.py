@@ -21,6 +21,7 @@ class FindsPrograms(Protocol):
 
 
 _DUMP_LIMIT_S = 600.0
+_RAS_LIMIT_S = 30.0
 PROBE_PERIOD_S = 2
 
 
@@ -33,14 +34,18 @@ def hang_tools(
     """
     place = f"import sys; sys.path.insert(0, {str(packages)!r})"
     fire = f"{place}; from vdbg_env.adapters.host.fire_pipes import main; sys.exit(main(int(sys.argv[1])))"
+    ras = f"{place}; from vdbg_env.adapters.host.nccl_ras import main; sys.exit(main())"
     tools: dict[HangAction, HangCommand] = {
+        "nccl-ras": HangCommand(name="nccl-ras", argv=(python, "-I", "-S", "-c", ras), timeout_s=_RAS_LIMIT_S),
         "gpu-coredump": HangCommand(
             name="gpu-coredump", argv=(python, "-I", "-S", "-c", fire, "{pid}"), timeout_s=_DUMP_LIMIT_S
-        )
+        ),
     }
     spy = programs.which("py-spy")
     if spy:
-        tools["py-spy"] = HangCommand(name="py-spy", argv=(spy, "dump", "--pid", "{pid}"), each="python")
+        tools["py-spy"] = HangCommand(
+            name="py-spy", argv=(spy, "dump", "--pid", "{pid}"), each="python", stopped=("--nonblocking",)
+        )
     return tools
 
 

@@ -16,7 +16,7 @@ from vdbg_env.adapters.host.guarded import Guarded
 from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.record.redaction.secrets import as_literals, secret_values
 from vdbg_env.runbook.invocation import OURS, Invocation
-from vdbg_env.runbook.model import HangAction, Matcher, ServerDriver
+from vdbg_env.runbook.model import SYNTHETIC, HangAction, Matcher, ServerDriver
 from vdbg_env.supervisor.job import HangCommand, Job, MatcherSpec
 from vdbg_env.supervisor.processes.cgroups import KINDS
 from vdbg_env.supervisor.watch import helpers
@@ -82,7 +82,11 @@ def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> 
             env[name] = value
     env[helpers.MARK] = mark_of(settings, invocation, directory)
     watch = invocation.watch
-    literals = (*secret_values(settings.inherited), *secret_values(env), *as_literals(settings.sensitive))
+    literals = (
+        *secret_values(settings.inherited),
+        *secret_values(env, invocation.argv),
+        *as_literals(settings.sensitive),
+    )
     return Job(
         directory=str(directory),
         argv=invocation.argv,
@@ -111,6 +115,7 @@ def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> 
         disk_floor=settings.disk_floor,
         driver=_driver(invocation.driver, settings) if invocation.driver else (),
         server=invocation.server,
+        listens=invocation.listens,
         alarm=invocation.alarm,
         cgroups=settings.cgroups,
         guard=os.getpid() if guarded else 0,
@@ -135,7 +140,7 @@ def _driver(driver: ServerDriver, settings: StepSettings) -> tuple[str, ...]:
     document = {
         "ready_url": driver.ready.http,
         "ready_timeout_s": driver.ready.timeout_s,
-        "replay": str(settings.cwd / driver.replay),
+        "replay": driver.replay if driver.replay == SYNTHETIC else str(settings.cwd / driver.replay),
         "concurrency": driver.concurrency,
     }
     return (*settings.interpreter, str(settings.packages / SUPERVISOR / "request_driver.py"), json.dumps(document))

@@ -216,7 +216,7 @@ def _copy(source: int, target: Path, check: Check, depth: int = 0) -> None:
 
 
 def _copy_data(source: int, target: int, size: int, check: Check) -> None:
-    """Copy a file with its holes: a sparse core of terabytes takes no more room than it has."""
+    """Copy a file with its holes: a sparse core of terabytes takes the room that it has."""
     os.ftruncate(target, size)
     at = 0
     while at < size:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
+import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal
 
 import zstandard
 
-from vdbg_env.adapters.files.candidates import spilled
+from vdbg_env.adapters.files.candidates import DAMAGED, KEEP_FREE, OPENED, Allowance, spilled
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.tar import tarfile
 
-_DAMAGED: Final = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)
+_DAMAGED: Final = (tarfile.TarError, gzip.BadGzipFile, zstandard.ZstdError, *DAMAGED)
+_LONGEST_HEADER: Final = 16 << 20  # bytes of names and attributes of a member, which are read at once
 _HEAD: Final = 512
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _OPENERS: Final[Mapping[bytes, Callable[[IO[bytes]], Any]]] = {
@@ -27,6 +31,7 @@ _OPENERS: Final[Mapping[bytes, Callable[[IO[bytes]], Any]]] = {
     b"BZh": bz2.BZ2File,
     _ZSTD: lambda file: zstandard.ZstdDecompressor().stream_reader(file),
 }
+_PACKED: Final = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File)
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"  # OCI image layer specification, "Whiteouts"
 
 
@@ -40,38 +45,45 @@ def is_tar(file: IO[bytes]) -> bool:
         return False
 
 
-def in_tar(path: Path, name: str, depth: int = 0) -> Iterator[BinaryFile]:
+def in_tar(path: Path, name: str, allowed: Allowance, depth: int = 0) -> Iterator[BinaryFile]:
     """Yield every candidate of a tar as `NAME:MEMBER`; of a saved image those of its final file system, `NAME:/PATH`.
 
-    `depth` counts the archives around it. Raises OSError when the archive cannot be read to its end.
+    `depth` counts the archives around it, and `allowed` is what these may still expand to. Raises OSError when the
+    archive cannot be read to its end.
     """
+    allowed.take(OPENED, name)
     try:
-        yield from _in_tar(path, name, depth + 1)
+        yield from _in_tar(path, name, allowed, depth + 1)
     except (*_DAMAGED, KeyError) as error:
-        raise OSError(f"a damaged archive: {str(error).strip(chr(39))}") from error
+        what = str(error).strip("'") or type(error).__name__
+        if what == "unexpected end of data":
+            what = f"it ends in a member whose header names more than there is in {path.stat().st_size:,} bytes"
+        raise OSError(f"a damaged archive: {what}") from error
 
 
-def _in_tar(path: Path, name: str, depth: int) -> Iterator[BinaryFile]:
+def _in_tar(path: Path, name: str, allowed: Allowance, depth: int) -> Iterator[BinaryFile]:
     with path.open("rb") as file, tempfile.TemporaryFile(prefix="vdbg-") as scratch:
+        size = path.stat().st_size
+        head = file.read(_HEAD)
+        file.seek(0)
         plain: IO[bytes] = file
-        if (
-            file.read(len(_ZSTD)) == _ZSTD
-        ):  # tarfile of Python 3.11 does not read zstd, and layers are read out of order
+        # tarfile of Python 3.11 does not read zstd; and layers are read out of order, each from the start of the stream
+        if head.startswith(_ZSTD) or (_is_packed(head) and _is_image(file, head, allowed)):
             file.seek(0)
-            zstandard.ZstdDecompressor().copy_stream(file, scratch)
+            _expand(_unpacked(file, head), scratch, allowed)
             plain = scratch
         plain.seek(0)
-        with tarfile.open(fileobj=plain) as archive:
+        with _opened(plain, b"" if plain is scratch else head, allowed, "r:") as archive:
             images = _images(archive)
             for number, layers in enumerate(images):
                 which = f"{name}:image {number + 1}" if len(images) > 1 else name
-                yield from _in_image(which, archive, layers, depth)
+                yield from _in_image(which, archive, layers, allowed, depth)
             if images:
                 return
             for member in archive:
-                stream = archive.extractfile(member) if member.isfile() else None
-                if stream:
-                    yield from spilled(f"{name}:{member.name}", stream, depth)
+                at = file.tell() / size  # of a packed one what was read of it
+                for found in _of_member(f"{name}:{member.name}", archive, member, allowed, depth):
+                    yield replace(found, part=(at, at) if plain is file else None)
 
 
 def _images(archive: tarfile.TarFile) -> list[list[str]]:
@@ -84,13 +96,29 @@ def _images(archive: tarfile.TarFile) -> list[list[str]]:
         return []
 
 
-def _in_image(name: str, archive: tarfile.TarFile, layers: list[str], depth: int) -> Iterator[BinaryFile]:
+def _of_member(
+    name: str, archive: tarfile.TarFile, member: tarfile.TarInfo, allowed: Allowance, depth: int
+) -> Iterator[BinaryFile]:
+    """Yield the candidates in a member that is a file; raises OSError where its size or its holes cannot be true."""
+    if member.size < 0:
+        raise tarfile.ReadError(f"{member.name} should have {member.size:,} bytes")
+    holes: Any = member.sparse or []
+    if any(start + size > later for (start, size), (later, _) in pairwise([*holes, (member.size, 0)])):
+        raise tarfile.ReadError(f"the list of holes of {member.name} is in no order")
+    stream = archive.extractfile(member) if member.isfile() else None
+    if stream:
+        yield from spilled(name, stream, depth, allowed)
+
+
+def _in_image(
+    name: str, archive: tarfile.TarFile, layers: list[str], allowed: Allowance, depth: int
+) -> Iterator[BinaryFile]:
     """Yield the candidates from the top layer down: a path counts once, and not where an upper layer removed it."""
     hidden: set[PurePosixPath] = set()
     for layer in dict.fromkeys(reversed(layers)):
         above: set[PurePosixPath] = set()
         links: dict[PurePosixPath, PurePosixPath] = {}  # to files whose own path is hidden
-        for files, member in _members(archive, layer):
+        for files, member in _members(archive, layer, allowed):
             path = PurePosixPath("/", member.name)
             if path.name.startswith(_WHITEOUT):
                 removed = path.parent if path.name == _OPAQUE else path.with_name(path.name[len(_WHITEOUT) :])
@@ -100,26 +128,89 @@ def _in_image(name: str, archive: tarfile.TarFile, layers: list[str], depth: int
                 target = PurePosixPath("/", member.linkname)
                 if member.islnk() and not hidden.isdisjoint((target, *target.parents)):
                     links.setdefault(target, path)
-                held = files.extractfile(member) if member.isfile() else None
-                if held:
-                    yield from spilled(f"{name}:{path}", held, depth)
-        for files, member in _members(archive, layer) if links else ():
+                yield from _of_member(f"{name}:{path}", files, member, allowed, depth)
+        for files, member in _members(archive, layer, allowed) if links else ():
             link = links.get(PurePosixPath("/", member.name))
-            held = files.extractfile(member) if link and member.isfile() else None
-            if held:
-                yield from spilled(f"{name}:{link}", held, depth)
+            if link:
+                yield from _of_member(f"{name}:{link}", files, member, allowed, depth)
         hidden |= above
 
 
-def _members(archive: tarfile.TarFile, layer: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+def _members(
+    archive: tarfile.TarFile, layer: str, allowed: Allowance
+) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """Yield the members of a layer in order, each with what reads it before the next is asked for."""
     stream = archive.extractfile(layer)
     if stream is None:
         raise tarfile.ReadError(f"the layer {layer} is not a file")
     head = stream.read(_HEAD)
     stream.seek(0)
-    with tarfile.open(fileobj=_unpacked(stream, head), mode="r|") as files:
+    with _opened(stream, head, allowed, "r|") as files:
         yield from ((files, member) for member in files)
+
+
+def _is_packed(head: bytes) -> bool:
+    return any(map(head.startswith, _OPENERS))
+
+
+def _is_image(file: IO[bytes], head: bytes, allowed: Allowance) -> bool:
+    with _opened(file, head, allowed, "r|") as archive:
+        return any(member.name == "manifest.json" for member in archive)
+
+
+def _opened(stream: IO[bytes], head: bytes, allowed: Allowance, mode: Literal["r:", "r|"]) -> tarfile.TarFile:
+    """Open a tar, whatever packs it, that is read at random or in order."""
+    measured: Any = _Measured(_unpacked(stream, head), allowed)
+    return tarfile.open(fileobj=measured, mode=mode)
+
+
+def _expand(source: IO[bytes], target: IO[bytes], allowed: Allowance) -> None:
+    measured = _Measured(source, allowed)
+    room = shutil.disk_usage(tempfile.gettempdir()).free - KEEP_FREE
+    while chunk := measured.read(1 << 20):
+        room -= len(chunk)
+        if room < 0:
+            raise OSError(errno.ENOSPC, f"no room in {tempfile.gettempdir()} to expand it: set TMPDIR")
+        target.write(chunk)
+
+
+class _Measured:
+    """A stream of a tar that ends in an error where it expands to more than is allowed, however it is read.
+
+    A header without end is not read into memory, and what is passed over is counted as what is read.
+    """
+
+    def __init__(self, stream: IO[bytes], allowed: Allowance) -> None:
+        self._stream: Final = stream
+        self._allowed: Final = allowed
+        self._at = 0
+
+    def read(self, size: int) -> bytes:
+        """Return up to so many bytes."""
+        if size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header names attributes of {size:,} bytes")
+        data = self._stream.read(size)
+        self._at += len(data)
+        if data and self._at > self._allowed.total:
+            raise self._allowed.refused("it expands")
+        return data
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._at
+
+    def seekable(self) -> bool:
+        """Say that it can be read at random."""
+        return True
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        """Go to a place; forwards in a packed stream is to read what is between."""
+        if whence or place < self._at or not isinstance(self._stream, _PACKED):
+            self._at = self._stream.seek(place, whence)
+            return self._at
+        while self._at < place and self.read(min(place - self._at, 1 << 20)):
+            pass
+        return self._at
 
 
 def _unpacked(file: IO[bytes], head: bytes) -> IO[bytes]:

@@ -6,12 +6,22 @@ import os
 import zipfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.adapters.files.candidates import ARCHIVES, HEAD, WHEELS, in_archive, in_wheel, opened_binary, reason
+from gpucore.fatbin import may_hold_device_code
+from vdbg_env.adapters.files.candidates import (
+    ARCHIVES,
+    HEAD,
+    WHEELS,
+    Allowance,
+    in_archive,
+    in_wheel,
+    opened_binary,
+    reason,
+)
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.binary.device_code import may_hold_device_code
 
 
 class BinaryFiles:
@@ -44,12 +54,12 @@ class BinaryFiles:
 def _in_file(path: Path) -> Generator[BinaryFile, None, None]:
     try:
         if path.suffix in WHEELS:
-            yield from in_wheel(path, str(path))
+            yield from in_wheel(path, str(path), Allowance(path.stat().st_size))
             return
         if not _is_candidate(path) and _is_tar(path):
             from vdbg_env.adapters.files.archives import in_tar
 
-            yield from in_tar(path, str(path))
+            yield from in_tar(path, str(path), Allowance(path.stat().st_size))
             return
         with path.open("rb") as file, opened_binary(str(path), file.fileno(), path=path, asked_for=True) as found:
             yield found
@@ -60,14 +70,17 @@ def _in_file(path: Path) -> Generator[BinaryFile, None, None]:
 def _in_folder(folder: Path) -> Generator[BinaryFile, None, None]:
     seen: set[tuple[int, int]] = set()
     closed: list[OSError] = []
+    paths: list[Path] = []
     for root, folders, names in os.walk(folder, onerror=closed.append):
         folders.sort()
         # A file before the links to it: it is reported under its name.
-        for path in sorted((Path(root, name) for name in names), key=lambda p: (p.is_symlink(), p.name)):
-            try:
-                yield from _found(path, seen)
-            except (OSError, zipfile.BadZipFile) as error:
-                yield BinaryFile(name=str(path), data=b"", path=path, problem=reason(error))
+        paths += sorted((Path(root, name) for name in names), key=lambda p: (p.is_symlink(), p.name))
+    for number, path in enumerate(paths):
+        part = number / len(paths), (number + 1) / len(paths)
+        try:
+            yield from (replace(file, part=part) for file in _found(path, seen))
+        except (OSError, zipfile.BadZipFile) as error:
+            yield BinaryFile(name=str(path), data=b"", path=path, problem=reason(error), part=part)
     for denied in closed:
         yield BinaryFile(name=str(denied.filename), data=b"", problem=reason(denied))
 

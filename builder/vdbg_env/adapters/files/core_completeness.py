@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from vdbg_env.common.errors import UnreadableBinary
+from gpucore.elf import Elf
+from gpucore.errors import UnreadableBinary
 from vdbg_env.common.mapped import mapped
-from vdbg_env.cuda.binary.elf import Elf
 
 _GZIP: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 20

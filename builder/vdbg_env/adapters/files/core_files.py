@@ -32,6 +32,12 @@ class CoreFilesOnDisk:
 
         A file or folder below that cannot be read is among them: `open` says why.
         """
+        if target == "-" and not os.path.lexists(target):
+            raise BadInput(
+                "a core dump is read from a file, not from the standard input",
+                cause="it is read at random, and may be as large as the GPU's memory",
+                next_step="cat > core.nvcudmp, then vdbg-env core core.nvcudmp",
+            )
         path = Path(target)
         if os.path.isdir(path):  # noqa: PTH112 - Path raises where a name is too long
             found = sorted(_dumps_below(target))
@@ -46,12 +52,17 @@ class CoreFilesOnDisk:
         return (target,)
 
     def is_gzipped(self, path: str) -> bool:
-        """Say whether this is a gzipped file; raises BadInput when it cannot be read."""
+        """Say whether this is a gzipped file, and not a tar; raises BadInput when it cannot be read."""
         if not os.path.isfile(path):  # noqa: PTH113 - and a pipe must not be opened: that would wait for ever
             return False
         try:
             with Path(path).open("rb") as file:
-                return file.read(2) == _GZIP
+                if file.read(2) != _GZIP:
+                    return False
+                from vdbg_env.adapters.files.archives import is_tar  # loaded on first use: most cores are not packed
+
+                file.seek(0)
+                return not is_tar(file)
         except OSError as error:
             raise unreadable(path, error) from error
 

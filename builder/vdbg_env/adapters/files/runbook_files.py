@@ -87,6 +87,10 @@ class RunbookFilesOnDisk:
         """Say whether there is a file of this path."""
         return Path(file).is_file()
 
+    def full_path(self, file: str) -> str:
+        """Return the absolute path of a file."""
+        return str(Path(file).absolute())
+
     def project(self) -> YamlSource | None:
         """Return the project's `vdbg.yaml`, None where there is none; raises BadInput."""
         path = self._project / PROJECT_FILE

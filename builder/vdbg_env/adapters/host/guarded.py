@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
+from vdbg_env.adapters.host.programs import Programs
+from vdbg_env.application.host.gpu import read_gpus
 from vdbg_env.application.ports.places import GuardSettings
+from vdbg_env.application.ports.this_host import Room
 from vdbg_env.common import stop
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.reading import read_document
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
-from vdbg_env.record.run_directory import RunDirectory
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.record.run_directory import GUARD, RunDirectory
+from vdbg_env.runbook.invocation import OURS, Invocation
 from vdbg_env.supervisor.state import result_file
+from vdbg_env.supervisor.watch import helpers
 from vdbg_env.supervisor.watch.guard import FORWARDED, STOPS
 
-RUNBOOK = "guard"
+_DEVICES = ("/dev/nvidiactl", "/dev/dxg")
+_UNKNOWN_MEMORY = 80 << 30  # bytes, where a GPU is there and nvidia-smi says nothing of it
 _ABOVE = 10  # descriptors below are often given a meaning by their number
 
 
@@ -42,6 +49,7 @@ class Guarded:
         self._entered = 0
         self._came: list[int] = []
         self._streams: tuple[int, ...] = ()
+        self._to_stderr = ("stdout", "stderr") if _in_one_place(1, 2) else ("stderr",)
 
     @property
     def streams(self) -> tuple[int, ...]:
@@ -54,6 +62,11 @@ class Guarded:
     def standard_input(self) -> int:
         """What the workload reads; a terminal stays with this process, as the workload has another session."""
         return -1 if os.isatty(self.streams[0]) else self.streams[0]
+
+    @property
+    def own_variables(self) -> Mapping[str, str]:
+        """What each step's processes are marked with, whatever the runbook sets."""
+        return {**OURS, helpers.MARK: "RUN:STEP"}
 
     @property
     def started(self) -> bool:
@@ -69,6 +82,14 @@ class Guarded:
             return Ended(by=EndedBy(document["by"]), code=document["code"], signal=document["signal"])
         except (OSError, ValueError, KeyError, TypeError):
             return self._ended_without_record()
+
+    def unfinished_line(self) -> bool:
+        """Return whether the last line of what goes to standard error has no end; an unknown one may have none."""
+        try:
+            output = read_document(self._directory / result_file.NAME)["output"]
+            return any(output[name]["unfinished"] for name in self._to_stderr)
+        except (OSError, ValueError, KeyError, TypeError):
+            return self.started
 
     def seen(self, observation: Observation) -> Observation:
         """Return how it ended for a run that must not repeat it: what loses its supervisor the kernel kills."""
@@ -162,6 +183,28 @@ class Guarded:
             os.waitpid(ended.si_pid, 0)
 
 
+def core_room(folder: Path, floor: int, *, whole: bool) -> Room:
+    """Return the room that cores have in a folder above a floor of free space, and the memory of a GPU.
+
+    Only for `whole` memory nvidia-smi is asked for its size: it may take seconds, and a command is to be started.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    memory = 0
+    if any(Path(device).exists() for device in _DEVICES):
+        memory = _UNKNOWN_MEMORY
+        with suppress(HostNotAble):
+            sizes = [gpu.memory_total or 0 for gpu in read_gpus(Programs(), timeout_s=10).gpus] if whole else []
+            memory = max(sizes, default=0) or memory
+    return Room(folder=str(there), free=max(0, shutil.disk_usage(there).free - floor), gpu_memory=memory)
+
+
+def _in_one_place(*descriptors: int) -> bool:
+    try:
+        return len({os.fstat(number)[1:3] for number in descriptors}) == 1
+    except OSError:  # one is closed
+        return False
+
+
 def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
     """Remove all but the newest `keep` runs of guards in a folder, and return their names; one that runs stays.
 
@@ -169,14 +212,14 @@ def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
     is started all the same, on a full disk too.
     """
     try:
-        old = sorted(path for path in home.glob(f"*-{RUNBOOK}-????") if path.is_dir() and not path.is_symlink())
+        old = sorted(path for path in home.glob(f"*-{GUARD}-????") if path.is_dir() and not path.is_symlink())
     except OSError:  # a folder that this user may not enter
         return ()
     removed = []
     for path in old[: max(0, len(old) - keep)]:
         run = RunDirectory(path)
         try:
-            if run.read_head().runbook != RUNBOOK:
+            if run.read_head().runbook != GUARD:
                 continue
             with run.alone():
                 run.remove()

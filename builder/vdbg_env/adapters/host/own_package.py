@@ -14,7 +14,7 @@ from typing import Final
 
 from vdbg_env import __version__
 from vdbg_env.common.errors import VdbgError
-from vdbg_env.common.resources import checkout, data_dir, package_dir
+from vdbg_env.common.resources import checkout, data_dir, package_dir, readers_dir
 from vdbg_env.image.context import FileBytes
 from vdbg_env.image.profile.request import OwnPackage
 
@@ -22,6 +22,7 @@ _DATA: Final = ("runbooks", "images", "templates")
 _DISTRIBUTION = "vdbg-env"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold
 _LEFT_OUT = ("__pycache__", ".pyc")
+_ALONE = ("README.md", "pyproject.toml")  # by which the readers are installed alone
 
 
 @cache
@@ -65,6 +66,7 @@ def _package_files() -> dict[str, bytes]:
     """Return the files of the package and its data by their names in the wheel."""
     package = package_dir()
     found = {f"vdbg_env/{name}": data for name, data in _below(package).items() if not name.startswith("_data/")}
+    found |= {f"gpucore/{name}": data for name, data in _below(readers_dir()).items() if name not in _ALONE}
     for folder in _DATA:
         found |= {f"vdbg_env/_data/{folder}/{name}": data for name, data in _below(data_dir(folder)).items()}
     return dict(sorted(found.items()))

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from platformdirs import user_state_path
 
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.supervisor.processes import sockets
 
 if TYPE_CHECKING:
     from vdbg_env.image.plan.parallelism import Machine
 
 _CAP_SYS_PTRACE = 19
+_LOWEST_PORT, _TRIES = 10_000, 64
 
 
 def build_machine() -> Machine:
@@ -80,3 +82,23 @@ class LocalMachine:
                 next_step="cd to another folder, or name one for runs: export VDBG_ENV_RUNS=DIR",
             ) from error
         return path.resolve()
+
+    def free_port(self) -> int:
+        """Return a port that no process has now; see `ThisHost.free_port`."""
+        try:
+            first = int((self._proc / "sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        except (OSError, ValueError):
+            first = 32768
+        for _ in range(_TRIES):
+            port = _LOWEST_PORT + secrets.randbelow(max(1, first - _LOWEST_PORT))
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("", port))
+                except OSError:
+                    continue
+                return port
+        raise HostNotAble("no free port was found", next_step="name one: -i port=PORT")
+
+    def listener(self, url: str) -> str | None:
+        """Return who listens there; see `ThisHost.listener`."""
+        return sockets.taken(url)

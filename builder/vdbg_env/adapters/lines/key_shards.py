@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.line_pack.layout import KEY_SIZE, checksum
-from vdbg_env.cuda.line_pack.reader import LinePack
+from gpucore.errors import UnreadableBinary
+from gpucore.line_pack import KEY_SIZE, checksum
+from gpucore.line_packs import LinePack
 
 MAGIC: Final = b"VDBGKEY1"
 

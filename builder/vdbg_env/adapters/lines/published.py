@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from gpucore.errors import UnreadableBinary
+from gpucore.line_packs import LinePack
 from vdbg_env.adapters.lines import key_shards
 from vdbg_env.adapters.lines.folder import SUFFIX, write_whole
 from vdbg_env.application.ports.files import CarriedPack
-from vdbg_env.common.errors import BadInput, UnreadableBinary
-from vdbg_env.cuda.line_pack.reader import LinePack
+from vdbg_env.common.errors import BadInput
 
 LIST: Final = "packs.json"
 PACKS: Final = "packs"

@@ -16,11 +16,12 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import requests
 
+from gpucore.errors import UnreadableBinary
 from vdbg_env.adapters.lines import fetch
 from vdbg_env.adapters.lines.cache import DIGEST, PackCache
 from vdbg_env.adapters.lines.remote_store import RemoteStore
 from vdbg_env.application.ports.files import CarriedPack
-from vdbg_env.common.errors import BadInput, HostNotAble, UnreadableBinary
+from vdbg_env.common.errors import BadInput, HostNotAble
 
 SCHEME: Final = "oci://"
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from gpucore.errors import UnreadableBinary
 from vdbg_env.adapters.lines.cache import PackCache
 from vdbg_env.application.ports.files import PackFile
-from vdbg_env.common.errors import HostNotAble, UnreadableBinary, VdbgError
+from vdbg_env.common.errors import HostNotAble
 
 
 class RemoteStore:
@@ -18,7 +19,7 @@ class RemoteStore:
     def __init__(self, name: str, cache: PackCache) -> None:
         self.name: Final = name
         self._cache: Final = cache
-        self._failed: VdbgError | None = None
+        self._failed: HostNotAble | UnreadableBinary | None = None
 
     def packs(self, keys: Collection[bytes] = (), *, release: str | None = None) -> Iterator[PackFile]:
         """Yield the packs that may have one of the keys, fetched where they are not in the cache."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from vdbg_env.adapters.placement.ending_rule import EndingRule
@@ -11,7 +13,9 @@ from vdbg_env.adapters.placement.one_rank import HOST, OneRank, on_this_host
 from vdbg_env.application.ports.steps import Layout, StartedAttempt, StartedStep, StepRunner
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.machine.ranks import ranked
+from vdbg_env.runbook.machine.ranks import master_port, ranked
+
+_PORT = "master_port"  # in the attempt's folder, for an engine that takes over
 
 
 class LocalRanks:
@@ -92,7 +96,27 @@ def _folder(directory: Path, rank: int) -> Path:
     return directory / f"{HOST}-{rank}"
 
 
+def _port(directory: Path) -> int:
+    """Return the port at which the ranks of an attempt meet, free when the first of them was started."""
+    path = directory / _PORT
+    with suppress(OSError, ValueError):
+        return int(path.read_text())
+    first = master_port(str(directory))
+    port = next((one for one in range(first, first + 1000) if _is_free(one)), first)
+    path.write_text(str(port))
+    return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
 def _of_rank(invocation: Invocation, folder: Path, rank: int, ranks: int) -> Invocation:
     """Return what one rank runs."""
-    both = ranked(invocation, ranks=ranks, nodes=1, master="127.0.0.1")
+    both = ranked(invocation, ranks=ranks, nodes=1, master="127.0.0.1", port=_port(folder.parent))
     return on_this_host(both.others if rank else both.first, folder, rank)

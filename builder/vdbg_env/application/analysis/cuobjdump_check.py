@@ -7,12 +7,11 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
+from gpucore.elf import Elf
+from gpucore.fatbin import Entry, EntryKind, find_device_code
+from gpucore.lineinfo import Witness
 from vdbg_env.application.ports.files import Buffer, ScratchFiles
 from vdbg_env.application.ports.programs import ProgramRunner
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.elf import Elf
-from vdbg_env.cuda.binary.fatbin import Entry, EntryKind
-from vdbg_env.cuda.lines.lineinfo import Witness
 from vdbg_env.evidence.tools import cuobjdump
 
 _ASKED: Final = 8

@@ -16,12 +16,10 @@ from itertools import islice
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.binary.decompression import Compression
-from vdbg_env.cuda.binary.device_code import DeviceCode
-from vdbg_env.cuda.binary.fatbin import Entry
-from vdbg_env.cuda.binary.thin_cubin import thin
-from vdbg_env.cuda.lines.lineinfo import EntryReport, Read, judge_start, judge_whole, read_stored
+from gpucore.cubin import thin
+from gpucore.errors import UnreadableBinary
+from gpucore.fatbin import Compression, DeviceCode, Entry
+from gpucore.lineinfo import EntryReport, Read, judge_start, judge_whole, read_stored
 
 _BATCH: Final = 8  # entries a thread takes at once: a task for each would cost more than a small cubin
 _PROCESSES_FROM: Final = 1 << 30  # bytes of cubins with line tables, expanded: some ten seconds of work
@@ -58,10 +56,13 @@ class Judges:
             self._started.shutdown(cancel_futures=True)
         self._stack.close()
 
-    def judge_all(self, codes: Iterator[DeviceCode], forget: Callable[[], None]) -> Iterable[EntryReport]:
+    def judge_all(
+        self, codes: Iterator[DeviceCode], forget: Callable[[], None], told: Callable[[float], None] = lambda _: None
+    ) -> Iterable[EntryReport]:
         """Judge entries, in order; raises UnreadableBinary for the first that is damaged.
 
-        `forget` is called when some were read, whose bytes are not needed again.
+        `forget` is called when some were read, whose bytes are not needed again, and `told` with the share of line
+        tables that were read.
         """
         found: list[tuple[DeviceCode, EntryReport | None]] = []
         for batch in self._threads.map(_starts, _batches(codes)):
@@ -70,6 +71,7 @@ class Judges:
         left = [code for code, judged in found if judged is None]
         alone = self._count < 2 or sum(code.entry.size for code in left) < _PROCESSES_FROM
         rest = _each(left, forget) if alone else self._in_processes(left)
+        rest = _counted(rest, len(left), told)
         return (judged or next(rest) for _, judged in found)
 
     def _in_processes(self, codes: list[DeviceCode]) -> Iterator[EntryReport]:
@@ -81,6 +83,12 @@ class Judges:
             if isinstance(read, _Refused):
                 raise UnreadableBinary(read.what, cause=read.cause, next_step=read.next_step)
             yield EntryReport(code=code, cubin=read[0], coverage=read[1])
+
+
+def _counted(reports: Iterator[EntryReport], count: int, told: Callable[[float], None]) -> Iterator[EntryReport]:
+    for number, report in enumerate(reports, 1):
+        told(number / count)
+        yield report
 
 
 def _each(codes: list[DeviceCode], forget: Callable[[], None]) -> Iterator[EntryReport]:

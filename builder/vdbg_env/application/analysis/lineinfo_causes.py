@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from vdbg_env.cuda.lines.coverage import Cause
+from gpucore.lineinfo import Cause
 
 _CACHE: Final = (
     "a compiler cache handed back objects compiled without the flag: ccache does not look at "

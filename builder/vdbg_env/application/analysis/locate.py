@@ -7,20 +7,28 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from vdbg_env import cuda
+import gpucore
+from gpucore.code_map import (
+    CodeMap,
+    Function,
+    Location,
+    PlaceQuery,
+    find_contradictions,
+    identifier_in,
+    mangled_stem,
+    matching,
+    may_mean,
+)
+from gpucore.cubin import CubinNames, read_names
+from gpucore.dwarf import Place
+from gpucore.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
+from gpucore.errors import UnreadableBinary
+from gpucore.fatbin import Entry, EntryKind, find_device_code
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.line_packs.lookup import PackedLines
-from vdbg_env.application.ports.files import BinaryFile, BinarySource, CoreFiles, SourceText
-from vdbg_env.common.errors import BadInput, UnreadableBinary, nearest
-from vdbg_env.cuda.binary.cubin_names import CubinNames, read_names
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
-from vdbg_env.cuda.binary.fatbin import Entry, EntryKind
-from vdbg_env.cuda.lines.code_map import CodeMap, Function, Location
-from vdbg_env.cuda.lines.contradictions import find_contradictions
-from vdbg_env.cuda.lines.line_table import Place
-from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, mangled_stem, matching, may_mean
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.application.ports.files import BinaryFile, BinarySource, CoreFiles, SourceText, Tell, done
+from vdbg_env.common.errors import BAD_INPUT, BadInput, nearest
 
 _MOST_NAMES = 200_000
 _MOST_ALIKE = 64
@@ -80,15 +88,19 @@ def locate(
     cores: CoreFiles,
     source_text: SourceText,
     lines: PackedLines | None = None,
+    tell: Tell = lambda *_: None,
 ) -> LocateReport:
     """Find every place that the query means; `lines` has those of code that was built without.
+
+    `tell` hears of each file and how much is done.
 
     Raises BadInput when there is none: with the nearest names for an unknown name, and with the function's size
     for an offset outside it.
     """
     search = _Search(request, lines)
-    for file in request.files:
-        for cubin in _cubins(file, binaries, cores, search.notes):
+    for number, file in enumerate(request.files):
+        told = partial(_told, tell, number, len(request.files))
+        for cubin in _cubins(file, binaries, cores, search.notes, told):
             search.look_into(cubin)
     found = search.answer()
     sources = find_lines((place.location.chain for place in found), source_text)
@@ -263,7 +275,13 @@ class _Search:
         return stems
 
 
-def _cubins(file: str, binaries: BinarySource, cores: CoreFiles, notes: list[str]) -> Iterator[_Cubin]:
+def _told(tell: Tell, number: int, count: int, file: BinaryFile, within: float) -> None:
+    tell(file.name, done(file, within, number, count))
+
+
+def _cubins(
+    file: str, binaries: BinarySource, cores: CoreFiles, notes: list[str], told: Callable[[BinaryFile, float], None]
+) -> Iterator[_Cubin]:
     """Yield every cubin of a file, whether a dump, a library, an object file, a wheel, a cubin, or a folder of them.
 
     What a folder or a wheel has that cannot be read is noted; a file that was named itself raises UnreadableBinary.
@@ -277,7 +295,8 @@ def _cubins(file: str, binaries: BinarySource, cores: CoreFiles, notes: list[str
             try:
                 if binary.problem:
                     raise UnreadableBinary(binary.problem)
-                yield from _of_binary(binary)
+                told(binary, 0.0)
+                yield from _of_binary(binary, partial(told, binary))
             except UnreadableBinary as error:
                 if binary.asked_for:
                     raise UnreadableBinary(
@@ -289,11 +308,11 @@ def _cubins(file: str, binaries: BinarySource, cores: CoreFiles, notes: list[str
 def _is_gzipped(file: str, cores: CoreFiles) -> bool:
     try:
         return cores.is_gzipped(file)
-    except BadInput:
+    except BAD_INPUT:
         return False  # the name of an image, or something that the other reader explains better
 
 
-def _of_binary(binary: BinaryFile) -> Iterator[_Cubin]:
+def _of_binary(binary: BinaryFile, told: Callable[[float], None]) -> Iterator[_Cubin]:
     head = bytes(binary.data[:20])
     kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
     if looks_like_elf(head) and (kind, machine) == (ET_CORE, EM_CUDA):
@@ -302,6 +321,7 @@ def _of_binary(binary: BinaryFile) -> Iterator[_Cubin]:
     for code in find_device_code(binary.data):
         if code.entry.kind == EntryKind.ELF:
             entry, name = code.entry, code.entry.identifier or code.member
+            told(entry.offset / len(binary.data))
             names = partial(_names_of, entry)
             yield _Cubin(
                 file=binary.name, name=name, target=entry.target, data=entry.payload, names=names, stored=entry.stored
@@ -313,7 +333,7 @@ def _names_of(entry: Entry) -> CubinNames | None:
 
 
 def _of_core(file: str, data: Buffer) -> Iterator[_Cubin]:
-    core = cuda.read_core(data)  # loaded here, on first use: most questions are about a library
+    core = gpucore.read_core(data)  # loaded here, on first use: most questions are about a library
     modules = [(device.sm_type, module) for device in core.devices for module in device.modules]
     for target, module in [*modules, *(("", module) for module in core.stray_modules)]:
         if module.code:

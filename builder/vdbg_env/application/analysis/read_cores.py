@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from gpucore.code_map import Location
+from gpucore.core import DecodedCore, decode_core
+from gpucore.dwarf import Chain
+from gpucore.errors import GpucoreError, UnreadableBinary
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.ports.files import CoreFiles, SourceText
-from vdbg_env.common.errors import BadInput, UnreadableBinary
-from vdbg_env.cuda.gpu_core import decoded
-from vdbg_env.cuda.gpu_core.decoded import DecodedCore
-from vdbg_env.cuda.lines.code_map import Location
-from vdbg_env.cuda.lines.source_frame import Chain
+from vdbg_env.common.errors import BAD_INPUT, BadInput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class CoresRead:
 
     readings: tuple[DecodedCore, ...]
     sources: SourceLines
-    problems: tuple[tuple[str, BadInput], ...]
+    problems: tuple[tuple[str, BadInput | GpucoreError], ...]
 
 
 def read_cores(
@@ -41,11 +41,11 @@ def read_cores(
     Raises BadInput when none of them could be read; with some readable the others are in `problems`.
     """
     readings: list[DecodedCore] = []
-    problems: list[tuple[str, BadInput]] = []
+    problems: list[tuple[str, BadInput | GpucoreError]] = []
     for path in dict.fromkeys(path for target in request.targets for path in files.find(target)):
         try:
             readings.append(_read(path, request, files, lines))
-        except BadInput as error:
+        except BAD_INPUT as error:
             problems.append((path, error))
     if not readings:
         raise _nothing_read(problems)
@@ -56,7 +56,7 @@ def read_cores(
 
 def _read(path: str, request: CoreRequest, files: CoreFiles, lines: PackedLines | None) -> DecodedCore:
     with files.open(path) as core:
-        read = decoded.decode_core(
+        read = decode_core(
             core.data,
             file=core.name,
             modified=core.modified,
@@ -80,7 +80,7 @@ def _locations(read: DecodedCore) -> list[Location | None]:
     return [*(fault.location for fault in read.faults), *(group.location for group in read.warp_groups), *calls]
 
 
-def _nothing_read(problems: list[tuple[str, BadInput]]) -> BadInput:
+def _nothing_read(problems: list[tuple[str, BadInput | GpucoreError]]) -> BadInput | UnreadableBinary:
     path, error = problems[0]
     what = error.what if error.what.startswith(f"{path} ") else f"{path}: {error.what}"
     if len(problems) > 1:

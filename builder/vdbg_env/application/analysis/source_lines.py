@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gpucore.dwarf import Chain
 from vdbg_env.application.ports.files import SourceText
-from vdbg_env.cuda.lines.source_frame import Chain
 
 SourceLines = Mapping[tuple[str, int], str]
 """The text of source lines by (file, 1-based line), those that were found."""
 
 
 def find_lines(chains: Iterable[Chain], source_text: SourceText) -> SourceLines:
-    """Look up the text of every place of the chains, once each."""
-    places = dict.fromkeys((frame.file, frame.line) for chain in chains for frame in chain)
+    """Look up the text of every place of the chains, once each; of other headers than the code's none is taken."""
+    places = dict.fromkeys((frame.file, frame.line) for chain in chains for frame in chain if not frame.headers)
     found = {place: source_text.line(*place) for place in places}
     return {place: text for place, text in found.items() if text is not None}

@@ -11,7 +11,7 @@ from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.application.line_packs.by_name import lines_by_name, named_place
 from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.ports.files import LogFile, LogSource
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
@@ -98,7 +98,7 @@ def _read(log: LogFile, book: RuleBook) -> LogEvidence:
         for chunk in log.chunks:
             read += len(chunk)
             classifier.feed(chunk)
-    except BadInput as error:
+    except BAD_INPUT as error:
         problem = (f"{error.what}; only what could be read was looked at",)
     found = replace(classifier.finish(), notes=problem)
     return found if read else replace(found, lines=0)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal
 
+from gpucore.elf import is_core
+from gpucore.errors import UnreadableBinary
+from gpucore.fatbin import find_device_code
+from gpucore.lineinfo import FileReport, LineinfoReport, Witness, file_report
 from vdbg_env.application.analysis.cuobjdump_check import cross_examine
 from vdbg_env.application.analysis.judges import Judges
-from vdbg_env.application.ports.files import BinaryFile, BinarySource, ScratchFiles
+from vdbg_env.application.ports.files import BinaryFile, BinarySource, ScratchFiles, Tell, done
 from vdbg_env.application.ports.programs import ProgramRunner
-from vdbg_env.common.errors import HostNotAble, UnreadableBinary
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Witness, file_report
+from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.tools import cuobjdump
 
 WITNESS_TIMEOUT_S: Final = 600.0
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +39,9 @@ def verify_binaries(
     source: BinarySource,
     programs: ProgramRunner,
     scratch: ScratchFiles,
-    tell: Tell = lambda _: None,
+    tell: Tell = lambda *_: None,
 ) -> LineinfoReport:
-    """Read every target and return the proof; `tell` is called with the name of each file before it is read.
+    """Read every target and return the proof; `tell` hears of each file and how much is done.
 
     A witness whose list broke off is asked about single cubins too, which `scratch` writes for it as files.
 
@@ -48,16 +49,23 @@ def verify_binaries(
     """
     witness = _find_witness(request, programs)
     reports = []
-    without = 0
+    without = cores = 0
+    notes: dict[str, None] = {}
     with Judges(request.threads) as judges:
-        for file in _files(request.targets, source):
-            tell(file.name)
-            report = _read(file, judges)
+        for number, file in _files(request.targets, source):
+            told = partial(_told, tell, file, number, len(request.targets))
+            if file.note:
+                notes[file.note] = None
+            if not file.asked_for and is_core(file.data):
+                cores += 1
+                continue
+            told(0.0)
+            report = _read(file, judges, told)
             if not report.has_device_code and not file.asked_for:
                 without += 1
                 continue
             reports.append(replace(report, witness=_ask(witness, file, report, programs, scratch)))
-    return LineinfoReport(files=tuple(reports), without_device_code=without)
+    return LineinfoReport(files=tuple(reports), without_device_code=without, cores=cores, notes=tuple(notes))
 
 
 def _find_witness(request: VerifyRequest, programs: ProgramRunner) -> str | None:
@@ -73,17 +81,21 @@ def _find_witness(request: VerifyRequest, programs: ProgramRunner) -> str | None
     return path
 
 
-def _files(targets: Iterable[str], source: BinarySource) -> Iterator[BinaryFile]:
-    for target in targets:
+def _files(targets: Iterable[str], source: BinarySource) -> Iterator[tuple[int, BinaryFile]]:
+    for number, target in enumerate(targets):
         with source.open(target) as files:
-            yield from files
+            yield from ((number, file) for file in files)
 
 
-def _read(file: BinaryFile, judges: Judges) -> FileReport:
+def _told(tell: Tell, file: BinaryFile, number: int, count: int, within: float) -> None:
+    tell(file.name, done(file, within, number, count))
+
+
+def _read(file: BinaryFile, judges: Judges, told: Callable[[float], None]) -> FileReport:
     if file.problem is not None:
         return FileReport(path=file.name, problem=file.problem)
     try:
-        return file_report(file.name, judges.judge_all(find_device_code(file.data, file.forget), file.forget))
+        return file_report(file.name, judges.judge_all(find_device_code(file.data, file.forget), file.forget, told))
     except UnreadableBinary as error:
         return FileReport(path=file.name, problem=error.what, next_step=error.next_step)
 

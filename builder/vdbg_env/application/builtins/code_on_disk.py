@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gpucore.code_map import CodeMap, Function, Location
+from gpucore.core import Fault, WarpGroup
+from gpucore.dwarf import Place
+from gpucore.elf import Buffer
+from gpucore.errors import UnreadableBinary
+from gpucore.fatbin import EntryKind, find_device_code
+from gpucore.lineinfo import FileReport, verify
 from vdbg_env.application.builtins.context import BuiltinContext
 from vdbg_env.application.builtins.disassembly import code_of
 from vdbg_env.application.knowledge.installed_packages import workload_libraries
-from vdbg_env.common.errors import BadInput, UnreadableBinary
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.elf import Buffer
-from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.gpu_core import Fault, WarpGroup
-from vdbg_env.cuda.lines.code_map import CodeMap, Function, Location
-from vdbg_env.cuda.lines.line_table import Place
-from vdbg_env.cuda.lines.lineinfo import FileReport, verify
+from vdbg_env.common.errors import BAD_INPUT
 
 _INSTRUCTION = 16  # bytes, since sm_70
 _ALIKE = 0.9  # share of equal instructions: addresses of globals differ between a file and what the driver loaded
@@ -33,7 +33,7 @@ class FaultingCode:
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A file that holds a kernel of that name; `same` says that it is the same code, so that `location` is the fault's.
+    """A file that holds a kernel of that name; `same` says that it is the same code, so `location` is the fault's.
 
     `report` is the proof of line info over the whole file, where it was asked for.
     """
@@ -74,7 +74,7 @@ def holders(
             with context.binaries.open(target) as files:
                 for file in files:
                     yield from _in_file(file.name, file.data, wanted, proof=proof)
-        except BadInput as error:
+        except BAD_INPUT as error:
             notes.append(f"{target}: {error.what}")
 
 

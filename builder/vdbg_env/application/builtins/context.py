@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from gpucore.code_map import LineSource
 from vdbg_env.application.ports.files import BinarySource, CoreFiles
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
-from vdbg_env.cuda.lines.code_map import LineSource
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.logs.log_line import LogLine, decode, unwrap
+from vdbg_env.evidence.logs.log_line import LogLine, decode, rank_of_process, unwrap
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.run_files import RunFiles
 from vdbg_env.runbook.model import Data, Step
@@ -20,11 +21,53 @@ from vdbg_env.runbook.state import Facts, ResultValue
 if TYPE_CHECKING:
     from pathlib import Path
 
+_LABELS = 50  # lines of one process: the first ones have its names
 _STREAMS = ("stdout", "stderr")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuiltinContext:
+class RecordedOutput:
+    """What the observed attempts of a step left: `observations` are those of that step."""
+
+    run_directory: Path
+    files: RunFiles
+    observations: tuple[Observation, ...] = ()
+
+    def lines(self, *needles: bytes) -> Iterator[LogLine]:
+        """Yield the output of all observed attempts, line by line, those with a needle only, out of their wrappings."""
+        for seen in self.observations:
+            for stream in _STREAMS:
+                yield from (unwrap(text) for text in self.text_lines(self._inside(seen.directory) / stream, *needles))
+
+    def lines_after(self, needle: bytes, count: int) -> Iterator[LogLine]:
+        """Yield the lines with `needle` and up to `count` after each; a log of days is mostly neither."""
+        for seen in self.observations:
+            for stream in _STREAMS:
+                left = 0
+                for line in self.files.lines(self._inside(seen.directory) / stream):
+                    left = count if needle in line else left - 1
+                    if left >= 0:
+                        yield unwrap(decode(line).rstrip("\n"))
+
+    def text_lines(self, path: Path, *needles: bytes) -> Iterator[str]:
+        """Yield the lines of a text file that contain a needle, each cut at the longest length that is read."""
+        yield from (decode(line).rstrip("\n") for line in self.files.lines(path, *needles))
+
+    def label(self, pid: int) -> LogLine | None:
+        """Return a line of a process with the name it gives itself, one whose name has its rank if there is one.
+
+        vLLM's worker is VllmWorker-0 first, and Worker afterwards where it is the only one.
+        """
+        own = [line for line in islice(self.lines(b"pid=%d" % pid), _LABELS) if line.pid == pid and line.process]
+        ranked = (line for line in reversed(own) if rank_of_process(line.process or "") is not None)
+        return next(ranked, own[-1] if own else None)
+
+    def _inside(self, path: str) -> Path:
+        return self.files.inside(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinContext(RecordedOutput):
     """What a built-in may use.
 
     `folder` is for files that the step keeps; `began_s` is when this process started or resumed the run, in seconds
@@ -33,15 +76,12 @@ class BuiltinContext:
     `write_report` writes the report of all steps so far, and `redact` takes secrets out of what is kept.
     """
 
-    run_directory: Path
     folder: Path
-    files: RunFiles
     host: ThisHost
     began_s: float
     workload: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     parameters: Mapping[str, Data]
-    observations: tuple[Observation, ...] = ()
     facts: Facts
     environment: Mapping[str, str]
     programs: ProgramRunner
@@ -68,34 +108,11 @@ class BuiltinContext:
         """Return a path as records name it."""
         return str(path.relative_to(self.run_directory))
 
-    def lines(self, needle: bytes = b"") -> Iterator[LogLine]:
-        """Yield the output of all observed attempts, line by line, those with `needle` only, out of their wrappings."""
-        for seen in self.observations:
-            for stream in _STREAMS:
-                yield from (unwrap(text) for text in self.text_lines(self._inside(seen.directory) / stream, needle))
-
-    def lines_after(self, needle: bytes, count: int) -> Iterator[LogLine]:
-        """Yield the lines with `needle` and up to `count` after each; a log of days is mostly neither."""
-        for seen in self.observations:
-            for stream in _STREAMS:
-                left = 0
-                for line in self.files.lines(self._inside(seen.directory) / stream):
-                    left = count if needle in line else left - 1
-                    if left >= 0:
-                        yield unwrap(decode(line).rstrip("\n"))
-
-    def text_lines(self, path: Path, needle: bytes = b"") -> Iterator[str]:
-        """Yield the lines of a text file that contain `needle`, each cut at the longest length that is read."""
-        yield from (decode(line).rstrip("\n") for line in self.files.lines(path, needle))
-
     def keep(self, name: str, text: str) -> str:
         """Write a text into the step's folder, redacted, and return the name records give it."""
         path = self.folder / name
         self.files.write(path, self.redact(text).encode("utf-8", "replace"))
         return self.relative(path)
-
-    def _inside(self, path: str) -> Path:
-        return self.files.inside(path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,14 @@
-"""Asks nvdisasm for one instruction of a cubin, as a second opinion beside our own line table."""
+"""Asks nvdisasm for one instruction of a cubin, as a second opinion next to our own line table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpucore.code_map import CodeMap, Location
+from gpucore.core import Fault, WarpGroup
+from gpucore.dwarf import Chain
 from vdbg_env.application.builtins.context import BuiltinContext
 from vdbg_env.common.errors import VdbgError
-from vdbg_env.cuda.gpu_core import Fault, WarpGroup
-from vdbg_env.cuda.lines.code_map import CodeMap, Location
-from vdbg_env.cuda.lines.source_frame import Chain
 from vdbg_env.evidence.tools.nvdisasm import Instruction, read_listing
 
 _TIME_S = 120.0

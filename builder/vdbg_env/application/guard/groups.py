@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from gpucore.dwarf import SourceFrame
+from vdbg_env.application.builtins.context import RecordedOutput
+from vdbg_env.application.builtins.readers.hang_stacks import read_hang
+from vdbg_env.application.builtins.readers.python_traceback import read_failure
 from vdbg_env.application.run.history import Condition, condition, lead_finding
-from vdbg_env.application.run.run_list import entries
+from vdbg_env.application.run.result.cause import SHOWED, cause_by
+from vdbg_env.application.run.run_list import ALL, Selection, entries
 from vdbg_env.common.errors import BadInput
-from vdbg_env.evidence.fingerprint import is_same_cause
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.fingerprint import PREFIX, Fingerprint, is_same_cause
+from vdbg_env.evidence.observation import Observation
+from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import summarize, well_formed
 from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.record.run_files import RunFiles
+from vdbg_env.runbook.model import Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +66,18 @@ class CrashGroup:
         return tuple(sorted({rank for crash in self.crashes for rank in crash.ranks}))
 
 
-def crash_groups(environment: Mapping[str, str]) -> tuple[tuple[CrashGroup, ...], tuple[BadInput, ...]]:
+def crash_groups(
+    environment: Mapping[str, str], selection: Selection = ALL
+) -> tuple[tuple[CrashGroup, ...], tuple[BadInput, ...]]:
     """Return the crashes of the folder of all runs by cause, the most frequent first, and why others are left out."""
     found, unreadable = recorded_crashes(environment)
-    return grouped(found), unreadable
+    wanted = replace(selection, failed=False)  # a run that has a cause has failed
+    return grouped(wanted.of(found, lambda crash: crash.started, lambda _: None)), unreadable
 
 
 def recorded_crashes(environment: Mapping[str, str]) -> tuple[tuple[RecordedCrash, ...], tuple[BadInput, ...]]:
     """Return every run that has a cause, the oldest first."""
-    found, unreadable = entries(environment, "crash", _crash, asdict, _from_index)
+    found, unreadable = entries(environment, f"crash {PREFIX}", _crash, asdict, _from_index)
     return tuple(crash for crash in found if crash.cause), unreadable
 
 
@@ -98,6 +112,8 @@ def _crash(run: RunDirectory) -> RecordedCrash:
         known = report.get("fingerprint")
         if not isinstance(known, dict):
             return crash
+        if not (_text(known.get("id", "")) or "").startswith(PREFIX) and (anew := _anew(run, report)):
+            known = asdict(anew)
         frames = known.get("frames") or [None]
         return replace(
             crash,
@@ -109,6 +125,48 @@ def _crash(run: RunDirectory) -> RecordedCrash:
             found=lead_finding(run),
             ranks=_ranks(report),
         )
+
+
+def _anew(run: RunDirectory, report: Mapping[str, Any]) -> Fingerprint | None:
+    """Return the fingerprint of a run that another release has made, from what was recorded then.
+
+    Its logs and stacks are read again: that release may not have looked for what names the cause now.
+    """
+    showed = [step for step in report["steps"] if step["outcome"] in SHOWED and step["ended"]]
+    if not showed:
+        return None
+    step, hangs = showed[0], showed[0]["outcome"] == Status.HANG
+    output = RecordedOutput(
+        run_directory=run.path, files=RunFiles(run.path), observations=tuple(map(_attempt, step["attempts"]))
+    )
+    fresh = {**read_failure(output).results, **(read_hang(output).results if hangs else {})}
+    results = {**step["results"], **fresh}
+    return cause_by(
+        tuple(map(_finding, report["findings"])), results, hangs=hangs, signal_number=step["ended"]["signal"]
+    )
+
+
+def _attempt(seen: Mapping[str, Any]) -> Observation:
+    names = ("attempt", "rank", "host", "duration_s", "directory")
+    ended = {name: seen["ended"][name] for name in ("by", "code", "signal", "core")}
+    known = {name: seen[name] for name in names if seen.get(name) is not None}
+    return from_document(
+        Observation, {"step": "", "duration_s": 0.0, **known, "ended": ended, "deaths": seen.get("deaths", [])}
+    )
+
+
+def _finding(found: Mapping[str, Any]) -> Finding:
+    chain = tuple(SourceFrame(**frame) for frame in found["chain"])
+    return Finding(
+        rule=found["rule"],
+        level=Level(found["level"]),
+        message=found["message"],
+        how_known=HowKnown(found["how_known"]),
+        confidence=found["confidence"],
+        kernel=found["kernel"],
+        chain=chain,
+        location=SourceFrame(**found["location"]) if found["location"] else None,
+    )
 
 
 def _text(value: object) -> str | None:

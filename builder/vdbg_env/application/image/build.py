@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpucore.lineinfo import LineinfoReport
 from vdbg_env.application.image.prove import prove_image, require_proven
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepStarted
 from vdbg_env.application.ports.images import BuilderDescription, BuildOrder, BuildxOptions, ImageBuilder
 from vdbg_env.common.errors import EngineFailed
-from vdbg_env.cuda.lines.lineinfo import LineinfoReport
-from vdbg_env.image.plan.plan import LABEL_DIGEST, LABEL_PROOF, BuildPlan
+from vdbg_env.image.plan.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, ROOT, BuildPlan
 from vdbg_env.image.profile.request import Dialect
 from vdbg_env.image.render.dockerfile import build_context, step_titles
 
@@ -70,7 +71,8 @@ def build_image(
     proof = prove_image(builder, built.image_id, plan, threads=settings.threads)
     require_proven(proof, built.image_id)
     # What compiles without network is a separate plan on what was fetched; the image is the whole plan's.
-    labels = {LABEL_PROOF: proof_label(proof), LABEL_DIGEST: plan.digest}
+    made = json.dumps([f"{ROOT}/{artifact}" for artifact in plan.artifacts])
+    labels = {LABEL_PROOF: proof_label(proof), LABEL_DIGEST: plan.digest, LABEL_BUILT: made}
     image_id = builder.tag(built.image_id, settings.tags, labels)
     saved_bytes = builder.save((*settings.tags, image_id)[0], settings.output) if settings.output else None
     pushed_digest = _push(builder, settings.tags) if settings.push else None

@@ -8,17 +8,17 @@ constants and all other kernels stay as they are, and the proof is read back fro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpucore.graft import add_line_tables, rewrite_library
 from vdbg_env.application.image.onto_proof import OntoProof, prove_swap
 from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, LinesRequest, rebuild
 from vdbg_env.application.lines.choose import require_runnable
+from vdbg_env.application.lines.pack import HeadersShare, lines_of_other_headers, pack_built
 from vdbg_env.application.lines.stock import extension_of, read_stock
 from vdbg_env.application.ports.images import ImageSwaps, Installed, Swap
 from vdbg_env.application.ports.unit_builds import UnitBuilds
-from vdbg_env.common.errors import BadInput, NotProven
-from vdbg_env.cuda.graft.cubin import add_line_tables
-from vdbg_env.cuda.graft.library import rewrite_library
+from vdbg_env.common.errors import BadInput, NotProven, OtherLines
 from vdbg_env.image.plan.plan import LABEL_PROOF
 from vdbg_env.image.profile.request import OwnPackage
 
@@ -31,6 +31,7 @@ class OntoRequest:
     """Which image, what of it (`lines`, whose requirement is not used), and the names of the result.
 
     With `guard` that package is put in front of the image's entry point; without, nothing but libraries changes.
+    `accept_other_headers` takes lines of other headers than the image's vLLM was built with.
     """
 
     image: str
@@ -38,11 +39,15 @@ class OntoRequest:
     lines: LinesRequest
     tags: tuple[str, ...]
     guard: OwnPackage | None = None
+    accept_other_headers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class OntoResult:
-    """A proven image: what it was made from, what was compiled, and the proof that was read back from it."""
+    """A proven image: what it was made from, what was compiled, and the proof that was read back from it.
+
+    `headers` are those of other releases than the image's vLLM was built with that lines are of.
+    """
 
     base: Installed
     image_id: str
@@ -50,6 +55,7 @@ class OntoResult:
     lines: LinesBuilt
     proof: OntoProof
     duration_s: float
+    headers: tuple[HeadersShare, ...] = ()
 
 
 def build_onto(
@@ -58,7 +64,8 @@ def build_onto(
     """Compile, swap, prove, and only then tag.
 
     Raises BadInput when the image has no such kernel, or none for the architecture, or names another compiler;
-    NotProven when nothing compiled is the image's own code, or the finished image is not what it should be.
+    NotProven when nothing compiled is the image's own code, or the finished image is not what it should be; OtherLines
+    when lines are of other headers than the image's vLLM was built with.
     """
     started = clock()
     base = images.installed(request.image, request.project)
@@ -73,6 +80,7 @@ def build_onto(
             next_step="name an image with the CUDA wheel",
         )
     lines = rebuild(request.lines, libraries, base.release, origin=request.image, builds=builds)
+    headers = _other_headers(lines, accepted=request.accept_other_headers)
     swaps = _swaps(lines, images, base)
     built = images.swap(base.image_id, tuple(swaps.values()))
     made = [built]
@@ -87,8 +95,29 @@ def build_onto(
             images.discard(image)
         raise
     return OntoResult(
-        base=base, image_id=image_id, tags=request.tags, lines=lines, proof=proof, duration_s=clock() - started
-    )
+        base=base, image_id=image_id, tags=request.tags, lines=lines, proof=proof, duration_s=clock() - started,
+        headers=headers,
+    )  # fmt: skip
+
+
+def _other_headers(lines: LinesBuilt, *, accepted: bool) -> tuple[HeadersShare, ...]:
+    """Return what lines of the image would be of other headers; raises OtherLines unless that was accepted."""
+    swapped = replace(lines, built=_identical(lines))
+    packed = pack_built(swapped)
+    shares = lines_of_other_headers(swapped, packed.data, whole=True) if packed else ()
+    if shares and not accepted:
+        share = shares[0]
+        project = next((one for one in lines.tree.projects if one.title == share.headers.project), None)
+        raise OtherLines(
+            f"{share.instructions:,} of {share.of:,} instructions would have a {share.headers}",
+            cause="the package index has no such release of these headers, and identical code does not prove "
+            "identical line numbers",
+            details=project.commands if project else (),
+            next_step=f"get them with the commands above, and --dep {project.flag}; or --accept-other-headers"
+            if project and project.flag
+            else "--accept-other-headers",
+        )
+    return shares
 
 
 def _replaced(lines: LinesBuilt) -> Mapping[str, Mapping[int, frozenset[str]]]:

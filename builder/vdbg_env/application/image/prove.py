@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
+from gpucore.lineinfo import FileReport, LineinfoReport, Missing, Verdict
 from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
 from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
 from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.images import ImageBuilder
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import EngineFailed, HostNotAble, NotProven
-from vdbg_env.cuda.lines.lineinfo import FileReport, LineinfoReport, Missing, Verdict
 from vdbg_env.image.plan.plan import ROOT, BuildPlan
 
 
@@ -28,7 +28,7 @@ def prove_image(builder: ImageBuilder, image_id: str, plan: BuildPlan, *, thread
         targets=tuple(f"{ROOT}/{artifact}" for artifact in plan.artifacts), witness="cuobjdump", threads=threads
     )
     inside = _InsideImage(builder, image_id)
-    report = verify_binaries(request, source=inside, programs=inside, scratch=inside, tell=lambda _: None)
+    report = verify_binaries(request, source=inside, programs=inside, scratch=inside, tell=lambda *_: None)
     if inside.empty and report.verdict is not Verdict.NO_DEVICE_CODE:
         raise NotProven(
             f"{inside.empty[0]} of the image has no library or program",
@@ -103,7 +103,7 @@ def _doubt_line(file: FileReport) -> str:
 
 @dataclass(frozen=True)
 class _InsideImage:
-    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; `lent` files exist while a program runs.
+    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; files of `lent` exist while a program runs.
 
     `empty` are the targets in which nothing was found.
     """

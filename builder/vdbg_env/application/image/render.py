@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Literal
 
+from gpucore.arming import arming
+from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
-from vdbg_env.cuda.arming import arming
 from vdbg_env.image.container.run_settings import DUMPS, SECCOMP_FILE, DumpVolume, RunSettings
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan.plan import ROOT, BuildPlan
@@ -18,7 +19,8 @@ from vdbg_env.image.render.apptainer import apptainer
 from vdbg_env.image.render.batch_script import batch_script
 from vdbg_env.image.render.dockerfile import build_context
 from vdbg_env.image.render.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, compose, kubernetes
-from vdbg_env.image.render.patch import Arming, arming_patch
+from vdbg_env.image.render.patch import OBJECT, PATCH, UNDO, Arming, arming_patch
+from vdbg_env.runbook.workload.recognise import recognise
 
 Format = Literal["dockerfile", "compose", "k8s", "apptainer", "slurm"]
 LayOut = Callable[[BuildContext, PurePath, str, bytes], tuple[str, ...]]
@@ -28,7 +30,6 @@ An empty folder is replaced, and one whose file of this name holds these bytes. 
 """
 
 MARK = "plan.json"  # in every folder rendered here: only such a folder is ever replaced
-PATCH = "patch.yaml"
 _OURS = b'"vdbg-env/plan/v1"'
 _OUR_PATCH = b"# Rendered by vdbg-env."
 
@@ -66,16 +67,38 @@ def render(
 
 
 def render_patch(
-    text: str, name: str, folder: Path, *, image: str | None, dumps: DumpVolume, grace_s: int, lay_out: LayOut
+    text: str,
+    name: str,
+    folder: Path,
+    *,
+    image: str | None,
+    dumps: DumpVolume,
+    grace_s: int,
+    lay_out: LayOut,
+    runbook: str = "",
+    inputs: Mapping[str, str] | None = None,
+    without_requests: str | None = None,
 ) -> tuple[Rendering, tuple[str, ...]]:
-    """Write the patch that arms the object in `text`, and return what it does not do in addition.
+    """Write the patch that arms the object in `text`, or has it run a runbook, and the one that takes it back.
 
-    The same holds for the folder as for `render`. Raises BadInput for a file without an object to arm.
+    Returns what the patch does not do in addition.
+
+    `without_requests` is why the runbook is not begun on a server with these inputs. The same holds for the folder as
+    for `render`. Raises BadInput for a file without an object to arm, and for a run that the pod would not begin.
     """
-    wanted = Arming(variables=arming(DUMPS), dumps=dumps, grace_s=grace_s, image=image)
+    wanted = Arming(
+        variables=arming(DUMPS), dumps=dumps, grace_s=grace_s, image=image, runbook=runbook, inputs=inputs or {}
+    )
     patch = arming_patch(text, name, wanted)
-    files = lay_out(BuildContext(items=(_file(PATCH, patch.text),)), folder, PATCH, _OUR_PATCH)
-    step = patch.apply.replace(PATCH, str(folder / PATCH))
+    if without_requests and any(recognise(argv).command == "serve" for argv in patch.workloads):
+        raise BadInput(
+            without_requests,
+            cause="the pod runs the runbook with --batch: it would end at once, and the server would be down",
+            next_step="add -i request=synthetic, or -i request=FILE with a file that the container has",
+        )
+    items = (_file(PATCH, patch.text), _file(UNDO, patch.undo), _file(OBJECT, patch.object))
+    files = lay_out(BuildContext(items=items), folder, PATCH, _OUR_PATCH)
+    step = patch.apply.replace(PATCH, str(folder / PATCH)).replace(OBJECT, str(folder / OBJECT))
     return Rendering(folder=folder, files=files, digest=None, next_step=step), patch.notes
 
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from gpucore.code_map import Function, PlaceQuery, identifier_in, matching, parse_place
+from gpucore.dwarf import Chain, LinesByName
+from gpucore.line_packs import LinePack
 from vdbg_env.application.line_packs.lookup import Held
-from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.line_pack.reader import LinePack
-from vdbg_env.cuda.lines.code_map import Function
-from vdbg_env.cuda.lines.place_query import PlaceQuery, identifier_in, matching, parse_place
-from vdbg_env.cuda.lines.source_frame import Chain, LinesByName
+from vdbg_env.common.errors import BAD_INPUT
 
 MOST: Final = 4
 """How many answers are shown: the architectures of a wheel differ, and a log does not name the GPU's."""
@@ -33,7 +32,7 @@ def named_place(text: str) -> PlaceQuery | None:
     first = _OFFSET_FIRST.match(place)
     try:
         query = parse_place(f"{first['name']}+{first['offset']}" if first else place)
-    except BadInput:
+    except BAD_INPUT:
         return None
     return query if query.name else None
 
@@ -50,13 +49,13 @@ def lines_by_name(packs: Iterable[tuple[str, LinePack]], query: PlaceQuery) -> t
         }
         for function in matching(numbers, query.name or ""):
             record = pack.record(numbers[function])
-            chain = record.chain(query.value)
+            held = Held(record=record, pack=pack, name=name)
+            chain = held.chain(query.value)
             if chain and len(found) < MOST:
                 key = (record.name, chain)
                 known = found.get(key)
                 archs = tuple(sorted({*record.archs, *(known.archs if known else ())}))
-                build = Held(record=record, pack=pack, name=name).build
                 found[key] = LinesByName(
-                    function=record.name, offset=query.value, archs=archs, build=build, pack=name, chain=chain
+                    function=record.name, offset=query.value, archs=archs, build=held.build, pack=name, chain=chain
                 )
     return tuple(found.values())

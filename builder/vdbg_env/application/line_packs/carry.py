@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
+from gpucore.errors import UnreadableBinary
+from gpucore.line_packs import LinePack, merge
 from vdbg_env.application.line_packs.inspect import PackSummary, summarize
 from vdbg_env.application.ports.files import CarriedPack, LineStore, PackFile, PackTarget
-from vdbg_env.common.errors import BadInput, UnreadableBinary
-from vdbg_env.cuda.line_pack.merge import merge
-from vdbg_env.cuda.line_pack.reader import LinePack
+from vdbg_env.common.errors import BadInput
 
 
 def merged(stores: Iterable[LineStore]) -> tuple[bytes, PackSummary]:

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpucore.code_identity import identify
+from gpucore.code_map import CodeMap
+from gpucore.elf import Buffer
+from gpucore.errors import UnreadableBinary
+from gpucore.fatbin import EntryKind, find_device_code
 from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.ports.files import BinarySource
-from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.elf import Buffer
-from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.line_pack.identity import identify
-from vdbg_env.cuda.lines.code_map import CodeMap
 
 NAMED: Final = 16
 """How many functions with other code are named; all are counted."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from gpucore.errors import UnreadableBinary
+from gpucore.line_packs import LinePack, Provenance
 from vdbg_env.application.ports.files import PackFile
-from vdbg_env.common.errors import UnreadableBinary
-from vdbg_env.cuda.line_pack.provenance import Provenance
-from vdbg_env.cuda.line_pack.reader import LinePack
 
 
 @dataclass(frozen=True, kw_only=True)

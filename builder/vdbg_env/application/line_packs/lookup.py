@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from gpucore.code_identity import CodeIdentity, identity_at
+from gpucore.code_map import CodeMap
+from gpucore.dwarf import BorrowedLines, Chain, Place
+from gpucore.errors import UnreadableBinary
+from gpucore.line_pack import LineRecord, pack_keys
+from gpucore.line_packs import LinePack, distinct, match
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.ports.files import LineStore, PackFile
-from vdbg_env.common.errors import UnreadableBinary, VdbgError
-from vdbg_env.cuda.line_pack.identity import CodeIdentity, identity_at
-from vdbg_env.cuda.line_pack.layout import pack_keys
-from vdbg_env.cuda.line_pack.match import distinct, match
-from vdbg_env.cuda.line_pack.reader import LinePack
-from vdbg_env.cuda.line_pack.record import LineRecord
-from vdbg_env.cuda.lines.code_map import CodeMap
-from vdbg_env.cuda.lines.line_table import Place
-from vdbg_env.cuda.lines.source_frame import BorrowedLines
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.common.errors import ANY_ERROR
 
 MOST_FETCHED: Final = 8
 """How many packs of one address are fetched to look for a name of which only the demangled form is known."""
@@ -36,6 +34,23 @@ class Held:
         """The builds that the record is from, in words."""
         known = self.pack.by_digest
         return " and ".join(dict.fromkeys(known[d].build for d in self.record.sources if d in known)) or self.name
+
+    def chain(self, offset: int) -> Chain:
+        """Return the source frames of an instruction, those of other headers than the code's marked."""
+        return self._marked(self.record.chain(offset))
+
+    def siblings(self, offset: int) -> tuple[Chain, ...]:
+        """Return the chains that end in the same leaf line, marked likewise."""
+        return tuple(map(self._marked, self.record.siblings(offset)))
+
+    def _marked(self, chain: Chain) -> Chain:
+        known = self.pack.by_digest
+        # Of several builds with the same lines one that had the right headers is enough.
+        said = [[known[digest].headers_of(f.file) for digest in self.record.sources if digest in known] for f in chain]
+        return tuple(
+            replace(frame, headers=found[0]) if found and all(found) else frame
+            for frame, found in zip(chain, said, strict=True)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +123,10 @@ class PackedLines:
                     yield file.name, pack
 
     def _borrowed(self, found: Found, identity: CodeIdentity, offset: int) -> BorrowedLines | None:
-        holders = {id(held.record): held for held in found.same}
-        records = distinct((held.record for held in found.same), offset)
+        chains = [(held, held.chain(offset)) for held in found.same]
+        exact = [held for held, chain in chains if chain and not any(frame.headers for frame in chain)]
+        holders = {id(held.record): held for held in exact or found.same}
+        records = distinct((held.record for held in holders.values()), offset)
         if not records:
             if found.other:
                 name = short_name(demangle(identity.function.name))
@@ -124,9 +141,9 @@ class PackedLines:
         return BorrowedLines(
             build=first.build,
             pack=first.name,
-            chain=first.record.chain(offset),
-            siblings=first.record.siblings(offset),
-            others=tuple((held.build, held.record.chain(offset)) for held in others),
+            chain=first.chain(offset),
+            siblings=first.siblings(offset),
+            others=tuple((held.build, held.chain(offset)) for held in others),
         )
 
     def _search(self, code: CodeMap, identity: CodeIdentity) -> Found:
@@ -151,7 +168,7 @@ class PackedLines:
         for store in stores:
             try:
                 yield from store.packs(keys, release=release)
-            except VdbgError as error:
+            except ANY_ERROR as error:
                 self._notes[f"line packs of {store.name} are not used: {error.what}"] = None
 
     def _pack(self, file: PackFile) -> LinePack | None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from gpucore.code_identity import CompilerNote, compiler_notes, outermost_count
+from gpucore.code_map import CodeMap
+from gpucore.errors import UnreadableBinary
+from gpucore.fatbin import EntryKind, find_device_code
+from gpucore.line_packs import PackedHeaders, PackWriter, Provenance, records_of
 from vdbg_env.application.ports.files import BinaryFile, BinarySource
-from vdbg_env.common.errors import BadInput, UnreadableBinary
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.fatbin import EntryKind
-from vdbg_env.cuda.line_pack.from_cubin import records_of
-from vdbg_env.cuda.line_pack.identity import CompilerNote, compiler_notes, outermost_count
-from vdbg_env.cuda.line_pack.provenance import Provenance
-from vdbg_env.cuda.line_pack.writer import PackWriter
-from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.plan import LABEL_DIGEST
 
 _REVISION: Final = "org.opencontainers.image.revision"
@@ -27,13 +25,18 @@ Tell = Callable[[str], None]
 class PackRequest:
     """What to pack; `archs` keeps to some architectures.
 
-    `release` and `plan` are noted of every binary; without them those that the labels of an image name.
+    `release` and `plan` are noted of every binary; without them those that the labels of an image name. `names` are
+    what functions are called in the pack where the binary calls them otherwise, by target. `shown` says what paths are
+    called there. `headers` are noted of every binary.
     """
 
     targets: tuple[str, ...]
     release: str = ""
     plan: str = ""
     archs: tuple[str, ...] = ()
+    names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    shown: Callable[[str], str] = lambda path: path
+    headers: tuple[PackedHeaders, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ def pack_lines(request: PackRequest, *, binaries: BinarySource, tell: Tell = lam
     for file in _files(request.targets, binaries):
         tell(file.name)
         try:
-            found = _of_file(file, request, writer)
+            found = _of_file(file, request, writer, request.names.get(file.name, {}))
         except UnreadableBinary as error:
             if file.asked_for:
                 raise
@@ -83,7 +86,7 @@ class _Counts:
     notes: dict[CompilerNote, None] = field(default_factory=dict)
 
 
-def _of_file(file: BinaryFile, request: PackRequest, writer: PackWriter) -> Provenance | None:
+def _of_file(file: BinaryFile, request: PackRequest, writer: PackWriter, names: Mapping[str, str]) -> Provenance | None:
     """Add the lines of one file; None for a file without device code. A damaged cubin leaves the whole file out."""
     if file.problem is not None:
         raise UnreadableBinary(file.problem)
@@ -102,7 +105,8 @@ def _of_file(file: BinaryFile, request: PackRequest, writer: PackWriter) -> Prov
     if not counts.functions:
         return None
     for record in records:
-        writer.add(record)
+        paths = tuple(map(request.shown, record.tree.strings))
+        writer.add(replace(record, name=names.get(record.name, record.name), tree=replace(record.tree, strings=paths)))
     binary = _provenance(file, digest, request, counts)
     if records:
         writer.add_binary(binary)
@@ -121,6 +125,7 @@ def _provenance(file: BinaryFile, digest: str, request: PackRequest, counts: _Co
         verdict="full" if whole else "partial" if counts.with_lines else "none",
         functions=counts.functions,
         with_lines=counts.with_lines,
+        headers=request.headers,
     )
 
 

@@ -126,7 +126,7 @@ def _compile(
 ) -> Iterator[BuiltUnit]:
     with closing(builds.compile(tree, tuple(orders), jobs=jobs)) as compiled:  # to close it early ends the compilers
         for done in compiled:
-            yield _compared(orders[done.order], done)
+            yield _compared(orders[done.order], done, tree)
 
 
 def _try(candidates: Candidates, tree: ConfiguredTree, builds: UnitBuilds) -> BuiltUnit | Unplaced:
@@ -138,7 +138,7 @@ def _try(candidates: Candidates, tree: ConfiguredTree, builds: UnitBuilds) -> Bu
     for unit in candidates.units:
         order = UnitOrder(unit=unit, target=choice.target)
         with closing(builds.compile(tree, (order,), jobs=1)) as compiled:
-            built = replace(_compared(choice, next(compiled)), placed_by="kernel names")
+            built = replace(_compared(choice, next(compiled), tree), placed_by="kernel names")
         tried.append(built)
         found = built.comparison
         if found and (set(choice.kernels) <= set(found.identical) if choice.kernels else found.complete):
@@ -152,7 +152,8 @@ def _try(candidates: Candidates, tree: ConfiguredTree, builds: UnitBuilds) -> Bu
     )
 
 
-def _compared(choice: Choice, done: CompiledUnit) -> BuiltUnit:
+def _compared(choice: Choice, done: CompiledUnit, tree: ConfiguredTree) -> BuiltUnit:
     stock = choice.unit.cubin(choice.target)
     comparison = compare(stock, done.cubin) if stock and done.cubin is not None else None
-    return BuiltUnit(choice=choice, source=done.order.unit.source, compiled=done, comparison=comparison)
+    source = tree.shown_path(done.order.unit.source)
+    return BuiltUnit(choice=choice, source=source, compiled=done, comparison=comparison)

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from gpucore.code_identity import CodeIdentity, code_hash, code_of, identity_at, stable_name
+from gpucore.code_map import Function, identifier_in, matching
+from gpucore.core import Fault, WarpGroup, decode_core
+from gpucore.errors import UnreadableBinary
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.lines.stock import StockCubin, StockLibrary, StockUnit
 from vdbg_env.application.ports.files import CoreFiles
 from vdbg_env.common.errors import BadInput, nearest
-from vdbg_env.cuda.gpu_core import decoded
-from vdbg_env.cuda.lines.code_map import Function
-from vdbg_env.cuda.lines.place_query import identifier_in, matching
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.image.units.targets import cubin_for, parse_arch
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoreCode:
+    """The instructions of a kernel as a core has them; `hash` leaves out what its own relocations name."""
+
+    code: bytes
+    hash: bytes
+
+    def same(self, stock: CodeIdentity) -> bool:
+        """Return whether a stock function has these instructions, but for the fields that a loader fills in."""
+        if stock.hash == self.hash:
+            return True
+        return stock.function.size == len(self.code) and code_hash(self.code, stock.fields) == stock.hash
+
+
+@dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the user asked for: kernels by name, extensions, and architectures; nothing named is all of it."""
+    """What the user asked for: kernels by name, extensions, and architectures; nothing named is all of it.
+
+    `codes` are the instructions of those kernels that a core names, by mangled name.
+    """
 
     kernels: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
+    codes: Mapping[str, CoreCode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +59,35 @@ def wanted_by_core(path: str, files: CoreFiles) -> Wanted:
     Without an exception, every kernel that was running counts. Raises BadInput when the dump names no kernel.
     """
     with files.open(path) as core:
-        read = decoded.decode_core(core.data, file=core.name, modified=core.modified)
+        read = decode_core(core.data, file=core.name, modified=core.modified)
         running = (group.location for group in read.warp_groups)
         names = dict.fromkeys(fault.kernel for fault in read.faults if fault.kernel) or dict.fromkeys(
             place.kernel.name for place in running if place and place.kernel
         )
         archs = dict.fromkeys(_arch_of(device.sm_type) for device in read.core.devices)
+        codes = dict(_codes((*read.faults, *read.warp_groups), frozenset(names)))
     if not names:
         raise BadInput(
             f"{path} names no kernel",
             cause="the dump is truncated, or was written without the code of the kernel",
             next_step=f"vdbg-env core {path}",
         )
-    return Wanted(kernels=tuple(names), archs=tuple(arch for arch in archs if arch))
+    return Wanted(kernels=tuple(names), archs=tuple(arch for arch in archs if arch), codes=codes)
+
+
+def _codes(places: Iterable[Fault | WarpGroup], names: frozenset[str]) -> Iterator[tuple[str, CoreCode]]:
+    """Yield the instructions of the kernels named; a kernel whose image is damaged is chosen by its name alone."""
+    for place in places:
+        modules = (m.code for m in place.device.modules if m.code and m.relocated and place.pc is not None)
+        for code in modules:
+            at = code.place(place.pc or 0)
+            try:
+                identity = identity_at(code, at.section, at.offset) if at else None
+                if identity and identity.function.name in names:
+                    text = code_of(code, identity.function)
+                    yield identity.function.name, CoreCode(code=text, hash=identity.hash)
+            except UnreadableBinary:
+                continue
 
 
 def choose(libraries: Sequence[StockLibrary], wanted: Wanted) -> tuple[Choice, ...]:
@@ -102,7 +137,7 @@ def _choices(libraries: Iterable[StockLibrary], wanted: Wanted) -> Iterator[Choi
         for unit in library.units:
             for target in _targets(unit, wanted.archs):
                 cubin = unit.cubin(target)
-                kernels = _kernels(cubin, wanted.kernels) if cubin else ()
+                kernels = _kernels(cubin, wanted) if cubin else ()
                 if cubin and (kernels or not wanted.kernels) and cubin.functions:
                     yield Choice(library=library, unit=unit, target=target, kernels=kernels)
 
@@ -115,10 +150,20 @@ def _targets(unit: StockUnit, archs: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(target for target in chosen if target))
 
 
-def _kernels(cubin: StockCubin, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the kernels of a cubin that were asked for; names are read only where their bytes occur at all."""
-    mentioned = [name for name in wanted if cubin.mentions(identifier_in(name))]
-    return _matching(cubin.kernel_names, mentioned) if mentioned else ()
+def _kernels(cubin: StockCubin, wanted: Wanted) -> tuple[str, ...]:
+    """Return the kernels of a cubin that were asked for; names are read only where their bytes occur at all.
+
+    Of a kernel that a core has, the instructions must be the core's.
+    """
+    mentioned = [name for name in wanted.kernels if name not in wanted.codes and cubin.mentions(identifier_in(name))]
+    found = _matching(cubin.kernel_names, mentioned) if mentioned else ()
+    return (*found, *(kernel for name, core in wanted.codes.items() for kernel in _of_code(cubin, name, core)))
+
+
+def _of_code(cubin: StockCubin, name: str, core: CoreCode) -> Iterator[str]:
+    if cubin.mentions(identifier_in(short_name(demangle(name)))):
+        stable = stable_name(name)
+        yield from (f.function.name for f in cubin.functions if f.stable_name == stable and core.same(f))
 
 
 def _matching(names: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
@@ -142,9 +187,16 @@ def _not_found(libraries: Sequence[StockLibrary], wanted: Wanted) -> BadInput:
     names = {n for lib in libraries for unit in lib.units for cubin in unit.cubins for n in cubin.kernel_names}
     name = wanted.kernels[0]
     everywhere = _matching(sorted(names), wanted.kernels)
+    by_name = replace(wanted, codes={})
+    if wanted.codes and any(_choices(libraries, by_name)):
+        return BadInput(
+            f"the wheel has {short_name(demangle(name))}, but not with the instructions that the core has",
+            cause="the crash was in another release or a local build, or the driver changed fields that are not known",
+            next_step="name the release that crashed; --kernel NAME instead of --core builds the wheel's own lines",
+        )
     if everywhere:
         cubins = [cubin for library in libraries for unit in library.units for cubin in unit.cubins]
-        targets = {cubin.target for cubin in cubins if _kernels(cubin, wanted.kernels)}
+        targets = {cubin.target for cubin in cubins if _kernels(cubin, by_name)}
         return BadInput(
             f"{name} is in the wheel, but no cubin of it runs on {', '.join(wanted.archs)}",
             cause="the driver compiles its PTX there, and line info of such code is not in any cubin",

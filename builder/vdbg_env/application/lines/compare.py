@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpucore.code_identity import CodeIdentity, identify
+from gpucore.code_map import CodeMap, identifier_in
+from gpucore.elf import Buffer
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.lines.stock import StockCubin
-from vdbg_env.cuda.binary.elf import Buffer
-from vdbg_env.cuda.line_pack.identity import CodeIdentity, identify
-from vdbg_env.cuda.lines.code_map import CodeMap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,7 @@ class Comparison:
     """Mangled names of the stock cubin's functions: with identical instructions, with others, and not built at all.
 
     `renamed` are those of `identical` whose name in the build is another: stock name -> name built. nvcc puts a hash of
-    the source's path into names with internal linkage.
+    the source's path into names with internal linkage, and other headers give other names to a template's arguments.
     """
 
     identical: tuple[str, ...]
@@ -35,23 +36,26 @@ class Comparison:
 
 
 def compare(stock: StockCubin, built: Buffer) -> Comparison:
-    """Compare by the exact name, then by the name without its path's hash, then by the code alone.
+    """Compare by the exact name, then by the name without its path's hash, then by the code of the same template.
 
     Raises UnreadableBinary when the build's cubin is damaged.
     """
     by_name: dict[str, CodeIdentity] = {}
     by_stable: dict[str, CodeIdentity] = {}
-    by_code: dict[bytes, CodeIdentity] = {}
     for function in identify(CodeMap(built)):
         by_name[function.function.name] = function
         by_stable.setdefault(function.stable_name, function)
-        by_code.setdefault(function.hash, function)
+    taken = {ours.function.name for ours in stock.functions} | {ours.stable_name for ours in stock.functions}
+    by_code: dict[bytes, list[CodeIdentity]] = {}
+    for name, function in by_name.items():
+        if name not in taken and function.stable_name not in taken:
+            by_code.setdefault(function.hash, []).append(function)
     identical, differing, missing, renamed = [], [], [], []
     for ours in stock.functions:
         name = ours.function.name
         theirs = by_name.get(name) or by_stable.get(ours.stable_name)
-        if theirs is None or theirs.hash != ours.hash:
-            theirs = by_code.get(ours.hash) or theirs
+        if theirs is None:
+            theirs = _alike(ours, by_code.get(ours.hash, []))
         if theirs is None:
             missing.append(name)
         elif theirs.hash != ours.hash:
@@ -63,3 +67,26 @@ def compare(stock: StockCubin, built: Buffer) -> Comparison:
     return Comparison(
         identical=tuple(identical), differing=tuple(differing), missing=tuple(missing), renamed=tuple(renamed)
     )
+
+
+def _alike(ours: CodeIdentity, same_code: list[CodeIdentity]) -> CodeIdentity | None:
+    """Take the function of the same name but for its template arguments, the one most alike, out of those left.
+
+    Small functions of other names are often the same instructions, and their lines are not this one's.
+    """
+    stem = _stem(ours)
+    near = [theirs for theirs in same_code if _stem(theirs) == stem]
+    if not near:
+        return None
+    found = max(near, key=lambda theirs: _alike_letters(ours.function.name, theirs.function.name))
+    same_code.remove(found)
+    return found
+
+
+def _alike_letters(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _stem(identity: CodeIdentity) -> str:
+    return identifier_in(short_name(demangle(identity.function.name)))

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gpucore.code_map import identifier_in
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.lines.choose import Choice
 from vdbg_env.application.lines.stock import StockLibrary
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, UnitBuilds, UnitOrder
-from vdbg_env.cuda.lines.place_query import identifier_in
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
 from vdbg_env.image.units.compile_commands import Unit
 from vdbg_env.image.units.link_order import match_by_order
 

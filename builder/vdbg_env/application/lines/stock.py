@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
+from gpucore import fatbin
+from gpucore.code_identity import CodeIdentity, compiler_notes, identify
+from gpucore.code_map import CodeMap
+from gpucore.elf import Buffer, Elf, looks_like_elf
+from gpucore.errors import UnreadableBinary
+from gpucore.fatbin import Entry, EntryKind
 from vdbg_env.application.ports.files import BinaryFile
-from vdbg_env.common.errors import BadInput, UnreadableBinary
-from vdbg_env.cuda.binary import fatbin
-from vdbg_env.cuda.binary.elf import Buffer, Elf, looks_like_elf
-from vdbg_env.cuda.binary.fatbin import Entry, EntryKind
-from vdbg_env.cuda.line_pack.identity import CodeIdentity, compiler_notes, identify
-from vdbg_env.cuda.lines.code_map import CodeMap
+from vdbg_env.common.errors import BadInput
 
 _SECTION = ".nv_fatbin"
 _PTX_VERSION = re.compile(rb"^\.version (\d+\.\d+)", re.MULTILINE)

@@ -61,7 +61,7 @@ class DumpDestination(Protocol):
 
 
 class PipeState(StrEnum):
-    """What can be said of a process's core-dump pipe before it is fired."""
+    """What can be said about a process's core-dump pipe before it is fired."""
 
     READY = "ready"  # the process holds its reading end
     STALE = "stale"  # the pipe is there, but no process reads it

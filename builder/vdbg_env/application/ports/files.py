@@ -15,10 +15,12 @@ Buffer = bytes | memoryview
 class BinaryFile:
     """One file that may hold device code: its name as shown to the user, and its bytes (mapped where possible).
 
-    `path` is where the same bytes lie on disk, for programs that want a file; `asked_for` says that the user named this
+    `path` is where the same bytes lie on disk, for programs that need a file; `asked_for` says that the user named this
     very file rather than a place it was found in; `problem` says why a file that was found could not be read.
-    `labels` are those of the image that it is in. `forget` may be called while the bytes are read: pages of the file
-    that were read leave this process's memory, and are mapped again where they are needed again.
+    `labels` are those of the image that it is in, and `note` says what of that image was not looked at. `forget` may be
+    called while the bytes are read: pages of the file that were read leave this process's memory, and are mapped again
+    where they are needed again. `part` is the file's part of its target, from 0 to 1, for a display of progress; None
+    where that is not known.
     """
 
     name: str
@@ -27,7 +29,21 @@ class BinaryFile:
     asked_for: bool = False
     problem: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    part: tuple[float, float] | None = (0.0, 1.0)
     forget: Callable[[], None] = lambda: None
+
+
+Tell = Callable[[str, float | None], None]
+"""Takes the name of the file that is read, and how much of all that was asked for is done, from 0 to 1, where known."""
+
+
+def done(file: BinaryFile, within: float, number: int, count: int) -> float | None:
+    """Return how much is done of `count` targets, in the one of that number, with so much of the file read."""
+    if file.part is None:
+        return None
+    start, end = file.part
+    return (number + start + (end - start) * min(max(within, 0.0), 1.0)) / count
 
 
 class BinarySource(Protocol):
@@ -42,7 +58,7 @@ class BinarySource(Protocol):
 
 
 class ScratchFiles(Protocol):
-    """Lends bytes out as a file, to programs that want one."""
+    """Lends bytes out as a file, to programs that need one."""
 
     def lend(self, data: Buffer, suffix: str) -> AbstractContextManager[Path]:
         """Write the bytes to a file whose name ends in `suffix`; it is gone when the block ends."""
@@ -67,7 +83,7 @@ class CoreFiles(Protocol):
         ...
 
     def is_gzipped(self, path: str) -> bool:
-        """Say whether this is a gzipped file; raises BadInput when it cannot be read."""
+        """Say whether this is a gzipped file, and not a tar; raises BadInput when it cannot be read."""
         ...
 
     def open(self, path: str) -> AbstractContextManager[CoreFile]:

@@ -19,7 +19,7 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFacts:
-    """The container engine: either what it says of itself, or why it does not answer.
+    """The container engine: either what it says about itself, or why it does not answer.
 
     `no_buildkit` is why no build can be sent to its own BuildKit, `memlock` the hard limit in bytes that it can give a
     container, `root_free` the free bytes where it keeps images.

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.files import BinarySource, SourceText
     from vdbg_env.application.ports.programs import ProgramRunner
     from vdbg_env.application.ports.steps import StepPlacement
-    from vdbg_env.image.container.pod_settings import PodSettings
     from vdbg_env.image.container.step_container import StepContainer, StepImage
     from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+
+
+DISK_FLOOR = 1 << 30  # bytes left free: below, a step is ended while its record can still be written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class StepPlace:
     `sources` finds the text of source lines; `environment` is what a workload inherits, `data_dir` the folder of the
     shipped runbooks as the place sees it. `placement` starts the steps of a run, given the run's folder, the values
     that must not be kept and the pseudonyms if there are any; `close` ends helper programs that are still running.
-    `gpus` is how many each rank gets, where that is not seen from here. `time_left_s` is when the place itself ends, in
+    `time_left_s` is when the place itself ends, in
     seconds from now; None where it has no limit. `folder` is where commands start, and relative paths of inputs.
     """
 
@@ -46,9 +48,8 @@ class StepPlace:
     close: Callable[[], None]
     container: StepContainer | None = None
     image: StepImage | None = None
-    on: Literal["local", "docker", "slurm", "k8s"] = "local"
+    on: Literal["local", "docker", "slurm"] = "local"
     nodes: int = 1
-    gpus: int | None = None
     time_left_s: float | None = None
     scratch: Scratch | None = None
     folder: str = ""
@@ -58,8 +59,6 @@ class StepPlace:
         """The place as a report's environment shows it; nothing for this machine."""
         if self.on == "slurm":
             return {"steps run in": f"a Slurm allocation of {self.nodes} nodes", **self._dumps}
-        if self.on == "k8s":
-            return {"steps run in": "pods of a Kubernetes cluster"}
         if self.image is None:
             return {}
         return {"steps run in": f"containers of {self.image.name}", "image": self.image.digest or self.image.image_id}
@@ -98,6 +97,10 @@ class StepPlaces(Protocol):
         """Return the same places, with commands that start in another folder; None where there is no such folder."""
         ...
 
+    def keeping_free(self, disk_floor: int) -> StepPlaces:
+        """Return the same places, where a step is ended while so many bytes of the disk are still free."""
+        ...
+
     def here(self, *, ranks: int | None = None) -> StepPlace:
         """Return this machine; an attempt has `ranks` of them, or as many as its step asks for where that is None."""
         ...
@@ -108,13 +111,6 @@ class StepPlaces(Protocol):
         """Return the nodes of the Slurm allocation around this process; `extra` are arguments for srun.
 
         Raises BadInput outside of one.
-        """
-        ...
-
-    def pods(self, settings: PodSettings, *, ranks: int | None, nodes: int | None) -> StepPlace:
-        """Return the pods of a Kubernetes cluster.
-
-        Raises BadInput where no cluster is configured, HostNotAble without the client's package.
         """
         ...
 
@@ -139,7 +135,7 @@ class GuardSettings:
     """
 
     log_limit: int = 64 << 20
-    disk_floor: int = 1 << 30
+    disk_floor: int = DISK_FLOOR
     hang_after_s: float | None = 900.0
 
 

@@ -46,6 +46,10 @@ class RunbookFiles(Protocol):
         """Say whether there is a file of this path."""
         ...
 
+    def full_path(self, file: str) -> str:
+        """Return the absolute path of a file."""
+        ...
+
     def project(self) -> YamlSource | None:
         """Return the `vdbg.yaml` of the current folder, None where there is none; raises BadInput."""
         ...

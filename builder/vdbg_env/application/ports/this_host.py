@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 from vdbg_env.evidence.observation import Ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """The volume that cores go to: its folder, the bytes free for them, and the memory of a GPU, 0 without one."""
+
+    folder: str
+    free: int
+    gpu_memory: int = 0
 
 
 class ThisHost(Protocol):
@@ -33,9 +43,22 @@ class ThisHost(Protocol):
         """Make a folder if there is none, and return its real path; raises HostNotAble."""
         ...
 
+    def free_port(self) -> int:
+        """Return a port that no process has, and that the kernel gives to none by itself."""
+        ...
+
+    def listener(self, url: str) -> str | None:
+        """Return who listens where a URL leads to, in words, or None."""
+        ...
+
 
 class GuardedCommand(AbstractContextManager["GuardedCommand"], Protocol):
     """The one command that this process guards; entered, it takes the signals of this process until the last exit."""
+
+    @property
+    def own_variables(self) -> Mapping[str, str]:
+        """What each step's processes are marked with, whatever the runbook sets."""
+        ...
 
     @property
     def started(self) -> bool:
@@ -50,6 +73,10 @@ class GuardedCommand(AbstractContextManager["GuardedCommand"], Protocol):
         """Return whether a signal came after its end, which asks this program to end."""
         ...
 
+    def unfinished_line(self) -> bool:
+        """Return whether what it wrote to standard error ends within a line."""
+        ...
+
     def become(self, argv: Sequence[str]) -> NoReturn:
         """Run it in place of this process; raises HostNotAble where it cannot be started."""
         ...
@@ -59,13 +86,9 @@ class Announcer(Protocol):
     """Says that something has failed; each verb returns what went wrong with that, in words, or None."""
 
     def write(self, path: Path, text: str) -> str | None:
-        """Write a text to a file that is there."""
+        """Write a text to a file, made where it is not there."""
         ...
 
-    def run(self, command: Sequence[str], text: str) -> str | None:
-        """Run a program with the text on its standard input, for a limited time."""
-        ...
-
-    def post(self, url: str, text: str) -> str | None:
-        """Send a text to an address, as JSON, for a limited time."""
+    def run(self, line: str, text: str) -> str | None:
+        """Run a line of the shell with the text on its standard input, for a limited time."""
         ...

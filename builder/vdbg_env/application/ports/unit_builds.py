@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from gpucore.line_packs import PackedHeaders
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.units.compile_commands import Unit
+from vdbg_env.image.units.other_projects import OtherProject
 
 _PROJECT: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"[0-9][A-Za-z0-9.!+_-]*")
@@ -61,13 +64,25 @@ class TreeRequest:
 class ConfiguredTree:
     """Sources that CMake has configured; `units` are in link order, `notes` say what the tree was made from.
 
-    `compiler` is the root of the toolkit.
+    `compiler` is the root of the toolkit. `projects` are the other projects that the release pins. `headers` says of
+    those whose sources are used here which release they are of. `shown` are folders of this machine, each with what a
+    path below it begins with where it is shown or packed, the longest first.
     """
 
     folder: str
     compiler: str
     units: tuple[Unit, ...]
     notes: tuple[str, ...] = ()
+    projects: tuple[OtherProject, ...] = ()
+    headers: tuple[PackedHeaders, ...] = ()
+    shown: tuple[tuple[str, str], ...] = ()
+
+    def shown_path(self, path: str) -> str:
+        """Return a path of this machine as the release has it: `csrc/x.cu`, without the folders it was built in."""
+        if not path.startswith("/"):
+            return path
+        whole = posixpath.normpath(path)
+        return next((new + whole[len(old) :] for old, new in self.shown if whole.startswith(old)), whole)
 
 
 @dataclass(frozen=True, kw_only=True)

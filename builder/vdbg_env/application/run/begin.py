@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from vdbg_env import __version__
-from vdbg_env.application.ports.places import StepPlace
+from vdbg_env.application.ports.places import DISK_FLOOR, StepPlace
 from vdbg_env.application.ports.steps import Clock
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.gather_facts import gather_facts
@@ -26,19 +26,26 @@ from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.record.runs import find_run, runs_home
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.machine.inputs import final_inputs
+from vdbg_env.runbook.machine.plan import unattended
 from vdbg_env.runbook.machine.requirements import unmet
 from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.state import Facts
+from vdbg_env.runbook.workload import server
+from vdbg_env.runbook.workload.inputs import Inputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyRun:
-    """A run that can be executed, and what must not be kept of it: `sensitive` are the values of sensitive inputs."""
+    """A run that can be executed, and what must not be kept of it: `sensitive` are the values of sensitive inputs.
+
+    `runbooks` are the texts to be kept with a new run, by their names in it.
+    """
 
     order: RunOrder
     runbook: Runbook
     redactor: Redactor
     sensitive: tuple[str, ...]
+    runbooks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +66,11 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
     if request.resume:
         return _resumed(request, given)
     place, environment = given.place, given.environment
-    runbook, inputs = prepare(request, given.library, environment, given.project)
+    runbook, inputs = prepare(request, given.library, environment, given.project, given.host)
+    _check_port(request, runbook, inputs, given.host)
     workload = inputs.workload.argv
     facts = gather_facts(request, place, runbook, workload, interactive=given.interactive)
+    _check_attended(request, runbook, inputs, facts)
     names = pseudonyms(given.host, {**place.environment, **environment}) if request.pseudonyms else None
     redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
     started = datetime.fromtimestamp(given.clock.wall(), UTC)
@@ -70,10 +79,11 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
     no_run_in(directory, request.runbook)
     if not request.replay:
         _check_requirements(runbook, facts, directory.free_space())
+        _check_room(request, directory)
     head = RunHead(
         run=directory.path.name,
         runbook=runbook.name,
-        runbook_file=runbook.file,
+        runbook_file=given.library.full_path(runbook.file),
         digest=runbook.digest,
         started=started.isoformat(timespec="seconds"),
         workload=redactor.argv(workload),
@@ -85,9 +95,13 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
         **container_record(place, redactor),
         placement=request.placement.document() if request.placement else {},
         pseudonyms=request.pseudonyms,
+        disk_floor=request.disk_floor,
         folder=place.folder if redactor.text(place.folder) == place.folder else "",
     )
-    return _ready(directory, head, runbook, inputs, facts, given.library, request, redactor, sensitive)
+    ready = _ready(directory, head, runbook, inputs, facts, given.library, request, redactor, sensitive)
+    kept = given.library.kept_texts(request.runbook)
+    # One with a secret is read from its file again, or the record would hold it.
+    return ready if any(redactor.text(text) != text for text in kept.values()) else replace(ready, runbooks=kept)
 
 
 def no_run_in(directory: RunDirectory, runbook: str) -> None:
@@ -99,11 +113,56 @@ def no_run_in(directory: RunDirectory, runbook: str) -> None:
         )
 
 
+def _check_port(request: RunbookRequest, runbook: Runbook, inputs: Inputs, host: ThisHost) -> None:
+    """Raise BadInput where another server listens already where the workload, on this machine, is to listen."""
+    on = request.placement.on if request.placement else "local"
+    if request.replay or request.at_once or request.container or on != "local" or not inputs.workload.serves:
+        return
+    url = str(inputs.get("url") or server.url(inputs.workload.argv))
+    if whose := host.listener(url):
+        raise BadInput(
+            whose,
+            cause="the workload could not listen there, or would share the port and its requests with that server",
+            next_step=f"vdbg-env runbook {runbook.name} -i port=auto -- COMMAND",
+        )
+
+
+def _check_attended(request: RunbookRequest, runbook: Runbook, inputs: Inputs, facts: Facts) -> None:
+    """Raise BadInput where no one can be asked what this run would have to ask, such as for requests."""
+    if facts.interactive or request.replay or request.at_once:
+        return
+    if why := unattended(runbook, inputs, facts):
+        raise BadInput(
+            why,
+            cause="--batch, or there is no terminal",
+            next_step=f"vdbg-env runbook {runbook.name} -i request=synthetic -- COMMAND; or -i request=FILE, which "
+            "vdbg-env capture records",
+        )
+
+
 def _check_requirements(runbook: Runbook, facts: Facts, free_disk: int) -> None:
     missing = unmet(runbook.requires, facts, free_disk=free_disk)
     if missing:
         what = f"this host lacks what runbook {runbook.name!r} requires"
         raise HostNotAble(what, details=missing, next_step="vdbg-env doctor, or another --run-dir for the record")
+
+
+def _check_room(request: RunbookRequest, directory: RunDirectory) -> None:
+    """Raise HostNotAble where the run's first step would not be started."""
+    free, floor = directory.free_space(), _floor(request)
+    if free < floor:
+        raise HostNotAble(
+            f"{free >> 20} MiB are free on the disk of {directory.path}, and no step starts below {floor >> 20} MiB",
+            cause="a step that fills the disk would lose its record and its dumps",
+            next_step="make room, give another --run-dir, or a lower floor: --disk-floor 200m",
+        )
+
+
+def _floor(request: RunbookRequest) -> int:
+    """Return the free space below which no step is started: a guard's command always is."""
+    if request.at_once or request.replay:
+        return 0
+    return DISK_FLOOR if request.disk_floor is None else request.disk_floor
 
 
 def _resumed(request: RunbookRequest, given: Beginning) -> ReadyRun:
@@ -195,6 +254,7 @@ def _ready(
         state=transitions.start(runbook, inputs, facts)[0],
         start_branch=library.branching(inputs, facts),
         total_s=request.total_s,
+        disk_floor=_floor(request),
     )
     return ReadyRun(order=order, runbook=runbook, redactor=redactor, sensitive=sensitive)
 
@@ -208,7 +268,8 @@ def _redactor(
 ) -> tuple[Redactor, tuple[str, ...]]:
     of_place = secret_values(place.environment) if place else ()
     sensitive = tuple(str(inputs[name]) for name, wanted in runbook.inputs.items() if wanted.sensitive and inputs[name])
-    return Redactor((*as_literals(sensitive), *secret_values(environment), *of_place), names), sensitive
+    argv = [str(word) for value in inputs.values() if isinstance(value, list) for word in value]
+    return Redactor((*as_literals(sensitive), *secret_values(environment, argv), *of_place), names), sensitive
 
 
 def _redacted_inputs(runbook: Runbook, inputs: Mapping[str, Data], redactor: Redactor) -> dict[str, Data]:

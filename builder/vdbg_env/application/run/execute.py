@@ -11,9 +11,10 @@ import logging
 from dataclasses import replace
 from typing import Any, assert_never
 
+from gpucore.errors import GpucoreError
 from vdbg_env.application.ports.steps import StartedAttempt
 from vdbg_env.application.run.run_context import RunContext, RunEnd, RunOrder, StepContext
-from vdbg_env.common.errors import HostNotAble, VdbgError
+from vdbg_env.common.errors import ANY_ERROR, HostNotAble, VdbgError
 from vdbg_env.common.stop import ToldToStop, limited
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import EndedBy, Observation
@@ -31,6 +32,11 @@ _OVER_S = 0.02  # by then an attempt that was over before, recorded or of anothe
 _READ_HERE = 1 << 20  # bytes of output that are read in a moment
 _LOST = "attempt {number} was lost and has been repeated: {why}"
 _REPEATED = "attempt {number} was cancelled and has been repeated: what was seen of it is in {folder}"
+_NO_ROOM = (
+    "step {step!r} was not started: {free} MiB are left on the disk, and no step starts below {floor} MiB; make room, "
+    "or give --disk-floor SIZE, and then --resume"
+)
+_NODE_LOST = "step {step!r} lost rank {rank} on {host}: {why}"
 # Said of an attempt that ran when this program did not ask for its end.
 _CANCELLED = "step {step!r} was cancelled from outside: by scancel, its job's time limit, preemption or a SIGTERM"
 _SILENT = (
@@ -130,11 +136,26 @@ class _Run:
             self._observe(self._adopted(decision.invocation, attempt), began_before=True)
         while not self._progress.observations or transitions.again(self._progress.state, self._progress.observations):
             self._check_limits()
-            self._observe(self._started(decision.invocation))
+            self._observe(self._started_again(decision.invocation))
         return self._read(decision, self._progress.observations)
 
+    def _started_again(self, invocation: Invocation) -> StartedAttempt:
+        """Start an attempt; one that repeats what was lost with its node may find too few nodes for it."""
+        lost = self._progress.lost
+        try:
+            return self._started(invocation)
+        except HostNotAble as error:
+            if lost is None or lost.ended.by is not EndedBy.NODE_LOST:
+                raise
+            self._context.notice(error.next_step or "")
+            why = _NODE_LOST.format(step=lost.step, rank=lost.rank, host=lost.host, why=lost.ended.message)
+            raise _CutShort(f"{why}; {error.what}") from error
+
     def _started(self, invocation: Invocation) -> StartedAttempt:
-        """Write down that an attempt begins, then begin it."""
+        """Write down that an attempt begins, then begin it; none does on a disk that is nearly full."""
+        free, floor = self._order.directory.free_space(), self._order.disk_floor
+        if free < floor:
+            raise _CutShort(_NO_ROOM.format(step=invocation.step, free=free >> 20, floor=floor >> 20))
         attempt = self._progress.used.get(invocation.step, 0) + 1
         layout = self._context.placement.layout(invocation)
         directory = self._order.directory.attempt(invocation.step, attempt, layout.folder)
@@ -164,6 +185,8 @@ class _Run:
         watched = seen is None
         while seen is None:
             seen = attempt.wait(POLL_S)
+            if seen is None:
+                self._context.waiting()
             if seen is None and cut is None:
                 try:
                     self._check_limits()
@@ -219,7 +242,7 @@ class _Run:
                 results |= reading.results
                 findings += reading.findings
                 notes += reading.notes
-        except VdbgError as error:
+        except ANY_ERROR as error:
             return StepResult(step=step, observations=observations, error=_reason(error), notes=tuple(notes))
         return StepResult(
             step=step, observations=observations, results=results, findings=tuple(findings), notes=tuple(notes)
@@ -242,7 +265,7 @@ class _Run:
         def work() -> bytes:
             try:
                 result = self._context.builtins.use(decision, self._step_context())
-            except VdbgError as error:
+            except ANY_ERROR as error:
                 result = StepResult(step=decision.step, error=_reason(error))
             return json.dumps(to_document(result)).encode()
 
@@ -303,7 +326,7 @@ class _Run:
         )
 
 
-def _reason(error: VdbgError) -> str:
+def _reason(error: VdbgError | GpucoreError) -> str:
     return error.what if error.cause is None else f"{error.what} ({error.cause})"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpucore.lineinfo import LineinfoReport, Verdict, verify
 from vdbg_env.application.host.gpu import read_gpus
 from vdbg_env.application.knowledge.installed_packages import (
     installed_versions,
@@ -16,8 +17,7 @@ from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.target import with_image_facts
-from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.cuda.lines.lineinfo import LineinfoReport, Verdict, verify
+from vdbg_env.common.errors import BAD_INPUT, HostNotAble
 from vdbg_env.runbook.catalogue import TOOLS
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import Facts
@@ -38,7 +38,7 @@ def gather_facts(
     if request.at_once:
         return Facts(data_dir=place.data_dir, python_path=place.environment.get("PYTHONPATH", ""))
     programs, here = place.programs, place.image is None
-    gpus, driver = _gpus(programs) if place.gpus is None else (place.gpus, None)
+    gpus, driver = _gpus(programs)
     versions = {} if request.replay else _versions(programs, argv, here=here)
     wants_lines = runbook.requires.lineinfo and here and not request.replay
     facts = Facts(
@@ -83,7 +83,7 @@ def _lines(programs: ProgramRunner, binaries: BinarySource, argv: tuple[str, ...
         for target in workload_libraries(programs, argv):
             with binaries.open(target) as files:
                 reports += [verify(file.data, file.name) for file in files]
-    except (BadInput, HostNotAble):  # a library that cannot be read is one too
+    except (*BAD_INPUT, HostNotAble):  # a library that cannot be read is one too
         return None
     known = {Verdict.FULL: True, Verdict.PARTIAL: False, Verdict.NONE: False}
     return known.get(LineinfoReport(files=tuple(reports)).verdict)

@@ -5,13 +5,14 @@ Nothing else is imported here: a list of ten thousand runs takes no longer than 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
+from gpucore.mangling import short_name
 from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.record.event_log import Event, damaged, read_events, well_formed
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 
@@ -92,6 +93,14 @@ def lead_finding(run: RunDirectory) -> str | None:
         return None
     with well_formed(f"{run.path / 'report.json'}"):
         return _lead(report)
+
+
+def named_by_guard(run: RunDirectory) -> str | None:
+    """Return the runbook that the report of a guard's run leads to; None where it names none."""
+    report = run.read_report()
+    with well_formed(f"{run.path / 'report.json'}"):
+        commands = [shlex.split(str(step.get("command") or "")) for step in report.get("next_steps", ())]
+    return next((words[2] for words in commands if words[:2] == ["vdbg-env", "runbook"] and len(words) > 2), None)
 
 
 def _lead(report: Mapping[str, Any]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,42 +11,40 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from vdbg_env.application.ports.places import Scratch
+from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.common import yaml_source
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadDocument, BadInput, nearest
 from vdbg_env.common.yaml_source import YamlSource
-from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.container.step_container import StepContainer
 from vdbg_env.record.run_directory import RunHead, part_of
 from vdbg_env.runbook.machine.inputs import final_inputs
-from vdbg_env.runbook.model import Runbook
+from vdbg_env.runbook.model import SYNTHETIC, Runbook
+from vdbg_env.runbook.workload import server
 from vdbg_env.runbook.workload.inputs import Inputs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-Launcher = Literal["local", "slurm", "k8s"]
+Launcher = Literal["local", "slurm"]
+NO_PODS = "vdbg-env no longer starts pods itself"
+IN_A_POD = "run it inside a pod that you have: vdbg-env render --format k8s --for FILE --runbook NAME DIR"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRequest:
-    """The ranks requested on the command line: how they are started, and how many; None is what a step asks for.
-
-    `pods` are those of Kubernetes.
-    """
+    """The ranks requested on the command line: how they are started, and how many; None is what a step asks for."""
 
     on: Launcher = "local"
     ranks: int | None = None
     nodes: int | None = None
     arguments: tuple[str, ...] = ()  # for the launcher, unread
     scratch: Scratch | None = None
-    pods: PodSettings | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return what `run.json` keeps of it: of the variables of pods the names alone."""
-        kept = _without_values(self, lambda _name: _NOT_KEPT)
-        return {name: value for name, value in asdict(kept).items() if name != "pods" or value}
+        """Return what `run.json` keeps of it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,8 @@ class RunbookRequest:
 
     With `at_once` nothing is looked up before the first step is started. What the run `from_run` has seen is not run
     again. `folder` is where COMMAND starts and `recorded` what that run's inputs were, both of a recorded run that
-    COMMAND is taken from; `typed_in` is where relative paths of `inputs` start.
+    COMMAND is taken from; `typed_in` is where relative paths of `inputs` start. Below `disk_floor` bytes of free space
+    no step is started, and one that runs is ended.
     """
 
     runbook: str
@@ -77,6 +76,7 @@ class RunbookRequest:
     from_run: str | None = None
     folder: str = ""
     recorded: Mapping[str, str] = field(default_factory=dict)
+    disk_floor: int | None = None
     typed_in: str = ""
 
 
@@ -111,10 +111,10 @@ def _as_given(value: Any) -> str | None:
 
 
 def starts_here(request: RunbookRequest, head: RunHead) -> bool:
-    """Whether commands start in a folder of this machine: not in containers or pods, which have another one."""
+    """Whether commands start in a folder of this machine: not in containers, which have another one."""
     if request.resume:
-        return not head.container and head.placement.get("on") != "k8s"
-    return request.container is None and not (request.placement and request.placement.pods)
+        return not head.container
+    return request.container is None
 
 
 def folder_gone(request: RunbookRequest, run: str) -> BadInput:
@@ -143,15 +143,19 @@ class _Workload(BaseModel):
 
 
 class _Project(BaseModel):
-    """The part of a project's `vdbg.yaml` that runbooks read; other commands have their keys there."""
+    """A project's `vdbg.yaml`: the workload of its runbooks, and values of their inputs."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
     workload: _Workload | None = None
     inputs: dict[str, str] = {}
 
 
 def prepare(
-    request: RunbookRequest, library: RunbookLibrary, environment: Mapping[str, str], project: YamlSource | None
+    request: RunbookRequest,
+    library: RunbookLibrary,
+    environment: Mapping[str, str],
+    project: YamlSource | None,
+    host: ThisHost,
 ) -> tuple[Runbook, Inputs]:
     """Find and lint the runbook and make its inputs final; `project` is the current folder's `vdbg.yaml`.
 
@@ -159,49 +163,86 @@ def prepare(
     """
     runbook = library.load(request.runbook)
     settings = yaml_source.validate(_Project, project) if project else _Project()
+    if project:
+        _check_names(settings, runbook, library, project)
     argv = request.argv or tuple(settings.workload.argv if settings.workload else ())
     others = {**settings.inputs, **request.recorded}
     given = {name: text for name, text in others.items() if name in runbook.inputs} | dict(request.inputs)
     if request.folder:
         paths = (name for name in request.inputs if name in runbook.inputs and runbook.inputs[name].type == "path")
-        given |= {name: str(PurePath(request.typed_in, request.inputs[name])) for name in paths}
-    return runbook, final_inputs(runbook, given, argv, environment)
+        typed = {name: request.inputs[name] for name in paths if request.inputs[name] != SYNTHETIC}
+        given |= {name: str(PurePath(request.typed_in, path)) for name, path in typed.items()}
+    return runbook, _at_its_port(final_inputs(runbook, given, argv, environment), host)
 
 
-_NOT_KEPT = "[not kept]"
+def _check_names(settings: _Project, runbook: Runbook, library: RunbookLibrary, project: YamlSource) -> None:
+    """Raise BadDocument for an input that no runbook has; the file is for all of them."""
+    unknown = [name for name in settings.inputs if name not in runbook.inputs]
+    known = library.input_names() if unknown else frozenset()
+    wrong = (
+        project.complaint(
+            ("inputs", name), f"no runbook has an input {name!r}", key=True, suggestion=nearest(name, known)
+        )
+        for name in unknown
+        if name not in known
+    )
+    if complaints := tuple(wrong):
+        raise BadDocument(complaints, next_step="vdbg-env runbooks show NAME lists the inputs of a runbook")
 
 
-def _without_values(asked: PlacementRequest, value: Callable[[str], str]) -> PlacementRequest:
-    """Return a placement whose variables have these values."""
-    if asked.pods is None:
-        return asked
-    run = asked.pods.run
-    env = tuple((name, value(name)) for name, _ in run.env)
-    return replace(asked, pods=replace(asked.pods, run=replace(run, env=env)))
+def _at_its_port(inputs: Inputs, host: ThisHost) -> Inputs:
+    """Return the inputs with the server's port put into the workload's command line, a free one for `auto`."""
+    asked = inputs.get("port")
+    if asked is None or not inputs.workload.argv:
+        return inputs
+    text = str(asked)
+    if text != "auto" and not (text.isdecimal() and 0 < int(text) < 1 << 16):
+        raise BadInput(f"input 'port' is a port's number or auto, not {text!r}", next_step="-i port=auto")
+    if inputs.get("url") is not None:
+        raise BadInput(
+            "the inputs 'port' and 'url' both say where the server listens",
+            next_step="leave out url: it is read from the command line, into which the port is put",
+        )
+    port = host.free_port() if text == "auto" else int(text)
+    argv = server.with_port(inputs.workload.argv, port)
+    if argv is None:
+        raise BadInput(
+            f"where the port goes in this command is not known: {shlex.join(inputs.workload.argv)}",
+            cause="it has no --port, and is no server that this program knows",
+            next_step="write the server's own command line after --, or leave out -i port",
+        )
+    return Inputs({**inputs, "argv": list(argv), "port": str(port)})
 
 
-def resumed_placement(
-    head: RunHead, asked: PlacementRequest | None, environment: Mapping[str, str]
-) -> PlacementRequest | None:
+def recorded_placement(head: RunHead) -> PlacementRequest | None:
+    """Return how the ranks of a run were started; raises BadInput for pods, which no version starts any longer."""
+    if head.in_pods:
+        raise BadInput(
+            f"the ranks of run {head.run!r} were pods (--on k8s), and that placement is gone",
+            cause=NO_PODS,
+            next_step=f"{IN_A_POD}. What was seen stays readable: vdbg-env runs report {head.run}",
+        )
+    return part_of(head, "placement", PlacementRequest) if head.placement else None
+
+
+def resumed_placement(head: RunHead, asked: PlacementRequest | None) -> PlacementRequest | None:
     """Return the placement a run was begun with; raises BadInput where another one is requested.
 
-    The record has no values of variables: they are those given again, or of `environment`.
+    What is not requested is as it was. Arguments for the launcher may be others: they change no rank.
     """
-    recorded = part_of(head, "placement", PlacementRequest) if head.placement else None
-    same = recorded if asked is None else _without_values(asked, lambda _name: _NOT_KEPT)
-    if recorded and recorded.pods and same == recorded:
-        given = dict(asked.pods.run.env) if asked and asked.pods else environment
-        missing = [name for name, _ in recorded.pods.run.env if name not in given]
-        if missing:
-            raise BadInput(
-                f"the record of run {head.run!r} has no values of variables, and {missing[0]} is not set here",
-                next_step=f"export {missing[0]}, then --resume again",
-            )
-        return _without_values(recorded, lambda name: given[name])
-    if asked and asked != recorded:
+    recorded = recorded_placement(head)
+    if asked is None:
+        return recorded
+    if recorded is None or not _agrees(asked, recorded):
         raise BadInput(
             f"the ranks of run {head.run!r} were started in another way",
             cause="its attempts would not have the same ranks",
             next_step="leave out --on, --nodes and --ranks, or begin a new run without --resume",
         )
-    return recorded
+    return replace(recorded, arguments=asked.arguments or recorded.arguments)
+
+
+def _agrees(asked: PlacementRequest, recorded: PlacementRequest) -> bool:
+    """Return whether what is requested is as it was."""
+    pairs = ((asked.ranks, recorded.ranks), (asked.nodes, recorded.nodes), (asked.scratch, recorded.scratch))
+    return asked.on == recorded.on and all(one in (None, other) for one, other in pairs)

@@ -58,7 +58,7 @@ class Person(Protocol):
 class RunOrder:
     """A run to begin or to continue: `state` is the runbook's first state, `total_s` the limit on the whole run.
 
-    `left_s` is how long this process may work on it.
+    `left_s` is how long this process may work on it. No step is started below `disk_floor` bytes of free space.
     """
 
     directory: RunDirectory
@@ -67,11 +67,12 @@ class RunOrder:
     start_branch: Callable[[BranchTo], RunState]
     total_s: float | None = None
     left_s: float | None = None
+    disk_floor: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """The ports that a run uses."""
+    """The ports that a run uses; `waiting` is called again and again while an attempt runs."""
 
     placement: StepPlacement
     builtins: Builtins
@@ -82,6 +83,7 @@ class RunContext:
     redactor: Redactor
     listener: Listener = lambda _event, _walk: None
     notice: Callable[[str], None] = lambda _text: None
+    waiting: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)

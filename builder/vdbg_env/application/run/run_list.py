@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import PurePath
 from typing import Any, Protocol, TypeVar
 
@@ -25,6 +26,7 @@ class Listed(Protocol):
 
 
 Entry = TypeVar("Entry", bound=Listed)
+Run = TypeVar("Run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,26 @@ class RunLine:
     steps: int
     elapsed_s: float
     found: str | None
+    started: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which runs a list shows: the `last` ones, those begun `since` a time (seconds since the epoch), or failed."""
+
+    last: int | None = None
+    since: float | None = None
+    failed: bool = False
+
+    def of(self, runs: Sequence[Run], started: Callable[[Run], str], verdict: Callable[[Run], str | None]) -> list[Run]:
+        """Return the runs that are wanted, the oldest first."""
+        found = [run for run in runs if not self.failed or verdict(run) in CRASHED]
+        found = [run for run in found if self.since is None or _seconds(started(run)) >= self.since]
+        return found if self.last is None else found[max(0, len(found) - self.last) :]
+
+
+ALL = Selection()
+CRASHED = {"reproduced", "hang", "failed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +69,27 @@ class RunList:
     unreadable: tuple[BadInput, ...]
 
 
-def list_lines(environment: Mapping[str, str]) -> tuple[tuple[RunLine, ...], tuple[BadInput, ...]]:
+def list_lines(
+    environment: Mapping[str, str], selection: Selection = ALL
+) -> tuple[tuple[RunLine, ...], tuple[BadInput, ...]]:
     """Return a line for each run of the folder of all runs, the oldest first, and why other records cannot be read."""
-    return entries(environment, "line", _line, asdict, _line_from_index)
+    found, unreadable = entries(environment, "line", _line, asdict, _line_from_index)
+    return tuple(selection.of(found, lambda run: run.started, lambda run: run.verdict)), unreadable
 
 
-def list_runs(environment: Mapping[str, str]) -> RunList:
+def list_runs(environment: Mapping[str, str], selection: Selection = ALL) -> RunList:
     """Return everything that was recorded of each run of the folder of all runs."""
-    runs, unreadable = entries(environment, "run", recorded, _to_index, _from_index)
-    return RunList(runs=runs, unreadable=unreadable)
+    found, unreadable = entries(environment, "run", recorded, _to_index, _from_index)
+    runs = selection.of(found, lambda run: run.head.started, lambda run: run.verdict)
+    return RunList(runs=tuple(runs), unreadable=unreadable)
+
+
+def _seconds(started: str) -> float:
+    """Return a time in seconds since the epoch; of a record that has none, the first of all times."""
+    try:
+        return datetime.fromisoformat(started).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return float("-inf")
 
 
 def entries(
@@ -88,17 +122,18 @@ def entries(
 
 
 def _line(run: RunDirectory) -> RunLine:
-    name = run.read_head().run
+    head = run.read_head()
     log = summarize(run.events)
     finish = log.last.data.get("finish") if log.last and log.last.kind == "run_finished" else None
     try:
         return RunLine(
-            run=name,
+            run=head.run,
             condition="finished" if finish is not None else condition(run, log.last),
             verdict=None if finish is None else finish["verdict"],
             steps=log.steps,
             elapsed_s=log.last.elapsed_s if log.last else 0.0,
             found=lead_finding(run),
+            started=head.started,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise damaged(f"an event of {run.events}") from error
@@ -106,7 +141,7 @@ def _line(run: RunDirectory) -> RunLine:
 
 def _line_from_index(known: Mapping[str, Any]) -> RunLine:
     line = RunLine(**known)
-    texts = (line.run, line.condition, line.verdict or "", line.found or "")
+    texts = (line.run, line.condition, line.verdict or "", line.found or "", line.started)
     if not all(isinstance(text, str) for text in texts) or not isinstance(line.elapsed_s + line.steps, float | int):
         raise TypeError("not a line of a list")
     return line

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.files import BinarySource, CoreFiles, LogSource, SourceText
 
 
-def binary_source() -> BinarySource:
-    return Targets()
+def binary_source(*, built: bool = False) -> BinarySource:
+    return Targets(built=built)
 
 
 def core_files() -> CoreFiles:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vdbg_env.application.host.capture import CaptureSettings
     from vdbg_env.application.ports.places import GuardSettings
     from vdbg_env.application.ports.steps import Clock
-    from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, ThisHost
+    from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, Room, ThisHost
     from vdbg_env.application.run.library import RunbookLibrary
     from vdbg_env.application.session import RunPorts
 
@@ -85,6 +85,13 @@ def guard_ports(settings: GuardSettings, runs: Path | None, keep: int) -> tuple[
     places = Places(os.environ, binary_source(), command)
     ports = replace(run_ports(()), environment=environment, places=places, interrupts=lambda: command)
     return command, ports
+
+
+def core_room(folder: Path, floor: int, *, whole: bool) -> Room:
+    """Return the room that cores have in a folder; see the adapter."""
+    from vdbg_env.adapters.host import guarded
+
+    return guarded.core_room(folder, floor, whole=whole)
 
 
 def run_ports(files: Sequence[Path]) -> RunPorts:

@@ -33,7 +33,8 @@ def command(
 ) -> int:
     """Read GPU core dumps: exception, kernel, thread, source line, inline chain, and where all other warps stand.
 
-    No GPU, driver, debugger or CUDA toolkit is needed. Several dumps, one of each rank, are shown first in time first.
+    No GPU, driver, debugger or CUDA toolkit is needed. Of several dumps, one of each rank, a line says what they come
+    to; those with an exception are first, in order of time, and of the others --all shows more than a line.
 
     Exit status: 0 no exception; 3 a GPU exception was found; 4 no exception, but a dump is truncated or other files
     could not be read; 2 nothing could be read.

@@ -8,10 +8,10 @@ from typing import Literal
 
 import click
 
+from gpucore.arming import CORE_SIZES, CoreSize, arming, as_env_file, as_exports
 from vdbg_env.application.host.trigger_dumps import DumpReport, DumpRequest, DumpStatus, dump
 from vdbg_env.cli.composition.containers import core_pipes
 from vdbg_env.cli.composition.runs import clock
-from vdbg_env.cuda.arming import arming, as_env_file, as_exports
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.dumps import triggered
 
@@ -35,7 +35,11 @@ def _pid(_context: click.Context, _argument: click.Parameter, text: str | None) 
     help="With --arm: lines for a shell, or a file for docker run --env-file.",
 )  # fmt: skip
 @click.option("--folder", default=lambda: str(Path.cwd()), help="With --arm: the folder of the dumps. [default: here]")
-@click.option("--full", is_flag=True, help="With --arm: keep memory in the dumps; they grow to the size of GPU memory.")
+@click.option(
+    "--core", "size", type=click.Choice(CORE_SIZES), default="default", show_default=True,
+    help="With --arm: what the dumps keep: registers and code; shared, local and constant memory too; all memory.",
+)  # fmt: skip
+@click.option("--full", is_flag=True, help="The same as --core full.")
 def command(
     pid: int | None,
     timeout: float,
@@ -44,6 +48,7 @@ def command(
     arm: bool,
     form: Literal["export", "env"],
     folder: str,
+    size: CoreSize,
     full: bool,
 ) -> int:
     """Make every armed process of the tree of PID write a GPU core dump, and wait until the dumps are whole.
@@ -60,7 +65,7 @@ def command(
       vdbg-env dump --arm --format env > cuda.env; docker run --env-file cuda.env ...
     """
     if arm:
-        variables = arming(folder, full=full)
+        variables = arming(folder, size="full" if full else size)
         click.echo(as_exports(variables) if form == "export" else as_env_file(variables), nl=False)
         return 0
     if pid is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from gpucore.arch import as_target
+from gpucore.code_map import parse_place
 from vdbg_env.application.analysis.locate import LocateReport, LocateRequest, locate
 from vdbg_env.cli.composition.files import binary_source, core_files, source_text
 from vdbg_env.cli.composition.lines import packed_lines
+from vdbg_env.cli.display.bar import progress_bar
 from vdbg_env.cli.options.source import Mapping, lines_option, source_options
-from vdbg_env.cuda.lines.place_query import parse_place
 from vdbg_env.report.core import location
 
 
@@ -16,7 +18,7 @@ from vdbg_env.report.core import location
 @click.argument("place", metavar="PLACE")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--kernel", "-k", metavar="NAME", help="The function that a bare offset counts from.")
-@click.option("--arch", metavar="SM", help="Keep to one architecture, such as sm_90.")
+@click.option("--arch", metavar="SM", help="Keep to one architecture, such as sm_90 or 9.0.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/locate/v1).")
 @lines_option
 @source_options
@@ -46,14 +48,16 @@ def command(
       vdbg-env locate 0x140 --kernel 'kern<float>' libkernels.so
       vdbg-env locate 'kern(float *, int)+0x120 [in file.cu:6]' libkernels.so --arch sm_90
     """
-    request = LocateRequest(query=parse_place(place, kernel), files=files, arch=arch)
-    report = locate(
-        request,
-        binaries=binary_source(),
-        cores=core_files(),
-        source_text=source_text(source_roots, path_maps),
-        lines=packed_lines(line_packs),
-    )
+    request = LocateRequest(query=parse_place(place, kernel), files=files, arch=as_target(arch) if arch else None)
+    with progress_bar() as tell:
+        report = locate(
+            request,
+            binaries=binary_source(),
+            cores=core_files(),
+            source_text=source_text(source_roots, path_maps),
+            lines=packed_lines(line_packs),
+            tell=tell,
+        )
     click.echo(location.render_json(report) if as_json else location.render(report), nl=False)
     return exit_status(report)
 

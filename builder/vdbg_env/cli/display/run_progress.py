@@ -1,27 +1,78 @@
-"""Print the progress of a run on the error stream, one line per event."""
+"""Print the progress of a run on the error stream: one line per event, and what a step that runs waits for.
+
+On a terminal that is one line, written anew each second; elsewhere a line after a minute, and then every five.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import time
 from pathlib import Path
+from typing import Self
 
+from vdbg_env.common.console import note
 from vdbg_env.common.printable import printable
+from vdbg_env.common.writing import open_file
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, ranks_of
 from vdbg_env.report.plain_text import duration
 from vdbg_env.report.run.phrases import ended
 from vdbg_env.runbook.state import StepRecord
 
+_LIVE_S = 1.0
+_FIRST_S, _THEN_S = 60.0, 300.0
+_TAIL = 4096  # bytes of the output in which its last line is looked for
+_LINE_SHOWN = 160  # characters of it where there is no terminal
+WAITS = "waits.txt"  # what a supervisor says that it waits for, in the folder of a rank
+_OF_ITSELF = "its end"
+
 
 class RunProgress:
-    """A listener of a run's events."""
+    """A listener of a run's events, which also shows what the running step waits for."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self) -> None:
+        self._directory = Path()
         self._shown = 0
+        self._step = ""  # the one that runs, with its attempt
+        self._folder = Path()
+        self._began = self._began_s = self._due = 0.0
+        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._written = False
+
+    def of_run(self, directory: Path) -> Self:
+        """Take the folder of the run."""
+        self._directory = directory
+        return self
+
+    def notice(self, text: str) -> None:
+        """Print one line that is no event."""
+        self._erase()
+        note(text)
+
+    def waits(self) -> None:
+        """Show how long the step has run, what it waits for, and the last line that the workload printed."""
+        now = time.monotonic()
+        if not self._step or now < self._due:
+            return
+        self._due = now + (_LIVE_S if self._live else _THEN_S)
+        passed, what = now - self._began, _said(self._folder) or _OF_ITSELF
+        text = f"{self._step}: {duration(passed)}, waits for {what}"
+        last = printable(_last_line(self._folder))
+        if not self._live:
+            last = last if len(last) <= _LINE_SHOWN else f"{last[:_LINE_SHOWN]}..."
+            self._print(self._began_s + passed, f"{text}; it prints: {last}" if last else text)
+            return
+        line = printable(f"{text} | {last}" if last else text)
+        width = shutil.get_terminal_size((100, 40)).columns - 1
+        print(f"\r\x1b[K{line[:width]}", end="", file=sys.stderr, flush=True)
+        self._written = True
 
     def __call__(self, event: Event, progress: Progress) -> None:
         """Print an event."""
+        self._erase()
+        self._follow(event)
         match event.kind:
             case "run_started":
                 self._line(event, f"run {progress.state.runbook.name}, kept in {self._directory}")
@@ -45,8 +96,53 @@ class RunProgress:
                 self._line(event, f"{event.data.get('why') or 'interrupted'}; what was seen is kept")
         self._shown = len(progress.visits)
 
+    def _follow(self, event: Event) -> None:
+        """Take note of the attempt that runs now, or that none does."""
+        self._step = ""
+        if event.kind == "attempt_started":
+            self._step = f"{event.data['step']} #{event.data['attempt']}"
+            self._folder = self._directory / event.data["directory"]
+            self._began, self._began_s = time.monotonic(), event.elapsed_s
+            self._due = self._began + (_LIVE_S if self._live else _FIRST_S)
+
+    def _erase(self) -> None:
+        if self._written:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._written = False
+
     def _line(self, event: Event, text: str) -> None:
-        print(f"[{event.elapsed_s:8.1f} s] {printable(text)}", file=sys.stderr, flush=True)
+        self._print(event.elapsed_s, text)
+
+    def _print(self, elapsed_s: float, text: str) -> None:
+        print(f"[{elapsed_s:8.1f} s] {printable(text)}", file=sys.stderr, flush=True)
+
+
+def _said(folder: Path) -> str:
+    """Return what a supervisor of the attempt says that it waits for, the latest of them; empty where none does."""
+    return next((text for text in _tails(folder, WAITS) if text), "")
+
+
+def _last_line(folder: Path) -> str:
+    """Return the last line that is not empty of what any rank printed last."""
+    for text in _tails(folder, "std*"):
+        lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+        if lines:
+            return lines[-1]
+    return ""
+
+
+def _tails(folder: Path, pattern: str) -> list[str]:
+    """Return the ends of the files of that name in the attempt's folder and in those of its ranks, newest first."""
+    found = []
+    for path in (*folder.glob(pattern), *folder.glob(f"*/{pattern}")):
+        try:
+            with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:  # the workload may have put a pipe there
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - _TAIL))
+                found.append((os.fstat(file.fileno()).st_mtime, file.read(_TAIL).decode("utf-8", "replace")))
+        except OSError:
+            continue  # it was removed since, or is no file
+    return [text for _, text in sorted(found, reverse=True)]
 
 
 def _outcome(record: StepRecord) -> str:

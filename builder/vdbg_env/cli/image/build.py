@@ -25,7 +25,7 @@ from vdbg_env.cli.options.build import (
     show_notes,
     write_result,
 )
-from vdbg_env.cli.options.given import Sectioned, given_except
+from vdbg_env.cli.options.given import Sectioned, given_except, given_options
 from vdbg_env.cli.options.units import compiler_option
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.plan.build_args import build_args
@@ -37,7 +37,7 @@ from vdbg_env.report.build_result import Built, build_text
 from vdbg_env.report.codec import document as doc
 
 _SECTIONS = {
-    "Lines for an image that exists": {"onto", "kernels", "core", "toolkit", "work"},
+    "Lines for an image that exists": {"onto", "kernels", "core", "toolkit", "work", "accept_other_headers"},
     "Network, indexes and secrets": {
         "network", "offline_compile", "secrets", "ca_bundle", "keep_ca", "pip_index_url", "pip_extra_index_url",
         "apt_mirror",
@@ -58,7 +58,7 @@ _FREE_WITH_BUNDLE = {
     type=click.Choice(["auto", "docker", "buildx", "buildkit", "classic", "host"]),
     default="auto",
     show_default=True,
-    help="What builds; auto takes the best there is and says why.",
+    help="What builds; auto takes the best of Docker and says why, host a folder of this machine.",
 )
 @click.option("--onto", metavar="IMAGE", help="Add line tables to the kernels of this image, and change nothing else.")
 @click.option("--kernel", "kernels", multiple=True, metavar="NAME", help="With --onto: this kernel.")
@@ -68,6 +68,11 @@ _FREE_WITH_BUNDLE = {
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
     help="With --onto: the folder that sources, compiler and results are kept in.",
+)
+@click.option(
+    "--accept-other-headers",
+    is_flag=True,
+    help="With --onto: take lines of other headers (CUTLASS) than the image's vLLM was built with.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the Dockerfile and stop.")
 @click.option("--tag", "-t", "tags", multiple=True, metavar="NAME", help="Name of the proven image; may be repeated.")
@@ -89,7 +94,7 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
     """Build a debug image in which every cubin is proven to carry line info.
 
     What is not proven is not tagged. Exit status: 0 proven and tagged, 1 the build failed, 2 bad input, 3 built but
-    some cubins lack line info.
+    some cubins lack line info, 4 with --onto: lines would be of other headers than the image's.
 
     \b
     Examples:
@@ -125,6 +130,8 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         raise BadInput("--push needs the name to push to", next_step="add --tag REGISTRY/NAME:TAG")
     for path in (flags["metadata_file"], flags["output"]):
         require_writable(path)
+    if engine_name == "host":
+        _refuse_of_images()
     builder = image_builder(cast(BuilderName, engine_name))
     described = builder.describe()
     buildx = _buildx_options(flags, described)
@@ -146,7 +153,7 @@ def _build(engine_name: str, flags: dict[str, Any]) -> BuildResult:
         )
     show_notes((), (*plan.warnings, *((jobs.warning,) if jobs.warning else ())))
     settings = BuildSettings(
-        tags=tags or (default_tag(plan, request),),
+        tags=tags or (() if described.name == "host" else (default_tag(plan, request),)),
         build_args=build_args(jobs, request.site),
         secrets={secret.id: Path(secret.path) for secret in request.secrets},
         jobs=jobs.max_jobs,
@@ -193,6 +200,16 @@ def _build_bundle(
                 flags["bundle"], bundle.manifest, plan, settings, builder=builder, tell=display.tell,
                 clock=time.monotonic,
             )  # fmt: skip
+
+
+def _refuse_of_images() -> None:
+    """Refuse flags that have no effect on a folder of this machine."""
+    given = given_options(click.get_current_context(), {"base", "tags", "push", "output", "bundle"})
+    if given:
+        raise BadInput(
+            f"{given[0].opts[0]} is for an image, and --engine host makes a folder of this machine",
+            next_step=f"leave out {given[0].opts[0]}, or start Docker and leave out --engine host",
+        )
 
 
 def _refuse_decided() -> None:

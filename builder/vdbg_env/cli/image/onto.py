@@ -25,7 +25,7 @@ from vdbg_env.image.units.targets import parse_arch
 
 _TAKEN = {
     "onto", "kernels", "core", "work", "target", "archs", "deps", "jobs", "tags", "metadata_file", "as_json", "verbose",
-    "quiet", "debug", "guard", "toolkit",
+    "quiet", "debug", "guard", "toolkit", "accept_other_headers",
 }  # fmt: skip
 
 
@@ -45,7 +45,8 @@ def print_onto(flags: dict[str, Any]) -> int:
 
 def require_onto(flags: dict[str, Any]) -> None:
     """Refuse, without --onto, the flags that belong to it."""
-    ours = (("kernel", "kernels"), ("core", "core"), ("compiler", "toolkit"), ("work", "work"))
+    ours = (("kernel", "kernels"), ("core", "core"), ("compiler", "toolkit"), ("work", "work"),
+            ("accept-other-headers", "accept_other_headers"))  # fmt: skip
     given = [f"--{name}" for name, key in ours if flags[key]]
     if given:
         raise BadInput(
@@ -69,6 +70,7 @@ def onto(flags: dict[str, Any]) -> OntoResult:
         ),
         tags=tuple(str(parse_reference(tag, "--tag")) for tag in flags["tags"]) or ("vdbg/onto:lineinfo",),
         guard=own_package() if flags["guard"] else None,
+        accept_other_headers=flags["accept_other_headers"],
     )
     with build_display(quiet=flags["quiet"], verbose=flags["verbose"]) as display:
         builds = unit_builds(display.tell, flags["work"], flags["toolkit"])
@@ -108,6 +110,7 @@ def _wanted(flags: dict[str, Any]) -> Wanted:
         kernels=(*flags["kernels"], *by_core.kernels),
         extensions=(flags["target"],) if flags["target"] else (),
         archs=each,
+        codes=by_core.codes,
     )
 
 

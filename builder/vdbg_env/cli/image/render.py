@@ -10,13 +10,17 @@ import click
 from vdbg_env.application.image.planning import default_tag
 from vdbg_env.application.image.render import Format, Rendering, render, render_patch
 from vdbg_env.cli.composition.images import lay_out_context
+from vdbg_env.cli.composition.runs import runbook_library, runbook_names
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, show_notes
+from vdbg_env.cli.options.given import named_values
 from vdbg_env.common import console
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
 from vdbg_env.image.profile.reference import parse_reference
 from vdbg_env.image.profile.request import Dialect
 from vdbg_env.report.build_result import Rendered
 from vdbg_env.report.codec import document as doc
+from vdbg_env.runbook.model import Manual
 
 
 @click.command("render")
@@ -26,8 +30,13 @@ from vdbg_env.report.codec import document as doc
     show_default=True, help="What to render.",
 )  # fmt: skip
 @click.option(
-    "--for-lws", "existing", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="With --format k8s: a patch that arms the LeaderWorkerSet, Deployment or StatefulSet in FILE.",
+    "--for", "--for-lws", "existing", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="With --format k8s: a patch that arms the LeaderWorkerSet, JobSet, Deployment, StatefulSet or Job in FILE.",
+)  # fmt: skip
+@click.option("--runbook", metavar="NAME", help="With --for: one run of this runbook in the pod, instead of guard.")
+@click.option(
+    "-i", "--input", "inputs", multiple=True, callback=named_values, metavar="NAME=VALUE",
+    help="With --runbook: an input of it; repeatable.",
 )  # fmt: skip
 @click.option(
     "--dialect", type=click.Choice(["classic", "buildkit"]), default="classic", show_default=True,
@@ -48,6 +57,8 @@ def command(
     folder: Path,
     format: str,
     existing: Path | None,
+    runbook: str | None,
+    inputs: dict[str, str],
     dialect: str,
     image: str | None,
     gpu: str,
@@ -62,13 +73,18 @@ def command(
     Example:
       vdbg-env render --profile sample ./sample-image
       vdbg-env render --format k8s --gpu none ./manifests
-      vdbg-env render --format k8s --for-lws lws.yaml ./armed
+      vdbg-env render --format k8s --for deployment.yaml ./armed
+      vdbg-env render --format k8s --for lws.yaml --runbook illegal-memory-access -i request=synthetic ./debug
       vdbg-env render --format slurm ./job
     """
     if existing:
         if format != "k8s":
-            raise click.UsageError("--for-lws renders a patch: add --format k8s")
-        return _patch(existing, folder, image, dumps, as_json=as_json)
+            raise click.UsageError("--for renders a patch: add --format k8s")
+        if inputs and not runbook:
+            raise click.UsageError("--input is of a runbook: add --runbook NAME")
+        return _patch(existing, folder, image, dumps, runbook, inputs, as_json=as_json)
+    if runbook or inputs:
+        raise click.UsageError("--runbook runs in a pod that you have: add --for FILE")
     request, library = read_request(flags, dialect=cast(Dialect, dialect))
     decided = plan_here(request, library)
     # The name that `build` gives means that the image is proven; an image that another builder makes is not.
@@ -97,7 +113,31 @@ def command(
     return 0
 
 
-def _patch(existing: Path, folder: Path, image: str | None, dumps: str, *, as_json: bool) -> int:
+def _patch(
+    existing: Path,
+    folder: Path,
+    image: str | None,
+    dumps: str,
+    runbook: str | None,
+    inputs: dict[str, str],
+    *,
+    as_json: bool,
+) -> int:
+    without_requests: str | None = None
+    if runbook:
+        if runbook not in runbook_names() and ("/" in runbook or runbook.endswith((".yaml", ".yml"))):
+            raise BadInput(
+                f"{runbook} is a file of this machine, and a pod does not have it",
+                next_step="vdbg-env runbooks list names those that every installation has",
+            )
+        known = runbook_library().load(runbook)
+        if unknown := sorted(inputs.keys() - known.inputs.keys()):
+            raise BadInput(
+                f"runbook {runbook!r} has no input {unknown[0]!r}", next_step=f"vdbg-env runbooks show {runbook}"
+            )
+        if "request" in known.inputs and not inputs.get("request"):
+            asked = (step.question.unattended for step in known.steps if isinstance(step, Manual))
+            without_requests = next(filter(None, asked), None)
     rendering, notes = render_patch(
         existing.read_text(errors="replace"),
         str(existing),
@@ -106,6 +146,9 @@ def _patch(existing: Path, folder: Path, image: str | None, dumps: str, *, as_js
         dumps=parse_dumps(dumps),
         grace_s=RunSettings.stop_grace_s,
         lay_out=lay_out_context(),
+        runbook=runbook or "",
+        inputs=inputs,
+        without_requests=without_requests,
     )
     show_notes(notes, ())
     _show(rendering, as_json=as_json)

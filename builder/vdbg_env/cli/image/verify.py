@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Final, Literal, assert_never
 
 import click
 
+from gpucore.lineinfo import Verdict
 from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
 from vdbg_env.application.line_packs.coverage import compare_with_packs
 from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.images import programs, scratch_files
 from vdbg_env.cli.composition.lines import packed_lines
+from vdbg_env.cli.display.bar import progress_bar
 from vdbg_env.cli.options.source import lines_option
 from vdbg_env.common import console
-from vdbg_env.cuda.lines.lineinfo import Verdict
 from vdbg_env.report.lineinfo import as_json as lineinfo_json
 from vdbg_env.report.lineinfo import pack_text
 from vdbg_env.report.lineinfo import text as lineinfo
@@ -54,9 +54,10 @@ def command(
 
     A TARGET is a library, object file, static library, wheel, .cubin, .fatbin, a tar or a folder of these, or a
     container image: IMAGE, IMAGE:/FOLDER, or a file of docker save. Nothing of it is run, and neither a GPU, a driver
-    nor a CUDA toolkit is needed.
+    nor a CUDA toolkit is needed. Of an IMAGE that `vdbg-env build` made, what the build made is judged; IMAGE:/ is all
+    of it. GPU cores are no libraries: those that a folder or an image holds are counted, not judged.
 
-    With --lines it also says of how many functions the packs have the lines, by identical code.
+    With --lines it also says for how many functions the packs have the lines, by identical code.
 
     Exit status: 0 every cubin with code carries line info; 3 some lack it; 4 there is no device code; 2 a target could
     not be read.
@@ -69,17 +70,13 @@ def command(
       vdbg-env verify --witness none my-debug-image:latest:/opt/vdbg/out
     """
     request = VerifyRequest(targets=targets, witness=witness, threads=threads)
-    show_progress = sys.stderr.isatty() and not quiet
-    report = verify_binaries(
-        request,
-        source=binary_source(),
-        programs=programs(),
-        scratch=scratch_files(),
-        tell=(lambda name: console.note(f"reading {name}")) if show_progress else (lambda _: None),
-    )
-    packed = (
-        compare_with_packs(targets, binary_source(), packed_lines(line_packs)) if (line_packs and not quiet) else ()
-    )
+    with progress_bar(quiet=quiet) as tell:
+        report = verify_binaries(
+            request, source=binary_source(built=True), programs=programs(), scratch=scratch_files(), tell=tell
+        )
+    packs = packed_lines(line_packs)
+    packed = compare_with_packs(targets, binary_source(built=True), packs) if (line_packs and not quiet) else ()
+    console.note(*(f"note: {note}" for note in packs.notes))
     if as_json:
         click.echo(lineinfo_json.render(report, packed), nl=False)
     elif not quiet:

@@ -7,17 +7,20 @@ from pathlib import Path
 
 import click
 
+from vdbg_env.application.line_packs.pack import Packed
 from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
-from vdbg_env.application.lines.pack import pack_built
+from vdbg_env.application.lines.pack import lines_for_core, lines_of_other_headers, pack_built
 from vdbg_env.cli.composition.files import binary_source, core_files
 from vdbg_env.cli.composition.images import installed_compiler, unit_builds
 from vdbg_env.cli.composition.lines import default_pack, write_file
 from vdbg_env.cli.display.build_display import build_display
+from vdbg_env.cli.options.build import architectures
 from vdbg_env.cli.options.units import compiler_option, local_trees
 from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.parallelism import MOST_JOBS
 from vdbg_env.report.codec import document as doc
-from vdbg_env.report.lineinfo.lines_built import LinesDocument, lines_text
+from vdbg_env.report.lineinfo.lines_built import LinesDocument, Written, lines_text
 
 
 @click.command("build")
@@ -25,7 +28,13 @@ from vdbg_env.report.lineinfo.lines_built import LinesDocument, lines_text
 @click.option("--kernel", "kernels", multiple=True, metavar="NAME", help="A kernel, mangled or as the source has it.")
 @click.option("--core", type=click.Path(exists=True), help="The kernels and the GPU that a GPU core dump names.")
 @click.option("--extension", "extensions", multiple=True, metavar="NAME", help="Only this library of the wheel.")
-@click.option("--arch", "archs", multiple=True, metavar="9.0", help="Only what this GPU runs; may be repeated.")
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="9.0",
+    help="Only what this GPU runs; may be repeated.",
+)
 @click.option("--all", "everything", is_flag=True, help="Every library that the sources build: hours on two cores.")
 @click.option("--external", "externals", multiple=True, metavar="VARIABLE=DIR",
               help="A local tree for CMake's variable, as in VLLM_CUTLASS_SRC_DIR=~/cutlass.")  # fmt: skip
@@ -33,7 +42,7 @@ from vdbg_env.report.lineinfo.lines_built import LinesDocument, lines_text
     "--compiler-release", metavar="13.0.88", help="The compiler's release, where the wheel's cubins do not name it."
 )
 @compiler_option()
-@click.option("--jobs", "-j", type=click.IntRange(min=1), default=None, help="Compilers at a time; default: the cores.")
+@click.option("--jobs", "-j", type=click.IntRange(1, MOST_JOBS), help="Compilers at a time; else the cores.")
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
@@ -68,8 +77,9 @@ def command(
     The wheel says which compiler made it. Its sources, that compiler and torch's headers are fetched from the package
     index and kept; one kernel is then about a minute's work. Each function is compared with the stock one.
 
-    Exit status: 0 all that was asked for is identical code; 4 some is not, or could not be built; 2 the wheel has no
-    such kernel.
+    Exit status: 0 all that was asked for is identical code, and its lines are the wheel's; 4 some is not, or could not
+    be built, or has lines of other headers (CUTLASS) than the wheel was built with, which are marked wherever they are
+    shown; 2 the wheel has no such kernel.
 
     \b
     Example:
@@ -90,13 +100,23 @@ def command(
         result = build_lines(request, builds=builds, binaries=binary_source())
     if cubins:
         _write_cubins(result, cubins)
-    pack = _write_pack(result, output)
-    click.echo(doc.render(result, LinesDocument, pack) if as_json else lines_text(result, pack), nl=False)
-    return exit_status(result)
+    packed = pack_built(result)
+    path = _write_pack(result, packed, output) if packed else None
+    in_core = lines_for_core(core, packed.data if packed else b"", core_files()) if core else None
+    headers = lines_of_other_headers(result, packed.data) if packed else ()
+    written = Written(path=path, core=in_core, headers=headers)
+    click.echo(doc.render(result, LinesDocument, written) if as_json else lines_text(result, written), nl=False)
+    return exit_status(result, written)
 
 
-def exit_status(result: LinesBuilt) -> int:
-    """Return 0 when every kernel asked for, or else every function, has the stock wheel's instructions."""
+def exit_status(result: LinesBuilt, written: Written | None = None) -> int:
+    """Return 0 when every kernel asked for, or else every function, has the stock wheel's instructions.
+
+    No line may be of other headers than the wheel's, and with a core each of its places must have one in the new pack.
+    """
+    core = written.core if written else None
+    if written and (written.headers or (core and (core.without or not core.places))):
+        return 4
     for unit in result.built:
         found = unit.comparison
         if found is None or not (
@@ -118,14 +138,12 @@ def _wanted(
     return Wanted(
         kernels=(*kernels, *by_core.kernels),
         extensions=extensions,
-        archs=archs or by_core.archs,
+        archs=architectures(archs) or by_core.archs,
+        codes=by_core.codes,
     )
 
 
-def _write_pack(result: LinesBuilt, output: Path | None) -> Path | None:
-    packed = pack_built(result)
-    if packed is None:
-        return None
+def _write_pack(result: LinesBuilt, packed: Packed, output: Path | None) -> Path:
     name = f"{result.release.project}-{result.release.version}-{packed.digest[:12]}.lines"
     path = output or default_pack(name)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import click
 
+from gpucore.arch import as_target
+from gpucore.errors import UnreadableBinary
+from gpucore.line_packs import LinePack
 from vdbg_env.application.line_packs.carry import carry, merged
 from vdbg_env.application.line_packs.inspect import summarize
 from vdbg_env.application.line_packs.pack import PackRequest, pack_lines
@@ -14,10 +17,9 @@ from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import line_store, line_stores, pack_folder, pack_target, write_file
 from vdbg_env.cli.lazy_group import LazyGroup
 from vdbg_env.common import console
-from vdbg_env.common.errors import UnreadableBinary, VdbgError
+from vdbg_env.common.errors import ANY_ERROR
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
-from vdbg_env.cuda.line_pack.reader import LinePack
 from vdbg_env.image.container.run_settings import parse_size
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.lineinfo import pack_json, pack_text
@@ -57,7 +59,13 @@ def command() -> None:
 @click.option("--output", "-o", required=True, metavar="FILE", help="The pack to write, such as vllm-0.33.0.lines.")
 @click.option("--release", default="", metavar="NAME", help="What to call the build, such as 'vllm 0.33.0'.")
 @click.option("--plan", default="", metavar="DIGEST", help="The digest of the build plan.")
-@click.option("--arch", "archs", multiple=True, metavar="SM", help="Keep to this architecture; may be repeated.")
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="SM",
+    help="Keep to this architecture, as in sm_90 or 9.0; may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines/v1).")
 def pack_command(
     targets: tuple[str, ...], output: str, release: str, plan: str, archs: tuple[str, ...], as_json: bool
@@ -72,7 +80,7 @@ def pack_command(
       vdbg-env lines pack vllm-debug:latest -o vllm-0.33.0-cu130.lines --release 'vllm 0.33.0'
       vdbg-env lines pack kernels.cubin -o kernels.lines
     """
-    request = PackRequest(targets=targets, release=release, plan=plan, archs=archs)
+    request = PackRequest(targets=targets, release=release, plan=plan, archs=tuple(map(as_target, archs)))
     result = pack_lines(request, binaries=binary_source(), tell=console.note)
     write_file(Path(output), result.data)
     click.echo(
@@ -99,7 +107,7 @@ def list_command(stores: tuple[str, ...], as_json: bool) -> int:
     for store in places:
         try:
             found += [summarize(file) for file in store.packs()]
-        except VdbgError as error:
+        except ANY_ERROR as error:
             console.note(f"{store.name}: {error.what}")
             lost += 1
     for summary in found:

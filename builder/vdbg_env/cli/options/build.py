@@ -11,6 +11,7 @@ from typing import Any, cast
 import click
 import platformdirs
 
+from gpucore.arch import as_arch
 from vdbg_env.application.host.gpu import first_gpu
 from vdbg_env.application.image.library import open_profile
 from vdbg_env.application.image.planning import plan_build, read_source
@@ -19,6 +20,7 @@ from vdbg_env.cli.composition.images import own_package, programs, source_trees
 from vdbg_env.cli.options.given import with_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
+from vdbg_env.image.plan.parallelism import MOST_JOBS
 from vdbg_env.image.plan.plan import BuildPlan
 from vdbg_env.image.profile.library import ImageLibrary
 from vdbg_env.image.profile.request import BuildRequest, DebugInfo, DependencyTree, Dialect, Network, Platform, Secret
@@ -42,7 +44,7 @@ build_options = with_options(
         "archs",
         multiple=True,
         metavar="X.Y",
-        help="Compute capability of the GPUs, as in 9.0; repeatable. That of the GPU here, else the profile's.",
+        help="Compute capability of the GPUs, as in 9.0 or sm_90; repeatable. The GPU here, else the profile's.",
     ),
     click.option(
         "--target", metavar="EXT", help="Build this one extension of vLLM only, as in _moe_C_stable_libtorch."
@@ -56,7 +58,12 @@ build_options = with_options(
     ),
     click.option("--base", metavar="IMAGE", help="Another base image than the profile's, best by digest."),
     click.option("--platform", type=click.Choice(["linux/amd64", "linux/arm64"]), help="Build for this platform."),
-    click.option("--jobs", type=int, metavar="N", help="Compilers at once; from cores and memory if not given."),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1, MOST_JOBS),
+        metavar="N",
+        help="Compilers at once; else by cores and memory.",
+    ),
     click.option(
         "--network",
         type=click.Choice(["default", "host", "none"]),
@@ -163,8 +170,8 @@ def write_result(path: Path, text: str) -> None:
 
 
 def architectures(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures that --arch named, of which one value may hold several."""
-    return tuple(part.strip() for text in texts for part in text.replace(";", ",").split(","))
+    """Return the architectures that --arch named, as in 9.0 or sm_90; one value may hold several."""
+    return tuple(as_arch(part.strip()) for text in texts for part in text.replace(";", ",").split(","))
 
 
 def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:

@@ -8,18 +8,28 @@ from typing import Any, Literal
 
 import click
 
+from vdbg_env.application.run.request import IN_A_POD, NO_PODS
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.given import Function, given_options, refuse, with_options
 from vdbg_env.cli.options.run import OPTIONS, PlaceInContainers, read_request
-from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.run_settings import Gpu, RunSettings, parse_size
+from vdbg_env.image.container.run_settings import parse_size
+
+
+class _Places(click.Choice[str]):
+    """The places that `--on` names; what was one of them once is refused with what took its place."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "k8s":
+            self.fail(f"{NO_PODS}. Instead: {IN_A_POD}", param, ctx)
+        return super().convert(value, param, ctx)
+
 
 # Without a name and published ports: those fit one container, and steps have one each.
 _OPTIONS = {
     "on": click.option(
         "--on",
-        type=click.Choice(["local", "docker", "slurm", "k8s"]),
-        help="Where steps run: here, in containers (docker, if an image is named), in a Slurm allocation, or in pods.",
+        type=_Places(["local", "docker", "slurm"]),
+        help="Where steps run: here, in containers (docker, if an image is named), or in a Slurm allocation.",
     ),
     "image": OPTIONS["image"],
     "mounts": OPTIONS["mounts"],
@@ -42,7 +52,7 @@ DEFAULTS_OF_OTHERS: dict[str, Any] = {
 class ContainerFlags(PlaceInContainers):
     """What the flags give."""
 
-    on: Literal["local", "docker", "slurm", "k8s"] | None
+    on: Literal["local", "docker", "slurm"] | None
     memory: str | None
 
 
@@ -62,8 +72,6 @@ def container_request(context: click.Context, flags: ContainerFlags) -> Containe
     Raises BadInput for a wrong value, and a usage error for a flag of containers where none are requested.
     """
     on = flags["on"] or ("docker" if flags["image"] else "local")
-    if on == "k8s":
-        return None  # see `pod_settings`
     if on != "docker":
         refuse(context, _OPTIONS.keys() - {"on"}, "steps in containers: add --on docker")
         return None
@@ -75,32 +83,4 @@ def container_request(context: click.Context, flags: ContainerFlags) -> Containe
         user=place.user,
         memory=parse_size(flags["memory"], "--memory") if flags["memory"] else None,
         folder=place.folder,
-    )
-
-
-# What a pod has too; its volumes and its time to end are given in another way.
-_OF_PODS = {"on", "image", "variables", "gpu", "user", "memory", "ipc", "shm_size", "capabilities", "seccomp"}
-
-
-def pod_run_settings(context: click.Context, flags: ContainerFlags) -> RunSettings:
-    """Return what the flags say of the pods of a run; the system calls allowed are the cluster's default.
-
-    Raises BadInput for a wrong value or without an image, and a usage error for a flag that has no effect there.
-    """
-    given = given_options(context, _OPTIONS)
-    for option in given:
-        if option.name not in _OF_PODS:
-            raise click.UsageError(f"{option.opts[-1]} has no effect on pods: use --k8s-volume and --k8s-pod", context)
-    if not flags["image"]:
-        raise BadInput("--on k8s needs --image", next_step="--image with a name that the nodes of the cluster can pull")
-    shared: PlaceInContainers = flags
-    asked = read_request((), {**shared, "mounts": ()})
-    seccomp = any(option.name == "seccomp" for option in given)
-    return replace(
-        asked.settings,
-        gpu=asked.gpu or Gpu(by="runtime"),
-        seccomp=asked.settings.seccomp if seccomp else "default",
-        memory=parse_size(flags["memory"], "--memory") if flags["memory"] else None,
-        dumps=None,
-        folder=None,
     )

@@ -61,3 +61,12 @@ def refuse(context: click.Context, names: Container[str], what_for: str) -> None
     """Raise a usage error for the first of these options that the user gave; `what_for` ends with what to add."""
     for option in given_options(context, names):
         raise click.UsageError(f"{option.opts[-1]} is for {what_for}", context)
+
+
+def named_values(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Read each NAME=VALUE of a repeatable option."""
+    pairs = [text.partition("=") for text in given]
+    for name, equals, _ in pairs:
+        if not equals or not name:
+            raise click.BadParameter(f"{name!r} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
 
@@ -12,16 +11,17 @@ from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.run.request import PlacementRequest
 from vdbg_env.cli.options.container import ContainerFlags
 from vdbg_env.cli.options.given import refuse, with_options
-from vdbg_env.cli.options.pods import PodFlags
-from vdbg_env.image.container.pod_settings import PodSettings
 from vdbg_env.image.container.run_settings import parse_size
 
 placement_options = with_options(
-    click.option("--nodes", type=click.IntRange(1, 10000), help="With --on slurm or k8s: how many nodes."),
-    click.option("--ranks", type=click.IntRange(1, 10000), help="How many ranks each step starts."),
+    click.option("--nodes", type=click.IntRange(1, 10000), help="With --on slurm: how many nodes."),
+    click.option(
+        "--ranks", type=click.IntRange(1, 10000),
+        help="How many ranks each step starts, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set.",
+    ),
     click.option(
         "--slurm-arg", "slurm_arguments", multiple=True, metavar="ARG",
-        help="An argument for srun, passed on as it is; repeatable.",
+        help="An argument for srun, and for salloc outside an allocation, passed on as it is; repeatable.",
     ),
     click.option(
         "--scratch", type=click.Path(path_type=Path), metavar="DIR",
@@ -59,13 +59,11 @@ class PlacementFlags(TypedDict):
     setup: Path | None
 
 
-class PlaceFlags(ContainerFlags, PlacementFlags, PodFlags):
+class PlaceFlags(ContainerFlags, PlacementFlags):
     """All flags that say where steps run."""
 
 
-def placement_request(
-    context: click.Context, flags: PlaceFlags, pods: Callable[[], PodSettings]
-) -> PlacementRequest | None:
+def placement_request(context: click.Context, flags: PlaceFlags) -> PlacementRequest | None:
     """Turn the flags into a request; None where a step has one rank here.
 
     Raises a usage error for a flag that has no effect there.
@@ -73,8 +71,6 @@ def placement_request(
     on = flags["on"]
     if on != "slurm":
         refuse(context, _OF_SLURM, "ranks of Slurm: add --on slurm")
-    if on != "k8s":
-        refuse(context, PodFlags.__annotations__, "pods: add --on k8s")
     if not flags["submit"]:
         refuse(context, _OF_A_JOB, "a job that is queued: add --submit")
     if not flags["scratch"]:
@@ -87,10 +83,8 @@ def placement_request(
             arguments=flags["slurm_arguments"],
             scratch=_scratch(flags),
         )
-    if on == "k8s":
-        return PlacementRequest(on="k8s", ranks=flags["ranks"], nodes=flags["nodes"], pods=pods())
     if flags["nodes"]:
-        raise click.UsageError("--nodes is for ranks of a cluster: add --on slurm or --on k8s")
+        raise click.UsageError("--nodes is for ranks of a cluster: add --on slurm")
     if on == "docker" and flags["ranks"]:
         raise click.UsageError("a step has one container: leave out --ranks, or --on docker")
     return PlacementRequest(ranks=flags["ranks"]) if flags["ranks"] else None

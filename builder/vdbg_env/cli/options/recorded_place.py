@@ -9,10 +9,9 @@ from typing import Any, cast
 import click
 from click.core import ParameterSource
 
-from vdbg_env.application.run.request import PlacementRequest
+from vdbg_env.application.run.request import recorded_placement
 from vdbg_env.cli.options.placement import PlaceFlags
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.pod_settings import PodSettings, PodVolume
 from vdbg_env.image.container.run_settings import CAPABILITIES, RunSettings
 from vdbg_env.image.container.step_container import StepContainer
 from vdbg_env.record.run_directory import RunHead, part_of
@@ -21,8 +20,11 @@ from vdbg_env.record.run_directory import RunHead, part_of
 def take_over(context: click.Context, head: RunHead, place: PlaceFlags) -> PlaceFlags:
     """Return the flags with those of a run's place that were not given, which count as given from now on.
 
-    Nothing is taken over where another place is named. Raises BadInput where the record keeps no value of a variable.
+    Nothing is taken over where another place is named. Raises BadInput where the record keeps no value of a variable,
+    and where the ranks were pods and no place is named.
     """
+    if head.in_pods and (place["on"] or place["image"]):
+        return place
     recorded = _recorded(head)
     on = place["on"] or ("docker" if place["image"] and recorded["on"] in {"local", "slurm"} else recorded["on"])
     if on != recorded["on"]:
@@ -66,9 +68,9 @@ def _recorded(head: RunHead) -> dict[str, Any]:
             "memory": _size(container.memory),
             "stop_grace": container.settings.stop_grace_s,
         }
-    if not head.placement:
+    placement = recorded_placement(head)
+    if placement is None:
         return {"on": "local"}
-    placement = part_of(head, "placement", PlacementRequest)
     return {
         "on": placement.on,
         "ranks": placement.ranks,
@@ -76,24 +78,7 @@ def _recorded(head: RunHead) -> dict[str, Any]:
         "slurm_arguments": placement.arguments,
         **({"scratch": Path(placement.scratch.folder), "scratch_limit": _size(placement.scratch.limit)}
            if placement.scratch else {}),
-        **(_of_pods(placement.pods) if placement.pods else {}),
     }  # fmt: skip
-
-
-def _of_pods(pods: PodSettings) -> dict[str, Any]:
-    return {
-        **_of_settings(pods.run),
-        "image": pods.run.image,
-        "user": pods.run.user,
-        "memory": _size(pods.run.memory),
-        "k8s_volumes": tuple(map(_volume, pods.volumes)),
-        "k8s_namespace": pods.namespace,
-        "k8s_context": pods.context,
-        "k8s_env_from": pods.env_from,
-        "k8s_pod": pods.overlay or None,
-        "k8s_python": pods.python,
-        "k8s_wait": pods.wait_s,
-    }
 
 
 def _of_settings(settings: RunSettings) -> dict[str, Any]:
@@ -110,8 +95,3 @@ def _of_settings(settings: RunSettings) -> dict[str, Any]:
 
 def _size(bytes_: int | None) -> str | None:
     return None if bytes_ is None else f"{bytes_}b"
-
-
-def _volume(volume: PodVolume) -> str:
-    server = f"{volume.server}:" if volume.server else ""
-    return f"{volume.kind}:{server}{volume.source}={volume.path}"

@@ -12,7 +12,8 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.run_settings import parse_size
 from vdbg_env.record.dump_files import Retention
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+"""The seconds of each unit of an age."""
 
 
 def retention_options(things: str) -> Callable[[Function], Function]:
@@ -38,4 +39,4 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]{1,9})([smhdw])", text.strip().lower())
     if not found:
         raise BadInput(f"--older-than {text!r} is not an age", next_step="write it as in --older-than 12h, 7d or 2w")
-    return float(int(found[1]) * _UNITS[found[2]])
+    return float(int(found[1]) * AGES[found[2]])

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
+from gpucore.arming import CORE_SIZES, CoreSize
 from vdbg_env.application.guard import guard as guarding
 from vdbg_env.application.ports.places import GuardSettings
+from vdbg_env.application.ports.this_host import GuardedCommand
 from vdbg_env.application.session import RunView
-from vdbg_env.cli.composition.runs import announcer, guard_ports
+from vdbg_env.cli.composition.runs import announcer, core_room, guard_ports
 from vdbg_env.cli.display.prompt import Nobody
 from vdbg_env.cli.options.duration import seconds
 from vdbg_env.common.printable import printable
 from vdbg_env.common.writing import write_whole
 from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.record.runs import runs_home
 from vdbg_env.report.run.guard_line import guard_line
 
 _SAY_S, _TOLD_S = 60.0, 1.0  # how long stderr may be full, and how long where this program was told to stop
@@ -29,7 +30,7 @@ _TERMINATION_LOG = "/dev/termination-log"
 
 
 @click.command("guard", context_settings={"auto_envvar_prefix": "VDBG_GUARD"})
-@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @click.option("--runs", type=click.Path(path_type=Path), help="The folder of runs that gets this one's record.")
 @click.option(
     "--keep", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="Runs of guards kept there."
@@ -46,14 +47,26 @@ _TERMINATION_LOG = "/dev/termination-log"
     metavar="DURATION",
     help="Without any progress while work waits, or with a GPU at full load; `off` for never.",
 )
-@click.option("--full-core", is_flag=True, help="Keep device memory in GPU core dumps.")
-@click.option("--hook", metavar="COMMAND", help="Run after a failure, with the JSON line on its standard input.")
-@click.option("--webhook", metavar="URL", help="Post the JSON line there after a failure.")
+@click.option(
+    "--core", type=click.Choice(CORE_SIZES), default="default", show_default=True,
+    help="What GPU core dumps keep: registers and code; shared, local and constant memory too; all memory.",
+)  # fmt: skip
+@click.option("--full-core", is_flag=True, help="The same as --core full.")
+@click.option(
+    "--exit-status-on-crash",
+    type=click.IntRange(1, 255),
+    metavar="N",
+    help="Returned after a crash or a hang, so that what supervises this restarts it. [default: the command's own]",
+)
+@click.option("--hook", metavar="LINE", help="A shell runs it after a failure, with the JSON line on standard input.")
 @click.option(
     "--termination-log",
     type=click.Path(path_type=Path),
     default=lambda: Path(_TERMINATION_LOG) if os.access(_TERMINATION_LOG, os.W_OK) else None,
     help="Kubernetes' termination message. [default: /dev/termination-log where there is one]",
+)
+@click.option(
+    "--print-environment", is_flag=True, help="Only print what COMMAND would be given, and how each is switched off."
 )
 def command(
     argv: tuple[str, ...],
@@ -62,10 +75,12 @@ def command(
     log_limit: str,
     disk_floor: str,
     hang_after: float | None,
+    core: CoreSize,
     full_core: bool,
+    exit_status_on_crash: int | None,
     hook: str | None,
-    webhook: str | None,
     termination_log: Path | None,
+    print_environment: bool,
 ) -> int:
     """Run COMMAND once, as it is, with core dumps and a watch for hangs armed.
 
@@ -76,10 +91,12 @@ def command(
     \b
     Example:
       vdbg-env guard -- vllm serve MODEL
-      vdbg-env guard --hook 'notify-send crash' -- python offline.py
+      vdbg-env guard --exit-status-on-crash 70 -- vllm serve MODEL
+      vdbg-env guard --hook 'cat >> /var/log/crashes.jsonl' -- python offline.py
 
     Exit status: that of COMMAND, 128 and its number for a signal; 124 for one that hung and returned 0 when it was
-    ended; 127 or 126 where it cannot be started.
+    ended; 127 or 126 where it cannot be started. `vllm serve` returns 0 after many crashes: with
+    --exit-status-on-crash every crash and every hang has that status.
     """
     settings = GuardSettings(
         log_limit=parse_size(log_limit, "--log-limit"),
@@ -88,10 +105,10 @@ def command(
     )
     request = guarding.GuardRequest(
         argv=argv,
-        full_core=full_core,
+        core_size="full" if full_core else core,
         termination_log=termination_log,
-        hook=_words(hook),
-        webhook=webhook,
+        hook=hook,
+        crash_status=exit_status_on_crash,
     )
     command, ports = guard_ports(settings, runs, keep - 1)
     view = RunView(
@@ -103,27 +120,37 @@ def command(
         view=view,
         command=command,
         announcer=announcer(),
-        say=lambda line: _say(line, command.told_to_stop),
+        say=_Stderr(command),
         write=guard_line,
+        room=lambda: core_room(runs_home(ports.environment), settings.disk_floor, whole=request.core_size == "full"),
     )
+    if print_environment:
+        for line in guard.environment():
+            click.echo(printable(line))
+        return 0
+    if not argv:
+        raise click.UsageError("Missing argument '[--] COMMAND...'.")
     with command:
         return guard.run()
 
 
-def _words(hook: str | None) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(hook)) if hook else ()
-    except ValueError as error:
-        raise click.BadParameter(f"{hook}: {error}", param_hint="--hook") from error
+class _Stderr:
+    """Writes lines after the command's own output, where that can still be written: a pipe may be full for ever."""
 
+    def __init__(self, command: GuardedCommand) -> None:
+        self._command = command
+        self._begun = False
 
-def _say(line: str, told_to_stop: Callable[[], bool]) -> None:
-    """Write a line after the command's own output, where that can still be written: a pipe may be full for ever."""
-    thread = threading.Thread(target=_written, args=(f"{printable(line)}\n".encode(),), daemon=True)
-    thread.start()
-    until = time.monotonic() + _SAY_S
-    while thread.is_alive() and time.monotonic() < (until if not told_to_stop() else until - _SAY_S + _TOLD_S):
-        thread.join(0.1)
+    def __call__(self, line: str) -> None:
+        """Write a line, the first one apart from an unfinished line of the command."""
+        apart = not self._begun and self._command.unfinished_line()
+        self._begun = self._command.started
+        text = "\n" * apart + printable(line) + "\n"
+        thread = threading.Thread(target=_written, args=(text.encode(),), daemon=True)
+        thread.start()
+        until = time.monotonic() + _SAY_S
+        while thread.is_alive() and time.monotonic() < until - (_SAY_S - _TOLD_S) * self._command.told_to_stop():
+            thread.join(0.1)
 
 
 def _written(data: bytes) -> None:

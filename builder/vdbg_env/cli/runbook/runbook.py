@@ -9,29 +9,23 @@ from typing import Unpack
 import click
 
 from vdbg_env.application import session
+from vdbg_env.application.run.history import named_by_guard
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli.composition.runs import run_ports, runbook_library
-from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request, pod_run_settings
+from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
 from vdbg_env.cli.options.duration import seconds
-from vdbg_env.cli.options.given import Sectioned
+from vdbg_env.cli.options.given import Sectioned, named_values
 from vdbg_env.cli.options.placement import PlaceFlags, PlacementFlags, placement_options, placement_request
-from vdbg_env.cli.options.pods import PodFlags, pod_options, pod_settings
 from vdbg_env.cli.options.recorded_place import take_over
 from vdbg_env.cli.runbook.runbook_run import run
-from vdbg_env.cli.runbook.submit_run import queue
+from vdbg_env.cli.runbook.submit_run import allocate, needs_allocation, queue
 from vdbg_env.common import console
 from vdbg_env.common.console import note
+from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.record.run_directory import GUARD, RunDirectory
 from vdbg_env.record.runs import LATEST, find_run
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.runbook import plan as shown_plan
-
-
-def _inputs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given]
-    for name, equals, _ in pairs:
-        if not equals or not name:
-            raise click.BadParameter(f"{name!r} is not NAME=VALUE")
-    return {name: value for name, _, value in pairs}
 
 
 def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -42,7 +36,6 @@ _SECTIONS = {
     "Where steps run": {"on", "image", "nodes", "ranks"},
     "In containers (--image, --on docker)": ContainerFlags.__annotations__,
     "On Slurm (--on slurm)": PlacementFlags.__annotations__,
-    "On Kubernetes (--on k8s; --env, --gpu, --user, --memory, --ipc and --shm-size too)": PodFlags.__annotations__,
 }
 
 
@@ -57,7 +50,7 @@ _SECTIONS = {
     "--input",
     "inputs",
     multiple=True,
-    callback=_inputs,
+    callback=named_values,
     metavar="NAME=VALUE",
     help="An input of the runbook, as `vdbg-env runbooks show NAME` lists them; repeatable.",
 )
@@ -75,7 +68,7 @@ _SECTIONS = {
     "--from",
     "from_run",
     metavar="RUN",
-    help="Do not run again what this run has seen; COMMAND, --on, --image ... are that run's unless given.",
+    help="Do not run again what this run has seen; NAME, COMMAND, --on, --image ... are that run's unless given.",
 )
 @click.option(
     "--total-time",
@@ -83,6 +76,11 @@ _SECTIONS = {
     callback=seconds,
     metavar="DURATION",
     help="End the whole run after this time (status 124).",
+)
+@click.option(
+    "--disk-floor",
+    metavar="SIZE",
+    help="Start no step below this much free space, and end one that runs (1g if not given).",
 )
 @click.option("--batch", is_flag=True, help="Ask no questions: each takes its default at once.")
 @click.option("--bisect", is_flag=True, help="Exit as `git bisect run` expects: 1 reproduced, 0 not, 125 unclear.")
@@ -94,7 +92,6 @@ _SECTIONS = {
 )
 @click.option("--json", "as_document", is_flag=True, help="Print the report (or the plan) as JSON on stdout.")
 @placement_options
-@pod_options
 @container_options()
 @click.pass_context
 def command(
@@ -109,6 +106,7 @@ def command(
     resume: str | None,
     from_run: str | None,
     total_s: float | None,
+    disk_floor: str | None,
     batch: bool,
     bisect: bool,
     plan_only: bool,
@@ -130,7 +128,7 @@ def command(
       git bisect run vdbg-env runbook illegal-memory-access --bisect --batch -- ./repro.sh
 
     Exit status: 0 nothing found, 3 an error found, 4 warnings only, 124 out of time, 125 inconclusive. With --bisect
-    1, 0 and 125, and 128 where vdbg-env itself failed, so that git stops.
+    1, 0 and 125, and 128 where vdbg-env itself failed, so git stops.
     """
     if record and replay:
         raise click.UsageError("--record and --replay exclude one another")
@@ -138,12 +136,15 @@ def command(
         raise click.UsageError("--from begins a run: it excludes --replay and --resume")
     if pseudonyms and replay:
         raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
-    if name is None and resume is None:
+    if name is None and resume is None and from_run is None:
         raise click.UsageError("Missing argument 'NAME': vdbg-env runbooks list")
     if from_run:
         known = find_run(from_run, os.environ)
+        name = name or _runbook_of(known)
         from_run = known.path.name if from_run == LATEST else from_run  # this run is soon the latest one
         place = take_over(context, known.read_head(), place)
+    if resume and place["on"] is None and find_run(resume, os.environ).read_head().placement.get("on") == "slurm":
+        place = {**place, "on": "slurm"}
     request = RunbookRequest(
         runbook=name or find_run(resume or "", os.environ).read_head().runbook,
         files=files,
@@ -156,11 +157,12 @@ def command(
         from_run=from_run,
         typed_in=os.getcwd() if from_run else "",  # noqa: PTH109 - as the shell names it
         total_s=total_s,
+        disk_floor=parse_size(disk_floor, "--disk-floor") if disk_floor else None,
         batch=batch,
         bisect=bisect,
         json=as_document,
         container=container_request(context, place),
-        placement=placement_request(context, place, lambda: pod_settings(pod_run_settings(context, place), place)),
+        placement=placement_request(context, place),
         pseudonyms=pseudonyms,
     )
     if replay and request.container:
@@ -171,7 +173,18 @@ def command(
         return queue(request, place, show_only=plan_only)
     if plan_only:
         return _show_plan(request)
+    if context.obj and needs_allocation(request, os.environ):
+        return allocate(request, context.obj)
     return run(request)
+
+
+def _runbook_of(run: RunDirectory) -> str:
+    """Return the runbook to run from a run: the one that its report leads to where it is a guard's, else its own."""
+    runbook = run.read_head().runbook
+    named = named_by_guard(run) if runbook == GUARD else runbook
+    if named is None:
+        raise click.UsageError(f"{run.path.name} is a guard's run, which names no runbook: vdbg-env runbooks list")
+    return named
 
 
 def _show_plan(request: RunbookRequest) -> int:

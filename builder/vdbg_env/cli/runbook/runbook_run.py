@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 
@@ -14,19 +15,23 @@ from vdbg_env.cli.composition.runs import run_ports
 from vdbg_env.cli.display.prompt import AtTerminal, Nobody
 from vdbg_env.cli.display.run_progress import RunProgress
 from vdbg_env.common.console import note, shows_colour
+from vdbg_env.record.runs import find_run
 from vdbg_env.report.run import as_json, as_terminal
 
 
 def run(request: RunbookRequest) -> int:
     """Run the request to its end, print the report, and return the exit status of its verdict."""
     interactive = not request.batch and sys.stdin.isatty() and sys.stderr.isatty()
+    shown = RunProgress()
     view = session.RunView(
         interactive=interactive,
-        notice=note,
-        listener=RunProgress,
+        notice=shown.notice,
+        listener=shown.of_run,
+        waiting=shown.waits,
         person=lambda interrupts: AtTerminal(lambda: bool(interrupts.pending())) if interactive else Nobody(),
     )
-    done = session.run(request, run_ports(request.files), view)
+    kept = find_run(request.resume, os.environ).runbooks if request.resume else ()
+    done = session.run(request, run_ports((*kept, *request.files)), view)
     if request.json:
         click.echo(as_json.render(done.report), nl=False)
     else:

@@ -149,7 +149,7 @@ def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
     return 0
 
 
-@command.command("explain")
+@command.command("explain", context_settings={"ignore_unknown_options": True})  # a flag of vLLM is a name
 @click.argument("names", nargs=-1, required=True, metavar="NAME [STEP]")
 @_FILES
 @_VLLM

@@ -1,15 +1,18 @@
-"""`vdbg-env runs`: list, show, compare, report, prune and redact recorded runs."""
+"""`vdbg-env runs`: list, show, compare, report, export, prune and redact recorded runs."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
 
 import click
 
-from vdbg_env.application.run.run_list import list_lines
-from vdbg_env.cli.options.retention import read_retention, retention_options
+from vdbg_env.application.run.run_list import ALL, Selection, list_lines
+from vdbg_env.cli.options.retention import AGES, read_retention, retention_options
 from vdbg_env.common.console import note
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.printable import printable
@@ -21,7 +24,7 @@ from vdbg_env.report.run import history
 
 @click.group("runs")
 def command() -> None:
-    """List, show, compare, report, prune and redact recorded runs.
+    """List, show, compare, report, export, prune and redact recorded runs.
 
     Runs are kept in the folder of VDBG_ENV_RUNS, else in ./vdbg-runs. A run is named by its folder's name or its path;
     `latest` is the one that began last.
@@ -36,39 +39,59 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--group", is_flag=True, help="List the crashes by their cause, the most frequent first.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N that began last.")
+@click.option("--since", metavar="TIME", help="Only those begun since: an age (2h, 7d), or a time (2026-11-22T08:00).")
+@click.option("--failed", is_flag=True, help="Only those in which a failure or a hang showed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
-def list_command(group: bool, as_json: bool) -> int:
+def list_command(group: bool, last: int | None, since: str | None, failed: bool, as_json: bool) -> int:
     """List the recorded runs, the oldest first, or the causes of their crashes.
 
     \b
     Example:
-      vdbg-env runs list
+      vdbg-env runs list --last 10
+      vdbg-env runs list --failed --since 2d
       vdbg-env runs list --group
     """
+    selection = Selection(last=last, since=_since(since), failed=failed)
     if group:
-        return _list_groups(as_json)
+        return _list_groups(as_json, selection)
     if as_json:
         from vdbg_env.application.run.run_list import list_runs
         from vdbg_env.report.codec import document as doc
 
-        found = list_runs(os.environ)
+        found = list_runs(os.environ, selection)
         _note_unreadable(found.unreadable)
         click.echo(doc.render(found, history.RunsDocument), nl=False)
         return 0
-    lines, unreadable = list_lines(os.environ)
+    lines, unreadable = list_lines(os.environ, selection)
     _note_unreadable(unreadable)
     click.echo("".join(f"{history.line(run)}\n" for run in lines), nl=False)
     if not lines:
-        note(f"no runs in {runs_home(os.environ)}")
+        note(f"no {'runs' if selection == ALL else 'such runs'} in {runs_home(os.environ)}")
     return 0
 
 
-def _list_groups(as_json: bool) -> int:
+def _since(text: str | None) -> float | None:
+    """Return the time that --since names, in seconds since the epoch; one without a zone is of this machine's."""
+    if text is None:
+        return None
+    if found := re.fullmatch(r"([0-9]{1,9})([smhdw])", text.strip().lower()):
+        return time.time() - int(found[1]) * AGES[found[2]]
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise BadInput(
+            f"--since {text!r} is neither an age nor a time",
+            next_step="write it as in --since 2h, --since 7d or --since 2026-11-22T08:00",
+        ) from None
+
+
+def _list_groups(as_json: bool, selection: Selection) -> int:
     from vdbg_env.application.guard.groups import crash_groups
     from vdbg_env.report.codec import document as doc
     from vdbg_env.report.run import crash_groups as crash_groups_report
 
-    groups, unreadable = crash_groups(os.environ)
+    groups, unreadable = crash_groups(os.environ, selection)
     _note_unreadable(unreadable)
     if as_json:
         click.echo(doc.render(groups, crash_groups_report.GroupsDocument, unreadable), nl=False)
@@ -162,7 +185,7 @@ def report_command(run: str, form: str, write: bool) -> int:
     sources = source_text((), ())
     report = report_anew(
         directory,
-        runbook_library(),
+        runbook_library(directory.runbooks),
         os.environ,
         cores=core_files(),
         sources=sources,
@@ -227,4 +250,40 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     for text in redacted.notes:
         note(printable(text))
     note(f"{len(redacted.changed)} files changed")
+    return 0
+
+
+@command.command("export")
+@click.argument("run")
+@click.option(
+    "-o", "--output", "target", type=click.Path(path_type=Path), help="The archive; RUN.tar.gz here if not given."
+)
+@click.option("--cores", is_flag=True, help="Add GPU cores and other files that the steps left; they may be large.")
+@click.option("--hosts", is_flag=True, help="Also replace host names and addresses by pseudonyms.")
+@click.option("--host", "names", multiple=True, help="A further host name to replace; implies --hosts; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs-export/v1).")
+def export_command(
+    run: str, target: Path | None, cores: bool, hosts: bool, names: tuple[str, ...], as_json: bool
+) -> int:
+    """Write the report and the logs that decided into one redacted archive, for an issue.
+
+    The record stays as it is: a copy is redacted, by today's rules and the secrets of today's environment.
+
+    \b
+    Example:
+      vdbg-env runs export latest
+      vdbg-env runs export latest --hosts -o crash.tar.gz
+    """
+    from vdbg_env.application.run.result.again import export
+    from vdbg_env.cli.composition.runs import this_host
+    from vdbg_env.report.codec import document as doc
+    from vdbg_env.report.run import exported
+
+    directory = find_run(run, os.environ)
+    wanted = names if hosts or names else None
+    path = target or Path(f"{directory.path.name}.tar.gz")
+    found = export(directory, path, os.environ, this_host(), cores=cores, hosts=wanted)
+    for text in found.notes:
+        note(printable(text))
+    click.echo(doc.render(found, exported.ExportDocument) if as_json else exported.as_text(found), nl=False)
     return 0

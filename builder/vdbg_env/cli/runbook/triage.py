@@ -27,7 +27,7 @@ from vdbg_env.report.triage import triage_json, triage_text
 if TYPE_CHECKING:
     from vdbg_env.application.run.target import ContainerRequest
 
-FOUND = 3
+FOUND, WELL, NOT_KNOWN = 3, 0, 4
 
 
 @click.command("triage", context_settings={"ignore_unknown_options": False})
@@ -60,13 +60,15 @@ def command(
       vdbg-env triage --run server.log -- vllm serve Qwen/Qwen3-32B
       vdbg-env triage --run server.log --image vdbg/vllm-cu130:lineinfo -- vllm serve Qwen/Qwen3-32B
 
-    Exit status: 3 a failure was found, 0 none was, 2 a log cannot be read.
+    Exit status: 3 a line shows a failure, of the GPU or not; 0 a line shows that the run did its work, and none a
+    failure; 4 neither is shown: the logs are empty, say nothing of a known form, or leave a guess; 2 a log cannot be
+    read.
     """
     given = given_option(context)
     if given and not run:
         raise click.UsageError(f"{given} is for the runbook that --run starts", context)
-    if place["on"] in {"slurm", "k8s"}:
-        raise click.UsageError(f"--run starts one rank: vdbg-env runbook NAME --on {place['on']} starts more", context)
+    if place["on"] == "slurm":
+        raise click.UsageError("--run starts one rank: vdbg-env runbook NAME --on slurm starts more", context)
     targets, argv = _split(logs, run)
     verdict = triage_logs(TriageRequest(targets=targets, rules=rules), log_source(), packed_lines(line_packs))
     runbook = verdict.failure.runbook
@@ -76,7 +78,7 @@ def command(
         container = container_request(context, cast(ContainerFlags, {**DEFAULTS_OF_OTHERS, **place}))
         return _start(start, argv, container, as_json=as_json)
     console.show(triage_json(verdict) if as_json else triage_text(verdict, start))
-    return FOUND if runbook else 0
+    return {True: FOUND, False: WELL, None: NOT_KNOWN}[verdict.failed]
 
 
 def _start(runbook: str, argv: tuple[str, ...], container: ContainerRequest | None, *, as_json: bool) -> int:

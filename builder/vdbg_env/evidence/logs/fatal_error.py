@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.logs.log_line import LogLine
 
 _HEAD = re.compile(r"Fatal Python error: (?P<error>.+)")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from gpucore.dwarf import SourceFrame
 
 _EVENT = re.compile(
     r"(?P<what>Call to|Return from) (?P<function>\S+) in (?P<file>.+?):(?P<line>\d+)"

@@ -53,8 +53,9 @@ _TORCHRUN = re.compile(r"\[(?:default|rank|trainer|worker)?(\d{1,6})\]: ?")
 _PROCESS = re.compile(r"\(([A-Za-z][\w.:/+-]{0,63})((?:,? (?:pid|rank|ip|TP|PP|DP)=[\w.:]{1,64})+)\) ?")
 _RAY_REPEAT = re.compile(r" ?\[repeated \d+x across cluster\]\s*$")
 _FIELD = re.compile(r"(\w+)=([\w.:]+)")
-_WORLD_RANK = re.compile(r"(?:^|_)(?:Worker_?)?(?:TP|EP|rank)(\d{1,5})", re.IGNORECASE)
-_DP_ONLY = re.compile(r"_(?:DP)?(\d{1,5})$")
+_WORLD_RANK = re.compile(r"(?:^|_)(?:Worker_?)?(?:TP|EP|rank)(\d{1,5})|^VllmWorker-(\d{1,5})", re.IGNORECASE)
+_DP_ONLY = re.compile(r"_DP(\d{1,5})$|(?<!EngineCore)_(\d{1,5})$")
+_STAGE = re.compile(r"_PP\d")
 _LEVEL = re.compile(
     r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[ :]\s*"
     r"(?:(\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?) (?:\[[^\]\s]{1,200}:\d+\]|[\w./-]{1,200}:\d+\]) ?)?"
@@ -213,11 +214,20 @@ def _out_of_glog(text: str, level: str | None) -> tuple[str, str | None, int | N
     return text if match["open"] else text[match.end() :], level or _GLOG_LEVELS[match["level"]], rank
 
 
+def rank_of_process(process: str) -> int | None:
+    """Return the rank that a process is named after: 1 of `Worker_TP1`, `VllmWorker-1` and `EngineCore_DP1`.
+
+    The number of `EngineCore_0` counts engines. With pipeline stages the rank is not in the name.
+    """
+    if _STAGE.search(process):
+        return None
+    match = _WORLD_RANK.search(process) or _DP_ONLY.search(process)
+    return int(match[match.lastindex or 1]) if match else None
+
+
 def _rank_in(text: str, process: str | None) -> int | None:
     """The rank a line speaks of: its process's name (Worker_TP1) before a rank in its text."""
-    if process:
-        match = _WORLD_RANK.search(process) or _DP_ONLY.search(process)
-        if match:
-            return int(match[1])
+    if process and (rank := rank_of_process(process)) is not None:
+        return rank
     match = _TORCH_RANK.match(text) or _ANY_RANK.search(text)
     return int(match[1]) if match else None

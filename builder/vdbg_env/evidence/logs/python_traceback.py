@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from gpucore.dwarf import SourceFrame
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.logs.cuda_error import CudaError, parse_cuda_error
 from vdbg_env.evidence.logs.log_line import LogLine
 
@@ -21,8 +22,17 @@ _OTHERS = re.compile(r"/(?:torch|triton|numpy|contextlib\.py|threading\.py|concu
 # An exception that only says that another process had one: vLLM's front, its engine after a worker.
 _PASSED_ON = re.compile(
     r"EngineDeadError|EngineCore encountered an issue|Engine core initialization failed"
-    r"|please check the stack trace above|See root cause above|died unexpectedly"
+    r"|please check the stack trace above|See root cause above|died unexpectedly|Worker failed with error"
 )
+# What a process raises because it is being ended.
+_AT_THE_END = {
+    "KeyboardInterrupt",
+    "SystemExit",
+    "CancelledError",
+    "EOFError",
+    "BrokenPipeError",
+    "ConnectionResetError",
+}
 _LONGEST = 500  # frames; a recursion without end shows its pattern long before
 
 
@@ -35,8 +45,14 @@ class Traceback:
     frames: tuple[SourceFrame, ...]
     line: int
     process: str | None = None
+    pid: int | None = None
     rank: int | None = None
     cuda: CudaError | None = None
+
+    @property
+    def stops_others(self) -> bool:
+        """Whether the others may wait for ever because of it: vLLM's worker goes on after it has reported it."""
+        return "Worker" in (self.process or "") and self.error.rpartition(".")[2] not in _AT_THE_END
 
     @property
     def own_frame(self) -> SourceFrame | None:
@@ -72,6 +88,7 @@ def read_tracebacks(lines: Iterable[LogLine]) -> Iterator[Traceback]:
                     frames=frames,
                     line=number,
                     process=line.process,
+                    pid=line.pid,
                     rank=line.rank,
                     cuda=parse_cuda_error(line.text),
                 )
@@ -85,6 +102,26 @@ def telling(tracebacks: Iterable[Traceback]) -> Traceback | None:
     What follows the first is the cascade: watchdogs, dead engines, clients whose server went away.
     """
     found = list(tracebacks)
-    firsthand = (t for t in found if t.cuda and not t.cuda.messenger)
-    own = [t for t in found if not _PASSED_ON.search(f"{t.error}: {t.message}")] or found
-    return next(firsthand, own[-1] if own else None)
+    cuda = (t for t in found if t.cuda and not t.cuda.messenger)
+    own = firsthand(found) or found
+    return next(cuda, own[-1] if own else None)
+
+
+def raised_finding(raised: Traceback) -> Finding:
+    """Return the finding of an exception for which the others still waited when the hang was judged."""
+    which = f"{raised.process}{'' if raised.rank is None else f' (rank {raised.rank})'}"
+    return Finding(
+        rule="raised-before-hang",
+        level=Level.ERROR,
+        message=f"{which} raised {raised.error}: {raised.message}".rstrip(": ") + "; the others waited for it",
+        how_known=HowKnown.LOG,
+        confidence=0.83,
+        location=None if raised.cuda else raised.own_frame,  # a CUDA error is noticed at some later call
+        process=raised.process,
+        rank=raised.rank,
+    )
+
+
+def firsthand(tracebacks: Iterable[Traceback]) -> list[Traceback]:
+    """Return the tracebacks that do not only say that another process had one."""
+    return [t for t in tracebacks if not _PASSED_ON.search(f"{t.error}: {t.message}")]

@@ -8,7 +8,7 @@ the container's. With MIG the GPU instance follows the bus address (`PCI:0000:01
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.logs.log_line import plain
@@ -65,6 +65,13 @@ class KernelLog:
     xids: tuple[Xid, ...] = ()
     driver_errors: tuple[tuple[int, str], ...] = ()
     killed_for_memory: tuple[tuple[int, str], ...] = ()
+    killed_by_limit: frozenset[int] = frozenset()  # those of them that the limit of a memory cgroup ended
+
+    @property
+    def of_the_machine(self) -> KernelLog:
+        """The same without what the limit of a memory cgroup ended, a container's mostly: the machine was not short."""
+        kept = tuple(one for one in self.killed_for_memory if one[0] not in self.killed_by_limit)
+        return replace(self, killed_for_memory=kept)
 
     @property
     def root(self) -> Xid | None:
@@ -95,15 +102,22 @@ def parse_kernel_log(text: str) -> KernelLog:
     xids: list[Xid] = []
     others: list[tuple[int, str]] = []
     killed: list[tuple[int, str]] = []
+    by_limit: set[int] = set()
     for number, raw in enumerate(text.splitlines(), 1):
         line = plain(raw)
         if match := _XID.search(line):
             xids.append(_xid(match, number, line))
         elif match := _OOM_KILL.search(line):
             killed.append((int(match[1]), match[2]))
+            by_limit |= {int(match[1])} if match[0].startswith("Memory cgroup") else set()
         elif match := _OTHER.search(line):
             others.append((number, line[match.start() :].strip()))
-    return KernelLog(xids=tuple(xids), driver_errors=tuple(others), killed_for_memory=tuple(killed))
+    return KernelLog(
+        xids=tuple(xids),
+        driver_errors=tuple(others),
+        killed_for_memory=tuple(killed),
+        killed_by_limit=frozenset(by_limit),
+    )
 
 
 def split_at(text: str, boot_s: float) -> tuple[str, str]:

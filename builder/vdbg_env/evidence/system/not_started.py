@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,6 +11,7 @@ from vdbg_env.evidence.observation import EndedBy, Observation
 
 NOT_STARTED: Final = "not-started"
 _UNDRIVEN: Final = "no request could be sent"  # as the supervisor words it
+_TAKEN: Final = re.compile(r"port \d+ is taken: |no request could be sent: the server at \S+ is not proven")
 _NO_SCRATCH: Final = "--scratch cannot be used"  # as a rank words it
 
 
@@ -31,10 +33,19 @@ def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, 
 
 
 def _message(why: str) -> str:
-    return why if why.startswith((_UNDRIVEN, _NO_SCRATCH)) else f"the command could not be started: {why}"
+    return (
+        why
+        if why.startswith((_UNDRIVEN, _NO_SCRATCH)) or _TAKEN.match(why)
+        else f"the command could not be started: {why}"
+    )
 
 
 def _next_step(why: str) -> str:
+    if _TAKEN.match(why):
+        return (
+            "leave that server alone and give the step's own a free port: -i port=auto; requests go only to a process "
+            "that COMMAND started on this machine"
+        )
     if why.startswith(_UNDRIVEN):
         return "name the server and the requests: -i url=http://HOST:PORT -i request=FILE"
     if why.startswith(_NO_SCRATCH):

@@ -107,6 +107,12 @@ XIDS: dict[int, XidMeaning] = {
         XidMeaning(code=159, name="chip-to-chip interface error", severity="hardware", action=_DRAIN),
         XidMeaning(code=160, name="channel retirement recorded", severity="check", action="reset when idle"),
         XidMeaning(code=161, name="channel retirement failed", severity="hardware", action=_DRAIN),
+        XidMeaning(
+            code=185,
+            name="an event that driver branch 620 added",  # its row of the catalogue has not been seen
+            severity="check",
+            action="read the driver's own words for it: nvidia-smi event-log; look it up in NVIDIA's Xid catalogue",
+        ),
     )
 }
 

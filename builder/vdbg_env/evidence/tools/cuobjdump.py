@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vdbg_env.cuda.lines.lineinfo import FileReport, Witness
+from gpucore.lineinfo import FileReport, Witness
 
 TOOL = "cuobjdump"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from gpucore.dwarf import SourceFrame
 
 
 class Tool(StrEnum):

@@ -54,10 +54,25 @@ FALSE_ALARMS: tuple[FalseAlarm, ...] = (
 )
 
 
+_SIZE = re.compile(r" of size (\d[\d,]*)(?: bytes)?")
+_NEAREST = re.compile(r"is inside the nearest allocation at (0x[0-9a-fA-F]+) of size (\d[\d,]*)")
+
+
 def false_alarm(record: SanitizerRecord) -> FalseAlarm | None:
-    """Return why `record` may not be a bug, or None."""
+    """Return why `record` may not be a bug, or None; an access that leaves the allocation that it begins in is one."""
     said = "\n".join((record.headline, *record.details))
+    if _passes_the_end(record, said):
+        return None
     return next((alarm for alarm in FALSE_ALARMS if alarm.pattern.search(said)), None)
+
+
+def _passes_the_end(record: SanitizerRecord, said: str) -> bool:
+    """Return whether the bytes that were accessed go beyond the allocation that holds the first of them."""
+    size, nearest = _SIZE.search(record.headline), _NEAREST.search(said)
+    if record.address is None or size is None or nearest is None:
+        return False
+    end = int(nearest[1], 16) + int(nearest[2].replace(",", ""))
+    return record.address + int(size[1].replace(",", "")) > end
 
 
 def sanitizer_findings(report: SanitizerReport) -> tuple[Finding, ...]:

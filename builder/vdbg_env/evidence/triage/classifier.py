@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ MAX_SETTINGS = 32  # lines that say a flag or variable is not known
 DETAIL_LINES = 15
 IGNORED_LINES = 80  # of a traceback that Python prints of an error in a finalizer
 QUOTING = range(6, 10)  # precision of an exception that quotes what another process raised
+
+_VALIDATION = re.compile(r"\d+ validation errors? for \w+$")  # pydantic names the reason in the lines that follow
 
 _EVIDENCE = {"root", "messenger", "stall", "exception"}
 _COUNTED = {*_EVIDENCE, "cascade", "victim"}
@@ -60,7 +63,7 @@ class LogClassifier:
             file=self.file,
             lines=self._scanner.lines,
             sightings=tuple(sorted([*self._kept, *stalled], key=lambda s: s.line)),
-            cascades=tuple(self._cascades),
+            cascades=tuple(self._deaths()),
             victims=tuple(self._victims),
             shut_down=self._exiting,
             worked=self._well,
@@ -96,7 +99,7 @@ class LogClassifier:
                 self._note(rule, dict(groups), candidate, line)
         if any(self._counts[rule] == MAX_PER_RULE for rule in counted):
             self._scanner.watch(self._wanted())
-        self._scanner.alert = not self._well or (not self._cascades and any(map(self._may_pass, self._pending())))
+        self._scanner.alert = not self._well or (not self._deaths() and any(map(self._may_pass, self._pending())))
 
     def _note(self, rule: Rule, groups: dict[str, str], candidate: Candidate, line: LogLine) -> None:
         self._release = groups.get("release", self._release)
@@ -107,10 +110,12 @@ class LogClassifier:
             line=candidate.number,
             text=line.text[:MAX_TEXT],
             process=line.process,
-            rank=line.rank,
+            died=groups.get("process", rule.process),
+            rank=int(groups["rank"]) if "rank" in groups else line.rank,
             stamp=line.container or line.stamp,
             kernel=kernel,
             kernel_text=line.text[:MAX_TEXT] if kernel else None,
+            fix=rule.fix.format_map(_Named(groups)) if rule.fix else None,
             weak=line.level == "WARNING" and not rule.any_level,
             exiting=self._exiting,
         )
@@ -127,7 +132,7 @@ class LogClassifier:
             case "victim":
                 self._victims.append(sighting)
             case "shutdown":
-                failed = self._cascades or any(not s.weak and s.rule.role != "exception" for s in self._kept)
+                failed = self._deaths() or any(not s.weak and s.rule.role != "exception" for s in self._kept)
                 self._exiting = self._exiting or not failed
             case "begin":
                 self._exiting = False
@@ -136,7 +141,7 @@ class LogClassifier:
                 self._forget(lambda s: s.weak or self.book.classes[s.failure].cleared_by_start)
             case "progress" | "well":
                 self._well = True
-                if rule.role == "progress" and not self._cascades:
+                if rule.role == "progress" and not self._deaths():
                     self._forget(self._may_pass)
             case "detail":
                 self._detail(sighting)
@@ -155,7 +160,16 @@ class LogClassifier:
             self._kept.pop()
             if sighting.rule.role == "exception":
                 sighting = replace(last, line=sighting.line, text=sighting.text)
+        elif (
+            last and last.process == sighting.process and sighting.line - last.line <= 2 and _is_header(last, sighting)
+        ):
+            self._kept.pop()
         self._kept.append(sighting)
+
+    def _deaths(self) -> list[Sighting]:
+        """Return the lines that report a death, without those that need another line which has not come."""
+        met = {s.rule.id for s in self._cascades}
+        return [s for s in self._cascades if s.rule.needs is None or s.rule.needs in met]
 
     def _pending(self) -> list[Sighting]:
         return [*self._kept, *self._stalls.values()]
@@ -194,8 +208,21 @@ class LogClassifier:
                 return
 
 
+class _Named(dict[str, str]):
+    """The names that a line has; one that it has not is a placeholder to fill in."""
+
+    def __missing__(self, name: str) -> str:
+        return name.upper()
+
+
 def _is_wrapper(sighting: Sighting) -> bool:
     return sighting.rule.role == "root" and sighting.text.endswith("raised:")
+
+
+def _is_header(before: Sighting, sighting: Sighting) -> bool:
+    """Return whether a line only says that the next ones have the reason."""
+    precise = before.rule.precision <= sighting.rule.precision
+    return before.rule.role == "exception" and precise and _VALIDATION.search(before.text) is not None
 
 
 def _strongest(met: Sequence[tuple[Rule, Mapping[str, str]]]) -> Iterator[tuple[Rule, Mapping[str, str]]]:

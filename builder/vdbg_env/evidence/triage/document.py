@@ -110,7 +110,11 @@ class RuleDocument(_Strict):
 
     `bare`: the patterns apply to the line without its level and logger; `^` is where the message begins.
     `hardware`: the machine itself is at fault, which outranks whatever else was seen. `survivable` is that of its class
-    unless a rule says otherwise.
+    unless a rule says otherwise. `needs`: the rule counts only in a log that meets the rule of this name too.
+
+    `process` is the process whose death the line reports, where that is not the one that wrote it; the pattern's groups
+    `process` and `rank` say the same. `title` says what happened, for a class that is too wide to say it; `fix` is what
+    to type or to change, with the pattern's groups in braces.
     """
 
     id: Named
@@ -122,6 +126,10 @@ class RuleDocument(_Strict):
     bare: bool = False
     hardware: bool = False
     survivable: bool | None = None
+    needs: Named | None = None
+    process: str | None = None
+    title: str | None = None
+    fix: str | None = None
     levels: Literal["failing", "any"] = "failing"
     how: Literal["log", "driver", "sanitizer", "gpu-core", "kernel-log"] = "log"
     precision: int = Field(default_factory=lambda given: _PRECISION.get(given["role"], 0), ge=0, le=100)

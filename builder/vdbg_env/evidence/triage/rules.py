@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from ahocorasick_rs import AhoCorasick, Implementation
+
 from vdbg_env.common.errors import BadDocument, Complaint, nearest
 from vdbg_env.common.yaml_source import Path, YamlSource, read, validate
 from vdbg_env.evidence.finding import HowKnown
@@ -65,20 +67,20 @@ class RuleBook:
         return tuple(rule for rule in self.rules if not (rule.role == "dismiss" and rule.reach == 0))
 
     @cached_property
-    def _holders(self) -> Mapping[str, tuple[int, ...]]:
-        """Map each literal to the places in `rules` of those that ask for it."""
-        literals = {literal for rule in self.rules for literal in rule.literals}
-        return {
-            literal: tuple(place for place, rule in enumerate(self.rules) if literal in rule.literals)
-            for literal in sorted(literals)
-        }
+    def _literals(self) -> tuple[AhoCorasick, list[tuple[int, ...]]]:
+        """All literals as one automaton, and for each the places in `rules` of those that ask for it."""
+        literals = sorted({literal for rule in self.rules for literal in rule.literals})
+        holders = [tuple(place for place, rule in enumerate(self.rules) if word in rule.literals) for word in literals]
+        return AhoCorasick(literals, implementation=Implementation.ContiguousNFA), holders
 
     def met_by(self, body: str, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
         """Return the rules a line meets, in their order, each with the named groups of its pattern.
 
         `body` is the line with its level, `text` without.
         """
-        places = {place for literal, holders in self._holders.items() if literal in body for place in holders}
+        automaton, holders = self._literals
+        found = automaton.find_matches_as_indexes(body, overlapping=True)
+        places = {place for literal, _, _ in found for place in holders[literal]}
         rules = (self.rules[place] for place in sorted(places))
         pairs = ((rule, rule.confirm(text if rule.bare else body)) for rule in rules)
         return [(rule, groups) for rule, groups in pairs if groups is not None]
@@ -126,11 +128,15 @@ def _unknown_classes(
     document: RulesDocument, source: YamlSource, classes: Mapping[str, ClassDocument]
 ) -> list[Complaint]:
     found = []
+    known = {entry.id for entry in document.rules if entry.role == "cascade"}
     for index, entry in enumerate(document.rules):
         for key, name in (("class", entry.failure), ("alternative", entry.alternative)):
             if name is not None and name not in classes:
                 path: Path = ("rules", index, key)
                 found.append(source.complaint(path, f"no class {name!r}", suggestion=nearest(name, classes)))
+        if entry.needs is not None and (entry.role != "cascade" or entry.needs not in known):
+            why = f"no rule {entry.needs!r}" if entry.role == "cascade" else "only a rule of role cascade has `needs`"
+            found.append(source.complaint(("rules", index, "needs"), why, suggestion=nearest(entry.needs, known)))
         if entry.failure is None and entry.role in {"root", "messenger", "stall", "exception"}:
             found.append(source.complaint(("rules", index), f"a rule of role {entry.role} names its class"))
     return found

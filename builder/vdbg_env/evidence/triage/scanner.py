@@ -1,7 +1,7 @@
 """Find the few lines of a log that are worth a look, in one pass over its bytes and in constant memory.
 
-All literals of all rules are one RE2 automaton, which runs at some 600 MB/s on one core whatever their number; only the
-lines it stops at are decoded. A line break may occur between any two bytes of a literal, because a log may be wrapped
+All literals of all rules are one RE2 automaton, whose speed does not depend on their number; only the lines it stops at
+are decoded. A line break may occur between any two bytes of a literal, because a log may be wrapped
 hard at the width of a terminal; such a line is joined again before it is read.
 
 Signs that a run makes progress are frequent, so they are looked for only while the answer depends on them.
@@ -24,7 +24,9 @@ HOLD = 4 << 10  # bytes kept back at the end, because a candidate may not be cut
 CONTEXT = 8 << 10  # bytes kept from before, to see how a wrapped line began
 MAX_RUN = 1 << 20  # without a line break in so many bytes, the bytes are scanned as they are
 MAX_JOINED = 12
-AUTOMATON_MEMORY = 12 << 20  # RE2 falls back to a matcher some hundred times slower when its states do not fit
+# RE2 takes what its states need, and past this falls back to a matcher ten to a hundred times slower. Logs of a real
+# vLLM need 16 MiB (docs/benchmarks/triage.md): the rest is for more rules and for text that has not been seen.
+AUTOMATON_MEMORY = 48 << 20
 
 _BREAK = rb"[\r\n]*"
 _NOTHING = rb"[^\x00-\xff]"  # matches no byte

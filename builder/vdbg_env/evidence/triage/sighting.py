@@ -13,7 +13,8 @@ MAX_TEXT = 600
 class Sighting:
     """A line that meets a rule. `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it.
 
-    `kernel_text` is the line that names `kernel`, which may be a later one.
+    `process` wrote the line, `died` is the one whose death it reports. `kernel_text` is the line that names `kernel`,
+    which may be a later one. `fix` is its rule's, with the names that the line has.
     """
 
     rule: Rule
@@ -21,10 +22,12 @@ class Sighting:
     line: int
     text: str
     process: str | None = None
+    died: str | None = None
     rank: int | None = None
     stamp: str | None = None
     kernel: str | None = None
     kernel_text: str | None = None
+    fix: str | None = None
     weak: bool = False
     exiting: bool = False
     count: int = 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vdbg_env.cuda.lines.source_frame import LinesByName
+from gpucore.dwarf import LinesByName
 from vdbg_env.evidence.triage.remedy import Remedy
 from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass
 from vdbg_env.evidence.triage.sighting import LogEvidence, Sighting
@@ -20,6 +20,8 @@ _TELLING = 13  # an exception below this precision only says that something else
 _TEARDOWN = 500  # lines that a run may print from the exception that ends it to the last effect of that
 _TRACEBACK = 250  # lines of a traceback, with those of other ranks between them
 _NO_EXCEPTION = 2  # precision of a line of level ERROR
+
+SHOWN = 0.5  # less is a guess
 
 # Fitted on published logs, see docs/10-triage-score.md: how often such an answer was right.
 _WELL = 0.96
@@ -55,12 +57,17 @@ class Alternative:
 class Triage:
     """The verdict on one run's logs; `confidence` is from 0 to 1, `rank` and `kernel` are None if no line has them.
 
+    `process` is the one that failed. `title` says what happened where the class is too wide to, and `fix` what to type
+    or to change, where the line leaves no doubt.
+
     `kernel_text` is the line that names the kernel; `lines` are those of the place that it gives, by line packs.
     """
 
     failure: FailureClass
     confidence: float
     root_cause: RootCause | None = None
+    title: str | None = None
+    fix: str | None = None
     rank: int | None = None
     process: str | None = None
     kernel: str | None = None
@@ -71,6 +78,17 @@ class Triage:
     remedies: tuple[Remedy, ...] = ()
     evidence: tuple[Sighting, ...] = ()
     logs: tuple[LogEvidence, ...] = ()
+
+    @property
+    def failed(self) -> bool | None:
+        """Whether a line shows a failure, of the GPU or not; False where one shows that the run did its work.
+
+        None where neither is shown: nothing is known, or the line is only a guess.
+        """
+        if self.root_cause and self.failure.name != UNKNOWN and self.confidence >= SHOWN:
+            return True
+        well = self.root_cause is None and self.failure.name == NO_FAILURE and any(log.worked for log in self.logs)
+        return False if well else None
 
 
 def judge(logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]) -> Triage:
@@ -96,7 +114,9 @@ def judge(logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]) -> T
         confidence=_confidence(root, same, others, logs),
         root_cause=_root_cause(root),
         rank=next((s.rank for s in (root, *same) if s.rank is not None), None),
-        process=root.process,
+        title=root.rule.title,
+        fix=root.fix,
+        process=_process(root, logs),
         kernel=named.kernel if named else None,
         kernel_text=named.kernel_text if named else None,
         alternatives=others + _asked(same, others, failure),
@@ -158,7 +178,9 @@ def _by_exception(
         confidence=_confidence(root, [root], others, logs),
         root_cause=_root_cause(root),
         rank=root.rank,
-        process=root.process,
+        title=root.rule.title,
+        fix=root.fix,
+        process=_process(root, logs),
         alternatives=others + _asked([root], others, failure),
         notes=_notes(root, failure, logs, ()),
         remedies=_remedies(failure, (root,), logs),
@@ -238,6 +260,14 @@ def _root_cause(root: Sighting) -> RootCause:
     )
 
 
+def _process(root: Sighting, logs: Sequence[LogEvidence]) -> str | None:
+    """Return the process that failed; a line that a dying process writes may not name it, others report its death."""
+    named = root.died or root.process
+    if named or root.failure != "host-crash":
+        return named
+    return next((s.died for log in logs for s in (*log.sightings, *log.cascades) if s.died), None)
+
+
 def _notes(
     root: Sighting, failure: FailureClass, logs: Sequence[LogEvidence], suspects: Sequence[Sighting]
 ) -> tuple[str, ...]:
@@ -248,15 +278,18 @@ def _notes(
         notes.append("processes that ended with -15 were ended by their parent: they are victims, not the cause")
     if root.weak:
         notes.append("the line is only a warning")
-    notes.append(f"what would settle it: {failure.settle}")
+    if not root.fix:
+        notes.append(f"what would settle it: {failure.settle}")
     return tuple(dict.fromkeys(notes))
 
 
 def _remedies(failure: FailureClass, seen: Iterable[Sighting], logs: Sequence[LogEvidence]) -> tuple[Remedy, ...]:
     """Return what may be done about these lines in the release that the logs name, else about their class."""
     release = next((log.release for log in logs if log.release), None)
+    seen = tuple(seen)
     of_lines = [r for one in seen for r in one.rule.remedies if r.fits(release)]
-    return tuple(dict.fromkeys(of_lines or [r for r in failure.remedies if r.fits(release)]))
+    of_class = [r for r in failure.remedies if r.fits(release)] if not any(one.fix for one in seen) else []
+    return tuple(dict.fromkeys(of_lines or of_class))
 
 
 def _without_suspect(
@@ -272,7 +305,9 @@ def _without_suspect(
             confidence=root.rule.confidence,
             root_cause=_root_cause(root),
             rank=root.rank,
-            process=root.process,
+            title=root.rule.title,
+            fix=root.fix,
+            process=_process(root, logs),
             alternatives=_asked(named, (), classes[root.failure]),
             notes=_notes(root, classes[root.failure], logs, ()),
             remedies=_remedies(classes[root.failure], (root,), logs),

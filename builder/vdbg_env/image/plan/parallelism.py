@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from vdbg_env.common.errors import BadInput
 
 GIB = 1 << 30
+MOST_JOBS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +39,9 @@ def parallelism(
 
     Raises BadInput for a number of jobs out of range.
     """
-    if requested is not None and not 1 <= requested <= 4096:
+    if requested is not None and not 1 <= requested <= MOST_JOBS:
         raise BadInput(
-            f"--jobs {requested} is not between 1 and 4096", next_step="leave --jobs out to have it calculated"
+            f"--jobs {requested} is not between 1 and {MOST_JOBS}", next_step="leave --jobs out to have it calculated"
         )
     fit = int(machine.free_memory / (gib_per_job * GIB))
     able = max(1, min(machine.cores, fit))

@@ -62,7 +62,7 @@ class _Readable(Protocol):
 
 
 class Looked(NamedTuple):
-    """What came of one file: how many secrets were masked, and what is to be said of it."""
+    """What came of one file: how many secrets were masked, and what is to be said about it."""
 
     masked: int
     note: str | None = None

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 REMEMBERED = 20_000  # lines; then all are forgotten
 LONGEST = 1024  # bytes of a line worth remembering
+_START = 8  # bytes of a word by which it is looked up
+_MANY = 1024  # words that are looked up so: fewer are found sooner one by one
 
 _UPPER, _LOWER = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz"
 _BLANK = re.compile(rb"\s")
@@ -40,6 +42,12 @@ class NeedleIndex:
         for number, word in enumerate(words):
             self._words.setdefault(word.translate(fold), []).append(number)
         self._known: dict[bytes, tuple[tuple[int, int], ...]] = {}
+        self._starts: dict[bytes, list[bytes]] = {}
+        self._others = [word for word in self._words if len(word) < _START or _BLANK.search(word)]
+        for word in set(self._words).difference(self._others):
+            self._starts.setdefault(word[:_START], []).append(word)
+        if len(self._starts) < _MANY:
+            self._starts, self._others = {}, list(self._words)
 
     def hits(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Yield offset and number of each word found, line by line in order."""
@@ -68,9 +76,8 @@ class NeedleIndex:
         joined = b"\n".join(lines)
         vocabulary = b"\n".join(set(joined.split()))  # far shorter than the lines
         found: dict[bytes, list[tuple[int, int]]] = {}
-        for word, numbers in self._words.items():
-            if word not in vocabulary and not _BLANK.search(word):
-                continue
+        for word in self._candidates(vocabulary):
+            numbers = self._words[word]
             counts = self._counts.get(word)
             step = next(n for n in range(1, len(word) + 1) if word.startswith(word[n:]))  # `00000000` is at each zero
             at, start, end, line = -step, 0, -1, b""
@@ -84,3 +91,11 @@ class NeedleIndex:
                     line = joined[start:end]
                 found.setdefault(line, []).extend((at - start, number) for number in numbers)
         return {line: tuple(sorted(hits)) for line, hits in found.items()}
+
+    def _candidates(self, vocabulary: bytes) -> Iterator[bytes]:
+        """Yield the words that may be in lines of this vocabulary."""
+        yield from (word for word in self._others if word in vocabulary or _BLANK.search(word))
+        if self._starts:
+            starts = {vocabulary[at : at + _START] for at in range(len(vocabulary) - _START + 1)}
+            for start in starts.intersection(self._starts):
+                yield from (word for word in self._starts[start] if word in vocabulary)

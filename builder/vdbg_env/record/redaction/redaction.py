@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from vdbg_env.record.redaction.secrets import OVERLAP, SecretFinder, Span, is_sensitive_name
+from vdbg_env.record.redaction.secrets import OVERLAP, SecretFinder, Span, flags_of_secrets, is_sensitive_name
 
 LINE_LIMIT = 64 << 10  # bytes of one line that are held back while its end has not come
 _AT_ONCE = 1 << 18  # bytes that are searched at once: a text may be nothing but secrets
@@ -98,16 +98,14 @@ class Redactor:
     def argv(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return an argument list redacted; the value after a flag such as `--api-key` is one too."""
         kept: list[str] = []
+        secrets = flags_of_secrets(argv)
         curl = any(word.rpartition("/")[2] in {"curl", "wget"} for word in argv)
         for position, argument in enumerate(argv):
             before = argv[position - 1] if position else ""
             if curl and before in {"-u", "-U", "--user", "--proxy-user"} and ":" in argument:
                 kept.append(f"{self.text(argument.partition(':')[0])}:[redacted value]")
                 continue
-            flag = (
-                before.startswith("-") and "=" not in before and is_sensitive_name(before.lstrip("-").replace("-", "_"))
-            )
-            kept.append("[redacted value]" if flag and not argument.startswith("--") else self.text(argument))
+            kept.append("[redacted value]" if position in secrets else self.text(argument))
         return tuple(kept)
 
     def env(self, env: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -24,15 +24,16 @@ _ASSIGNED = (
     *(b"=", b":", b"\\", b'"', b"'", b"]"),
     *(blank + after for blank in _BLANKS for after in (b"=", b":", *_BLANKS)),
 )
-_ENDS_OF_KEYS = (b"i", b"i_", b"i-", b"s_", b"s-", b"e_", b"e-")  # of api, access, private
+_ENDS_OF_KEYS = (b"i", b"s", b"t", b"_", b"-")  # of apikey, accesskey, accountkey, and of all that is set apart
 _IN_WORDS: Mapping[bytes, tuple[tuple[bytes, int], ...]] = {  # the words to look for, and where in them the needle is
     b"token": tuple((b"token" + after, 0) for after in _ASSIGNED),
+    b"pass": tuple((b"pass" + after, 0) for after in _ASSIGNED),
     b"pwd": tuple((b"pwd" + after, 0) for after in _ASSIGNED),
     b"key": tuple((end + b"key" + after, len(end)) for end in _ENDS_OF_KEYS for after in _ASSIGNED),
     b"sig": ((b"sig=", 0), (b"signature=", 0)),
 }
 _FLAGS = tuple(b"--" + bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz0123456789_")
-_FLAG = re.compile(rb"--[\w-]{0,80}?(token|key)(?![\w-])", re.IGNORECASE)
+_FLAG = re.compile(rb"--[\w-]{0,80}?(token|key|pass)(?![\w-])", re.IGNORECASE)
 
 
 class Found(NamedTuple):
@@ -58,7 +59,9 @@ class OnePass:
         from ahocorasick_rs import BytesAhoCorasick, Implementation
 
         self._known = known
-        self._of_flags = {needle: number for number, needle in enumerate(needles) if needle in {b"token", b"key"}}
+        self._of_flags = {
+            needle: number for number, needle in enumerate(needles) if needle in {b"token", b"key", b"pass"}
+        }
         values: dict[bytes, list[bytes]] = {}
         for prefix, found in known.prefixes.items():
             values.setdefault(prefix.lower(), []).extend(found)
@@ -130,11 +133,11 @@ def _has_value(text: bytes, start: int, end: int) -> bool:
 
 
 def _is_key_with_value(text: bytes, start: int, end: int) -> bool:
-    """Return whether this is the end of `api-key` or the like, and may be that of a value."""
-    return start > 0 and text[start - 1] in b"i_-" and _has_value(text, start, end)
+    """Return whether this is the end of `api-key` or the like, and may be that of a value; `s` is folded to `p`."""
+    return start > 0 and text[start - 1] in b"ispt_-" and _has_value(text, start, end)
 
 
-_COUNTS = {b"token": _has_value, b"pwd": _has_value, b"key": _is_key_with_value}
+_COUNTS = {b"token": _has_value, b"pass": _has_value, b"pwd": _has_value, b"key": _is_key_with_value}
 
 
 class LineByLine:

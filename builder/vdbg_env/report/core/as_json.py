@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from gpucore import core, core_reader
+from gpucore.core import Scope
+from gpucore.core_layout import BacktraceRow, generation_flags, grid_origin, grid_status, kernel_type
+from gpucore.core_reader import UnusedSections
+from gpucore.mangling import demangle
 from vdbg_env.application.analysis.source_lines import SourceLines
-from vdbg_env.cuda.gpu_core import decoded, faults, model, parameters, registers, warp_groups
-from vdbg_env.cuda.gpu_core.faults import Scope
-from vdbg_env.cuda.gpu_core.layout import BacktraceRow
-from vdbg_env.cuda.gpu_core.names import generation_flags, grid_origin, grid_status, kernel_type
-from vdbg_env.cuda.gpu_core.section_links import UnusedSections
-from vdbg_env.cuda.symbols.demangling import demangle
+from vdbg_env.evidence.kernel_makers import vllm_library
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.core.json_parts import Frame, Kernel, LinesFrom, Shown
+from vdbg_env.report.core.text import rank_of, verdict
 
-Launched = faults.Fault | warp_groups.WarpGroup | decoded.Launch
+Launched = core.Fault | core.WarpGroup | core.Launch
 Dim3 = tuple[int, int, int]
 
 
@@ -50,7 +51,7 @@ def _kernel() -> Any:
     return field(lambda value, _: None if value.kernel is None and value.grid is None else value)
 
 
-class Coordinates(Document, of=faults.Coordinates):
+class Coordinates(Document, of=core.Coordinates):
     """A thread: blockIdx and threadIdx, and the hardware it ran on."""
 
     block: Dim3
@@ -62,7 +63,7 @@ class Coordinates(Document, of=faults.Coordinates):
     block_in_cluster: Dim3 | None
 
 
-class Metadata(Document, of=model.Metadata):
+class Metadata(Document, of=core_reader.Metadata):
     """What wrote the dump, and when."""
 
     generator: str
@@ -73,7 +74,7 @@ class Metadata(Document, of=model.Metadata):
     written: str | None = field(lambda of, _: _utc(of.row.timestamp), doc="The timestamp as ISO 8601, UTC.")
 
 
-class Context(Document, of=model.Context):
+class Context(Document, of=core_reader.Context):
     """A CUDA context."""
 
     id: Hex = field("row.context_id")
@@ -81,7 +82,7 @@ class Context(Document, of=model.Context):
     modules: int = field(lambda context, _: len(context.modules))
 
 
-class Parameter(Document, of=parameters.Parameter):
+class Parameter(Document, of=core.Parameter):
     """A parameter of a kernel; offset and size in bytes."""
 
     index: int
@@ -92,7 +93,7 @@ class Parameter(Document, of=parameters.Parameter):
     bytes: str | None = field(lambda one, _: one.data.hex() if one.data is not None else None)
 
 
-class ConstantBank(Document, of=parameters.ConstantBank):
+class ConstantBank(Document, of=core.ConstantBank):
     """A constant bank of a launch."""
 
     number: int
@@ -101,7 +102,7 @@ class ConstantBank(Document, of=parameters.ConstantBank):
     held: bool = field(doc="Whether the dump has its contents.")
 
 
-class LaunchParameters(Document, of=parameters.LaunchParameters):
+class LaunchParameters(Document, of=core.LaunchParameters):
     """What a dump holds of a launch's parameters."""
 
     parameters: list[Parameter]
@@ -110,7 +111,7 @@ class LaunchParameters(Document, of=parameters.LaunchParameters):
     problem: str | None = field(doc="Why less than all of it is known.")
 
 
-class Launch(Document, of=decoded.Launch):
+class Launch(Document, of=core.Launch):
     """A grid that was on a device."""
 
     id: int = field("grid.grid_id")
@@ -126,14 +127,14 @@ class Launch(Document, of=decoded.Launch):
     )
 
 
-class Resident(Document, of=model.Device):
+class Resident(Document, of=core_reader.Device):
     """What was on a device's SMs."""
 
     blocks: int = field(lambda device, _: sum(len(sm.ctas) for sm in device.sms))
     warps: int = field(lambda device, _: sum(1 for _ in device.warps()))
 
 
-class Device(Document, of=model.Device):
+class Device(Document, of=core_reader.Device):
     """A GPU of the dump."""
 
     index: int
@@ -149,7 +150,7 @@ class Device(Document, of=model.Device):
     resident: Resident = field(lambda device, _: device)
 
 
-class GpuException(Document, of=faults.Fault):
+class GpuException(Document, of=core.Fault):
     """A GPU exception; `code` is null for a trap, which has no number."""
 
     code: int | None = field("exception.code")
@@ -159,7 +160,7 @@ class GpuException(Document, of=faults.Fault):
     driver_words: str | None = field("exception_string")
 
 
-class Threads(Document, of=faults.Fault):
+class Threads(Document, of=core.Fault):
     """How many threads met the exception; 0 where they have exited."""
 
     count: int = field("threads")
@@ -176,7 +177,7 @@ class Call(Document, of=BacktraceRow):
     return_offset: Hex
 
 
-class Registers(Document, of=registers.Registers):
+class Registers(Document, of=core.Registers):
     """The registers of a fault's first thread and of its warp, by their names."""
 
     general: dict[str, Hex] = field(lambda files, _: _named("R", files.general))
@@ -187,7 +188,7 @@ class Registers(Document, of=registers.Registers):
     backtrace: list[Call]
 
 
-class CallSite(Document, of=faults.Call):
+class CallSite(Document, of=core.Call):
     """A call that a fault's first thread is in; chain and offset are those of the call, not of the return address."""
 
     level: int
@@ -197,7 +198,7 @@ class CallSite(Document, of=faults.Call):
     chain: list[Frame] = field(lambda call, _: call.location.chain if call.location else ())
 
 
-class Fault(Document, of=faults.Fault):
+class Fault(Document, of=core.Fault):
     """Threads that met one exception at one instruction of one launch."""
 
     exception: GpuException = field(lambda fault, _: fault)
@@ -208,6 +209,10 @@ class Fault(Document, of=faults.Fault):
     precise: bool = field(doc="Whether pc is the faulting instruction rather than where a thread was stopped.")
     thread_pc: Hex | None = field(lambda fault, _: fault.first.row.virtual_pc if fault.first else None)
     kernel: LaunchedKernel | None = _kernel()
+    library: str | None = field(
+        lambda fault, _: vllm_library(demangle(fault.kernel)) if fault.kernel else None,
+        doc="The library of vLLM's wheel that has the kernel, by the kernel's name.",
+    )
     function: str | None = field(lambda fault, _: _function(fault))
     calls_out: int = field(
         doc="0 but where the PC is in code that the dump does not hold: function, offset and chain are then those of "
@@ -235,7 +240,7 @@ class Fault(Document, of=faults.Fault):
     )
 
 
-class WarpGroup(Document, of=warp_groups.WarpGroup):
+class WarpGroup(Document, of=core.WarpGroup):
     """Warps of one launch that are at one instruction in one state."""
 
     device: int = field("device.index")
@@ -248,18 +253,21 @@ class WarpGroup(Document, of=warp_groups.WarpGroup):
     blocks: int
     state: str
     barrier: str | None
-    barrier_words: str | None = field(doc="What the driver says of that barrier (r590 and later).")
+    barrier_words: str | None = field(doc="What the driver says about that barrier (r590 and later).")
     thread_states: dict[str, int] = field(lambda group, _: dict(group.thread_states))
     first: Coordinates
     chain: list[Frame] = field(lambda group, _: group.location.chain if group.location else ())
     lines_from: LinesFrom | None = field(lambda group, _: group.location and group.location.borrowed)
 
 
-class Core(Document, of=decoded.DecodedCore):
+class Core(Document, of=core.DecodedCore):
     """A GPU core dump: what its driver wrote of it and what is left of the file decide which fields are null."""
 
     schema: Literal["vdbg-env/core/v1"]
     file: str
+    rank: int | None = field(
+        lambda reading, _: rank_of(reading.file), doc="Of the process, by the name of the file or of its folder."
+    )
     truncated: bool = field("core.truncated")
     complete: bool = field("core.complete", doc="Whether all rows were there and linked; else no fault proves nothing.")
     elf_identity: str = field(lambda reading, _: str(reading.core.identity))
@@ -276,10 +284,11 @@ class Cores(Document):
     """Several dumps, first in time first."""
 
     schema: Literal["vdbg-env/core/v1"]
+    verdict: str = field(lambda readings, _: verdict(readings), doc="What they come to, in one line.")
     cores: list[Core] = field(lambda readings, _: readings)
 
 
-def render(readings: Sequence[decoded.DecodedCore], sources: SourceLines) -> str:
+def render(readings: Sequence[core.DecodedCore], sources: SourceLines) -> str:
     """Return one core as a document, several as a document that lists them, first in time first."""
     more: dict[int, object] = {}
     for read in readings:
@@ -297,7 +306,7 @@ def _utc(timestamp: int) -> str | None:
     return datetime.fromtimestamp(timestamp, UTC).isoformat() if timestamp else None
 
 
-def _function(value: faults.Fault | warp_groups.WarpGroup | faults.Call) -> str | None:
+def _function(value: core.Fault | core.WarpGroup | core.Call) -> str | None:
     return value.location.function.demangled if value.location and value.location.function else None
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from gpucore.dwarf import BorrowedLines, OtherHeaders, SourceFrame
+from gpucore.mangling import demangle
 from vdbg_env.application.analysis.source_lines import SourceLines
-from vdbg_env.cuda.lines.source_frame import BorrowedLines, SourceFrame
-from vdbg_env.cuda.symbols.demangling import demangle
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document
 
@@ -20,12 +21,29 @@ class Shown:
     more: Mapping[int, object] = field(default_factory=dict)
 
 
+class Headers(Document, of=OtherHeaders):
+    """Another project's headers that a line is of, and the release that the code was built with."""
+
+    project: str
+    used: str
+    wanted: str
+
+
+def headers_field() -> Any:
+    """Return the field of the headers that a line or a chain is of, absent where they are those of the code."""
+    return doc.field(
+        lambda value, _: value.headers or ABSENT, may_be_absent=True,
+        doc="Where the line is of another release of these headers than the code was built with.",
+    )  # fmt: skip
+
+
 class Frame(Document, of=SourceFrame):
     """A place in source; a chain is leaf first: each frame was inlined at, or called from, the one after it."""
 
     function: str | None
     file: str
     line: int
+    headers: Headers = headers_field()
     text: str = doc.field(
         lambda frame, shown: shown.sources.get((frame.file, frame.line), ABSENT),
         may_be_absent=True, doc="The line, where its source was found.",
@@ -53,3 +71,4 @@ class LinesFrom(Document, of=BorrowedLines):
     build: str = doc.field(doc="The build that the lines are of: its release and compiler, else the library's name.")
     pack: str
     others: list[OtherLines] = doc.field(doc="Builds that agree on the code and disagree on its lines.")
+    headers: Headers = headers_field()

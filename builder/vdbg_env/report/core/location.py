@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from gpucore.mangling import short_name
 from vdbg_env.application.analysis.locate import Located, LocateReport
 from vdbg_env.application.analysis.source_lines import SourceLines
 from vdbg_env.common.printable import printable
-from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, Hex, field
 from vdbg_env.report.core.json_parts import Frame, Kernel, LinesFrom, Shown

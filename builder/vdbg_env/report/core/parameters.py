@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from gpucore.core import DecodedCore, Launch, LaunchParameters, Parameter
+from gpucore.mangling import demangle, short_name
 from vdbg_env.common.printable import printable
-from vdbg_env.cuda.gpu_core.decoded import DecodedCore, Launch
-from vdbg_env.cuda.gpu_core.parameters import LaunchParameters, Parameter
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
 
 _MOST_LAUNCHES: Final = 4
 _MOST_BYTES: Final = 32

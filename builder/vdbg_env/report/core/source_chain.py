@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpucore.dwarf import BorrowedLines, Chain
+from gpucore.mangling import short_name
 from vdbg_env.application.analysis.source_lines import SourceLines
 from vdbg_env.common.printable import printable
-from vdbg_env.cuda.lines.source_frame import BorrowedLines, Chain
-from vdbg_env.cuda.symbols.demangling import short_name
 
 
 def chain_lines(chain: Chain, sources: SourceLines, *, indent: str = "    ") -> Iterator[str]:
@@ -15,7 +15,7 @@ def chain_lines(chain: Chain, sources: SourceLines, *, indent: str = "    ") -> 
     names = [short_name(frame.function) if frame.function else "?" for frame in chain]
     width = min(max((len(name) for name in names), default=0), 48)
     for number, (frame, name) in enumerate(zip(chain, names, strict=True)):
-        yield f"{indent}#{number:<2} {printable(name):{width}}  {printable(frame.file)}:{frame.line}"
+        yield f"{indent}#{number:<2} {printable(name):{width}}  {printable(f'{frame.file}:{frame.line}{frame.mark}')}"
         text = sources.get((frame.file, frame.line))
         if text and text.strip():
             yield f"{indent}      {printable(text.strip())}"
@@ -32,5 +32,5 @@ def borrowed_lines(borrowed: BorrowedLines | None, *, indent: str = "    ") -> I
 
 
 def place_text(chain: Chain) -> str | None:
-    """Return the leaf of a chain as `file:line`; None without one."""
-    return f"{chain[0].file}:{chain[0].line}" if chain else None
+    """Return the leaf of a chain as `file:line`, marked where it is of other headers; None without one."""
+    return f"{chain[0].file}:{chain[0].line}{chain[0].mark}" if chain else None

@@ -2,39 +2,82 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import PurePath
 
+from gpucore.core import Coordinates, DecodedCore, Fault, Registers, Scope, WarpGroup
+from gpucore.core_layout import GridRow, generation_flags
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.analysis.source_lines import SourceLines
 from vdbg_env.common.printable import printable
-from vdbg_env.cuda.gpu_core.decoded import DecodedCore
-from vdbg_env.cuda.gpu_core.faults import Coordinates, Fault, Scope
-from vdbg_env.cuda.gpu_core.layout import GridRow
-from vdbg_env.cuda.gpu_core.names import generation_flags
-from vdbg_env.cuda.gpu_core.registers import Registers
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.evidence.kernel_makers import maker_of, vllm_library
 from vdbg_env.report.core.parameters import launch_lines
 from vdbg_env.report.core.source_chain import borrowed_lines, chain_lines, place_text
 
 _MOST_PLACES = 12
 _MOST_FAULTS = 8
 _MOST_KERNELS = 10
+_RANK = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 def render(readings: Sequence[DecodedCore], sources: SourceLines, *, everything: bool = False) -> str:
-    """Return the report of one core or of several, first in time first; `everything` leaves no list cut."""
-    parts = [*(_summary(readings) if len(readings) > 1 else ())]
-    for reading in readings:
+    """Return the report of one core or of several: those with an exception first, each in order of time.
+
+    Of several, where one has an exception, the others are a line each; `everything` leaves nothing out.
+    """
+    faulting = [reading for reading in readings if reading.faults]
+    others = [reading for reading in readings if not reading.faults]
+    parts = [*(_summary(readings, faulting, others) if len(readings) > 1 else ())]
+    for reading in [*faulting, *(others if everything or not faulting else ())]:
         parts += ["", *_core(reading, sources, everything)] if parts else [*_core(reading, sources, everything)]
     return "\n".join(parts) + "\n"
 
 
-def _summary(readings: Sequence[DecodedCore]) -> Iterator[str]:
+def rank_of(path: str) -> int | None:
+    """Return the rank that wrote a dump, by the name of its file or of its folder; None where neither says.
+
+    A run keeps the files of a rank in `HOST-RANK`, below the folder of a step and its attempt.
+    """
+    folders = PurePath(path).parts
+    if len(folders) > 4 and folders[-5] == "steps" and folders[-3].isdecimal():
+        rank = folders[-2].rpartition("-")[2]
+        if rank.isascii() and rank.isdecimal() and len(rank) <= 6:
+            return int(rank)
+    named = next((found for part in reversed(folders[-2:]) if (found := _RANK.search(part))), None)
+    return int(named[1]) if named else None
+
+
+def verdict(readings: Sequence[DecodedCore]) -> str:
+    """Return what several cores come to, in one line: the first exception in time, else that there is none."""
+    faulting = [reading for reading in readings if reading.faults]
+    if faulting:
+        rank = rank_of(faulting[0].file)
+        where = f" (rank {rank})" if rank is not None else ""
+        first = ", first in time" if len(faulting) > 1 else ""
+        return f"{len(faulting)} of {len(readings)} cores with an exception{first}: {_headline(faulting[0])}{where}"
+    whole = all(reading.core.complete for reading in readings)
+    return f"no exception in {'' if whole else 'what could be read of '}{len(readings)} cores"
+
+
+def _summary(
+    readings: Sequence[DecodedCore], faulting: Sequence[DecodedCore], others: Sequence[DecodedCore]
+) -> Iterator[str]:
     start, own = readings[0].written, _tells_its_time(readings[0])
-    yield f"{len(readings)} cores, first in time first:"
-    for reading in readings:
+    ranks = {id(reading): rank_of(reading.file) for reading in readings}
+    ranked = any(rank is not None for rank in ranks.values())
+    yield verdict(readings)
+    yield f"  {'rank  ' if ranked else ''}   when  core"
+    for reading in [*faulting, *others]:
         when = f"+{reading.written - start:.0f} s" if start and own == _tells_its_time(reading) else "?"
-        yield f"  {when:>7}  {printable(reading.file)}: {_headline(reading)}"
+        rank = ranks[id(reading)]
+        shown = f"{rank if rank is not None else '?':>4}  " if ranked else ""
+        yield f"  {shown}{when:>7}  {printable(reading.file)}: {_headline(reading)}"
+    if faulting and others:
+        count = _many(len(others), "core")
+        yield f"  of the {count} without an exception no more is shown (--all shows it)"
 
 
 def _tells_its_time(reading: DecodedCore) -> bool:
@@ -83,6 +126,29 @@ def _core(reading: DecodedCore, sources: SourceLines, everything: bool) -> Itera
     yield ""
     yield from _provenance(reading)
     yield from (f"  note: {printable(note)}" for note in reading.notes)
+    yield from _next(reading)
+
+
+def _next(reading: DecodedCore) -> Iterator[str]:
+    """Say how to get lines of vLLM's own kernels, where a place that counts has none."""
+    places: Sequence[Fault | WarpGroup] = reading.faults or reading.warp_groups[:1]
+    without = [place.kernel for place in places if place.kernel and not (place.location and place.location.chain)]
+    if any(_may_be_vllm(demangle(kernel)) for kernel in without):
+        yield f"  try: vdbg-env lines build vllm==VERSION --core {printable(shlex.quote(reading.file))}"
+
+
+def _may_be_vllm(kernel: str) -> bool:
+    return vllm_library(kernel) is not None or (maker_of(kernel) is None and "cutlass::" in kernel)
+
+
+def _library(kernel: str) -> Iterator[str]:
+    """Name the library that a kernel is in, or what made it, as far as its name says that."""
+    name = demangle(kernel)
+    library, maker = vllm_library(name), maker_of(name)
+    if library:
+        yield f"    library  vLLM's {library}, by the kernel's name"
+    elif maker:
+        yield f"    library  {maker.name}, by the kernel's name; for lines: {maker.remedy}"
 
 
 def _fault(fault: Fault, sources: SourceLines) -> Iterator[str]:
@@ -95,6 +161,8 @@ def _fault(fault: Fault, sources: SourceLines) -> Iterator[str]:
     if fault.kernel or fault.grid:
         name = printable(demangle(fault.kernel)) if fault.kernel else "unknown"
         yield f"    kernel   {name}" + (f"  {_dimensions(fault.grid)}" if fault.grid else "")
+    if fault.kernel:
+        yield from _library(fault.kernel)
     yield f"    threads  {_threads(fault)}"
     location = fault.location
     if location and location.chain:

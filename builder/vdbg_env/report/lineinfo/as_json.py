@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from gpucore import lineinfo
+from gpucore.lineinfo import BOUND, Cause, FunctionCoverage, LineinfoReport, Verdict
 from vdbg_env.application.line_packs.coverage import PackCoverage
-from vdbg_env.cuda.lines import lineinfo
-from vdbg_env.cuda.lines.coverage import BOUND, Cause, FunctionCoverage
-from vdbg_env.cuda.lines.lineinfo import LineinfoReport, Verdict
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, field
 
@@ -73,6 +72,7 @@ class File(Document, of=lineinfo.FileReport):
     verdict: Verdict
     counts: lineinfo.Counts = field(inline=True)
     elsewhere: Elsewhere = field(lambda file, _: file)
+    total: lineinfo.Counts = field(doc="All device code of the file, elsewhere included.")
     coverage: Coverage = field("covered")
     archs: list[Arch]
     missing: list[Missing]
@@ -99,9 +99,12 @@ class Verified(Document, of=LineinfoReport):
     verdict: Verdict
     counts: lineinfo.Counts = field(inline=True)
     elsewhere: lineinfo.Counts
+    total: lineinfo.Counts = field(doc="All device code, elsewhere included.")
     coverage: Coverage = field("covered")
     files: list[File]
     without_device_code: int
+    cores: int = field(doc="Core dumps that were found, which are no libraries and were not judged.")
+    notes: list[str] = field(doc="What was not looked at.")
     line_packs: list[PackedFunctions] = field(
         lambda _, packed: packed or ABSENT, may_be_absent=True, doc="With --lines."
     )

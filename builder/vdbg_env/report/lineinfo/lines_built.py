@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, PlacedBy
 from vdbg_env.application.lines.compare import Comparison
+from vdbg_env.application.lines.pack import CoreLines, HeadersShare
 from vdbg_env.application.lines.place import Unplaced
 from vdbg_env.common.printable import printable
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.image.units.other_projects import OtherProject, project_of
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.plain_text import duration
 
 _SHOWN = 5
 
 
-def lines_text(result: LinesBuilt, pack: Path | None = None) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What was written of a result: the pack's path, what it gives the core that was asked for.
+
+    `headers` are those of other releases than the wheel's that lines are of. `flag` takes a local tree.
+    """
+
+    path: Path | None = None
+    core: CoreLines | None = None
+    headers: tuple[HeadersShare, ...] = ()
+    flag: str = "--external"
+
+
+def lines_text(result: LinesBuilt, written: Written = Written()) -> str:
     """Return what `lines build` prints at its end: each unit, how much of it is the stock code, and what is not."""
     compared = [unit.comparison for unit in result.built if unit.comparison]
     total = sum(c.total for c in compared)
     identical = sum(len(c.identical) for c in compared)
     lines = [
         f"wheel     {result.origin}, compiled by nvcc {result.compiler}",
-        *(line for unit in result.built for line in _unit_lines(unit)),
+        *(line for unit in result.built for line in _unit_lines(unit, exact=not written.headers)),
         *(f"not built {_where(left)}: {left.reason}" for left in result.unplaced[:_SHOWN]),
     ]
     if len(result.unplaced) > _SHOWN:
@@ -32,8 +48,13 @@ def lines_text(result: LinesBuilt, pack: Path | None = None) -> str:
     if compared:
         lines.append(f"identical {identical:,} of {total:,} functions have the stock wheel's very instructions")
     lines += [f"note      {note}" for note in result.tree.notes if identical < total]
-    if pack:
-        lines.append(f"pack      {pack}")
+    if written.path:
+        lines.append(f"pack      {written.path}")
+    if written.core:
+        lines += _core_lines(written.core)
+    for share in written.headers:
+        lines += _headers_lines(share, result, written.flag)
+    lines += _other_projects(result, written.flag)
     return "\n".join([*lines, ""])
 
 
@@ -79,6 +100,34 @@ class UnplacedJson(Document, of=Unplaced):
     reason: str
 
 
+class HeadersJson(Document, of=HeadersShare):
+    """Lines of other headers than the wheel was built with."""
+
+    project: str = field("headers.project")
+    used: str = field("headers.used")
+    wanted: str = field("headers.wanted")
+    instructions: int = field(doc="Instructions with such a frame, of those asked for.")
+    total: int = field("of", doc="All instructions that were asked for.")
+
+
+class ProjectJson(Document, of=OtherProject):
+    """A project whose sources the package index has not, or not of the release that the wheel was built with."""
+
+    project: str = field("title")
+    revision: str
+    fetch: list[str] = field("commands", doc="What fetches exactly the sources that the wheel was built from.")
+    external: str | None = field("flag", doc="The value of --external then.")
+
+
+class CoreJson(Document, of=CoreLines):
+    """The core that was asked for, looked up in the new pack."""
+
+    file: str
+    places: int = field(doc="Its faults, without a fault the places where its warps stand.")
+    without: list[str] = field(doc="Those that the pack has no line for.")
+    line: str | None = field(lambda core, _: str(core.shown) if core.shown else None)
+
+
 class LinesDocument(Document, of=LinesBuilt):
     """What `lines build` did. Fields are only ever added."""
 
@@ -90,10 +139,18 @@ class LinesDocument(Document, of=LinesBuilt):
     units: list[UnitJson] = field("built")
     unplaced: list[UnplacedJson]
     notes: list[str] = field("tree.notes")
-    pack: str | None = field(lambda _, pack: str(pack) if pack else None)
+    pack: str | None = field(lambda _, written: str(written.path) if written and written.path else None)
+    core: CoreJson | None = field(
+        lambda _, written: written.core if written else None, doc="What the pack gives the core that was asked for."
+    )
+    headers: list[HeadersJson] = field(lambda _, written: written.headers if written else ())
+    other_projects: list[ProjectJson] = field(
+        lambda result, written: _needed(result, written.headers if written else ()),
+        doc="What --external would give exact lines with.",
+    )
 
 
-def _unit_lines(unit: BuiltUnit) -> Iterator[str]:
+def _unit_lines(unit: BuiltUnit, *, exact: bool) -> Iterator[str]:
     source = Path(unit.source).name
     took = "compiled earlier" if unit.compiled.cached else f"compiled in {duration(unit.compiled.duration_s)}"
     found_by = ", found by the names of its kernels" if unit.placed_by == "kernel names" else ""
@@ -105,7 +162,7 @@ def _unit_lines(unit: BuiltUnit) -> Iterator[str]:
         return
     yield f"unit      {head}; {len(found.identical)} of {found.total} functions identical"
     for kernel in unit.choice.kernels:
-        yield f"kernel    {short_name(demangle(kernel))}: {_verdict(kernel, found)}"
+        yield f"kernel    {short_name(demangle(kernel))}: {_verdict(kernel, found, exact=exact)}"
     for word, names in (("differs", found.differing), ("missing", found.missing)):
         yield from (
             f"{word:9} {short_name(demangle(name))}" for name in names[:_SHOWN] if name not in unit.choice.kernels
@@ -114,9 +171,51 @@ def _unit_lines(unit: BuiltUnit) -> Iterator[str]:
             yield f"          and {len(names) - _SHOWN} more"
 
 
-def _verdict(kernel: str, found: Comparison) -> str:
+def _headers_lines(share: HeadersShare, result: LinesBuilt, flag: str) -> Iterator[str]:
+    yield printable(f"headers   {share.instructions:,} of {share.of:,} instructions have a {share.headers}")
+    for project in result.tree.projects:
+        if project.title == share.headers.project:
+            yield from _fetch(project, "lines of the wheel's own headers need", flag)
+
+
+def _other_projects(result: LinesBuilt, flag: str) -> Iterator[str]:
+    for project in _needed(result, ()):
+        yield from _fetch(project, f"{project.title} is another project, which the release's CMake files clone", flag)
+
+
+def _needed(result: LinesBuilt, shares: Sequence[HeadersShare]) -> tuple[OtherProject, ...]:
+    """Return the projects whose exact sources would give what is missing, each once."""
+    projects = result.tree.projects
+    given = {headers.project for headers in result.tree.headers}
+    other = (project_of(projects, left.choice.library.name) for left in result.unplaced)
+    found = [project for project in other if project and project.title not in given]
+    found += [one for share in shares for one in projects if one.title == share.headers.project]
+    return tuple(dict.fromkeys(found))
+
+
+def _fetch(project: OtherProject, why: str, flag: str) -> Iterator[str]:
+    yield printable(f"fetch     {why}:")
+    yield from (printable(f"          {line}") for line in project.commands)
+    if project.flag:
+        yield printable(f"          and the same command again with {flag} {project.flag}")
+
+
+def _core_lines(core: CoreLines) -> Iterator[str]:
+    if core.shown:
+        yield printable(f"core      {core.file}: {core.shown}")
+    for place in core.without[:_SHOWN]:
+        yield printable(f"no line   {core.file}: {place}: the pack has no function of its name and instructions")
+    if len(core.without) > _SHOWN:
+        yield f"          and {len(core.without) - _SHOWN} more places"
+
+
+def _verdict(kernel: str, found: Comparison, *, exact: bool) -> str:
     if kernel in found.identical:
-        return "identical code, its lines are the stock wheel's"
+        return (
+            "identical code, its lines are the stock wheel's"
+            if exact
+            else "identical code, with lines of other headers"
+        )
     return "other instructions: its lines are another build's" if kernel in found.differing else "not in the build"
 
 

@@ -7,13 +7,13 @@ from typing import Literal
 from vdbg_env.application.image.onto import OntoResult
 from vdbg_env.application.image.onto_proof import LibraryProof, OntoProof
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.lineinfo.lines_built import LinesDocument, lines_text
+from vdbg_env.report.lineinfo.lines_built import HeadersJson, LinesDocument, Written, lines_text
 from vdbg_env.report.plain_text import duration
 
 
 def onto_text(result: OntoResult) -> str:
     """Return what a build onto an image prints at its end, once it is proven."""
-    lines = [lines_text(result.lines).rstrip("\n")]
+    lines = [lines_text(result.lines, Written(headers=result.headers, flag="--dep")).rstrip("\n")]
     for library in result.proof.libraries:
         lines += [
             f"proven    {library.path}: {library.with_lines} of {library.cubins} cubins carry line info",
@@ -58,4 +58,5 @@ class OntoDocument(Document, of=OntoResult):
     tags: list[str]
     lines: LinesDocument
     proof: ProofJson
+    headers: list[HeadersJson] = field(doc="Lines of other headers than the image's vLLM was built with.")
     duration_s: float = field(lambda result, _: round(result.duration_s, 3))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from gpucore.cubin import ParameterPlace
+from gpucore.line_pack import LineRecord
+from gpucore.line_packs import Provenance
+from gpucore.mangling import demangle
 from vdbg_env.application.line_packs.inspect import PackSummary
 from vdbg_env.application.line_packs.pack import Packed
-from vdbg_env.cuda.binary.kernel_info import ParameterPlace
-from vdbg_env.cuda.line_pack.provenance import Provenance
-from vdbg_env.cuda.line_pack.record import LineRecord
-from vdbg_env.cuda.symbols.demangling import demangle
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, field
 

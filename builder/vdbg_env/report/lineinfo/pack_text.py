@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gpucore.line_pack import LineRecord
+from gpucore.line_packs import Provenance
+from gpucore.mangling import demangle
 from vdbg_env.application.line_packs.coverage import PackCoverage
 from vdbg_env.application.line_packs.inspect import PackSummary
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
-from vdbg_env.cuda.line_pack.provenance import Provenance
-from vdbg_env.cuda.line_pack.record import LineRecord
-from vdbg_env.cuda.symbols.demangling import demangle
 
 if TYPE_CHECKING:
     from vdbg_env.application.line_packs.pack import Packed  # loads the plans of builds: `verify` does without
@@ -73,3 +73,8 @@ def _binaries(binaries: Iterable[Provenance]) -> Iterator[str]:
             f"  {binary.binary:40} {binary.with_lines:,} of {binary.functions:,} functions with lines"
             + (f"  ({build})" if build else "")
         )
+        if binary.headers is None:
+            yield "    headers: unknown (the pack does not say which releases of other projects its lines are of)"
+        for headers in binary.headers or ():
+            said = headers.other or f"{headers.project} {headers.used}, as the wheel was built with"
+            yield printable(f"    headers: {said}")

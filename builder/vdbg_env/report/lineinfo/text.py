@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, assert_never
 
+from gpucore.lineinfo import Cause, Counts, Covered, FileReport, LineinfoReport, Missing, Verdict, Witness
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
 from vdbg_env.common.printable import printable
-from vdbg_env.cuda.lines.coverage import Cause
-from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Verdict, Witness
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
 
 _COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")
 _MISSING_SHOWN: Final = 10
@@ -31,7 +30,7 @@ def _file(file: FileReport, every_missing: bool) -> Iterator[str]:
         if file.next_step:
             yield f"  try: {printable(file.next_step)}"
         return
-    if file.counts.cubins:
+    if file.total.cubins:
         yield from _table(file)
     if file.elsewhere != Counts():
         yield f"  {_elsewhere(file)}"
@@ -63,8 +62,10 @@ def _elsewhere(file: FileReport) -> str:
 
 def _table(file: FileReport) -> Iterator[str]:
     rows = [(arch, counts) for arch, counts in file.archs if counts.cubins]
+    if file.elsewhere.cubins:
+        rows.append(("elsewhere", file.elsewhere))
     if len(rows) > 1:
-        rows.append(("all", file.counts))
+        rows.append(("all", file.total))
     width = max(len(arch) for arch, _ in rows) + 2
     yield "  " + _COLUMNS[0].ljust(width) + "".join(name.rjust(len(name) + 2) for name in _COLUMNS[1:])
     for arch, counts in rows:
@@ -148,8 +149,16 @@ def _summary(report: LineinfoReport) -> Iterator[str]:
     counts = report.total
     where = f" ({_number(len(report.files), 'file', 'files')})" if len(report.files) > 1 else ""
     yield f"verdict: {report.verdict}{where}: {_said(report, counts)}"
+    if len(report.files) > 1 and counts.cubins:
+        outside = f"; {report.elsewhere.cubins:,} of them outside nvcc's sections" if report.elsewhere.cubins else ""
+        lines = f"{counts.with_code:,} with code, {counts.with_debug_line:,} of these with lines"
+        yield f"  in all: {_number(counts.cubins, 'cubin', 'cubins')}, {lines}{outside}"
     if report.without_device_code:
         yield f"  {_number(report.without_device_code, 'other file holds', 'other files hold')} no device code"
+    if report.cores:
+        what = "a core dump, which is no library" if report.cores == 1 else "core dumps, which are no libraries"
+        yield f"  {_number(report.cores, 'other file is', 'other files are')} {what}: vdbg-env core FILE"
+    yield from (f"  note: {printable(note)}" for note in report.notes)
     if report.verdict in (Verdict.NONE, Verdict.PARTIAL):
         apart = report.verdict is Verdict.PARTIAL and not _mixed(report)
         for number, cause in enumerate(report.causes):

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from urllib.parse import quote
@@ -20,17 +20,25 @@ from jinja2 import BaseLoader, StrictUndefined, Template
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
-from vdbg_env.application.run.result.model import NextStep, Report, SourceExcerpt, StepReport, StepStatus
+from gpucore.dwarf import SourceFrame
+from gpucore.mangling import short_name
+from vdbg_env.application.run.result.model import (
+    NextStep,
+    Report,
+    SourceExcerpt,
+    StepReport,
+    StepStatus,
+    attempt_lengths,
+)
 from vdbg_env.application.run.result.next_steps import next_step
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
-from vdbg_env.cuda.lines.source_frame import SourceFrame
-from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report import plain_text
 from vdbg_env.report.run import phrases
 from vdbg_env.report.run.as_markdown import command
 from vdbg_env.report.run.changes import Change, changes, delta
+from vdbg_env.report.run.incident import incident, is_guards, shown_steps
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 
@@ -78,7 +86,8 @@ def render(report: Report, *, template: str, style: str) -> str:
         warning=phrases.provenance(report),
         lead=lead,
         chain=tuple(_chain(report, lead)) if lead else (),
-        changes=changes(report),
+        incident=incident(report),
+        changes=() if is_guards(report) else changes(report),
         nodes=tuple(_nodes(report)),
         missed=tuple(step for step in report.steps if step.status is StepStatus.NOT_REACHED),
         bars=tuple(_bars(report)),
@@ -107,8 +116,8 @@ def _chain(report: Report, lead: Finding) -> Iterator[tuple[SourceFrame, SourceE
 
 def _nodes(report: Report) -> Iterator[Node]:
     tried = {change.step: change for change in changes(report)}
-    visits = Counter(step.id for step in report.walked)
-    for step in report.walked:
+    visits = Counter(step.id for step in shown_steps(report))
+    for step in shown_steps(report):
         # A runbook that was branched to may visit a step of the same name: links mean the last visit.
         visits[step.id] -= 1
         findings = tuple(finding for finding in report.findings if finding.step == step.id)
@@ -117,8 +126,8 @@ def _nodes(report: Report) -> Iterator[Node]:
             step=step,
             tone=_tone(step),
             change=tried.get(step.id),
-            delta=delta(step),
-            command=" \\\n  ".join(command(step)) if step.argv else "",
+            delta=() if is_guards(report) else delta(step),
+            command=" \\\n  ".join(command(replace(step, env={}) if is_guards(report) else step)) if step.argv else "",
             findings=findings,
             open=report.lead in findings,
         )
@@ -162,12 +171,10 @@ def _bars(report: Report) -> Iterator[Bar]:
 def _spans(step: StepReport) -> Iterator[tuple[float, float]]:
     """Yield start and length, in seconds, of every attempt; ranks of one attempt ran together."""
     start = step.started_s or 0.0
-    lengths: dict[int, float] = {}
-    for attempt in step.attempts:
-        lengths[attempt.attempt] = max(lengths.get(attempt.attempt, 0.0), attempt.duration_s or 0.0)
+    lengths = attempt_lengths(step.attempts)
     if not lengths:
         yield start, step.duration_s or 0.0
-    for length in lengths.values():
+    for length in lengths:
         yield start, length
         start += length
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from gpucore.dwarf import SourceFrame
 from vdbg_env.application.run.result import model
-from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence import finding, fingerprint, observation
 from vdbg_env.evidence.finding import HowKnown, Level
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, Hex, field
+from vdbg_env.report.core.json_parts import Headers, headers_field
 from vdbg_env.report.plain_text import signal_name
 from vdbg_env.report.run import changes
 from vdbg_env.report.run.changes import Change
@@ -60,10 +61,15 @@ class Attempt(Document, of=model.Attempt):
     directory: str
     held_by: str = field(doc="What holds the processes in case the supervisor is killed.")
     part: str = field(
-        doc="Among several ranks: first failure, failed, victim, ended by us, cancelled, lost or well; else empty."
+        doc="Among several ranks: first failure, stopped, running or left early where none failed first, failed, "
+        "reported the hang, out of time, victim, ended by us, cancelled, lost or well; else empty."
+    )
+    root_cause: observation.RootCause | None = field(
+        doc="The process that failed first, as torchrun says of those that it started; a negative code is a signal."
     )
     node: dict[str, str] = field(doc="What a rank found on its node: driver, kernel, libraries, limits; empty here.")
     workers: list[observation.WorkerEnvironment]
+    deaths: list[observation.Death] = field(doc="Processes that ended badly before anything was ended by us, in order.")
     notes: list[str]
 
 
@@ -96,6 +102,15 @@ class Step(Document, of=model.StepReport):
     notes: list[str]
 
 
+class Frame(Document, of=SourceFrame):
+    """A place in source."""
+
+    function: str | None
+    file: str
+    line: int
+    headers: Headers = headers_field()
+
+
 class Finding(Document, of=finding.Finding):
     """What is wrong, where, and how that is known; `confidence` is from 0 to 1, `chain` is leaf first."""
 
@@ -104,13 +119,15 @@ class Finding(Document, of=finding.Finding):
     level: Level
     message: str
     kernel: str | None
-    location: SourceFrame | None
-    chain: list[SourceFrame]
+    location: Frame | None
+    chain: list[Frame]
     how_known: HowKnown
     confidence: float
     step: str | None
     artifact: str | None
     next_step: str | None
+    process: str | None = field(doc="The process it is of, as the workload calls it: Worker_TP1, EngineCore.")
+    rank: int | None = field(doc="That process's own rank in the workload, not the step's rank that started it.")
 
 
 class Warps(Document, of=model.WarpGroup):
@@ -120,7 +137,7 @@ class Warps(Document, of=model.WarpGroup):
     kernel: str | None
     offset: Hex | None
     count: int
-    chain: list[SourceFrame]
+    chain: list[Frame]
     state: str | None
 
 

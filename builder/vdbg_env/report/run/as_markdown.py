@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from gpucore.dwarf import Chain
+from gpucore.mangling import short_name
 from vdbg_env.application.run.result.model import Report, StepReport, WarpHistogram
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
-from vdbg_env.cuda.lines.source_frame import Chain
-from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report.plain_text import duration, place
 from vdbg_env.report.run.changes import changes, delta
-from vdbg_env.report.run.phrases import ended, how_known, outcome, provenance, sureness, verdict
+from vdbg_env.report.run.incident import incident, is_guards, shown_steps
+from vdbg_env.report.run.phrases import ended, headline, how_known, outcome, provenance, sureness, verdict
 
 
 def render(report: Report) -> str:
@@ -26,6 +28,7 @@ def render(report: Report) -> str:
     parts = (
         _top(report),
         _fault(report),
+        _incident(report),
         _hangs(report),
         _tried(report),
         _next(report),
@@ -55,7 +58,7 @@ def _fault(report: Report) -> Iterator[str]:
     if lead is None:
         yield f"**{escaped(verdict(report)).capitalize()}.** {escaped(report.why or '')}".rstrip()
         return
-    yield f"**{escaped(lead.message)}**\n"
+    yield f"**{escaped(headline(report))}**\n"
     chain = lead.chain or ((lead.location,) if lead.location else ())
     if chain:
         yield fenced("\n".join(_chain_lines(report, chain)), "")
@@ -65,10 +68,24 @@ def _fault(report: Report) -> Iterator[str]:
 def _chain_lines(report: Report, chain: Chain) -> Iterator[str]:
     for depth, frame in enumerate(chain):
         word = "at  " if depth == 0 else "from"
-        yield f"{word} {frame.file}:{frame.line}" + (f"  {frame.function}" if frame.function else "")
+        yield f"{word} {frame.file}:{frame.line}" + (f"  {frame.function}" if frame.function else "") + frame.mark
         excerpt = report.excerpt(frame.file, frame.line)
         if excerpt and excerpt.first <= frame.line < excerpt.first + len(excerpt.lines):
             yield f"         {excerpt.lines[frame.line - excerpt.first].strip()}"
+
+
+def _incident(report: Report) -> Iterator[str]:
+    found = incident(report)
+    if found is None:
+        return
+    if found.line and report.lead and found.line not in report.lead.message:
+        yield fenced(found.line, "")
+    if found.facts:
+        yield "\n| | |\n| --- | --- |"
+    yield from (f"| {escaped(name)} | {cell(text)} |" for name, text in found.facts)
+    for name, stack in (("Traceback, the innermost call last", found.traceback), ("Native stack", found.native_stack)):
+        if stack:
+            yield f"\n{name}:\n\n{fenced(chr(10).join(stack), '')}"
 
 
 def _hangs(report: Report) -> Iterator[str]:
@@ -81,14 +98,14 @@ def _histogram(histogram: WarpHistogram) -> Iterator[str]:
     yield "| warps | at | state |"
     yield "| ---: | --- | --- |"
     for group in histogram.groups:
-        chain = " ← ".join(cell(f"{place(f.file, f.line)} {f.function or ''}".strip()) for f in group.chain)
+        chain = " ← ".join(cell(f"{place(f.file, f.line)} {f.function or ''}{f.mark}".strip()) for f in group.chain)
         where = chain or cell(f"{group.kernel or 'unknown code'} {group.pc:#x}")
         yield f"| {group.count} | {where} | {escaped(group.state or '')} |"
 
 
 def _tried(report: Report) -> Iterator[str]:
     tried = changes(report)
-    if not tried:
+    if not tried or is_guards(report):
         return
     yield "**What was tried**\n"
     yield "| step | change | fault | effect |"
@@ -107,8 +124,10 @@ def _next(report: Report) -> Iterator[str]:
 
 
 def _steps(report: Report) -> Iterator[str]:
-    for step in report.walked:
-        yield from _step(step)
+    for step in shown_steps(report):
+        yield from _step(replace(step, env={}) if is_guards(report) else step)
+    if is_guards(report):
+        yield "What guard arms: `vdbg-env guard --print-environment`"
 
 
 def _step(step: StepReport) -> Iterator[str]:

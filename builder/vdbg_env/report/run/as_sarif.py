@@ -10,9 +10,9 @@ import json
 import shlex
 from urllib.parse import quote
 
+from gpucore.dwarf import SourceFrame
 from vdbg_env.application.run.result.model import Attempt, Report, SourceExcerpt, StepReport, StepStatus
 from vdbg_env.common.printable import printable_json
-from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Artifact, EndedBy
 from vdbg_env.report.plain_text import signal_name
@@ -122,6 +122,8 @@ def _location(frame: SourceFrame | None, function: str | None, report: Report) -
                 "snippet": {"text": "\n".join(excerpt.lines)},
             }
         location["physicalLocation"] = physical
+        if frame.headers:
+            location["message"] = {"text": str(frame.headers)}
     if function:
         location["logicalLocations"] = [{"fullyQualifiedName": function, "kind": "function"}]
     return location

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import repeat
 
+from gpucore.dwarf import SourceFrame
 from vdbg_env.application.run.result.model import Report, SourceExcerpt, StepReport, StepStatus, WarpHistogram
 from vdbg_env.common.printable import printable
-from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.report.plain_text import duration
 from vdbg_env.report.run.changes import Change, Effect, changes, delta
@@ -20,7 +20,10 @@ _LABEL = 9
 _MARKED_CONTEXT = 2
 _LONGEST_WORD = 60
 _MISSING = ("was not found", "is not at hand")  # today's message, and that of releases before 0.2
-_PARTS = ("first failure", "failed", "lost", "victim", "ended by us", "cancelled", "well")
+_CAUSES = ("first failure", "stopped", "running", "left early")
+_PARTS = (
+    *(*_CAUSES, "failed", "lost", "reported the hang", "out of time", "victim", "ended by us", "cancelled", "well"),
+)
 _RANKS_SHOWN = 16
 _NARROW = 60  # columns of a terminal where the table of steps becomes a list
 
@@ -125,7 +128,7 @@ def _tried(report: Report, paint: Paint, width: int) -> Iterator[str]:
 
 
 def _ranks(report: Report, paint: Paint, width: int) -> Iterator[str]:
-    """Yield a row for each rank of the last attempt that had several, the first failure first."""
+    """Yield a row for each rank of the last attempt that had several, the cause first."""
     step = next((step for step in reversed(report.walked) if any(a.part for a in step.attempts)), None)
     if step is None:
         return
@@ -138,7 +141,7 @@ def _ranks(report: Report, paint: Paint, width: int) -> Iterator[str]:
         text = words if words.startswith(row.part) else f"{row.part}: {words}"
         head = f"  {row.rank:4} {printable(_cut(row.host, 24)):12} {took:>9}  "
         lines = _wrap(text, max(width - len(head), 30))
-        yield head + paint("1;31" if row.part == _PARTS[0] else "0", lines[0])
+        yield head + paint("1;31" if row.part in _CAUSES else "0", lines[0])
         yield from (" " * len(head) + line for line in lines[1:])
     rest = Counter(row.part for row in rows[_RANKS_SHOWN:])
     if rest:
@@ -238,6 +241,8 @@ def _frame(label: str, frame: SourceFrame, paint: Paint, width: int) -> Iterator
     yield f"  {paint.dim(f'{label:{_LABEL}}')} {paint.bold(place)}" + (f"  {function}" if function and fits else "")
     if function and not fits:
         yield from _row("", function, paint, width)
+    if frame.headers:
+        yield from _row("", printable(str(frame.headers)), paint, width)
 
 
 def _excerpt(excerpt: SourceExcerpt, paint: Paint, *, whole: bool) -> Iterator[str]:

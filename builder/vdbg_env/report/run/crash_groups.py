@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from gpucore.mangling import short_name
 from vdbg_env.application.guard.groups import CrashGroup
 from vdbg_env.common.printable import printable
-from vdbg_env.cuda.symbols.demangling import short_name
 from vdbg_env.report.codec.document import Document, field
 
 _RUNS_SHOWN = 5

@@ -8,7 +8,7 @@ from vdbg_env.application.run.history import Condition, RecordedRun, RecordedSte
 from vdbg_env.application.run.run_list import RunLine, RunList
 from vdbg_env.common.printable import printable
 from vdbg_env.record.diff import Difference
-from vdbg_env.record.run_directory import RunHead
+from vdbg_env.record.run_directory import RunHead, way_on
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.plain_text import duration
 
@@ -36,8 +36,10 @@ def text(run: RecordedRun) -> str:
         lines.append(f"  found    {run.found}")
     width = max((len(step.id) for step in run.steps), default=0)
     lines += [_step(step, width) for step in run.steps]
-    if run.condition in {"interrupted", "cut off"}:
-        lines.append(f"  continue with: vdbg-env runbook {head.runbook} --resume {run.directory}")
+    if run.condition in {"interrupted", "cut off"} and head.in_pods:
+        lines.append("  its ranks were pods, which vdbg-env no longer starts: it cannot be continued")
+    elif run.condition in {"interrupted", "cut off"}:
+        lines.append("  {}: {}".format(*way_on(head, str(run.directory))))
     elif run.condition == "finished":
         lines.append(f"  all of it: vdbg-env runs report {run.directory}")
     return "\n".join(printable(line) for line in lines)
@@ -123,6 +125,9 @@ class RunHeadDocument(Document, of=RunHead):
     placement: dict[str, Any] = field(
         doc="How the ranks of each attempt are started and how many; empty where the command line named none.",
         may_be_absent=True,
+    )
+    disk_floor: int | None = field(
+        doc="Bytes of free space below which no step starts, as asked for; null for the usual.", may_be_absent=True
     )
     pseudonyms: bool = field(doc="Whether host names and addresses have stand-ins.", may_be_absent=True)
     folder: str = field(

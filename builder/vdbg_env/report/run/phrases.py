@@ -8,6 +8,7 @@ from vdbg_env.application.run.result.model import Provenance, Report, StepReport
 from vdbg_env.evidence.finding import Finding, HowKnown
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.report.plain_text import signal_name
+from vdbg_env.report.run.incident import is_guards
 from vdbg_env.runbook.state import Verdict
 
 
@@ -88,7 +89,7 @@ def verdict(report: Report) -> str:
         case Verdict.HANG:
             return "hang found" if lead and (lead.location or lead.kernel) else "hang, not located"
         case Verdict.FAILED:
-            return "another failure"
+            return "the command failed" if is_guards(report) else "another failure"
         case Verdict.NOT_REPRODUCED:
             return "did not show"
         case Verdict.PASSED:
@@ -105,7 +106,15 @@ def verdict(report: Report) -> str:
 def headline(report: Report) -> str:
     """Return the one sentence a reader takes away."""
     lead = report.lead
-    return lead.message if lead else report.why or verdict(report)
+    return message(lead) if lead else report.why or verdict(report)
+
+
+def message(finding: Finding) -> str:
+    """Return what a finding says, with the process that it is of where its own words do not name it."""
+    if finding.process is None or finding.process in finding.message:
+        return finding.message
+    rank = f", rank {finding.rank}" if finding.rank is not None else ""
+    return f"{finding.message} (in {finding.process}{rank})"
 
 
 def provenance(report: Report) -> str | None:

@@ -178,7 +178,8 @@ def _step_lines(planned: PlannedStep, where: str) -> list[str]:
         case Manual():
             asked = step.question
             lines.append(f"asks: {asked.prompt}")
-            lines.append(f"takes {asked.default!r} after {duration_text(asked.timeout_s)}, at once in batch")
+            in_batch = f"in batch the run is not begun: {asked.unattended}" if asked.unattended else "at once in batch"
+            lines.append(f"takes {asked.default!r} after {duration_text(asked.timeout_s)}, {in_batch}")
         case Run() if invocation is not None:
             lines.append("argv " + " ".join(quoted(word) for word in invocation.argv))
             changed = planned.changes.get("env", {})

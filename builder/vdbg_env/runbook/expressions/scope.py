@@ -225,9 +225,13 @@ def _ended(ended: Ended | None, *, well: bool = True) -> dict[str, Data]:
 
 
 def _matched(observations: Sequence[Observation]) -> Data:
-    """Return each matcher that matched in any attempt or rank: its text and groups are those of the last attempt."""
+    """Return each matcher that matched in any attempt or rank: its text and groups are those of the last attempt.
+
+    Of its ranks they are those of the one that failed first, where it matched there: the others' words are effects.
+    """
     found: dict[str, list[tuple[int, Match]]] = {}
-    for seen in sorted(observations, key=lambda x: (x.attempt, x.duration_s, x.rank)):
+    first = ranks.first_failure(ranks.last_attempt(observations))
+    for seen in sorted(observations, key=lambda x: (x.attempt, x is first, x.duration_s, x.rank)):
         for name, matches in seen.matched.items():
             found.setdefault(name, []).extend((seen.attempt, match) for match in matches)
     return {

@@ -32,7 +32,7 @@ from vdbg_env.runbook.model import (
 from vdbg_env.runbook.parsing.locations import Places
 from vdbg_env.runbook.workload import engine_args
 
-_INPUT = re.compile(r"\binputs\.(\w+)")
+_INPUT = re.compile(r"""\binputs(?:\.|\[\\*['"])(\w+)""")
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "path": (str,),
@@ -58,8 +58,9 @@ def complaints(runbook: Runbook, places: Places, *, runbooks: Sequence[str] | No
 
 
 def _used_inputs(runbook: Runbook) -> set[str]:
-    """Return the inputs that a text of the runbook names, and the workload, which the tool itself reads."""
-    return {"argv", *_INPUT.findall(repr((runbook.commands, runbook.steps)))}
+    """Return the inputs that a text of the runbook names, and those that the tool reads: the workload, its port."""
+    of_server = {"port"} if any(command.driver for command in runbook.commands.values()) else set()
+    return {"argv", *of_server, *_INPUT.findall(repr((runbook.commands, runbook.steps)))}
 
 
 def _inputs(runbook: Runbook, places: Places) -> Iterator[Complaint]:
@@ -70,6 +71,11 @@ def _inputs(runbook: Runbook, places: Places) -> Iterator[Complaint]:
             yield places.complaint(path, f"input {name!r}: a name used in expressions has no '-'", key=True)
         if given.default is not None and not _fits(given, given.default):
             yield places.complaint((*path, "default"), f"{given.default!r} is not of type {given.type}")
+        if given.choices and given.type != "string":
+            yield places.complaint((*path, "choices"), f"only a string has choices, not {given.type}", key=True)
+        elif given.choices and given.default is not None and given.default not in given.choices:
+            what = f"the default {given.default!r} is none of the choices: {', '.join(given.choices)}"
+            yield places.complaint((*path, "default"), what, suggestion=nearest(str(given.default), given.choices))
         if given.required and given.default is not None:
             yield places.complaint((*path, "default"), "a required input needs no default", key=True)
         if name not in used:

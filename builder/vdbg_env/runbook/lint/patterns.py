@@ -1,6 +1,6 @@
 """Refuse patterns that can take time out of all proportion, before they meet gigabytes of output.
 
-The supervisor has the standard library only, so that Python's `re` does the matching, and that backtracks. A pattern
+The supervisor has the standard library only, whose `re` does the matching and backtracks. A pattern
 is accepted when RE2, which matches in linear time, compiles it too (no back-references, no look-around), when nothing
 in it can match one text in two ways inside a repeated group (such patterns take exponential time), and when outside
 of groups at most one repeat may run over what follows it. The worst that remains grows with the square of a line.

@@ -133,6 +133,7 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
         artifacts=tuple(step.artifacts.values()),
         driver=driver,
         server=serves,
+        listens=driver.ready.http if driver else server.url(base) if serves else "",
         decisive=_decisive(step) if serves else (),
         verify_env=step.verify_env,
         placement=step.placement,

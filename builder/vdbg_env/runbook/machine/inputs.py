@@ -59,6 +59,8 @@ def typed(wanted: Input, text: str) -> Data:
     """Return the text as the input's type; raises BadInput."""
     match wanted.type:
         case "string" | "path":
+            if wanted.choices and text not in wanted.choices:
+                raise BadInput(f"input {wanted.name!r} is one of {', '.join(wanted.choices)}, not {text!r}")
             return text
         case "bool":
             if text.lower() in {"true", "yes", "1"}:

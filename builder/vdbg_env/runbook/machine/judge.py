@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
+from gpucore.dwarf import SourceFrame, parse_frame
 from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown
 from vdbg_env.evidence.observation import EndedBy, Observation, WorkerEnvironment
 from vdbg_env.evidence.system.memory_kill import memory_kill_findings
 from vdbg_env.evidence.system.not_started import not_started_findings
+from vdbg_env.evidence.system.ranks import rank_findings, torchrun_findings
 from vdbg_env.runbook.expressions import scope, template
 from vdbg_env.runbook.expressions.cel import ExpressionFailed, Names, Value, compile_condition
 from vdbg_env.runbook.machine.decide import filled_engine_args
@@ -23,7 +24,7 @@ from vdbg_env.runbook.workload import effective, engine_args, server, witness
 _UNKNOWN_FACTOR = 0.7  # more likely than not the variable arrived, and so below every finding that saw it arrive
 _WITHOUT_DELTA = {HowKnown.GPU_CORE, HowKnown.SANITIZER}  # what these show is true whatever the step's settings were
 _SAYS_WELL = {Status.NOT_REPRODUCED, Status.PASS}
-_LOCATION = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?: in (?P<function>.+))?", re.DOTALL)
+_WORKER = re.compile(r"worker|^VLLM::|^ray::", re.IGNORECASE)
 
 
 def record(state: RunState, step: Step, result: StepResult) -> StepRecord:
@@ -74,7 +75,8 @@ class _Judge:
         # Of a step that tried nothing only an `error` outcome can speak, of one that saw nothing only where it holds.
         told = self._finding(outcome, message) if not failure or self._speaks(outcome, bool(unseen)) else ()
         told = self._less_sure(told)
-        ends = (*memory_kill_findings(observations), *(() if told else not_started_findings(observations)))
+        lone = (*memory_kill_findings(observations), *rank_findings(observations), *torchrun_findings(observations))
+        ends = (*lone, *(() if told else not_started_findings(observations)))
         findings = (*self.result.findings, *(replace(finding, step=self.step.id) for finding in ends), *told)
         artifacts = self.values.get("artifacts")
         return StepRecord(
@@ -169,8 +171,18 @@ class _Judge:
                 location=_frame(self._text(outcome.location)),
                 step=self.step.id,
                 next_step=self._text(outcome.next_step),
+                **self._process(outcome),
             ),
         )
+
+    def _process(self, outcome: Outcome) -> dict[str, Any]:
+        """Return which process the readers of this step say failed; a hang has another finding."""
+        results = self.values["results"]
+        if outcome.status is Status.HANG or outcome.how_known is not HowKnown.LOG or not isinstance(results, dict):
+            return {}
+        if "failed_process" in results:
+            return {"process": results["failed_process"], "rank": results.get("failed_rank")}
+        return {"process": results.get("process"), "rank": results.get("rank") if "process" in results else None}
 
     def _next(self, target: Next) -> Next:
         """Fill in the name of a runbook that an expression gives; without one the run ends, and that is noted."""
@@ -195,7 +207,7 @@ class _Judge:
         if not self.result.observations:
             return "nothing was observed"
         ended = scope.first_failure(self.result.observations)
-        if ended and ended.by in {EndedBy.NOT_STARTED, EndedBy.DISK, EndedBy.ENGINE_LOST}:
+        if ended and ended.by in {EndedBy.NOT_STARTED, EndedBy.DISK, EndedBy.ENGINE_LOST, EndedBy.NODE_LOST}:
             return ended.message or f"the step did not run to its end ({ended.by.value})"
         return None
 
@@ -248,7 +260,10 @@ class _Judge:
             )
         env, observations = decision.invocation.env, self.result.observations
         reported = (sentence for seen in observations for sentence in witness.lost(env, seen))
-        lost = sorted({*_lost_variables(env, observations), *reported})
+        failed = self.result.results.get("failed_pid")
+        kept, aside = _lost_variables(env, observations, failed if isinstance(failed, int) else None)
+        self.notes += [f"{sentence}; the process that failed had it" for sentence in aside[:3]]
+        lost = sorted({*kept, *reported})
         return "; ".join(lost[:3]) or None
 
     def _less_sure(self, told: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -279,16 +294,44 @@ def _unknown_workers(seen: Observation) -> Iterator[WorkerEnvironment]:
         yield from (worker for worker in seen.workers if not worker.known)
 
 
-def _lost_variables(env: Mapping[str, str | None], observations: Sequence[Observation]) -> list[str]:
-    """Return one sentence for each variable a worker had otherwise; one with a `${{ rank.* }}` is compared loosely."""
-    return [
-        f"{worker.name} had {name}={'(unset)' if worker.seen[name] is None else worker.seen[name]}, "
-        f"the step asked for {'(unset)' if wanted is None else wanted}"
-        for seen in observations
-        for worker in seen.workers
-        for name, wanted in env.items()
-        if name in worker.seen and not _same(wanted, worker.seen[name])
-    ]
+def _lost_variables(
+    env: Mapping[str, str | None], observations: Sequence[Observation], failed: int | None
+) -> tuple[list[str], list[str]]:
+    """Return one sentence for each variable a worker had otherwise, and those of helpers, which are beside the point.
+
+    A value with a `${{ rank.* }}` is compared loosely.
+    """
+    lost: list[str] = []
+    aside: dict[str, None] = {}
+    for seen in observations:
+        for worker in seen.workers:
+            told = list(_otherwise(env, worker))
+            if told and _is_helper(worker, seen, env, failed):
+                aside |= dict.fromkeys(told)
+            else:
+                lost += told
+    return lost, list(aside)
+
+
+def _otherwise(env: Mapping[str, str | None], worker: WorkerEnvironment) -> Iterator[str]:
+    for name, wanted in env.items():
+        if name in worker.seen and not _same(wanted, had := worker.seen[name]):
+            yield (
+                f"{worker.name} had {name}={'(unset)' if had is None else had}, "
+                f"the step asked for {'(unset)' if wanted is None else wanted}"
+            )
+
+
+def _is_helper(worker: WorkerEnvironment, seen: Observation, env: Mapping[str, str | None], failed: int | None) -> bool:
+    """Return whether a process that lacks a variable says nothing of the step: the one that failed had it.
+
+    Which one failed is read from the log. Where no line has its number, a worker's name counts, and whether the first
+    process had the variable: one started with an empty environment (`env -i`) is a helper of that.
+    """
+    had = {one.pid for one in seen.workers if one.known and not list(_otherwise(env, one))}
+    if failed in had or worker.pid == failed:
+        return worker.pid != failed
+    return seen.workers[0].pid in had and not _WORKER.search(worker.name)
 
 
 def _same(wanted: str | None, had: str | None) -> bool:
@@ -298,5 +341,4 @@ def _same(wanted: str | None, had: str | None) -> bool:
 
 
 def _frame(text: str | None) -> SourceFrame | None:
-    found = _LOCATION.fullmatch(text.strip()) if text else None
-    return SourceFrame(function=found["function"], file=found["file"], line=int(found["line"])) if found else None
+    return parse_frame(text) if text else None

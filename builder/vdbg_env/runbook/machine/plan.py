@@ -58,6 +58,16 @@ def plan(runbook: Runbook, given: Mapping[str, Data], facts: Facts) -> Plan:
     return Plan(runbook=runbook, inputs=inputs, facts=facts, steps=steps)
 
 
+def unattended(runbook: Runbook, given: Mapping[str, Data], facts: Facts) -> str | None:
+    """Return why a run in which no one can answer is not to be begun, or None; what a step sees does not change it."""
+    nothing = Finish(verdict=Verdict.INCONCLUSIVE, why="a plan")
+    state = RunState(runbook=runbook, inputs=Inputs(given), facts=facts, decision=nothing)
+    for step in runbook.steps:
+        if isinstance(step, Manual) and step.question.unattended and _whether(state, step)[0] == "yes":
+            return step.question.unattended
+    return None
+
+
 def _planned(state: RunState, step: Step) -> PlannedStep:
     runs, why_not = _whether(state, step)
     invocation = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,8 @@ from vdbg_env.runbook.model import Matcher
 from vdbg_env.runbook.workload.recognise import recognise
 
 NUMBER = "${{ rank.number }}"
+LOCAL = "${{ rank.local }}"  # on its node
+_PORTS = range(20000, 30000)  # below those that systems give to clients
 ALARM = "../hang"  # in the attempt's folder
 MATCHERS = (
     Matcher(name=ranks.CAUSE, pattern=ranks.CAUSE_PATTERN),
@@ -29,13 +32,14 @@ class RankedInvocation:
     others: Invocation
 
 
-def ranked(invocation: Invocation, *, ranks: int, nodes: int, master: str) -> RankedInvocation:
+def ranked(invocation: Invocation, *, ranks: int, nodes: int, master: str, port: int) -> RankedInvocation:
     """Return an invocation for several ranks: requests are sent at the first, vLLM gets its words for `nodes`.
 
-    `master` is where the first rank runs. Raises BadInput for words that contradict the placement.
+    Every other command gets the variables by which torch.distributed finds its ranks (`env://`). `master` is where the
+    first rank runs, and `port` what it may listen at. Raises BadInput for words that contradict the placement.
     """
     marked = replace(invocation, matchers=(*invocation.matchers, *MATCHERS), alarm=ALARM)
-    others = replace(marked, driver=None)
+    others = replace(marked, driver=None, listens="")
     if invocation.driver is not None:
         # Only the first rank says what it serves: silence of the others is no hang, and the alarm is heard by all.
         others = replace(
@@ -44,7 +48,15 @@ def ranked(invocation: Invocation, *, ranks: int, nodes: int, master: str) -> Ra
     first = marked
     words = _words(invocation.argv)
     if recognise(invocation.base_argv).kind != "vllm" or not recognise(invocation.base_argv).serves:
-        return RankedInvocation(first=first, others=others)
+        found = {
+            **invocation.hooks,
+            "RANK": NUMBER,
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_RANK": LOCAL,
+            "MASTER_ADDR": master,
+            "MASTER_PORT": str(port),
+        }
+        return RankedInvocation(first=replace(first, hooks=found), others=replace(others, hooks=found))
     given = _value(words, "--nnodes")
     if given is not None and given != str(ranks):
         raise BadInput(
@@ -59,6 +71,11 @@ def ranked(invocation: Invocation, *, ranks: int, nodes: int, master: str) -> Ra
         first=replace(first, argv=(*first.argv, *spread)),
         others=replace(others, argv=(*others.argv, *spread, "--headless")),
     )
+
+
+def master_port(attempt: str) -> int:
+    """Return a port for the ranks of an attempt to meet at: the same one for an engine that takes the attempt over."""
+    return _PORTS[int(hashlib.sha256(attempt.encode("utf-8", "surrogateescape")).hexdigest()[:8], 16) % len(_PORTS)]
 
 
 def _words(argv: Sequence[str]) -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 from vdbg_env.runbook.model.fields import Data
 from vdbg_env.runbook.model.limits import (
+    SYNTHETIC,
     ArtifactRule,
     HangAction,
     KillPolicy,
@@ -34,8 +35,36 @@ from vdbg_env.runbook.model.step import (
 )  # fmt: skip
 
 __all__ = [
-    "ArgvOverlay", "ArtifactRule", "Builtin", "Command", "Data", "End", "HangAction", "Input", "KillPolicy", "Manual",
-    "Matcher", "Next", "OnFirstFailure", "Outcome", "OutputPolicy", "Placement", "Question", "Ready", "Repeat",
-    "Requires", "Run", "Runbook", "ServerDriver", "Skipped", "Status", "Step", "StepRequires", "ToRunbook", "ToStep",
-    "Uses", "Watch",
+    "SYNTHETIC",
+    "ArgvOverlay",
+    "ArtifactRule",
+    "Builtin",
+    "Command",
+    "Data",
+    "End",
+    "HangAction",
+    "Input",
+    "KillPolicy",
+    "Manual",
+    "Matcher",
+    "Next",
+    "OnFirstFailure",
+    "Outcome",
+    "OutputPolicy",
+    "Placement",
+    "Question",
+    "Ready",
+    "Repeat",
+    "Requires",
+    "Run",
+    "Runbook",
+    "ServerDriver",
+    "Skipped",
+    "Status",
+    "Step",
+    "StepRequires",
+    "ToRunbook",
+    "ToStep",
+    "Uses",
+    "Watch",
 ]  # fmt: skip

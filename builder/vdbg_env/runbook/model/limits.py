@@ -8,7 +8,7 @@ from pydantic import Field, StrictBool
 
 from vdbg_env.runbook.model.fields import Bytes, Count, Named, Part, Seconds, Text
 
-HangAction = Literal["py-spy", "gpu-coredump", "stacks"]
+HangAction = Literal["py-spy", "gpu-coredump", "stacks", "nccl-ras"]
 Signal = Literal["SIGTERM", "SIGINT", "SIGABRT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"]
 
 
@@ -82,8 +82,14 @@ class Ready(Part):
     timeout_s: Annotated[Seconds, Field(alias="timeout")] = 900.0
 
 
+SYNTHETIC = "synthetic"
+
+
 class ServerDriver(Part):
     """How a server is driven: wait until it is ready, send the requests of `replay`, stop it.
+
+    `replay` is a file, or the word `synthetic`: requests that are made for the server's model. A file of that name is
+    `./synthetic`.
 
     `concurrency` bounds how many requests are under way at once; without it they are sent at their recorded times, or
     one after the other where the recording has none.

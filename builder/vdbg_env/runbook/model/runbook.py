@@ -22,6 +22,7 @@ class Input(Named):
     description: Text = ""
     required: StrictBool = False
     default: Any = None
+    choices: tuple[Text, ...] = ()
     from_env: VariableName | None = None
     sensitive: StrictBool = False
 

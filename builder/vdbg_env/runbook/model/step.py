@@ -244,12 +244,16 @@ class UsesFields(Builtin, JudgedStep):
 
 
 class Question(Part):
-    """What is asked, what may be answered, and what is taken without an answer."""
+    """What is asked, what may be answered, and what is taken without an answer.
+
+    Where no one can answer, a run that would ask a question with `unattended` is not begun, for that reason.
+    """
 
     prompt: Text
     choices: Annotated[Mapping[Name, Next], Field(min_length=1)]
     timeout_s: Annotated[Seconds, Field(alias="timeout")]
     default: Name
+    unattended: Text | None = None
 
 
 class ManualFields(StepBase):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vdbg_env.common.errors import Complaint, nearest
-from vdbg_env.common.yaml_source import Path, YamlSource, validate
+from vdbg_env.common.yaml_source import Path, Value, YamlSource, validate
 from vdbg_env.runbook.model import Manual, Run, Step, Uses
 from vdbg_env.runbook.model.fields import Part
 from vdbg_env.runbook.model.runbook import StepFile
@@ -74,6 +74,10 @@ class Library:
     def text(self, name: str) -> tuple[str, ...]:
         """Return the lines of a shared step's file."""
         return self._sources[name].text
+
+    def value(self, name: str) -> Value:
+        """Return what a shared step's file says."""
+        return self._sources[name].value
 
     def _read(self, name: str) -> StepFile:
         if name not in self._files:

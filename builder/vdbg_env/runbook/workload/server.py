@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vdbg_env.runbook.model import Matcher
+from vdbg_env.runbook.workload.recognise import recognise
 
 _DEFAULT_PORTS = {"vllm": 8000, "sglang": 30000}
 _ANY_ADDRESS = {"", "0.0.0.0", "::", "[::]"}
@@ -12,6 +13,7 @@ _ANY_ADDRESS = {"", "0.0.0.0", "::", "[::]"}
 # Written by uvicorn, once the server listens. A log level may hide it, so its absence alone proves nothing.
 STARTED = Matcher(name="server_started", pattern=r"Application startup complete")
 TRACEBACK = Matcher(name="python_traceback", pattern=r"Traceback \(most recent call last\):")
+MARKS = {STARTED.name, TRACEBACK.name}  # they say how far a server came, not what decided
 
 
 def url(argv: Sequence[str]) -> str:
@@ -25,6 +27,23 @@ def url(argv: Sequence[str]) -> str:
     name = "127.0.0.1" if host in _ANY_ADDRESS else host
     name = f"[{name}]" if ":" in name and not name.startswith("[") else name
     return f"{'https' if secure else 'http'}://{name}:{port}"
+
+
+def with_port(argv: Sequence[str], port: int) -> tuple[str, ...] | None:
+    """Return the command line with `--port PORT`; None where it has no such flag and is no known server's."""
+    words, found, value_due = [], False, False
+    end = argv.index("--") if "--" in argv else len(argv)
+    for word in argv[:end]:
+        name, equals, _ = word.partition("=")
+        if value_due:
+            word, value_due = str(port), False
+        elif name == "--port":
+            found, value_due = True, not equals
+            word = f"{name}={port}" if equals else word
+        words.append(word)
+    if not found and not recognise(tuple(argv)).serves:
+        return None
+    return (*words, *(() if found else ("--port", str(port))), *argv[end:])
 
 
 def _default_port(argv: Sequence[str]) -> int:

@@ -101,6 +101,7 @@ class Stream:
         self.name = name
         self.file = file
         self.bytes = 0
+        self.unfinished = False  # whether its last line has no end
         self.failure: OSError | None = None
         self._redactor = redactor.stream()
         self._matchers = matchers
@@ -112,6 +113,7 @@ class Stream:
     def feed(self, data: bytes) -> list[LineMatcher]:
         """Take a chunk as it was read; returns the matchers that found something in it."""
         self.bytes += len(data)
+        self.unfinished = not data.endswith(b"\n")
         with self._timer:  # what takes the redactor too long it withholds, as after any error
             ready = self._timer.search(self._redactor.feed, data)
         return self._pass_on(ready)

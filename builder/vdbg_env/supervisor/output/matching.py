@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from types import FrameType, TracebackType
@@ -20,6 +21,7 @@ from vdbg_env.supervisor.job import MatcherSpec
 MATCHES_KEPT = 200  # of one matcher that takes all
 TEXT_KEPT = 2000  # bytes of a matched line
 TICK_S = 0.25  # a search is ended at the second tick that it sees
+_WORKED_S = 0.9 * TICK_S  # the processor time between two ticks, where no other program has some of it
 GIVEN_UP_AFTER = 3  # lines on which a pattern took too long
 # `re` counts its instructions anew for each place at which a match could begin. In a line this short all places
 # together take half a second at most between two looks for signals; a longer one is searched as one attempt.
@@ -37,8 +39,9 @@ class TooSlow(Exception):
 
 
 class SearchTimer:
-    """Raises TooSlow out of searches that last longer than a tick; to be entered in the main thread.
+    """Raises TooSlow out of searches that work for longer than a tick; to be entered in the main thread.
 
+    Processor time counts: on a busy machine a search waits for longer than it works, and what it looks at is not lost.
     `hurry` returns whether the step is to end now: what takes long is then not searched any further.
     """
 
@@ -47,6 +50,7 @@ class SearchTimer:
         self._searches = 0
         self._searching = False
         self._at_last_tick = 0
+        self._used = 0.0  # seconds of processor time when the running search was first seen
         self._before: Any = None
 
     def __enter__(self) -> None:
@@ -69,9 +73,11 @@ class SearchTimer:
             self._searching = False
 
     def _tick(self, _number: int, _frame: FrameType | None) -> None:
-        if self._searching and self._searches == self._at_last_tick:
+        used = time.process_time()
+        if not self._searching or self._searches != self._at_last_tick:
+            self._at_last_tick, self._used = self._searches, used
+        elif used - self._used >= _WORKED_S:
             raise TooSlow
-        self._at_last_tick = self._searches
 
 
 class LineMatch(NamedTuple):

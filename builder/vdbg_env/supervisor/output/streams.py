@@ -72,6 +72,13 @@ class Streams:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._selector.register(wake_read, selectors.EVENT_READ, None)
 
+    def watch(self, descriptor: int, readable: Callable[[int], None] | None) -> None:
+        """Have `wait` call back when a descriptor is readable; None ends that."""
+        if readable is None:
+            self._selector.unregister(descriptor)
+        else:
+            self._selector.register(descriptor, selectors.EVENT_READ, readable)
+
     def open(self, stdout: int | None = None, stderr: int | None = None) -> None:
         """Open a file for each stream, and for the kernel's log where a matcher reads it."""
         for name, descriptor in (("stdout", stdout), ("stderr", stderr)):
@@ -88,7 +95,9 @@ class Streams:
     def wait(self, timeout_s: float) -> None:
         """Read what arrives within `timeout_s` seconds, each stream once; a signal ends the wait."""
         for key, events in self._selector.select(timeout_s):
-            if events & selectors.EVENT_WRITE:
+            if callable(key.data):
+                key.data(key.fd)
+            elif events & selectors.EVENT_WRITE:
                 self._pass_on(key.data)
             else:
                 self._read(key.fd, key.data)
@@ -98,7 +107,7 @@ class Streams:
         for name in list(self._held):
             self._last_words(name)
         for key in list(self._selector.get_map().values()):
-            while key.data and self._read(key.fd, key.data):
+            while key.data and not callable(key.data) and self._read(key.fd, key.data):
                 self._last_words(key.data)
 
     def close(self) -> None:
@@ -113,7 +122,10 @@ class Streams:
         matchers = [*self._output.all, *self._kernel.all]
         self.notes += [*self._output.notes(), *self._kernel.notes()]
         return {
-            "output": {n: {"bytes": s.bytes, "dropped": s.file.dropped} for n, s in self._streams.items()},
+            "output": {
+                name: {"bytes": stream.bytes, "dropped": stream.file.dropped, "unfinished": stream.unfinished}
+                for name, stream in self._streams.items()
+            },
             "matched": {m.spec.name: [f._asdict() for f in m.kept] for m in matchers if m.kept},
             "match_counts": {m.spec.name: m.count for m in matchers if m.count},
         }

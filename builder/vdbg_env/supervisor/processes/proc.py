@@ -10,6 +10,10 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
+_NAME_BYTES = 15  # TASK_COMM_LEN without its zero
+_TITLE_MOST = 80
+_TICKS = os.sysconf("SC_CLK_TCK")
+
 
 class Process(NamedTuple):
     """One process: `start` in clock ticks since boot, which together with the pid names it for good."""
@@ -39,6 +43,26 @@ def process(pid: int) -> Process | None:
     return Process(
         pid, int(fields[1]), head.partition(b"(")[2].decode("utf-8", "replace"), fields[0].decode(), int(fields[19])
     )
+
+
+def exit_status(pid: int) -> int | None:
+    """Return the wait status of a process that has ended and whose parent has not taken it yet, else None."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[49]) if len(fields) > 49 and fields[0] in {b"Z", b"X"} else None
+
+
+def title(one: Process) -> str:
+    """Return the name of a process, whole where it has renamed itself: the kernel keeps 15 bytes of it."""
+    if len(one.name.encode()) < _NAME_BYTES:
+        return one.name
+    whole = _read(f"/proc/{one.pid}/cmdline").partition(b"\0")[0].decode("utf-8", "replace").strip()
+    return whole if whole.startswith(one.name) and len(whole) < _TITLE_MOST else one.name
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time that `pid` has used, in seconds; 0 where it is gone."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else 0.0
 
 
 def boot_id() -> str:

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from vdbg_env.supervisor.processes.proc import Process
+from vdbg_env.supervisor.processes.proc import Process, process
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,18 +26,43 @@ def die_with_parent() -> None:
 
 
 def send(processes: Iterable[Process], number: int) -> list[Process]:
-    """Send a signal to each; return those that may not be signalled."""
+    """Send a signal to each; return those that may not be signalled.
+
+    A number may have passed on to another process since it was read: what is signalled is the one that was seen.
+    """
     refused = []
     for target in processes:
         try:
-            os.kill(target.pid, number)
+            _send(target, number)
             if number != signal.SIGKILL:
-                os.kill(target.pid, signal.SIGCONT)  # a stopped process would never see the signal
+                _send(target, signal.SIGCONT)  # a stopped process would never see the signal
         except ProcessLookupError:
             continue
         except PermissionError:
             refused.append(target)
     return refused
+
+
+def _send(target: Process, number: int) -> None:
+    try:
+        descriptor = os.pidfd_open(target.pid)
+    except ProcessLookupError:
+        raise
+    except OSError:  # a kernel older than 5.3, or a seccomp filter
+        _check_same(target)
+        os.kill(target.pid, number)
+        return
+    try:
+        _check_same(target)  # of the process that the descriptor holds: it no longer becomes another
+        signal.pidfd_send_signal(descriptor, number)
+    finally:
+        os.close(descriptor)
+
+
+def _check_same(target: Process) -> None:
+    one = process(target.pid)
+    if one is None or one.start != target.start:
+        raise ProcessLookupError
 
 
 def send_to(pid: int, number: int) -> None:

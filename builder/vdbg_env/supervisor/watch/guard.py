@@ -35,12 +35,16 @@ class Guard:
         """Take note of a signal, from within its handler."""
         self._pending.append(number)
 
-    def pass_on(self, root: int) -> bool:
-        """Send what was received to the workload's first process; returns whether it was asked to end now."""
+    def pass_on(self, root: int | None) -> bool:
+        """Send what was received to the workload's first process; returns whether it was asked to end now.
+
+        `root` is None once that has ended: its number may be another's.
+        """
         stop = False
         while self._pending:
             number = self._pending.pop(0)
-            send_to(root, number)
+            if root is not None:
+                send_to(root, number)
             if number in STOPS:
                 self._stopped_by = self._stopped_by or number
                 stop = True

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from vdbg_env.supervisor.job import Job
+from vdbg_env.supervisor.processes.proc import Process, processor_s
 
 _LINE_SHOWN = 200  # bytes
 _REMEMBERED = 64  # different lines that said that something waits
+_QUIET_S = 5.0  # without progress, before processor time is counted; less where the limit is short
 _MOST_LOOKED_AT = 4096  # bytes; who prints more at once makes progress
 # Nothing was computed, whatever else the line counts; and a client that asks whether the server lives.
 _IDLE = re.compile(
@@ -56,6 +58,30 @@ class Progress:
         return True
 
 
+class ProcessorTime:
+    """How much processor time each process has used since the last progress.
+
+    One that spins and one that waits are alike otherwise. A first reading is taken when it has been quiet for a while,
+    as each takes some ms.
+    """
+
+    def __init__(self, quiet_s: float) -> None:
+        self._quiet_s = quiet_s
+        self._at = float("-inf")
+        self._before: dict[tuple[int, int], float] = {}
+
+    def look(self, now: float, last_progress: float, processes: Callable[[], Iterable[Process]]) -> None:
+        """Take the first reading once there has been no progress for the quiet time."""
+        if self._at < last_progress and now >= last_progress + self._quiet_s:
+            self._at = now
+            self._before = {(one.pid, one.start): processor_s(one.pid) for one in processes()}
+
+    def used(self, now: float, one: Process) -> tuple[float, float] | None:
+        """Return the seconds a process has used since the first reading, and how long ago that was."""
+        before, span = self._before.get((one.pid, one.start)), now - self._at
+        return None if before is None or span < 1 else (processor_s(one.pid) - before, span)
+
+
 class HangWatch:
     """Says when the workload hangs: no progress, idle GPUs, or GPUs that stay at full load without progress."""
 
@@ -71,6 +97,8 @@ class HangWatch:
         self._gpu_free = began
         self._seen_gpu = False
         self._rest = b""
+        limit = min((s for s in (job.output_idle_s, job.gpu_idle_s, job.gpu_pinned_s) if s is not None), default=0.0)
+        self.processor_time = ProcessorTime(min(_QUIET_S, limit / 4))
 
     def output(self, data: bytes) -> None:
         """Take what was printed."""

@@ -11,7 +11,7 @@ from vdbg_env.common.writing import open_file
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.supervisor.job import HangCommand, Job
 from vdbg_env.supervisor.launch import NotStarted, launch_helper
-from vdbg_env.supervisor.processes.proc import Process, executable, stack
+from vdbg_env.supervisor.processes.proc import Process, executable, stack, title
 from vdbg_env.supervisor.processes.signals import send_to_group
 
 MARK = "VDBG_ENV_STEP"  # set in every process of a step: they can be found by it even when the supervisor died
@@ -86,16 +86,24 @@ class HangActions:
         self._busy = False
         self.ran: list[str] = []
 
-    def begin(self, why: str, root: int, processes: list[Process]) -> None:
-        """Write where every thread waits, and queue the commands."""
+    def begin(
+        self, why: str, root: int, processes: list[Process], used: Callable[[Process], tuple[float, float] | None]
+    ) -> None:
+        """Write where every thread waits and the processor time of each process, and queue the commands."""
         self._note(f"# hang: {why}\n".encode())
         if self._job.hang_stacks:
             for one in processes:
-                self._note(f"process {one.pid} {one.name} (parent {one.parent}, state {one.state})\n".encode())
+                time = used(one)
+                spent = f", {time[0]:.1f} s of processor time in {time[1]:.1f} s" if time else ""
+                about = f"(parent {one.parent}, state {one.state}{spent})"
+                self._note(f"process {one.pid} {title(one)} {about}\n".encode())
                 self._note(stack(one.pid).encode() + b"\n")
             self.ran.append("stacks")
+        stopped = {one.pid for one in processes if one.state == "T"}
         for command in self._job.hang_commands:
-            self._queue += [(command, pid) for pid in _targets(command, root, processes)]
+            of_stopped = command._replace(argv=(*command.argv, *command.stopped))
+            for pid in _targets(command, root, processes):
+                self._queue.append((of_stopped if pid in stopped else command, pid))
 
     def step(self) -> bool:
         """Start the next command when the last one has ended; returns whether all have."""

@@ -9,9 +9,15 @@ from typing import Any
 
 from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.phase import EndReason
+from vdbg_env.supervisor.processes.sockets import taken
 from vdbg_env.supervisor.watch.helpers import Helpers
 
-ALL_SENT, NEVER_READY, UNANSWERED = 0, 3, 4  # exit statuses of request_driver, which is a separate program
+ALL_SENT, NEVER_READY, UNANSWERED, NOT_THE_STEPS = (
+    0,
+    3,
+    4,
+    6,
+)  # exit statuses of request_driver, which is a separate program
 
 
 class DrivenServer:
@@ -31,6 +37,10 @@ class DrivenServer:
         self._counts: dict[str, Any] = {}
         self._verdict: EndReason | None = None
         self._due = 0.0
+
+    def taken(self) -> str | None:
+        """Return who listens already where this server is to listen; None for one in production, which may share."""
+        return taken(self._job.listens) if self._job.listens and not self._job.guard else None
 
     def start(self) -> None:
         """Start the driver where there is one."""
@@ -55,6 +65,16 @@ class DrivenServer:
         """How the requests went so far, None where none are to be sent."""
         return {n: x for n, x in self._counts.items() if n != "message"} if self._job.driver else None
 
+    @property
+    def waits_for(self) -> str:
+        """What the driver waits for, in words; empty where there is none."""
+        if not self._job.driver:
+            return ""
+        counts = self._counts
+        if not counts.get("ready"):
+            return "the server to be ready"
+        return f"answers: {counts['sent']} of {counts['recorded']} requests sent, {counts['answered']} answered"
+
     def _take(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -73,6 +93,8 @@ class DrivenServer:
             self._verdict = EndReason("stopped", said)
         elif code == NEVER_READY:
             self._verdict = EndReason("timeout", said)
+        elif code == NOT_THE_STEPS and self._counts.get("sent"):
+            self._verdict = EndReason("stopped", said)
         elif code == UNANSWERED:
             self._verdict = EndReason("watch", f"the server stopped answering: {said}")
         else:

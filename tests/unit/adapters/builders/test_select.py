@@ -8,7 +8,7 @@ from vdbg_env.adapters.builders.buildx import Buildx
 from vdbg_env.adapters.builders.select import choose_builder
 from vdbg_env.adapters.docker.client import Endpoint, Engine
 from vdbg_env.application.ports.images import BuilderName
-from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.errors import EngineFailed, HostNotAble
 
 BUILDX = Buildx(argv=("docker", "buildx"), version="v0.24.0")
 
@@ -51,14 +51,20 @@ def test_the_best_engine_there_is_gets_taken_and_says_why(
     assert reason in found.why
 
 
-def test_without_docker_only_auto_falls_back_to_this_machine() -> None:
-    found = choose_builder("auto", connect=no_docker, find_buildx=lambda: None).describe()
-    assert found.name == "host"
-    assert "nothing answers" in found.why
-    others: tuple[BuilderName, ...] = ("docker", "buildx", "buildkit", "classic")
-    for wanted in others:
-        with pytest.raises(HostNotAble, match="nothing answers"):
-            choose_builder(wanted, connect=no_docker, find_buildx=lambda: None)
+@pytest.mark.parametrize("wanted", ["auto", "docker", "buildx", "buildkit", "classic"])
+def test_without_docker_nothing_builds_here_unasked(wanted: BuilderName) -> None:
+    with pytest.raises(HostNotAble, match="nothing answers") as caught:
+        choose_builder(wanted, connect=no_docker, find_buildx=lambda: None)
+    assert "--engine host" in (caught.value.next_step or "")
+
+
+def test_a_docker_that_does_not_answer_in_time_names_the_host_too() -> None:
+    def stopped() -> Engine:
+        raise EngineFailed("Docker did not answer in time", next_step="docker version")
+
+    with pytest.raises(EngineFailed) as caught:
+        choose_builder("auto", connect=stopped, find_buildx=lambda: None)
+    assert "docker version; or --engine host" in (caught.value.next_step or "")
 
 
 def test_the_classic_builder_is_never_taken_unasked() -> None:

@@ -17,6 +17,7 @@ from vdbg_env.evidence.observation import EndedBy, Observation, Requests
 from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.runbook.model import KillPolicy, Matcher, Ready, ServerDriver, Watch
 from vdbg_env.supervisor import request_driver
+from vdbg_env.supervisor.processes.sockets import Sockets
 from vdbg_env.supervisor.watch import server
 
 SERVER = """
@@ -173,8 +174,10 @@ def test_a_recording_without_requests_is_an_error_of_ours(tmp_path: Path, record
 
 
 def test_the_driver_ends_as_the_supervisor_reads_it() -> None:
-    theirs = (server.ALL_SENT, server.NEVER_READY, server.UNANSWERED)
-    assert theirs == (request_driver.ALL_SENT, request_driver.NEVER_READY, request_driver.UNANSWERED)
+    theirs = (server.ALL_SENT, server.NEVER_READY, server.UNANSWERED, server.NOT_THE_STEPS)
+    assert theirs == (
+        request_driver.ALL_SENT, request_driver.NEVER_READY, request_driver.UNANSWERED, request_driver.NOT_THE_STEPS
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("stopped_s", "sent"), [(0.0, 1), (3600.0, 2)])
@@ -184,7 +187,7 @@ def test_a_request_whose_answer_was_due_while_its_job_was_suspended_is_sent_agai
     clock = [1000.0]
     sends = []
 
-    def send(_base: str, request: dict[str, Any]) -> int:
+    def send(_base: str, request: dict[str, Any], _sockets: Sockets) -> int:
         sends.append(request)
         if len(sends) > 1:
             return 200
@@ -195,7 +198,7 @@ def test_a_request_whose_answer_was_due_while_its_job_was_suspended_is_sent_agai
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     if sent == 1:
         with pytest.raises(TimeoutError):
-            request_driver.send_once_more("http://127.0.0.1", {})
+            request_driver.send_once_more("http://127.0.0.1", {}, Sockets(1))
     else:
-        assert request_driver.send_once_more("http://127.0.0.1", {}) == 200
+        assert request_driver.send_once_more("http://127.0.0.1", {}, Sockets(1)) == 200
     assert len(sends) == sent

@@ -1,5 +1,6 @@
 """Real processes under the real supervisor: what they print is kept, what they do is seen, nothing of them stays."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -137,8 +138,6 @@ def test_no_survivor_of_the_nastiest_child_in_twenty_runs(tmp_path: Path) -> Non
 
 
 def python_grace(invocation: Invocation, grace_s: float) -> Invocation:
-    import dataclasses
-
     return dataclasses.replace(invocation, kill=KillPolicy(grace_s=grace_s))
 
 
@@ -274,6 +273,20 @@ def test_secrets_of_the_environment_never_reach_the_disk(tmp_path: Path) -> None
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
     assert "1 secrets masked in dump.bin" in found.notes
     assert [set(w.seen) for w in found.workers] == [{"D"}]
+
+
+def test_what_the_command_line_and_addresses_hold_never_reaches_the_disk(tmp_path: Path) -> None:
+    code = (
+        "import os,sys\nfor v in (sys.argv[2], os.environ['DATABASE_URL'].split(':')[2].split('@')[0]):\n"
+        " print('using', v)\n open(os.environ['D']+'/dump.bin','ab').write(b'\\0ELF'+v.encode()+b'\\0')"
+    )
+    directory = str(tmp_path / "run/steps/step/1/localhost-0")
+    env = {"DATABASE_URL": "postgres://app:db-Pass-7731@db/app", "D": directory}
+    given = python(code, env=env)
+    seen(tmp_path, dataclasses.replace(given, argv=(*given.argv, "--api-key", "argv-Pass-1")))
+    for path in (tmp_path / "run").rglob("*"):
+        held = path.read_bytes() if path.is_file() else b""
+        assert b"argv-Pass-1" not in held and b"db-Pass-7731" not in held, path
 
 
 def test_another_engine_adopts_what_runs_and_what_has_ended(tmp_path: Path) -> None:

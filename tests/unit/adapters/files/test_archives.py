@@ -3,8 +3,10 @@
 import gzip
 import io
 import json
+import lzma
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +15,7 @@ import zstandard
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
+from vdbg_env.adapters.files import candidates
 from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.common.errors import BadInput
 
@@ -155,3 +158,63 @@ def test_a_tower_of_archives_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(tower)
     (problem,) = found(tmp_path / "a.zip").values()
     assert problem == "8 archives, each in the next"
+
+
+def lying(**wrong: object) -> bytes:
+    """Return a tar of one library whose header says something that is not so."""
+    member = tarfile.TarInfo("lib.so")
+    member.size = 2004
+    for name, value in wrong.items():
+        setattr(member, name, value)
+    return member.tobuf(tarfile.PAX_FORMAT) + b"\x7fELF" + bytes(2000)
+
+
+def negative() -> bytes:
+    """Return a tar whose member has -1 bytes by its header, whose checksum is right."""
+    header = bytearray(lying())
+    header[124:136] = b"\xff" * 12
+    header[148:156] = b"%06o\0 " % (256 + sum(header[:148]) + sum(header[156:512]))
+    return bytes(header)
+
+
+def sparse(holes: str, size: str) -> bytes:
+    return lying(pax_headers={"GNU.sparse.map": holes, "GNU.sparse.size": size}) + bytes(20 << 10)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (lying(size=8 << 30), "a member whose header names more than there is in 3,540 bytes"),
+        (lying(pax_headers={"size": "9" * 30}), "a member whose header names more than there is"),
+        (negative(), "lib.so should have -1 bytes"),
+        (sparse("0," + "9" * 5000, "1000"), "a damaged archive"),
+        (sparse("9,1,5,1", "1000"), "the list of holes of lib.so is in no order"),
+        (sparse("0,4", str(9 << 30)), "with lib.so it expands to over 1,073,741,824 bytes"),
+    ],
+)
+def test_a_header_that_lies_is_told_in_words(tmp_path: Path, data: bytes, why: str) -> None:
+    (tmp_path / "liar.tar").write_bytes(data)
+    with pytest.raises(BadInput, match=why), BinaryFiles().open(str(tmp_path / "liar.tar")) as files:
+        assert list(files) == []
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress])
+def test_a_packed_tar_of_almost_nothing_is_not_expanded_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(candidates, "_SMALL", 1 << 20)
+    (tmp_path / "a.tar").write_bytes(pack(lying(name="zeros", size=64 << 20) + bytes(64 << 20)))
+    with (
+        pytest.raises(BadInput, match="it expands to over "),
+        BinaryFiles().open(str(tmp_path / "a.tar")) as files,
+    ):
+        assert list(files) == []
+
+
+def test_a_member_without_an_end_of_its_names_is_not_read_into_memory(tmp_path: Path) -> None:
+    long = tarfile.TarInfo("././@LongLink")
+    long.type, long.size = tarfile.GNUTYPE_LONGNAME, 1 << 33
+    (tmp_path / "a.tar").write_bytes(lying() + bytes(44) + long.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
+    why = "attributes of 8,589,934,592 bytes"
+    with pytest.raises(BadInput, match=why), BinaryFiles().open(str(tmp_path / "a.tar")) as files:
+        list(files)

@@ -1,5 +1,6 @@
 """Files, folders and wheels: what is a candidate, what is passed over, what is a problem."""
 
+import io
 import os
 import shutil
 import tempfile
@@ -141,3 +142,43 @@ def test_a_missing_target_and_a_false_wheel_are_bad_input(tmp_path: Path) -> Non
     for target, what in (("nowhere", "no such file"), ("x.whl", "cannot be read: File is not a zip file")):
         with pytest.raises(BadInput, match=what), BinaryFiles().open(str(tmp_path / target)) as files:
             list(files)
+
+
+def test_a_wheel_that_expands_to_a_thousand_times_its_size_is_refused_by_its_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "_SMALL", 1 << 20)
+    opened: list[str] = []
+    with zipfile.ZipFile(tmp_path / "bomb.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("lib.so", b"\x7fELF" + bytes(8 << 20))
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda _, member: opened.append(member.filename))
+    why = "its members are said to expand to over 1,048,576 bytes, the most that is read of an archive of 8"
+    with pytest.raises(BadInput, match=why), BinaryFiles().open(str(tmp_path / "bomb.whl")) as files:
+        list(files)
+    assert opened == []
+
+
+def test_members_of_a_wheel_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+        wheel.writestr("lib.so", b"\x7fELF" + bytes(4000))
+    data = (tmp_path / "a.whl").read_bytes()
+    at = data.index(b"PK\1\2")
+    row, end = data[at:].split(b"PK\5\6")
+    count = (5).to_bytes(2, "little")
+    end = end[:4] + count * 2 + (len(row) * 5).to_bytes(4, "little") + end[12:]
+    (tmp_path / "a.whl").write_bytes(data[:at] + row * 5 + b"PK\5\6" + end)
+    with pytest.raises(BadInput, match="members share bytes"), BinaryFiles().open(str(tmp_path / "a.whl")) as files:
+        list(files)
+
+
+def test_archives_in_an_archive_share_what_they_may_expand_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "_SMALL", 1 << 20)
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("lib.so", b"\x7fELF" + bytes(500_000))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as wheel:
+        for number in range(20):
+            wheel.writestr(f"{number}.whl", inner.getvalue())
+    why = "it expands to over 1,048,576 bytes"
+    with pytest.raises(BadInput, match=why), BinaryFiles().open(str(tmp_path / "a.zip")) as files:
+        list(files)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vdbg_env import __version__
 from vdbg_env.adapters.host.own_package import own_package
-from vdbg_env.common.resources import data_dir, package_dir
+from vdbg_env.common.resources import data_dir, package_dir, readers_dir
 
 ROOT = Path(__file__).parents[4]
 
@@ -20,6 +20,8 @@ def test_the_wheel_has_every_file_and_its_record_is_right() -> None:
     with zipfile.ZipFile(io.BytesIO(package.wheel.data)) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     assert files["vdbg_env/__init__.py"] == (package_dir() / "__init__.py").read_bytes()
+    assert files["gpucore/__init__.py"] == (readers_dir() / "__init__.py").read_bytes()
+    assert "gpucore/pyproject.toml" not in files
     assert files["vdbg_env/_data/templates/entrypoint.sh"] == (data_dir("templates") / "entrypoint.sh").read_bytes()
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in files)
     (record,) = (name for name in files if name.endswith("/RECORD"))

@@ -139,6 +139,13 @@ def test_no_server_is_noted(server: Server) -> None:
     assert any("cannot be reached" in note for note in notes)
 
 
+def test_an_address_of_something_else_is_noted(server: Server) -> None:
+    """It answers 404 for every key, as a server without the key does."""
+    lines, notes = core("--lines", f"{server.address}/elsewhere")
+    assert lines == []
+    assert any("has no packs.json: it is not an address of line packs" in note for note in notes), notes
+
+
 def test_a_damaged_copy_in_the_cache_is_fetched_again(server: Server) -> None:
     assert core("--lines", server.address)[0]
     (path,) = cached()

@@ -45,6 +45,35 @@ def test_each_rank_has_its_number_its_folder_and_its_end(tmp_path: Path) -> None
     assert [(folder / f"localhost-{rank}" / "stdout").read_text() for rank in seen] == [f"I am {r}\n" for r in range(3)]
 
 
+def test_the_ranks_find_each_other_as_torch_distributed_does(tmp_path: Path) -> None:
+    """Real connections at the address and port given: the variables alone would prove little."""
+    code = (
+        "import socket\n"
+        "names = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR')\n"
+        "print(*(os.environ[name] for name in names), flush=True)\n"
+        "at = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
+        "if rank == 0:\n"
+        "  with socket.create_server(at) as server: server.accept()[0].send(b'met')\n"
+        "else:\n"
+        "  for _ in range(200):\n"
+        "    try: met = socket.create_connection(at).recv(3); break\n"
+        "    except OSError: time.sleep(0.05)\n"
+        "  raise SystemExit(met != b'met')\n"
+    )
+    folder = attempt(tmp_path)
+    seen = ends(LocalRanks(runner(tmp_path), 2).start(ranked(code), folder))
+    assert all(one.ended.clean for one in seen.values())
+    said = [(folder / f"localhost-{rank}" / "stdout").read_text() for rank in (0, 1)]
+    assert said == ["0 2 0 127.0.0.1\n", "1 2 1 127.0.0.1\n"]
+
+
+def test_a_step_may_give_its_ranks_another_place_to_meet(tmp_path: Path) -> None:
+    folder = attempt(tmp_path)
+    code = "print(os.environ['MASTER_PORT'], os.environ['RANK'])"
+    ends(LocalRanks(runner(tmp_path), 2).start(ranked(code, env={"MASTER_PORT": "29500"}), folder))
+    assert (folder / "localhost-1" / "stdout").read_text() == "29500 1\n"
+
+
 def test_a_single_rank_is_where_it_always_was(tmp_path: Path) -> None:
     here = LocalRanks(runner(tmp_path))
     invocation = ranked("print(rank)")
@@ -157,9 +186,9 @@ def test_the_stacks_of_all_ranks_are_taken_before_any_is_ended(tmp_path: Path) -
 def test_silence_of_the_ranks_that_serve_no_request_is_no_hang(tmp_path: Path) -> None:
     driver = ServerDriver(replay="requests.jsonl", ready=Ready(http="http://127.0.0.1:1/"))
     invocation = ranked("pass", watch=Watch(output_idle_s=3.0, gpu_idle_s=9.0), driver=driver)
-    both = of_ranks(invocation, ranks=2, nodes=2, master="n0")
+    both = of_ranks(invocation, ranks=2, nodes=2, master="n0", port=20001)
     assert both.first.watch == invocation.watch
     assert (both.others.watch.output_idle_s, both.others.watch.gpu_idle_s) == (None, 9.0)
     assert of_ranks(
-        ranked("pass", watch=Watch(output_idle_s=3.0)), ranks=2, nodes=2, master="n0"
+        ranked("pass", watch=Watch(output_idle_s=3.0)), ranks=2, nodes=2, master="n0", port=20001
     ).others.watch.output_idle_s

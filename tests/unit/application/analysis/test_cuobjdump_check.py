@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpucore.elf import Elf
+from gpucore.lineinfo import Witness
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.application.analysis.cuobjdump_check import cross_examine
 from vdbg_env.application.ports.files import Buffer
 from vdbg_env.application.ports.programs import Completed
-from vdbg_env.cuda.binary.elf import Elf
-from vdbg_env.cuda.lines.lineinfo import Witness
 
 LIBRARY = host_library(
     container(*(EntrySpec(payload=cubin(f"k{i}", arch=arch), arch=arch) for i in range(20) for arch in (80, 90)))

@@ -2,9 +2,9 @@
 
 import pytest
 
+from gpucore.core import decode_core
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
 from vdbg_env.application.builtins.steps.decode_gpu_core import compare
-from vdbg_env.cuda.gpu_core import decoded
 from vdbg_env.evidence.gpu_core_findings import gpu_core_findings
 from vdbg_env.evidence.tools.cuda_gdb import parse_cuda_gdb
 
@@ -27,6 +27,6 @@ AT = "The exception was triggered at PC 0x7fffd9001140 (inline_chain.cu:3 in f i
     ids=["exited", "missed", "hang", "agrees", "assert", "unnamed"],
 )  # fmt: skip
 def test_what_cuda_gdb_says_is_put_beside_ours(core: bytes, said: str, verdict: str) -> None:
-    read = decoded.decode_core(core)
+    read = decode_core(core)
     ours = gpu_core_findings(read.faults, read.warp_groups, "core")[0]
     assert compare(read, ours, parse_cuda_gdb(said)) == verdict

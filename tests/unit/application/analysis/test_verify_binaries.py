@@ -2,11 +2,13 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from gpucore.fatbin import Compression
+from gpucore.lineinfo import Verdict
 from tests.builders.cubin import cubin
 from tests.builders.elf import ElfSpec, build_elf
 from tests.builders.fatbin import EntrySpec, container, host_library
@@ -16,8 +18,6 @@ from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.cuda.binary.decompression import Compression
-from vdbg_env.cuda.lines.lineinfo import Verdict
 
 GOOD = host_library(container(*(EntrySpec(payload=cubin(f"k{i}", lines=True)) for i in range(20))))
 BAD = host_library(container(EntrySpec(payload=cubin("k"))))
@@ -133,10 +133,16 @@ def test_a_witness_that_outlasts_its_time_is_told_and_changes_no_verdict() -> No
 
 
 def test_each_file_is_told_before_it_is_read() -> None:
-    told: list[str] = []
-    source = FakeSource([file("good.so", GOOD), file("bad.so", BAD)])
-    verify_binaries(REQUEST, source=source, programs=FakePrograms(), scratch=Scratch(), tell=told.append)
-    assert told == ["good.so", "bad.so"]
+    told: list[tuple[str, float | None]] = []
+    halves = [replace(file("good.so", GOOD), part=(0.0, 0.5)), replace(file("bad.so", BAD), part=(0.5, 1.0))]
+    unknown = replace(file("more.so", BAD), part=None)
+    verify_binaries(
+        REQUEST, source=FakeSource([*halves, unknown]), programs=FakePrograms(), scratch=Scratch(),
+        tell=lambda name, done: told.append((name, done)),
+    )  # fmt: skip
+    assert told[0] == ("good.so", 0.0)
+    assert told[20] == ("good.so", 0.5), "each of its 20 line tables was counted"
+    assert told[-1] == ("more.so", None)
 
 
 def test_line_tables_are_read_by_other_processes_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:

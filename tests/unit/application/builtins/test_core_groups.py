@@ -1,7 +1,7 @@
 """Cores of several ranks by their cause."""
 
+from gpucore.dwarf import SourceFrame
 from vdbg_env.application.builtins.core_groups import core_groups
-from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 
 

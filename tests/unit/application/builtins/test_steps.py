@@ -7,7 +7,7 @@ import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.run.run_context import StepContext
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
+from vdbg_env.evidence.observation import Artifact, Death, Ended, EndedBy, Observation
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.report.run.files import write_report
 from vdbg_env.runbook.catalogue import Kind
@@ -323,6 +323,38 @@ def test_a_process_ended_for_memory_during_the_run_is_a_finding(bench: Bench) ->
     assert [f.rule for f in bench.use("gpu-health").findings] == ["kernel-log-oom-kill"]
 
 
+@pytest.mark.parametrize(("driver", "asked"), [("580.65.06", False), ("615.10", True), ("[N/A]", False)])
+def test_a_driver_that_has_operational_events_is_asked_after_a_failure(bench: Bench, driver: str, asked: bool) -> None:
+    """The answer is a stand-in: no driver that has them was ever met, so its text is kept and not read."""
+
+    class Driver(Programs):
+        def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
+            done = super().run(argv, timeout_s=timeout_s)
+            events = argv[1:] == ["event-log"]
+            return replace(done, stdout="event 1: a link was retrained") if events else done
+
+    bench.programs = Driver({"nvidia-smi": SMI.replace("580.82.07", driver)})
+    notes = bench.use("gpu-health", events=True).notes
+    kept = bench.directory / "steps" / "s" / "gpu-event-log.txt"
+    assert kept.exists() is asked
+    assert any("steps/s/gpu-event-log.txt" in note for note in notes) is asked
+    if asked:
+        assert kept.read_text() == "event 1: a link was retrained"
+    bench.programs.asked.clear()
+    bench.use("gpu-health")
+    assert not any("event-log" in command for command in bench.programs.asked)
+
+
+def test_what_the_limit_of_another_container_ended_is_not_told(bench: Bench) -> None:
+    killed = "Memory cgroup out of memory: Killed process {} (python) total-vm:24803360kB, anon-rss:4194304kB"
+    of = "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/docker/ab12,task_memcg=/docker/ab12,task=python,pid={},uid=0"
+    log = [f"[{stamp}] {text.format(pid)}" for stamp, pid in (("12.5", 41), ("100.5", 42)) for text in (of, killed)]
+    bench.programs = Programs({"dmesg": "\n".join(log)})
+    result = bench.use("gpu-health")
+    assert not result.findings
+    assert not any("lack of memory" in note for note in result.notes)
+
+
 def test_a_driver_that_does_not_answer_gives_no_figures(bench: Bench) -> None:
     bench.programs = Programs({"nvidia-smi": HostNotAble("nvidia-smi did not end within 60 seconds")})
     done = bench.use("gpu-health")
@@ -408,6 +440,53 @@ def test_the_python_frame_outside_of_torch_is_named(bench: Bench) -> None:
     done = promised("python-traceback", bench.read("python-traceback"))
     assert done.results["source"] == "/app/serve.py:12 in forward" and done.results["frame"] == "forward"
     assert str(done.results["error"]).startswith("torch.AcceleratorError: CUDA error")
+
+
+def test_of_several_ranks_the_one_that_failed_first_is_read(bench: Bench) -> None:
+    """It was the last rank's traceback and the first rank's signal: watchdogs that had waited for another one."""
+    texts = ("RuntimeError: NCCL timed out", "ZeroDivisionError: division by zero", "RuntimeError: NCCL timed out")
+    signals = ("Aborted", "Segmentation fault", "Aborted")
+    head = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    ranks = []
+    for rank, (text, signal) in enumerate(zip(texts, signals, strict=True)):
+        bench.put(f"../localhost-{rank}/stderr", f"{head}{text}\nFatal Python error: {signal}\n\n")
+        ended = Ended(by=EndedBy.SIGNAL, signal=11 if rank == 1 else 6)
+        folder = f"steps/s/1/localhost-{rank}"
+        took = 1.0 if rank == 1 else 9.0
+        ranks.append(Observation(step="s", attempt=1, rank=rank, ended=ended, duration_s=took, directory=folder))
+    reading = bench.steps().read(Builtin(uses="builtin/python-traceback@v1"), tuple(ranks), bench.context)
+    assert reading.results["error"] == "ZeroDivisionError: division by zero"
+    assert reading.results["signal"] == "Segmentation fault"
+
+
+def test_ranks_whose_peer_died_do_not_name_the_failure(bench: Bench) -> None:
+    """Fifteen ranks said that NCCL failed, and the run went on to runbook nccl-failure."""
+    nccl = "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:3384, remote process exited or there was a network error"
+    head = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    ranks = []
+    for rank, text in enumerate((nccl, "ZeroDivisionError: division by zero", nccl)):
+        bench.put(f"../localhost-{rank}/stderr", f"{head}{text}\n")
+        folder, took = f"steps/s/1/localhost-{rank}", 1.0 if rank == 1 else 9.0
+        ended = Ended(by=EndedBy.EXIT, code=1)
+        ranks.append(Observation(step="s", attempt=1, rank=rank, ended=ended, duration_s=took, directory=folder))
+    triage = Builtin(uses="builtin/triage@v1")
+    results = bench.steps().read(triage, tuple(ranks), bench.context).results
+    assert str(results["text"]).strip() == "ZeroDivisionError: division by zero" and "runbook" not in results
+    only_nccl = tuple(seen for seen in ranks if seen.rank != 1)
+    assert bench.steps().read(triage, only_nccl, bench.context).results["runbook"] == "nccl-failure"
+
+
+def test_a_segfault_of_another_program_in_the_kernel_log_is_not_the_workloads(bench: Bench) -> None:
+    bench.put("stderr", "Traceback (most recent call last):\n  File 'a.py', line 1, in f\nValueError: no such layer\n")
+    bench.put("kernel.log", "6,1,2,-;python3[4031]: segfault at 8 ip 00007f00 sp 00007f01 error 4 in libc.so.6[7f]\n")
+    triage = Builtin(uses="builtin/triage@v1")
+    failed = Observation(
+        step="s", attempt=1, ended=Ended(by=EndedBy.EXIT, code=1), duration_s=1.0, directory="steps/s/1/localhost-0"
+    )
+    assert "ValueError" in str(bench.steps().read(triage, (failed,), bench.context).results["text"])
+    crashed = replace(failed, deaths=(Death(pid=77, name="python3", signal=11),))
+    results = bench.steps().read(triage, (crashed,), bench.context).results
+    assert results["runbook"] == "host-crash" and "segfault at 8" in str(results["text"])
 
 
 def test_what_the_driver_said_of_its_dump_is_read_out_of_binary_noise(bench: Bench) -> None:

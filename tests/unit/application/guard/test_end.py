@@ -6,11 +6,12 @@ import jsonschema
 import pytest
 
 from tests.support.document_schema import json_schema
-from vdbg_env.application.guard.end import TERMINATION_MESSAGE_BYTES, Announcement, exit_status
+from vdbg_env.application.guard.end import TERMINATION_MESSAGE_BYTES, Announcement, Seen, crashed, exit_status
 from vdbg_env.application.run.result.model import NextStep, Report
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.report.run.guard_line import GuardDocument, guard_line
+from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 
 
@@ -33,17 +34,36 @@ def test_the_status_is_the_command_s_own(ended: Ended, status: int) -> None:
     assert exit_status(ended) == status
 
 
+@pytest.mark.parametrize(
+    ("ended", "outcome", "is_one"),
+    [
+        (Ended(by=EndedBy.DIED, code=0), Status.FAIL, True),
+        (Ended(by=EndedBy.WATCH, code=0), Status.HANG, True),
+        (Ended(by=EndedBy.STOPPED, code=9), Status.WARN, False),
+        (Ended(by=EndedBy.STOPPED, signal=15), Status.FAIL, True),  # its log shows a crash
+        (Ended(by=EndedBy.NOT_STARTED), Status.ERROR, False),
+        (Ended(by=EndedBy.DIED, code=0), None, True),  # told to stop before it was judged
+        (Ended(by=EndedBy.STOPPED, code=143), None, False),
+        (Ended(by=EndedBy.EXIT, code=0), None, False),
+    ],
+)
+def test_what_is_a_crash(ended: Ended, outcome: Status | None, is_one: bool) -> None:
+    assert crashed(ended, outcome) is is_one
+
+
 def test_a_message_of_kubernetes_is_whole_json_within_its_limit() -> None:
     long = "é" * 50_000
     lead = Finding(rule="r", level=Level.ERROR, message=long, how_known=HowKnown.GPU_CORE, confidence=0.9, kernel=long)
     said = Announcement(
         report=Report(run="r", runbook="guard", verdict=Verdict.FAILED, why="it died", findings=(lead,)),
-        directory="/runs/r", files=("report.md",), status=139, ended=Ended(by=EndedBy.SIGNAL, signal=11), seen=3,
+        directory="/runs/r", files=("report.md",), status=139, ended=Ended(by=EndedBy.SIGNAL, signal=11),
+        seen=Seen(times=3, hosts=tuple(f"node-{n}" for n in range(99)), since="2026-11-22T01:00:00+00:00"),
     )  # fmt: skip
     line = guard_line(said, TERMINATION_MESSAGE_BYTES)
     assert len(line.encode()) < TERMINATION_MESSAGE_BYTES
     document = json.loads(line)
     assert (document["status"], document["seen"], document["report"]) == (139, 3, "/runs/r/report.md")
+    assert document["history"] == "seen 3 times on 99 nodes since 2026-11-22T01:00:00+00:00"
     jsonschema.validate(document, json_schema(GuardDocument))
     whole = json.loads(guard_line(said))
     assert whole["found"].startswith("éé") and whole["found"].endswith("é...")

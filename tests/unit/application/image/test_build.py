@@ -12,7 +12,7 @@ from vdbg_env.application.image.build import BuildSettings, build_image
 from vdbg_env.application.image.library import read_image_library
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed
 from vdbg_env.common.errors import EngineFailed, NotProven
-from vdbg_env.image.plan.plan import LABEL_DIGEST, LABEL_PROOF, BuildPlan
+from vdbg_env.image.plan.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, BuildPlan
 from vdbg_env.image.plan.planner import plan
 from vdbg_env.image.profile.request import BuildRequest
 from vdbg_env.image.render.dockerfile import step_titles
@@ -48,7 +48,9 @@ def test_a_proven_image_is_labelled_with_its_proof_and_tagged(sample: BuildPlan)
     fake = engine(LINES, STUB)
     text, document = build(sample, fake)
     proof = "full: 1 of 1 cubins with code carry .debug_line; rows cover 8 of 8 instructions; seen by cuobjdump too"
-    assert fake.tagged == [("sha256:1", ("a:1",), {LABEL_PROOF: proof, LABEL_DIGEST: sample.digest})]
+    assert fake.tagged == [
+        ("sha256:1", ("a:1",), {LABEL_PROOF: proof, LABEL_DIGEST: sample.digest, LABEL_BUILT: '["/opt/vdbg/out"]'})
+    ]
     assert fake.read_to_the_end, "closing an engine's events early cancels the build"
     assert "proven    1 of 1 cubins with code carry line info" in text
     assert "rows cover 8 of 8 instructions of 1 function" in text

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from gpucore.fatbin import EntryKind, find_device_code
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.cubins import DATA, cubin
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.application.lines.build import LinesRequest, rebuild
-from vdbg_env.application.lines.choose import Wanted, choose, require_runnable, wanted_by_core
+from vdbg_env.application.lines.choose import CoreCode, Wanted, choose, require_runnable, wanted_by_core
 from vdbg_env.application.lines.compare import compare
 from vdbg_env.application.lines.stock import (
     StockCubin,
@@ -24,8 +25,6 @@ from vdbg_env.application.lines.stock import (
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
 from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.fatbin import EntryKind
 from vdbg_env.image.units.compile_commands import Unit
 from vdbg_env.report.lineinfo.lines_built import lines_text
 
@@ -59,9 +58,21 @@ def test_a_device_function_is_not_a_kernel() -> None:
 
 def test_a_core_dump_names_its_kernel_and_its_gpu() -> None:
     wanted = wanted_by_core(str(CORES / "synthetic_sm90_nolines.nvcudmp.gz"), CoreFilesOnDisk())
-    assert wanted == Wanted(kernels=(FLOAT,), archs=("9.0",))
-    (choice,) = choose([KERN], wanted)
+    assert (wanted.kernels, wanted.archs, list(wanted.codes)) == ((FLOAT,), ("9.0",), [FLOAT])
+    (choice,) = choose([KERN], replace(wanted, codes={}))
     assert (choice.target, choice.kernels) == ("sm_90", (FLOAT,))
+
+
+def test_a_kernel_of_a_core_is_not_picked_by_its_name_alone() -> None:
+    # One instruction of the core's kernel differs: another release of the compiler made it.
+    wanted = wanted_by_core(str(CORES / "synthetic_sm90_nolines.nvcudmp.gz"), CoreFilesOnDisk())
+    with pytest.raises(BadInput, match="has kern<float>, but not with the instructions that the core has") as refused:
+        choose([KERN], wanted)
+    assert "--kernel NAME instead of --core" in (refused.value.next_step or "")
+    (stock,) = (f for f in KERN.units[0].cubins[0].functions if f.function.name == FLOAT)
+    same = CoreCode(code=b"", hash=stock.hash)
+    (choice,) = choose([KERN], replace(wanted, codes={FLOAT: same}))
+    assert choice.kernels == (FLOAT,)
 
 
 def test_a_dump_without_an_exception_names_what_was_running() -> None:

@@ -14,6 +14,7 @@ from tests.builders.core_builder import (
     CoreSpec,
     DeviceSpec,
     LaunchSpec,
+    ModuleSpec,
     WarpSpec,
     build_core,
     exited_warps_core,
@@ -21,8 +22,10 @@ from tests.builders.core_builder import (
     illegal_address_core,
     sample_module,
 )
+from tests.builders.cubin import cubin
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
+from vdbg_env.report.core.text import rank_of
 
 ROOT = Path(__file__).parents[4]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "core-v1.schema.json").read_text())
@@ -118,8 +121,40 @@ def test_several_cores_come_first_in_time_first() -> None:
         "early.nvcudmp", "fault.nvcudmp", "late.nvcudmp",
     ]  # fmt: skip
     ran = vdbg_env("core", "late.nvcudmp", "early.nvcudmp")
-    assert ran.stdout.startswith("2 cores, first in time first:\n     +0 s  early.nvcudmp: Warp Illegal Address")
+    assert ran.stdout.startswith("2 of 2 cores with an exception, first in time: Warp Illegal Address")
+    assert "\n     +0 s  early.nvcudmp: Warp Illegal Address" in ran.stdout
     assert "  +1100 s  late.nvcudmp" in ran.stdout
+
+
+def test_of_many_ranks_those_with_an_exception_are_first_and_the_others_a_line_each() -> None:
+    for rank, name in enumerate(("hang", "hang", "fault", "hang")):
+        folder = Path("ranks/steps/coredump/1") / f"node-b-{rank}"
+        folder.mkdir(parents=True)
+        (folder / f"core.cuda.{rank}").write_bytes(CORES[name])
+    ran = vdbg_env("core", "ranks")
+    first, head, second, *_ = ran.stdout.splitlines()
+    assert first.startswith("1 of 4 cores with an exception: Warp Illegal Address in ")
+    assert first.endswith("(rank 2)")
+    assert head.split() == ["rank", "when", "core"]
+    assert second.split()[0] == "2"
+    assert second.split(maxsplit=3)[3].startswith("ranks/steps/coredump/1/node-b-2/core.cuda.2: Warp Illegal Address")
+    assert ran.stdout.count("no exception; ") == 3, "a line each"
+    assert "of the 3 cores without an exception no more is shown (--all shows it)" in ran.stdout
+    assert vdbg_env("core", "--all", "ranks").stdout.count("no exception; ") == 6
+    document = json.loads(vdbg_env("core", "--json", "ranks").stdout)
+    assert [core["rank"] for core in document["cores"]] == [0, 1, 2, 3], "in order of time, as before"
+    assert document["verdict"] == first
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("core_rank3.nvcudmp", 3), ("dumps/Rank-12/core.cuda.1", 12), ("rank_0.nvcudmp.gz", 0), ("core.1234", None),
+        ("run/steps/x/1/localhost-7/core.cuda.vm.14220.1", 7), ("crank1234567890.x", None), ("a/node-3/core.1", None),
+    ],
+)  # fmt: skip
+def test_the_rank_is_that_of_the_name_or_of_the_runs_folder(path: str, rank: int | None) -> None:
+    assert rank_of(path) == rank
 
 
 def test_the_time_of_a_file_is_not_held_against_the_word_of_a_dump() -> None:
@@ -222,3 +257,27 @@ def test_a_name_no_file_system_takes_is_bad_input(argv: list[str]) -> None:
 def test_registers_are_shown_on_request() -> None:
     assert "R0   0x00010000" in vdbg_env("core", "--registers", "fault.nvcudmp").stdout
     assert "R0 " not in vdbg_env("core", "fault.nvcudmp").stdout
+
+
+@pytest.mark.parametrize(
+    ("kernel", "library", "tried"),
+    [
+        ("_ZN4vllm3moe10topkGatingILi8EEEvPf", "vLLM's _moe_C or _moe_C_stable_libtorch, by the kernel's name", True),
+        ("_ZN5flash16flash_fwd_kernelILi8EEEvPf", "vLLM's _vllm_fa2_C, by the kernel's name", True),
+        ("triton_poi_fused_add_0", "Triton, by the kernel's name; for lines: ", False),
+    ],
+)
+def test_a_kernel_without_lines_names_its_library_and_what_gives_them(kernel: str, library: str, tried: bool) -> None:
+    device = DeviceSpec(
+        modules=[ModuleSpec(cubin=cubin(kernel))],
+        launches=[LaunchSpec(kernel=kernel)],
+        blocks=[BlockSpec(warps=[WarpSpec(offset=0x20, error_offset=0x20, exception=14)])],
+        registers=False,
+    )
+    Path("a core.nvcudmp").write_bytes(build_core(CoreSpec(devices=[device])))
+    printed = vdbg_env("core", "a core.nvcudmp").stdout
+    assert f"    library  {library}" in printed
+    last = printed.splitlines()[-1]
+    assert (last == "  try: vdbg-env lines build vllm==VERSION --core 'a core.nvcudmp'") == tried
+    (fault,) = json.loads(vdbg_env("core", "--json", "a core.nvcudmp").stdout)["faults"]
+    assert (fault["library"] is not None) == tried

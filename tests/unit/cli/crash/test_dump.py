@@ -277,13 +277,15 @@ def test_the_env_file_is_not_quoted() -> None:
         "CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1\n"
         "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1\n"
         "CUDA_COREDUMP_SHOW_PROGRESS=1\n"
-        "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,"
-        "skip_local_memory,skip_constbank_memory\n"
+        "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory\n"
         "CUDA_COREDUMP_FILE=/dumps/core.%h.%p.%t.nvcudmp\n"
         "CUDA_COREDUMP_PIPE=/tmp/corepipe.cuda.%h.%p\n"
     )
-    full = vdbg_env("dump", "--arm", "--full", "--folder", "/dumps").stdout
-    assert "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images\n" in full
+    for full in (["--full"], ["--core", "full"]):
+        printed = vdbg_env("dump", "--arm", *full, "--folder", "/dumps").stdout
+        assert "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images\n" in printed
+    light = vdbg_env("dump", "--arm", "--core", "light", "--folder", "/dumps").stdout
+    assert "skip_shared_memory,skip_local_memory,skip_constbank_memory\n" in light
 
 
 @pytest.mark.parametrize("folder", ["relative", "/with/%p", "/" + "x" * 1000])

@@ -2,21 +2,21 @@
 
 import json
 import random
+import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import jsonschema
 import pytest
 
+from gpucore.elf import Buffer
+from gpucore.fatbin import Compression, Entry, find_device_code
 from tests.builders.core_builder import illegal_address_core
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.command_line import vdbg_env
 from tests.support.cubins import DATA
 from tests.support.golden import assert_golden
-from vdbg_env.cuda.binary.decompression import Compression
-from vdbg_env.cuda.binary.device_code import find_device_code
-from vdbg_env.cuda.binary.elf import Buffer
-from vdbg_env.cuda.binary.fatbin import Entry
 
 SCHEMA = json.loads((DATA.parents[2] / "docs" / "schemas" / "locate-v1.schema.json").read_text())
 FLOAT = "_Z4kernIfEvPT_iS0_"
@@ -132,6 +132,15 @@ def test_copies_of_one_cubin_are_not_ambiguous() -> None:
 def test_a_folder_is_searched() -> None:
     Path("damaged.cubin").write_bytes(Path("inline_chain_sm90.cubin").read_bytes()[:5000])
     assert located(f"{FLOAT}+0x140", "--arch", "sm_80", ".")["file"] == "inline_chain_sm80.cubin"
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+def test_a_packed_tar_is_searched_and_not_taken_for_a_core(tmp_path: Path, mode: Literal["w", "w:gz", "w:xz"]) -> None:
+    with tarfile.open(tmp_path / "libs.tgz", mode) as packed:
+        packed.add("inline_chain_sm90.cubin", "a.cubin")
+    ran = vdbg_env("locate", f"{FLOAT}+0x140", str(tmp_path / "libs.tgz"))
+    assert (ran.status, ran.stderr) == (0, "")
+    assert "inline_chain.cu:3" in ran.stdout
 
 
 def test_the_file_in_angle_brackets_chooses() -> None:

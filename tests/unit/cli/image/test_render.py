@@ -295,12 +295,28 @@ def test_a_patch_for_what_runs_already_is_rendered_again_into_its_folder(tmp_pat
         ran = vdbg_env(*words)
         assert ran.status == 0, ran.stderr
     assert f"next: kubectl patch deployment llm --type strategic --patch-file {tmp_path}/out/patch.yaml" in ran.stderr
-    assert ran.stdout == f"{tmp_path}/out: 1 file\n"
+    assert ran.stdout == f"{tmp_path}/out: 3 files\n"
     assert b"hostPath" in files(tmp_path / "out")["patch.yaml"]
     assert vdbg_env("render", "--for-lws", str(existing), str(tmp_path / "out")).status == 2
     own = "env: [{name: CUDA_COREDUMP_FILE, value: /scratch/core}]"
     existing.write_text(existing.read_text().replace("command:", f"{own}, command:"))
     assert "server has its own CUDA_COREDUMP_FILE (/scratch/core), and guard keeps it" in vdbg_env(*words).stderr
+
+
+def test_a_debug_run_that_a_pod_would_not_begin_is_not_rendered(tmp_path: Path) -> None:
+    """It was: the server in production went down for a run that ended at once, for want of requests."""
+    existing = tmp_path / "server.yaml"
+    command = "{name: server, command: [vllm], args: [serve, MODEL]}"
+    existing.write_text(
+        f"kind: Deployment\nmetadata: {{name: llm}}\nspec: {{template: {{spec: {{containers: [{command}]}}}}}}\n"
+    )
+    words = ("render", "--format", "k8s", "--for", str(existing), "--runbook", "illegal-memory-access")
+    ran = vdbg_env(*words, str(tmp_path / "out"))
+    assert ran.status == 2 and not (tmp_path / "out").exists()
+    assert "a server without requests never fails" in ran.stderr and "-i request=synthetic" in ran.stderr
+    assert vdbg_env(*words, "-i", "request=synthetic", str(tmp_path / "out")).status == 0
+    existing.write_text(existing.read_text().replace("[vllm], args: [serve, MODEL]", "[python, offline.py]"))
+    assert vdbg_env(*words, str(tmp_path / "offline")).status == 0
 
 
 @pytest.mark.parametrize("format", ["k8s", "slurm"])

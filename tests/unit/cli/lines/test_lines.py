@@ -7,11 +7,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from gpucore.code_map import CodeMap
 from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from tests.support.line_packs import pack_of
-from vdbg_env.cuda.lines.code_map import CodeMap
 
 ROOT = Path(__file__).parents[4]
 DATA = ROOT / "tests" / "data"

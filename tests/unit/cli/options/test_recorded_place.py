@@ -9,14 +9,11 @@ import pytest
 from vdbg_env.application.ports.places import Scratch
 from vdbg_env.application.run.request import PlacementRequest
 from vdbg_env.application.run.target import ContainerRequest
-from vdbg_env.cli.options.container import container_options, container_request, pod_run_settings
+from vdbg_env.cli.options.container import container_options, container_request
 from vdbg_env.cli.options.placement import PlaceFlags, placement_options, placement_request
-from vdbg_env.cli.options.pods import pod_options, pod_settings
 from vdbg_env.cli.options.recorded_place import take_over
-from vdbg_env.common.errors import BadInput
 from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.pod_settings import PodSettings, PodVolume
-from vdbg_env.image.container.run_settings import CAPABILITIES, DumpVolume, Gpu, RunSettings
+from vdbg_env.image.container.run_settings import CAPABILITIES, DumpVolume, Gpu
 from vdbg_env.record.run_directory import RunHead
 
 IMAGE = f"sha256:{'a' * 64}"
@@ -39,30 +36,16 @@ SLURM = PlacementRequest(
     on="slurm", ranks=4, nodes=2, arguments=("--partition=gpu",), scratch=Scratch(folder="/local", limit=5)
 )
 ON_SLURM = RunHead(run="r", runbook="x", placement=SLURM.document())
-PODS = PlacementRequest(
-    on="k8s",
-    nodes=2,
-    pods=PodSettings(
-        run=RunSettings(image="i", env=(("HF_TOKEN", "secret"),), seccomp="ptrace", dumps=None, gpu=Gpu(by="runtime")),
-        volumes=(PodVolume(kind="nfs", server="host", source="/export", path="/runs"),),
-        namespace="ns",
-        overlay={"nodeSelector": {"gpu": "h100"}},
-        wait_s=60.0,
-    ),
-)
-IN_PODS = RunHead(run="r", runbook="x", placement=PODS.document())
 SEEN: list[tuple[ContainerRequest | None, PlacementRequest | None]] = []
 
 
 @click.command()
 @placement_options
-@pod_options
 @container_options()
 @click.pass_context
 def command(context: click.Context, /, **flags: Any) -> None:
     place = take_over(context, context.obj, cast(PlaceFlags, flags))
-    pods = lambda: pod_settings(pod_run_settings(context, place), place)  # noqa: E731
-    SEEN.append((container_request(context, place), placement_request(context, place, pods)))
+    SEEN.append((container_request(context, place), placement_request(context, place)))
 
 
 def asked(head: RunHead, *words: str) -> tuple[ContainerRequest | None, PlacementRequest | None]:
@@ -102,15 +85,7 @@ def test_ranks_and_their_launcher_are_taken() -> None:
     assert asked(here) == (None, PlacementRequest(ranks=3))
 
 
-def test_pods_are_taken_with_the_values_of_their_variables_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match="its variable HF_TOKEN had one") as error:
-        asked(IN_PODS)
-    assert error.value.next_step and error.value.next_step.endswith("--env HF_TOKEN")
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    assert asked(IN_PODS, "--env", "HF_TOKEN") == (None, PODS)
-
-
-@pytest.mark.parametrize("head", [IN_CONTAINERS, ON_SLURM, IN_PODS], ids=["docker", "slurm", "k8s"])
+@pytest.mark.parametrize("head", [IN_CONTAINERS, ON_SLURM], ids=["docker", "slurm"])
 def test_another_place_takes_nothing_of_the_old_one(head: RunHead, tmp_path: Path) -> None:
     assert asked(head, "--on", "local") == (None, None)
     container, placement = asked(ON_SLURM, "--image", "debug:2")

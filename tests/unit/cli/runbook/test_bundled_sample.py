@@ -50,6 +50,16 @@ def test_without_a_gpu_the_recording_leads_to_the_planted_line_and_is_called_syn
     assert "Synthetic recording" in page and "// PLANTED" in page
 
 
+def test_the_plan_without_a_workload_is_that_of_the_sample() -> None:
+    done = vdbg_env("runbook", "illegal-memory-access", "--plan")
+    assert done.status == 0, done.stderr
+    assert f"this is the plan of the bundled sample {SAMPLE}" in done.stderr
+    assert f"./{SAMPLE}" in done.stdout
+    without_sample = vdbg_env("runbook", "kernel-hang", "--plan")
+    assert without_sample.status == 2
+    assert "needs a command to run" in without_sample.stderr
+
+
 def test_the_recording_names_nothing_of_where_it_was_made() -> None:
     for path in (data_dir("runbooks") / "recordings").rglob("*"):
         if path.is_file():
@@ -131,3 +141,16 @@ def test_a_compiler_that_fails_is_reported_with_its_last_lines(tmp_path: Path) -
 def test_a_driver_that_does_not_respond_is_not_a_gpu(tmp_path: Path) -> None:
     programs = Programs({"nvidia-smi": HostNotAble("no answer"), "nvcc": ""})
     assert with_sample(IMA, RECORDING, programs, tmp_path).request.replay
+
+
+def test_the_steps_of_a_replay_follow_each_other_and_are_as_long_as_they_were(tmp_path: Path) -> None:
+    """Recorded attempts on the time of the replay overlapped in the timeline."""
+    done = vdbg_env("runbook", "illegal-memory-access", "--json", "--run-dir", str(tmp_path / "run"))
+    report = json.loads(done.stdout)
+    end = 0.0
+    for step in (step for step in report["steps"] if step["started_s"] is not None):
+        assert step["started_s"] >= end - 1e-5
+        lengths = {attempt["attempt"]: attempt["duration_s"] for attempt in step["attempts"]}
+        assert step["duration_s"] >= sum(lengths.values()) - 1e-5
+        end = step["started_s"] + step["duration_s"]
+    assert report["duration_s"] >= end - 1e-5

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.support.patience import patience
+from tests.support.reports import SKIP
 from vdbg_env.supervisor.processes.proc import process, processes
 
 ROOT = Path(__file__).parents[4]
@@ -72,6 +74,28 @@ def test_an_exception_is_explained_after_the_command_s_own_output(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("log", "status", "found", "fix"),
+    [
+        ("bad-flag", 2, "unrecognized arguments: --no-such-flag", "vdbg-env runbooks explain --no-such-flag"),
+        ("port-in-use", 1, "Address already in use", "ss -ltnp"),
+        ("no-config-file", 1, "No such file or directory: '/etc/nowhere.yaml'", "give a path that exists"),
+        ("no-model", 1, "'/models/nowhere'", "give the model's folder"),
+    ],
+)
+def test_what_kept_a_server_from_starting_is_said_with_what_mends_it(
+    tmp_path: Path, log: str, status: int, found: str, fix: str
+) -> None:
+    """The log is a real vLLM's, the program that prints it a stand-in."""
+    text = ROOT / "tests" / "data" / "logs" / "real-vllm" / f"{log}.log"
+    done = guarded(tmp_path, f"import sys; sys.stderr.write(open({str(text)!r}).read()); sys.exit({status})")
+    assert done.said is not None
+    assert found in done.said["found"] and fix in done.said["next"], done.said
+    report = (the_run(tmp_path) / "report.md").read_text()
+    assert "no word of the reason" not in report
+    assert fix in " ".join(report.split())
+
+
+@pytest.mark.parametrize(
     ("mode", "status", "step"),
     [(None, 127, "give its whole path"), (0o644, 126, "chmod +x")],
     ids=["absent", "no-program"],
@@ -106,11 +130,117 @@ def test_a_log_that_others_rotate_is_read_to_its_end(tmp_path: Path, after: str)
     assert log.read_bytes().startswith(b"first\nTraceback")
 
 
+@pytest.mark.parametrize(
+    ("flags", "more", "kept_out"),
+    [
+        ((), {}, "skip_nonrelocated_elf_images,skip_global_memory"),
+        (("--core", "light"), {}, SKIP),
+        (("--core", "full"), {}, "skip_nonrelocated_elf_images"),
+        (("--full-core",), {}, "skip_nonrelocated_elf_images"),
+        ((), {"VDBG_GUARD_FULL_CORE": "1"}, "skip_nonrelocated_elf_images"),
+        ((), {"VDBG_GUARD_CORE": "light"}, SKIP),
+        (("--core", "full"), {"CUDA_COREDUMP_GENERATION_FLAGS": "skip_local_memory"}, "skip_local_memory"),
+    ],
+    ids=["default", "light", "full", "full-core", "VDBG_GUARD_FULL_CORE", "VDBG_GUARD_CORE", "the user's own"],
+)
+def test_a_core_is_armed_as_the_command_line_or_the_environment_says(
+    tmp_path: Path, flags: tuple[str, ...], more: dict[str, str], kept_out: str
+) -> None:
+    code = "import os; print(os.environ['CUDA_COREDUMP_GENERATION_FLAGS'])"
+    done = subprocess.run(
+        guard_command(sys.executable, "-c", code, flags=flags),
+        env={**environment(tmp_path), **more}, cwd=tmp_path, capture_output=True, timeout=patience(60), check=False,
+    )  # fmt: skip
+    assert done.stdout.decode().strip() == kept_out
+
+
+def test_what_it_would_print_of_the_environment_is_what_the_command_gets(tmp_path: Path) -> None:
+    def armed(*words: str, flags: tuple[str, ...] = ()) -> dict[str, str]:
+        done = subprocess.run(
+            guard_command(*words, flags=flags), env=environment(tmp_path), cwd=tmp_path, capture_output=True,
+            timeout=patience(60), check=True, text=True,
+        )  # fmt: skip
+        lines = (line.split("  # ")[0] for line in done.stdout.splitlines() if not line.startswith("#"))
+        return dict(line.split("=", 1) for line in lines)
+
+    code = "import os; print(*(f'{name}={value}' for name, value in os.environ.items()), sep='\\n')"
+    command = (sys.executable, "-c", code)
+    said = armed(*command, flags=("--print-environment",))
+    assert not (tmp_path / "runs").exists()
+    got = armed(*command)
+    before = environment(tmp_path)
+    added = {name for name in got if name not in before} - {"LC_CTYPE"}  # which Python sets itself
+    assert added == set(said)
+    assert {n: v for n, v in said.items() if "FOLDER" not in v and n != "VDBG_ENV_STEP"}.items() <= got.items()
+
+
 def test_the_status_of_a_signal_is_the_one_a_shell_gives(tmp_path: Path) -> None:
     done = guarded(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert done.status == 139
     assert done.said is not None
     assert (done.said["status"], done.said["ended"]["signal"]) == (139, signal.SIGSEGV)
+
+
+@pytest.mark.parametrize(
+    ("code", "flags", "status"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", (), 139),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", ("--exit-status-on-crash", "70"), 70),
+        ("raise SystemExit(3)", ("--exit-status-on-crash", "70"), 70),
+        ("print('all well')", ("--exit-status-on-crash", "70"), 0),
+    ],
+    ids=["segfault", "segfault-70", "exit-70", "well"],
+)
+def test_a_crash_has_the_status_that_was_asked_for(
+    tmp_path: Path, code: str, flags: tuple[str, ...], status: int
+) -> None:
+    done = guarded(tmp_path, code, *flags)
+    assert done.status == status
+    assert (done.said or {"status": 0})["status"] == status
+
+
+def test_a_command_that_is_stopped_from_outside_has_not_crashed(tmp_path: Path) -> None:
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(9)); print('on', flush=True); time.sleep(9)"
+    with subprocess.Popen(
+        guard_command(sys.executable, "-c", code, flags=("--exit-status-on-crash", "70")),
+        env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as guard:  # fmt: skip
+        assert guard.stdout and guard.stdout.readline() == b"on\n"
+        guard.terminate()
+        assert guard.wait(patience(30)) == 9
+
+
+@pytest.mark.parametrize("to", [subprocess.PIPE, subprocess.STDOUT], ids=["apart", "together"])
+def test_the_line_is_never_glued_to_an_unfinished_one(tmp_path: Path, to: int) -> None:
+    name = "stderr" if to == subprocess.PIPE else "stdout"
+    code = f"import sys; sys.{name}.write('one\\nhalf a line'); sys.exit(3)"
+    done = subprocess.run(
+        guard_command(sys.executable, "-c", code), env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=to, timeout=patience(60), check=False,
+    )  # fmt: skip
+    lines = (done.stderr or done.stdout).decode().splitlines()
+    assert lines[:2] == ["one", "half a line"]
+    assert json.loads(lines[2])["status"] == 3
+    assert len(lines) == 3
+
+
+def test_on_top_of_its_page_is_what_the_log_says_of_the_end(tmp_path: Path) -> None:
+    """The command is a stand-in: it prints what a real vLLM printed whose worker was killed."""
+    log = ROOT / "tests/data/logs/real-vllm/sigkill.log"
+    done = guarded(tmp_path, f"print(open({str(log)!r}).read()); raise SystemExit(1)")
+    assert done.said is not None
+    run = the_run(tmp_path)
+    page, markdown = (run / "report.html").read_text(), (run / "report.md").read_text()
+    results = json.loads((run / "report.json").read_bytes())["steps"][0]["results"]
+    assert results["decided_by"].startswith("Worker proc VllmWorker-0 died unexpectedly")
+    assert (results["decided_process"], results["decided_pid"]) == ("EngineCore", 11758)
+    assert (results["requests_answered"], results["requests_failed"], results["vllm"]) == (1, 1, "0.32.0")
+    for text in (page, markdown):
+        assert "prompts of 31 tokens" in text and "1 answered, 1 failed" in text and "0.32.0" in text
+        assert text.index("1 answered, 1 failed") < text.index("Next")
+        for away in ("another failure", "its condition does not hold", "CUDA_COREDUMP", "Application startup complete"):
+            assert away not in text
+    assert "step 'guarded' failed" not in json.loads((run / "report.json").read_bytes())["why"]
 
 
 def test_a_command_that_ends_well_is_all_that_is_heard(tmp_path: Path) -> None:
@@ -172,6 +302,26 @@ def test_a_ladder_that_begins_from_a_guarded_crash_runs_only_what_is_not_known(
     assert (tmp_path / "count").read_text() == "xx"  # once under guard, once calm
 
 
+def test_a_run_that_begins_from_another_needs_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the runbook of a run, and where that is a guard's, the one that its report leads to."""
+    guarded(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path / "runs"))
+    guards = the_run(tmp_path).name
+    assert (
+        json.loads(vdbg_env("runbook", "--from", guards, "--plan", "--json").stdout)["runbook"]["name"] == "host-crash"
+    )
+    (tmp_path / "runbooks").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runbooks/ladder.yaml").write_text(LADDER)
+    run = tmp_path / "runs" / "one"
+    assert vdbg_env("runbook", "ladder", "--batch", "--run-dir", str(run), "--", "true").status == 0
+    assert json.loads(vdbg_env("runbook", "--from", str(run), "--plan", "--json").stdout)["runbook"]["name"] == "ladder"
+    other = guarded(tmp_path / "runs", "raise SystemExit(3)")
+    assert other.said
+    told = vdbg_env("runbook", "--from", str(Path(other.said["report"]).parent), "--plan")
+    assert told.status == 2 and "names no runbook" in told.stderr
+
+
 SERVES = """\
 import os, signal, subprocess, sys, time
 for number in (signal.SIGUSR1, signal.SIGHUP):
@@ -216,7 +366,7 @@ def test_signals_reach_the_command_and_a_stop_from_outside_is_no_crash(tmp_path:
     assert left_of(the_run(tmp_path)) == []
 
 
-def test_the_command_does_not_outlive_a_guard_that_is_killed(tmp_path: Path) -> None:
+def test_the_command_does_not_outlive_a_guard_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path) as guard:
         guard.kill()
         assert guard.stdout
@@ -230,6 +380,12 @@ def test_the_command_does_not_outlive_a_guard_that_is_killed(tmp_path: Path) -> 
     assert (document["by"], document["code"]) == ("stopped", 5)
     assert document["message"].startswith("vdbg-env guard was killed")
     assert left_of(run) == []
+    monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path / "runs"))
+    again = f"vdbg-env guard -- {shlex.join([sys.executable, '-c', SERVES])}"
+    report = json.loads(vdbg_env("runs", "report", run.name, "--format", "json").stdout)
+    assert [step["command"] for step in report["next_steps"]] == [again]
+    shown = vdbg_env("runs", "show", run.name).stdout
+    assert "start the command again: vdbg-env guard --" in shown and "--resume" not in shown
 
 
 def test_a_command_whose_supervisor_is_killed_ends_and_is_not_started_again(tmp_path: Path) -> None:
@@ -282,19 +438,14 @@ def test_in_a_folder_that_was_removed_the_command_runs_all_the_same(tmp_path: Pa
     assert b"vdbg-env guard: no record can be made, the command runs without its guard" in done.stderr
 
 
-def test_a_hook_gets_the_line_and_what_cannot_be_reached_changes_no_status(tmp_path: Path) -> None:
+def test_a_hook_and_the_termination_log_get_the_line(tmp_path: Path) -> None:
     message = tmp_path / "termination-log"
-    message.touch()
-    done = guarded(
-        tmp_path, "raise SystemExit(4)", "--termination-log", str(message), VDBG_GUARD_WEBHOOK="http://127.0.0.1:9/",
-        VDBG_GUARD_HOOK=f"sh -c 'cat > {tmp_path}/hooked'",
-    )  # fmt: skip
+    hook = f"cat > {tmp_path}/hooked"
+    done = guarded(tmp_path, "raise SystemExit(4)", "--termination-log", str(message), VDBG_GUARD_HOOK=hook)
     assert done.status == 4
     line = (tmp_path / "hooked").read_text()
-    assert json.loads(line)["status"] == 4
+    assert json.loads(line) == done.said
     assert message.read_text() == line.strip()
-    assert line.encode() in done.stderr + b"\n"
-    assert b"vdbg-env guard: the webhook could not be reached" in done.stderr
 
 
 def moved(run: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_hook_is_ended_with_what_it_started(tmp_path: Path, number: signal.Sig
     assert guard.returncode == 7
     line, problem = stderr.decode().splitlines()
     assert (json.loads(line)["status"], json.loads(line)["verdict"]) == (7, "failed")
-    assert problem == "vdbg-env guard: told to stop: the hook or the webhook was not waited for"
+    assert problem == "vdbg-env guard: told to stop: the hook was not waited for"
     assert int(pid.read_text()) not in {one.pid for one in processes() if one.state != "Z"}
 
 

@@ -162,8 +162,3 @@ def test_words_of_another_encoding_are_run_and_recorded(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (3, b"\xff")
     assert b"could not be explained" not in done.stderr and b"without its guard" not in done.stderr
-
-
-def test_a_hook_that_cannot_be_read_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["guard", "--hook", '"', "--", "true"]) == 2
-    assert "--hook" in capsys.readouterr().err

@@ -56,6 +56,22 @@ spec:
       uses: builtin/report@v1
       outcomes: [{pass: {next: end}}]
 """
+SHARED = """\
+apiVersion: vdbg-env/v1
+kind: Step
+metadata: {name: calm, title: Does it fail calmly?}
+spec:
+  explain: Runs it calmly.
+  run: workload
+  env: {CALM: "1"}
+"""
+TAKES_A_SHARED_STEP = """
+    - id: calmer
+      from: calm
+      outcomes:
+        - not_reproduced: {when: ended.clean, next: enough}
+        - unresolved: {next: enough}
+    - id: enough"""
 WORKLOAD = "import os,sys\nif os.environ.get('CALM'): sys.exit(0)\nprint('boom badly', *sys.argv[1:]); sys.exit(1)"
 
 
@@ -167,9 +183,52 @@ def test_a_resumed_run_must_be_the_same_run(here: Path, capsys: pytest.CaptureFi
     assert "has a run already" in capsys.readouterr().err
     assert run("--resume", "x") == 2
     assert "no run 'x'" in capsys.readouterr().err
+
+
+def test_a_run_is_resumed_and_reported_in_any_folder_by_the_runbook_that_it_began_with(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file given with a relative path could not be found again from another folder."""
+    (here / "lib").mkdir()
+    (here / "lib" / "calm.yaml").write_text(SHARED)
+    (here / "tiny.yaml").write_text(
+        RUNBOOK.replace("next: enough", "next: calmer").replace("\n    - id: enough", TAKES_A_SHARED_STEP)
+    )
+    (here / "other.yaml").write_text(RUNBOOK.replace("name: tiny", "name: other"))
+    assert run("-f", "other.yaml", "--run-dir", "r") == 3
+    assert sorted(str(one.relative_to(here / "r/runbooks")) for one in (here / "r/runbooks").rglob("*.yaml")) == [
+        "lib/calm.yaml",
+        "other.yaml",
+        "tiny.yaml",
+    ]
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    capsys.readouterr()
+    assert main(["runbook", "--resume", str(here / "r"), "--json"]) == 3
+    first = steps(capsys.readouterr().out)
+    assert "calmer" in {step for step, _ in first}
+    (here / "tiny.yaml").write_text("changed: since")
+    (here / "lib" / "calm.yaml").unlink()
+    assert main(["runs", "report", str(here / "r"), "--format", "json"]) == 3
+    assert steps(capsys.readouterr().out) == first
+
+
+def test_a_run_of_an_earlier_release_has_no_copy_and_needs_its_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--run-dir", "r")
+    (here / "r/runbooks/tiny.yaml").unlink()
+    assert run("--resume", "r") == 3
     (here / "tiny.yaml").write_text(RUNBOOK.replace("calm helps", "calm helped"))
     assert run("--resume", "r") == 2
     assert "has changed since" in capsys.readouterr().err
+
+
+def test_a_runbook_with_a_secret_is_not_copied_into_the_record(here: Path) -> None:
+    (here / "tiny.yaml").write_text(RUNBOOK.replace('CALM: "1"', 'CALM: "1", HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyz'))
+    assert run("--run-dir", "r") == 3
+    assert not [p for p in (here / "r").rglob("*") if p.is_file() and b"hf_abcdef" in p.read_bytes()]
+    assert run("--resume", "r") == 3
 
 
 def test_what_was_redacted_must_be_given_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

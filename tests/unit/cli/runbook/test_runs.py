@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,11 @@ def test_a_report_is_made_anew_from_the_record(here: Path, capsys: pytest.Captur
     assert (here / "vdbg-runs/bad/report.json").is_file()
     assert main(["runs", "report", "bad", "--format", "markdown"]) == 3
     assert main(["runs", "report", "good"]) == 0
-    (here / "runbooks/tiny.yaml").write_text(TINY.replace("it booms", "it boomed"))
+    changed = TINY.replace("it booms", "it boomed")
+    (here / "runbooks/tiny.yaml").write_text(changed)
+    assert main(["runs", "report", "bad"]) == 3, "by the runbook that was kept with the run"
+    (kept,) = (here / "vdbg-runs/bad/runbooks").rglob("tiny.yaml")
+    kept.write_text(changed)
     assert main(["runs", "report", "bad"]) == 2
 
 
@@ -284,3 +289,63 @@ def test_runs_are_pruned_by_rules_and_only_with_yes(here: Path, capsys: pytest.C
     assert {path.name for path in runs.iterdir() if path.is_dir()} == {"good", "notes"}
     assert main(["runs", "prune", "--keep", "0"]) == 0
     assert "the same command with --yes" in capsys.readouterr().out
+
+
+def test_a_helper_with_a_clean_environment_does_not_void_the_step(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One `env -i python3 ...` made "the workload was never run" of a failure in a process that had the variables."""
+    helper = "subprocess.Popen(['/usr/bin/env', '-i', sys.executable, '-c', 'import time; time.sleep(1)']).wait()"
+    code = f"import subprocess, sys; {helper}; print('boom'); raise SystemExit(1)"
+    main(["runbook", "tiny", "--batch", "--run-dir", "vdbg-runs/helped", "--", sys.executable, "-c", code])
+    report = json.loads((here / "vdbg-runs" / "helped" / "report.json").read_bytes())
+    assert report["verdict"] == "reproduced"
+    (note,) = [note for note in report["steps"][0]["notes"] if "MODE" in note]
+    assert note.endswith("had MODE=(unset), the step asked for loud; the process that failed had it")
+
+
+def test_a_list_is_cut_to_the_last_the_newer_or_the_failed_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def listed(*words: str) -> list[str]:
+        capsys.readouterr()
+        assert main(["runs", "list", *words]) == 0
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+
+    assert listed() == ["bad", "good"]
+    assert listed("--last", "1") == ["good"]
+    assert listed("--failed") == ["bad"]
+    assert listed("--since", "1h") == ["bad", "good"]
+    assert listed("--since", "2100-01-01") == []
+    capsys.readouterr()
+    assert main(["runs", "list", "--failed", "--json"]) == 0
+    assert [run["run"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["bad"]
+    assert main(["runs", "list", "--since", "yesterday"]) == 2
+    assert "neither an age nor a time" in capsys.readouterr().err
+
+
+def test_a_run_is_exported_as_one_redacted_archive_without_cores(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "print('boom, from s3cretw0rd-of-the-day'); open('core.cuda.n1.7', 'wb').write(b'core'); raise SystemExit(1)"
+    (here / "runbooks/tiny.yaml").write_text(
+        TINY.replace("env: {MODE: loud}", "env: {MODE: loud}\n      artifacts: {cores: {path: 'core.cuda.*'}}")
+    )
+    code = code.replace("open('", "open(__import__('glob').glob('vdbg-runs/given/steps/*/1/*')[0] + '/")
+    main(["runbook", "tiny", "--batch", "--run-dir", "vdbg-runs/given", "--", sys.executable, "-c", code])
+    monkeypatch.setenv("API_TOKEN", "s3cretw0rd-of-the-day")
+    capsys.readouterr()
+    assert main(["runs", "export", "given", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    jsonschema.validate(told, schema("runs-export-v1"))
+    with tarfile.open(here / "given.tar.gz") as archive:
+        texts = {one.name: archive.extractfile(one).read() for one in archive.getmembers()}  # type: ignore[union-attr]
+    names = {name.rpartition("/")[2] for name in texts}
+    assert {"README.md", "report.md", "report.html", "report.json", "run.json", "stdout", "ended.json"} <= names
+    assert not any("core.cuda" in name for name in texts)
+    assert all(name.startswith("given/") for name in texts)
+    assert b"core.cuda.n1.7" in texts["given/README.md"] and b"it booms" in texts["given/README.md"]
+    assert not any(b"s3cretw0rd" in text for text in texts.values())
+    assert b"s3cretw0rd" in next((here / "vdbg-runs/given").glob("steps/*/1/*/stdout")).read_bytes(), "a copy only"
+    assert main(["runs", "export", "given"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["runs", "export", "given", "--cores", "-o", "more.tar.gz"]) == 0
+    assert "core.cuda.n1.7" in capsys.readouterr().out

@@ -2,7 +2,15 @@
 
 import pytest
 
-from vdbg_env.evidence.logs.host_stacks import HostStacks, missing_ranks, parse_host_stacks
+from vdbg_env.evidence.logs.host_stacks import (
+    HostStacks,
+    Stuck,
+    missing_ranks,
+    parse_host_stacks,
+    stopped_and_running,
+    stuck_finding,
+    stuck_process,
+)
 
 SERVER = """\
 Process 154: VLLM::EngineCore
@@ -73,7 +81,8 @@ def of(*texts: str) -> dict[int, HostStacks]:
 def test_the_rank_that_is_missing_from_the_collective_is_named_with_its_place() -> None:
     (found,) = missing_ranks(of(WAITS, SPINS, WAITS))
     assert found.message == (
-        "2 of 3 ranks wait in all_reduce, and it is missing: rank 1 is at vllm_faults.py:158 in _spin (VLLM::Worker_TP)"
+        "2 of 3 ranks wait in all_reduce, and it is missing: "
+        "rank 1 is at vllm_faults.py:158 in _spin (VLLM::Worker_TP1)"
     )
 
 
@@ -82,3 +91,62 @@ def test_the_rank_that_is_missing_from_the_collective_is_named_with_its_place() 
 )
 def test_no_rank_is_missing_where_all_are_there_or_none_can_be_read(ranks: tuple[str, ...]) -> None:
     assert missing_ranks(of(*ranks)) == ()
+
+
+def test_processes_that_were_stopped_or_ran_are_told_from_those_that_waited() -> None:
+    """As the supervisor writes hang.txt: the state of a process is that of its first thread alone."""
+    text = """\
+# hang: no output for 3 s
+process 10 sh (parent 9, state S)
+  thread 10 sh: state S, waits in do_wait
+process 11 python3 (parent 10, state S)
+  thread 11 python3: state S, waits in futex_wait_queue_me
+  thread 12 python3: state R, waits in -
+process 13 python3 (parent 10, state T)
+  thread 13 python3: state T, waits in do_signal_stop
+
+# py-spy: process 11
+process 14 python3 (parent 10, state R)
+"""
+    assert stopped_and_running(text.splitlines()) == (("python3 (13)",), ("python3 (11)",))
+    assert stopped_and_running([]) == ((), ())
+
+
+STOPPED = "process 30497 VLLM::Worker_TP1 (parent 1, state T, 0.0 s of processor time in 60.0 s)\n"
+ENGINE = """\
+process 30495 VLLM::EngineCore (parent 1, state R, 59.0 s of processor time in 60.0 s)
+Process 30495: VLLM::EngineCore
+Thread 30495 (active): "MainThread"
+    MessageQueue.acquire_read (vllm/distributed/device_communicators/shm_broadcast.py:860)
+    MessageQueue.dequeue (vllm/distributed/device_communicators/shm_broadcast.py:971)
+"""
+
+
+def stuck(text: str) -> Stuck | None:
+    return stuck_process(parse_host_stacks(text.splitlines()))
+
+
+def test_a_stopped_process_is_before_all_that_wait_for_it() -> None:
+    found = stuck(ENGINE + STOPPED)
+    assert found is not None and (found.how, found.rank) == ("stopped", 1)
+    assert str(found) == "Worker_TP1 (rank 1) is stopped (state T): by SIGSTOP, a debugger or a terminal"
+
+
+def test_the_process_that_runs_is_named_and_not_the_one_that_polls_for_its_answer() -> None:
+    spins = SPINS.replace("state R", "state R, 58.2 s of processor time in 60.0 s")
+    found = stuck(ENGINE + WAITS + spins)
+    assert found is not None and str(found.place) == "vllm_faults.py:158 in _spin"
+    assert str(found) == "Worker_TP1 (rank 1) runs and makes no progress: 58 s of processor time in 60 s"
+    assert stuck_finding(found).location == found.place
+
+
+def test_a_process_that_waits_for_a_lock_is_named_where_it_used_no_processor() -> None:
+    waits = SPINS.replace("state R", "state S, 0.1 s of processor time in 60.0 s")
+    waits = waits.replace("active+gil", "idle").replace("_spin", "_wait")
+    found = stuck(ENGINE + waits)
+    assert found is not None and (found.how, str(found.place)) == ("waits", "vllm_faults.py:158 in _wait")
+
+
+def test_where_each_waits_for_another_none_is_named() -> None:
+    assert stuck(ENGINE + WAITS) is None
+    assert stuck(SERVER) is None

@@ -15,10 +15,12 @@ IMA = "CUDA error: an illegal memory access was encountered"
     ("raw", "process", "rank"),
     [
         (f"(EngineCore pid=154) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore", None),
-        (f"(EngineCore_0 pid=7) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore_0", 0),
+        (f"(EngineCore_0 pid=7) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore_0", None),  # it counts engines
         (f"(EngineCore_DP1 pid=7) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore_DP1", 1),
         (f"(Worker_TP3 pid=9) ERROR 11-03 23:14:03 [multiproc_executor.py:710] {IMA}", "Worker_TP3", 3),
         (f"(Worker_DP0_TP2_EP2 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_DP0_TP2_EP2", 2),
+        (f"(VllmWorker-1 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "VllmWorker-1", 1),
+        (f"(Worker_PP1_TP0 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_PP1_TP0", None),
         (f"(VllmWorker rank=5 pid=9) ERROR 05-03 23:14:03 [multiproc_executor.py:470] {IMA}", "VllmWorker", 5),
         (
             f"(RayWorkerWrapper pid=33, ip=10.0.0.2) ERROR 05-03 23:14:03 worker_base.py:464] {IMA}",

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.tools.cuda_gdb import parse_cuda_gdb
 
 DATA = Path(__file__).parents[3] / "data" / "cuda_gdb"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.cuda.lines.lineinfo import Counts, FileReport
+from gpucore.lineinfo import Counts, FileReport
 from vdbg_env.evidence.tools.cuobjdump import parse_listing, parse_section_names, weigh
 
 LIBRARY = """\

@@ -1,9 +1,10 @@
 """compute-sanitizer's reports, old form and new, judged by their SUMMARY line."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.cuda.lines.source_frame import SourceFrame
+from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.finding import Level
 from vdbg_env.evidence.tools.sanitizer import Tool, parse_sanitizer
 from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
@@ -133,6 +134,22 @@ def test_an_access_inside_an_allocation_stays_an_error_and_names_what_may_be_wro
     (finding,) = sanitizer_findings(parse_sanitizer(text))
     assert (finding.level, finding.confidence) == (Level.ERROR, 0.6)
     assert "expandable_segments" in (finding.next_step or "")
+
+
+@pytest.mark.parametrize(("allocated", "sure"), [("28", True), ("31", True), ("32", False), ("2,097,152", False)])
+def test_an_access_that_leaves_the_allocation_it_begins_in_is_no_false_alarm(allocated: str, sure: bool) -> None:
+    """16 bytes at offset 16: a vectorised load past the end of a small buffer, in the tool's words."""
+    text = f"""\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 16 bytes
+=========     at vectorised_copy(const float4 *, float4 *, int)+0xf0
+=========     by thread (1,0,0) in block (0,0,0)
+=========     Access to 0x7f2c34e00010 is out of bounds
+=========     and is inside the nearest allocation at 0x7f2c34e00000 of size {allocated} bytes
+========= ERROR SUMMARY: 1 error
+"""
+    (finding,) = sanitizer_findings(parse_sanitizer(text))
+    assert (finding.confidence == 0.95, "false alarm" not in finding.message) == (sure, sure)
 
 
 def test_a_misaligned_access_inside_an_allocation_is_a_sure_error() -> None:

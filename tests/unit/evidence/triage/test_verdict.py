@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ PREFIX = "(EngineCore pid=7) ERROR 11-03 23:14:03 [core.py:1] "
 IMA = PREFIX + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
 NCCL = "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error\n"
 NOISE = "".join(f"(APIServer pid=1) INFO 11-03 23:13:5{i % 10} [x.py:1] request {i} ok\n" for i in range(2000))
+ANSWERED = 'INFO:     127.0.0.1:41234 - "POST /v1/completions HTTP/1.1" 200 OK\n'
 
 
 def triage(*texts: str, **more: tuple[str, ...]) -> Triage:
@@ -102,7 +104,8 @@ def test_an_abort_alone_says_what_it_may_be() -> None:
         "ERROR 11-03 23:14:03 [x.py:1] Worker proc VllmWorker-1 died unexpectedly (exit code: -6), shutting down.\n"
     )
     assert verdict.failure.name == "host-crash"
-    assert verdict.confidence <= 0.5
+    assert verdict.confidence < 0.55
+    assert verdict.failed is True
     assert [a.failure for a in verdict.alternatives] == ["illegal-memory-access"]
 
 
@@ -172,8 +175,31 @@ def test_a_folder_gives_all_its_logs_and_leaves_the_rest(tmp_path: Path) -> None
 
 def test_a_benign_log_ends_well(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
-    log.write_text(NOISE)
+    log.write_text(NOISE + ANSWERED)
     assert vdbg_env("triage", str(log)).status == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\n", NOISE.encode(), random.Random(5).randbytes(40_000), b"hello\nworld\n",
+     b"INFO:     Shutting down\nINFO:     Application shutdown complete.\n"],
+    ids=["empty", "a-line-end", "noise", "random", "words", "only-a-shutdown"],
+)  # fmt: skip
+def test_a_log_that_shows_neither_a_failure_nor_work_is_neither_well_nor_a_failure(tmp_path: Path, text: bytes) -> None:
+    log = tmp_path / "x.log"
+    log.write_bytes(text)
+    assert vdbg_env("triage", str(log)).status == 4
+
+
+@pytest.mark.parametrize("name", ["bad-flag", "port-in-use", "no-model", "no-config-file", "engine-killed"])
+def test_a_failed_start_is_a_failure_though_the_gpu_has_no_part_in_it(name: str) -> None:
+    assert vdbg_env("triage", str(LOGS / "real-vllm" / f"{name}.log")).status == 3
+
+
+def test_a_guess_is_no_failure_that_was_found(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("(EngineCore pid=1) ERROR 11-03 23:14:03 [core.py:1] EngineCore encountered a fatal error.\n")
+    assert vdbg_env("triage", str(log)).status == 4
 
 
 def test_an_empty_log_is_told_as_such(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_profile_inherits_key_by_key_and_replaces_lists() -> None:
         (CHILD + "build:\n  memory_per_job_gib: many\n", "mine.yaml:6:23: input should be a valid number"),
         (CHILD + "build:\n  memory_per_job_gib: 0\n", "mine.yaml:6:23: input should be greater than 0"),
         (CHILD + "base:\n  digest: sha256:beef\n", "mine.yaml:6:11: 'sha256:beef' is not a digest: sha256: and 64"),
-        (CHILD + "base: debian\n", "mine.yaml:5:7: input should be a valid dictionary"),
+        (CHILD + "base: debian\n", "mine.yaml:5:7: a mapping is needed here, not a text"),
         (CHILD + 'summary2: "a"\nsummary2: "b"\n', "mine.yaml:6:1: duplicate key 'summary2', first given on line 5"),
         (CHILD + "build:\n\tarch: x\n", "mine.yaml:6:1: a tab is used for indentation"),
         (CHILD + 'environment: {A: "x\\ny"}\n', "mine.yaml:5:18: this value contains a control character"),

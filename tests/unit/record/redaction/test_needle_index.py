@@ -1,10 +1,13 @@
 """The index finds what a plain search finds, however often lines repeat and however they are folded."""
 
+import random
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vdbg_env.record.redaction import needle_index
-from vdbg_env.record.redaction.needle_index import NeedleIndex, fold_also
+from vdbg_env.record.redaction.needle_index import PLAIN_FOLD, NeedleIndex, fold_also
 
 WORDS = (b"error", b"Token", b"gho_", b"ghp_")
 FOLD = fold_also(b"po")
@@ -43,3 +46,19 @@ def test_memory_is_bounded_and_forgetting_changes_nothing(lines: list[bytes]) ->
             assert len(index._known) < 5 + 70
     finally:
         needle_index.REMEMBERED = before
+
+
+def test_thousands_of_words_are_found_as_few_are() -> None:
+    chance = random.Random(3)
+    many = [bytes(chance.choices(b"ab", k=chance.choice((4, 8, 12)))) + b"%d-end" % n for n in range(3000)]
+    many += [b"short", b"two words", b"abababab"]
+    index = NeedleIndex(many)
+    for _ in range(20):
+        some = chance.choices([*many, b"clean", b"bababa", b"shor"], k=40)
+        data = b"".join(word + chance.choice((b" ", b"\n", b"x")) for word in some)
+        folded = data.translate(PLAIN_FOLD)
+        words: dict[bytes, list[int]] = {}
+        for number, word in enumerate(many):
+            words.setdefault(word.translate(PLAIN_FOLD), []).append(number)
+        plain = [(hit.start(), n) for w, ns in words.items() for hit in re.finditer(re.escape(w), folded) for n in ns]
+        assert sorted(index.hits(data)) == sorted(plain)

@@ -19,7 +19,7 @@ from vdbg_env.report.dumps import stored, triggered
 from vdbg_env.report.lineinfo import as_json as verify
 from vdbg_env.report.lineinfo import lines_built, onto, pack_json
 from vdbg_env.report.run import as_json as run
-from vdbg_env.report.run import crash_groups, guard_line, history, pruned
+from vdbg_env.report.run import crash_groups, exported, guard_line, history, pruned
 from vdbg_env.report.runbook import plan as shown_plan
 from vdbg_env.report.runbook import text as runbook_text
 
@@ -45,6 +45,7 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "runbooks-list-v1": (runbook_text.RunbookList,),
     "runbooks-show-v1": (runbook_text.Shown,),
     "runs-diff-v1": (history.DiffDocument,),
+    "runs-export-v1": (exported.ExportDocument,),
     "runs-prune-v1": (pruned.PrunedRunsDocument,),
     "runs-v1": (history.RunsDocument, crash_groups.GroupsDocument),
     "triage-v1": (triage.TriageDocument,),

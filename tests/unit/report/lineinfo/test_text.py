@@ -5,10 +5,9 @@ import json
 import jsonschema
 import pytest
 
+from gpucore.lineinfo import Cause, Counts, Covered, FileReport, FunctionCoverage, LineinfoReport, Missing, Witness
 from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
-from vdbg_env.cuda.lines.coverage import Cause, FunctionCoverage
-from vdbg_env.cuda.lines.lineinfo import Counts, Covered, FileReport, LineinfoReport, Missing, Witness
 from vdbg_env.report.lineinfo import as_json as lineinfo_json
 from vdbg_env.report.lineinfo import text as lineinfo
 
@@ -87,6 +86,14 @@ MANY = FileReport(
     ),
 )
 
+ELSEWHERE = FileReport(
+    path="libelse.so",
+    counts=Counts(cubins=1, with_code=1, with_debug_line=1),
+    archs=(("sm_90", Counts(cubins=1, with_code=1, with_debug_line=1)),),
+    elsewhere=Counts(cubins=3, with_code=2),
+    sections=((".rodata", 3),),
+)
+
 REPORTS = {
     "full": LineinfoReport(files=(GOOD,), without_device_code=12),
     "partial": LineinfoReport(files=(GOOD, PARTIAL)),
@@ -100,6 +107,8 @@ REPORTS = {
     "causes": LineinfoReport(files=(EMPTY, LINKED, NONE)),
     "nothing": LineinfoReport(files=(), without_device_code=3),
     "many": LineinfoReport(files=(MANY,)),
+    "elsewhere": LineinfoReport(files=(GOOD, ELSEWHERE)),
+    "cores": LineinfoReport(files=(GOOD,), cores=2, notes=("image:1: judged was what its build made: /opt/vdbg/out",)),
 }
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import sarif_om
 
+from gpucore.dwarf import SourceFrame
 from tests.support import reports
 from vdbg_env.application.run.result.model import Report
-from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report.run import as_sarif as run_sarif
 

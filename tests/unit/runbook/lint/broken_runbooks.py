@@ -117,6 +117,8 @@ BROKEN: dict[str, tuple[str, str]] = {
     "command line as a string": ('argv: "${{ inputs.argv }}"', 'argv: "vllm serve M; rm -rf /"'),
     "engine argument with dashes": ("enforce_eager: true", "enforce-eager: true"),
     "artifact outside": ('path: "core.*"', 'path: "/etc/passwd"'),
+    "default that is no choice of an input": ("type: int, default: 3", "type: string, choices: [a, b], default: c"),
+    "choices of a number": ("type: int, default: 3", "type: int, choices: ['3'], default: 3"),
     "default of another type": ("type: int, default: 3", "type: int, default: three"),
     "rule without level": ("rule: R1, level: error", "rule: R1"),
     "unknown level": ("level: error", "level: eror"),

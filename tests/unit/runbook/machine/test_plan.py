@@ -105,6 +105,10 @@ def test_a_sensitive_input_is_masked_in_the_plan() -> None:
             ("runbook", "illegal-memory-access", "--plan", "-i", "deep=maybe", "--", "x"),
             "is true or false, not 'maybe'",
         ),
+        (
+            ("runbook", "illegal-memory-access", "--plan", "-i", "core_size=lite", "--", "x"),
+            "input 'core_size' is one of light, default, full, not 'lite'",
+        ),
         (("runbook", "illegal-memory-access", "--plan", "-i", "deep", "--", "x"), "'deep' is not NAME=VALUE"),
         (("runbook", "nowhere/x.yaml", "--plan", "--", "x"), "nowhere/x.yaml cannot be read: No such file"),
         (("runbook", "illegal-memory-access", "--total-time", "5", "--", "x"), "'5' is not a duration"),

@@ -8,7 +8,7 @@ from tests.support.runbooks import changed, crashed, hung, observation, ran, res
 from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.finding import Level
-from vdbg_env.evidence.observation import Ended, EndedBy, MemoryKills, Observation, WorkerEnvironment
+from vdbg_env.evidence.observation import Ended, EndedBy, Match, MemoryKills, Observation, WorkerEnvironment
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import (
     ArgvOverlay,
@@ -276,6 +276,32 @@ def test_a_delta_that_did_not_reach_the_worker_has_tried_nothing() -> None:
     assert decision.verdict is Verdict.INCONCLUSIVE
 
 
+FIRST = WorkerEnvironment(pid=3, name="python3", seen={"CUDA_LAUNCH_BLOCKING": "1"})
+HELPER = WorkerEnvironment(pid=4, name="python3", seen={"CUDA_LAUNCH_BLOCKING": None})
+
+
+@pytest.mark.parametrize(
+    ("workers", "failed", "tried"),
+    [
+        ((FIRST, HELPER), None, True),
+        ((FIRST, HELPER), 3, True),
+        ((FIRST, HELPER), 4, False),
+        ((HELPER,), None, False),
+        ((HELPER, FIRST), None, False),
+        ((FIRST, replace(HELPER, name="ray::RayWorkerWrapper")), None, False),
+    ],
+)
+def test_a_helper_without_the_delta_voids_no_step_in_which_another_process_failed(
+    workers: tuple[WorkerEnvironment, ...], failed: int | None, tried: bool
+) -> None:
+    state, _ = begin(changed(RUNBOOK, steps=(BLOCKING,)))
+    seen = result("blocking", replace(crashed("blocking", "ima"), workers=workers))
+    seen = replace(seen, results={**seen.results, **({"failed_pid": failed} if failed else {})})
+    state, _ = transitions.advance(state, seen)
+    assert (state.trail[0].outcome is not Status.ERROR) is tried
+    assert any("python3 had CUDA_LAUNCH_BLOCKING=(unset)" in note for note in state.trail[0].notes) is tried
+
+
 def test_an_unknown_environment_makes_less_sure_and_is_said_and_is_no_error() -> None:
     known = WorkerEnvironment(pid=4, name="VLLM::EngineCor", seen={"CUDA_LAUNCH_BLOCKING": "1"})
     unknown = replace(known, seen={}, known=False)
@@ -298,6 +324,29 @@ def test_of_several_ranks_the_first_failure_is_the_cause_and_not_the_siblings_to
     cause = replace(crashed("baseline", "ima", rank=1), ended=Ended(by=EndedBy.SIGNAL, signal=11), duration_s=2.0)
     state, _ = transitions.advance(state, result("baseline", victim, cause))
     assert state.trail[0].ended == cause.ended
+
+
+def test_what_is_quoted_of_several_ranks_is_of_the_one_that_failed_first() -> None:
+    """The headline had the abort of a rank whose watchdog gave up, and the cause was another one's segfault."""
+    state, _ = begin()
+    state, _ = transitions.advance(state, result("baseline", crashed("baseline", "ima")))
+    matched = {
+        rank: {"ima": (Match(matcher="ima", stream="stdout", line=1, offset=0, text=f"of rank {rank}"),)}
+        for rank in (0, 1, 2)
+    }
+    ended = {1: Ended(by=EndedBy.SIGNAL, signal=11)}
+    ranks = [
+        replace(
+            crashed("blocking", "ima", rank=rank),
+            ended=ended.get(rank, Ended(by=EndedBy.SIGNAL, signal=6)),
+            duration_s=1.0 if rank == 1 else 9.0,
+            matched=matched[rank],
+        )
+        for rank in (0, 1, 2)
+    ]
+    state, _ = transitions.advance(state, result("blocking", *ranks))
+    (finding,) = state.findings
+    assert finding.message == "seen: of rank 1"
 
 
 def test_a_result_of_another_step_is_refused() -> None:

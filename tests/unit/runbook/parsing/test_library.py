@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.runbook.lint.broken_runbooks import RIGHT
 from vdbg_env.adapters.files.runbook_files import Folder, RunbookFilesOnDisk
+from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.request import RunbookRequest, prepare
@@ -80,11 +81,11 @@ def request(**fields: object) -> RunbookRequest:
 
 def test_without_a_command_line_that_of_the_project_is_taken(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
-    (tmp_path / "vdbg.yaml").write_text("workload: {argv: [./crash, '1']}\ninputs: {tries: '5', other: x}\nimage: {}\n")
-    _, inputs = prepare(request(), library(tmp_path), {}, files(tmp_path).project())
+    (tmp_path / "vdbg.yaml").write_text("workload: {argv: [./crash, '1']}\ninputs: {tries: '5'}\n")
+    _, inputs = prepare(request(), library(tmp_path), {}, files(tmp_path).project(), LocalMachine())
     assert (inputs["argv"], inputs["tries"]) == (["./crash", "1"], 5)
     given = request(argv=("./other",), inputs={"tries": "2"})
-    _, inputs = prepare(given, library(tmp_path), {}, files(tmp_path).project())
+    _, inputs = prepare(given, library(tmp_path), {}, files(tmp_path).project(), LocalMachine())
     assert (inputs["argv"], inputs["tries"]) == (["./other"], 2)
 
 
@@ -92,11 +93,38 @@ def test_a_project_file_that_is_wrong_is_told_where(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
     (tmp_path / "vdbg.yaml").write_text("workload: {argv: ./crash}\n")
     with pytest.raises(BadDocument) as caught:
-        prepare(request(), library(tmp_path), {}, files(tmp_path).project())
+        prepare(request(), library(tmp_path), {}, files(tmp_path).project(), LocalMachine())
     assert caught.value.complaints[0].line == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("workload: {argv: [./crash]}\nimage: {}\n", 2, "image"),
+        ("workload:\n  argv: [./crash]\n  env: {A: b}\n", 3, "env"),
+        ("workload: {argv: [./crash]}\ninputs: {trise: '5'}\n", 2, "no runbook has an input 'trise'"),
+    ],
+)
+def test_an_unknown_key_of_a_project_file_is_refused(tmp_path: Path, text: str, line: int, said: str) -> None:
+    write(tmp_path / "project", "one")
+    (tmp_path / "vdbg.yaml").write_text(text)
+    with pytest.raises(BadDocument) as caught:
+        prepare(request(), library(tmp_path), {}, files(tmp_path).project(), LocalMachine())
+    (complaint,) = caught.value.complaints
+    assert complaint.line == line
+    assert said in complaint.what
+
+
+def test_an_input_of_another_runbook_may_be_in_a_project_file(tmp_path: Path) -> None:
+    write(tmp_path / "project", "one")
+    other = write(tmp_path / "project", "two")
+    other.write_text(other.read_text().replace("tries", "chances"))
+    (tmp_path / "vdbg.yaml").write_text("workload: {argv: [./crash]}\ninputs: {chances: '5'}\n")
+    _, inputs = prepare(request(), library(tmp_path), {}, files(tmp_path).project(), LocalMachine())
+    assert "chances" not in inputs
 
 
 def test_no_command_line_at_all_says_how_to_give_one(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
     with pytest.raises(BadInput, match="needs a command to run"):
-        prepare(request(), library(tmp_path), {}, files(tmp_path).project())
+        prepare(request(), library(tmp_path), {}, files(tmp_path).project(), LocalMachine())

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpucore.arming import CORE_SIZES, GENERATION_FLAGS
 from tests.support.shipped import RUNBOOKS, library, shipped
 from vdbg_env.application.analysis.triage import rule_book
 from vdbg_env.application.knowledge.load import shipped_knowledge
+from vdbg_env.runbook.machine import plan
+from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Run, Runbook
+from vdbg_env.runbook.state import Facts
 from vdbg_env.runbook.workload.engine_args import as_flags
 
 NAMES = sorted(path.stem for path in RUNBOOKS.glob("*.yaml"))
@@ -83,3 +87,24 @@ def _words_of(runbook: Runbook) -> Iterator[str]:
 
 # Flags of docker, conda, huggingface_hub and apt in remedies.
 NOT_OF_VLLM = {"--ipc", "--shm-size", "--gpus", "--force-download", "--lineinfo"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [*CORE_SIZES, "the alias of full", "not said"])
+def test_a_core_is_armed_with_the_flags_of_its_size(name: str, size: str) -> None:
+    runbook = shipped(name)
+    if name == "core-dump-too-large":  # armed with the smallest, whatever another run was armed with
+        size = "the alias of full" if size == "full" else size if size == "the alias of full" else "light"
+    elif "core_size" not in runbook.inputs:
+        assert "GENERATION_FLAGS" not in (RUNBOOKS / f"{name}.yaml").read_text()
+        return
+    given = {"the alias of full": {"full_core": "true"}, "not said": {}}.get(size, {"core_size": size})
+    wanted = GENERATION_FLAGS[next((s for s in CORE_SIZES if s == size), "full" if given else "default")]
+    given = {key: value for key, value in given.items() if key in runbook.inputs}
+    planned = plan.plan(runbook, final_inputs(runbook, given, ["vllm", "serve", "M"], {}), Facts(on="plan"))
+    armed = {
+        step.invocation.env.get("CUDA_COREDUMP_GENERATION_FLAGS")
+        for step in planned.steps
+        if step.invocation and step.step.id not in {"probe", "packed"}  # of a fixed size, the smallest
+    }
+    assert armed - {None} == {",".join(wanted)}

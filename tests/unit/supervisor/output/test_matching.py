@@ -11,6 +11,7 @@ from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import (
     GIVEN_UP_AFTER,
     SHORT,
+    TICK_S,
     LineMatcher,
     Matchers,
     SearchTimer,
@@ -69,3 +70,16 @@ def test_a_step_that_is_to_end_waits_for_no_pattern() -> None:
         assert matchers.look((BAIT + b"\n") * 30, "stdout", 0, 0) == []
     assert time.monotonic() - began < patience(1.5)
     assert "the last output was not searched: the step had to end" in matchers.notes()
+
+
+def test_a_search_that_waits_for_a_processor_is_not_given_up() -> None:
+    began = time.monotonic()
+
+    def waits(line: bytes) -> bytes:
+        while time.monotonic() - began < 4 * TICK_S:  # as where other programs have the processors
+            time.sleep(TICK_S / 10)
+        return line
+
+    timer = SearchTimer()
+    with timer:
+        assert timer.search(waits, b"a line") == b"a line"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpucore.errors import UnreadableBinary
 from vdbg_env.adapters.builders.progress.events import LogChunk, Progress, Vertex
-from vdbg_env.common.errors import UnreadableBinary
 
 
 def read_status_response(message: bytes) -> Progress:

@@ -1,4 +1,4 @@
-"""Folders that are made once and kept, so that a later call continues where an earlier one stopped."""
+"""Folders that are made once and kept, so a later call continues where an earlier one stopped."""
 
 from __future__ import annotations
 

@@ -17,14 +17,32 @@ from vdbg_env.common.errors import EngineFailed, HostNotAble
 from vdbg_env.supervisor.processes.signals import send_to_group
 
 _PIECE = 1 << 16
+_MOST_OF_ERROR = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A program that ended: its exit status, and the last lines that it printed."""
+    """A program that ended: its exit status, the last lines that it printed, and CMake's first error of them all."""
 
     code: int
     tail: tuple[str, ...]
+    error: tuple[str, ...] = ()
+
+
+class _Printed:
+    """What is kept of a program's output: its end, and the first error of CMake, which is a line and indented ones."""
+
+    def __init__(self) -> None:
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.error: list[str] = []
+        self._within = False
+
+    def add(self, line: str) -> None:
+        self.tail.append(line)
+        starts = not self.error and line.startswith("CMake Error")
+        self._within = starts or (self._within and (not line.strip() or line.startswith((" ", "\t"))))
+        if self._within and line.strip() and len(self.error) < _MOST_OF_ERROR:
+            self.error.append(line)
 
 
 class Programs:
@@ -49,21 +67,26 @@ class Programs:
             except OSError as error:
                 raise HostNotAble(f"{argv[0]} cannot be started: {error.strerror or error}") from error
             self._running.add(process)
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        printed = _Printed()
         try:
-            self._read(process, key, tail)
+            self._read(process, key, printed)
             code = process.wait()
         finally:
             self._end(process)
-        return Ran(code=code, tail=tuple(tail))
+        return Ran(code=code, tail=tuple(printed.tail), error=tuple(printed.error))
 
     def require(self, argv: Sequence[str], *, key: str, env: Mapping[str, str], what: str, next_step: str) -> None:
-        """Run a program that must end well; raises EngineFailed with its last lines when it does not."""
+        """Run a program that must end well; raises EngineFailed with its last lines when it does not.
+
+        CMake continues after an error: its first one is in the sentence, and all of it above the last lines.
+        """
         ran = self.run(argv, key=key, env=env)
         if ran.code != 0:
+            said = f": {' '.join(' '.join(ran.error).split())}" if ran.error else ""
+            earlier = () if set(ran.error) <= set(ran.tail) else (*ran.error, "...")
             raise EngineFailed(
-                f"{what} failed with exit status {ran.code}",
-                details=tuple(f"| {line}" for line in ran.tail),
+                f"{what} failed with exit status {ran.code}{said}",
+                details=tuple(f"| {line}" for line in (*earlier, *ran.tail)),
                 next_step=next_step,
             )
 
@@ -74,16 +97,16 @@ class Programs:
             for process in self._running:
                 send_to_group(process.pid, signal.SIGKILL)
 
-    def _read(self, process: subprocess.Popen[bytes], key: str, tail: deque[str]) -> None:
+    def _read(self, process: subprocess.Popen[bytes], key: str, printed: _Printed) -> None:
         assert process.stdout is not None
         splitter = LineSplitter()
         while data := process.stdout.read1(_PIECE):  # type: ignore[attr-defined]
-            self._report(splitter.feed(data), key, tail)
-        self._report(splitter.rest(), key, tail)
+            self._report(splitter.feed(data), key, printed)
+        self._report(splitter.rest(), key, printed)
 
-    def _report(self, lines: Iterable[str], key: str, tail: deque[str]) -> None:
+    def _report(self, lines: Iterable[str], key: str, printed: _Printed) -> None:
         for line in lines:
-            tail.append(line)
+            printed.add(line)
             self._tell(OutputLine(key=key, text=line, stream="stdout"))
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:

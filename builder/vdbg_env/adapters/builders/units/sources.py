@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from gpucore.dwarf import UNKNOWN
+from gpucore.line_packs import PackedHeaders
 from vdbg_env.adapters.builders.units.kept import Kept
 from vdbg_env.adapters.builders.units.running import Programs
 from vdbg_env.adapters.builders.units.toolkit import Toolkit
@@ -19,8 +22,15 @@ from vdbg_env.application.ports.unit_builds import ConfiguredTree, TreeRequest
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.tar import tarfile
 from vdbg_env.image.units.compile_commands import read_compile_commands
+from vdbg_env.image.units.other_projects import (
+    GENERATOR_PACKAGE,
+    CutlassPackage,
+    OtherProject,
+    cutlass_release,
+    nearest_cutlass,
+    pinned_projects,
+)
 
-CUTLASS: Final = "nvidia-cutlass==4.2.0.0"
 CUTLASS_VARIABLE: Final = "VLLM_CUTLASS_SRC_DIR"
 
 _CUTLASS_PROJECT: Final = """\
@@ -34,6 +44,7 @@ _INCLUDE: Final = re.compile(r"^( *)include\((cmake/external_projects/\w+\.cmake
 _OVERRIDE: Final = re.compile(r"ENV\{(\w+_SRC_DIR)\}")
 # Only the host code of other projects needs it, and of a single unit the host code is not compiled.
 _HOST_COMPILER_CHECK: Final = 'CMAKE_CXX_COMPILER_VERSION VERSION_LESS "13")'
+_PROJECT_FILE: Final = re.compile(r"cmake/external_projects/\w+\.cmake")
 _TORCH: Final = re.compile(r"torch==([\w.+]+)$")
 
 
@@ -50,19 +61,32 @@ class Sources:
         self._toolkit.tools()
         compiler = self._toolkit.compiler(request.compiler)
         torch = self._torch(request)
-        externals = {CUTLASS_VARIABLE: str(self._cutlass()), **request.externals} if torch else dict(request.externals)
+        archive = self._archive(request, torch)
+        projects = _projects(archive)
+        externals = {**self._own_cutlass(projects, request), **request.externals}
         release = request.release
         made_of = [request.compiler, request.arch_list, sorted(externals.items())]
         told = json.dumps([*made_of, str(compiler)] if self._toolkit.installed else made_of)
         name = f"{release.project}-{release.version}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
-        archive = self._archive(request, torch)
         title = f"Sources of {release.project} {release.version}, configured for {request.arch_list}"
         folder = self._kept.folder(
             name, title, lambda made: self._make_tree(made, archive, request, compiler, torch, externals)
         )
         units = read_compile_commands((folder / "build" / "compile_commands.json").read_text())
-        notes = () if CUTLASS_VARIABLE in request.externals else (f"headers of CUTLASS from {CUTLASS}",)
-        return ConfiguredTree(folder=str(folder), compiler=str(compiler), units=units, notes=notes)
+        headers, shown = _headers_used(projects, externals)
+        notes = tuple(f"headers of {found.project} {found.used}, pinned is {found.wanted}" for found in headers)
+        shown |= {folder / "src": "", folder / "build": "build/", self._kept.home: ""} | ({torch: ""} if torch else {})
+        return ConfiguredTree(
+            folder=str(folder), compiler=str(compiler), units=units, notes=notes, projects=projects, headers=headers,
+            shown=tuple(_prefixes(shown)),
+        )  # fmt: skip
+
+    def _own_cutlass(self, projects: Sequence[OtherProject], request: TreeRequest) -> dict[str, str]:
+        """Return CUTLASS from the package index for a release that takes it, unless a local tree was given."""
+        wanted = next((project for project in projects if project.title == "CUTLASS"), None)
+        if wanted is None or wanted.variable is None or wanted.variable in request.externals:
+            return {}
+        return {wanted.variable: str(self._cutlass(nearest_cutlass(wanted.revision)))}
 
     def _torch(self, request: TreeRequest) -> Path | None:
         pinned = next(
@@ -79,24 +103,31 @@ class Sources:
 
         return self._kept.folder(f"torch-{pinned[1]}", f"Headers of {requirement}", make)
 
-    def _cutlass(self) -> Path:
-        name = CUTLASS.replace("==", "-")
-        return self._kept.folder(name, f"Headers of {CUTLASS}", self._make_cutlass)
+    def _cutlass(self, package: CutlassPackage) -> Path:
+        title = f"Headers of CUTLASS {package.release} from {package.requirement}"
+        return self._kept.folder(f"cutlass-{package.release}", title, lambda made: self._make_cutlass(made, package))
 
-    def _make_cutlass(self, folder: Path) -> None:
-        wheel = self._toolkit.download(CUTLASS, folder / "download", key=folder.name)
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder / "wheel")
-        library = folder / "wheel" / "cutlass_library"
-        shutil.copytree(library / "source" / "include", folder / "include")
-        shutil.copytree(library / "source" / "tools" / "util" / "include", folder / "tools" / "util" / "include")
+    def _make_cutlass(self, folder: Path, package: CutlassPackage) -> None:
+        unpacked = self._unpacked(package.requirement, folder)
+        source = unpacked / package.source
+        shutil.copytree(source / "include", folder / "include")
+        shutil.copytree(source / "tools" / "util" / "include", folder / "tools" / "util" / "include")
+        if package.generator is None:
+            unpacked = self._unpacked(GENERATOR_PACKAGE.requirement, folder)
         generator = folder / "python" / "cutlass_library"  # the generator of vLLM's Machete kernels imports it
         generator.mkdir(parents=True)
-        for path in library.glob("*.py"):
+        for path in (unpacked / (package.generator or str(GENERATOR_PACKAGE.generator))).glob("*.py"):
             shutil.copy(path, generator)
         (folder / "CMakeLists.txt").write_text(_CUTLASS_PROJECT)
         shutil.rmtree(folder / "wheel")
         shutil.rmtree(folder / "download")
+
+    def _unpacked(self, requirement: str, folder: Path) -> Path:
+        shutil.rmtree(folder / "wheel", ignore_errors=True)
+        wheel = self._toolkit.download(requirement, folder / "download", key=folder.name)
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder / "wheel")
+        return folder / "wheel"
 
     def _archive(self, request: TreeRequest, torch: Path | None) -> Path:
         release = request.release
@@ -106,12 +137,19 @@ class Sources:
             # With these, pip takes vLLM's metadata on a machine without CUDA; other projects ignore them. Releases
             # without the override call themselves X+empty, of which pip's older resolver only warns.
             env = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": release.version}
+            # The older resolver fails on a package that the user's constraints name and the download does not need.
+            env["PIP_CONSTRAINT"] = os.devnull
             options = ("--no-build-isolation", "--no-binary", release.project, "--ignore-requires-python",
                        "--use-deprecated=legacy-resolver")  # fmt: skip
             downloads = folder / "download"
-            found = self._toolkit.download(
-                requirement, downloads, key=folder.name, env=env | _python_path(torch), options=options
-            )
+            try:
+                found = self._toolkit.download(
+                    requirement, downloads, key=folder.name, env=env | _python_path(torch), options=options
+                )
+            except EngineFailed as error:
+                if any("No matching distribution found" in line for line in error.details):
+                    raise no_sources(requirement) from error
+                raise
             if not found.name.endswith(".tar.gz"):
                 raise EngineFailed(f"{found.name} is not a source distribution")
             found.rename(folder / "source.tar.gz")
@@ -151,6 +189,70 @@ class Sources:
             what="configuring the sources",
             next_step="the lines above are CMake's; --verbose shows all of them",
         )  # fmt: skip
+
+
+def no_sources(requirement: str) -> BadInput:
+    """Return the error for a package that is published as wheels only."""
+    return BadInput(
+        f"{requirement} has no source distribution on the package index, so its kernels cannot be compiled again",
+        cause="torch, NVIDIA's libraries and others publish wheels only",
+        next_step="a build of its repository with -lineinfo, and vdbg-env lines pack BUILD, gives its lines",
+    )
+
+
+def _projects(archive: Path) -> tuple[OtherProject, ...]:
+    """Return the other projects that the CMake files of a source distribution pin."""
+    texts: dict[str, str] = {}
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            inside = member.name.partition("/")[2]
+            if inside == "CMakeLists.txt" or _PROJECT_FILE.fullmatch(inside):
+                file = packed.extractfile(member)
+                texts[inside] = file.read().decode(errors="replace") if file else ""
+    return pinned_projects(texts[name] for name in sorted(texts))
+
+
+def _headers_used(
+    projects: Sequence[OtherProject], externals: Mapping[str, str]
+) -> tuple[tuple[PackedHeaders, ...], dict[Path, str]]:
+    """Return which release of each other project is used, and the folder it has here with the one that is shown."""
+    headers: list[PackedHeaders] = []
+    shown: dict[Path, str] = {}
+    for project in projects:
+        if project.variable and project.variable in externals:
+            folder = Path(externals[project.variable])
+            used = _release_in(folder, project)
+            name = f"{project.folder}-{used[:12]}/"
+            headers.append(
+                PackedHeaders(folder=name, project=project.title, used=used, wanted=project.revision)
+            )  # fmt: skip
+            shown[folder] = name
+    return tuple(headers), shown
+
+
+def _release_in(folder: Path, project: OtherProject) -> str:
+    """Return the release of a local tree: by CUTLASS's own header, else the commit that git has checked out there."""
+    version = folder / "include" / "cutlass" / "version.h"
+    if project.title == "CUTLASS" and version.is_file():
+        return cutlass_release(version.read_text(errors="replace"))
+    git = folder / ".git"
+    try:
+        head = (git / "HEAD").read_text().strip()
+        name = head.removeprefix("ref: ")
+        if name == head:
+            return head or UNKNOWN
+        if (git / name).is_file():
+            return (git / name).read_text().strip() or UNKNOWN
+        packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
+        return next((words[0] for words in packed if words[1:] == [name]), UNKNOWN)
+    except (OSError, UnicodeDecodeError):
+        return UNKNOWN
+
+
+def _prefixes(shown: Mapping[Path, str]) -> Iterator[tuple[str, str]]:
+    """Yield each folder as paths below it begin, once more without its links; the longest first."""
+    found = {f"{path}/": new for folder, new in shown.items() for path in (folder.resolve(), folder.absolute())}
+    yield from sorted(found.items(), key=lambda pair: -len(pair[0]))
 
 
 def _python_path(torch: Path | None) -> dict[str, str]:

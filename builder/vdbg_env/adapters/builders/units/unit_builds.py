@@ -15,7 +15,7 @@ from vdbg_env.adapters.builders.units.compile import Compiler
 from vdbg_env.adapters.builders.units.kept import Kept, Tell
 from vdbg_env.adapters.builders.units.named_sources import mentions
 from vdbg_env.adapters.builders.units.running import Programs
-from vdbg_env.adapters.builders.units.sources import Sources
+from vdbg_env.adapters.builders.units.sources import Sources, no_sources
 from vdbg_env.adapters.builders.units.toolkit import Toolkit
 from vdbg_env.application.ports.unit_builds import (
     CompiledUnit,
@@ -28,6 +28,8 @@ from vdbg_env.application.ports.unit_builds import (
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.units.compile_commands import Unit
 
+# Projects known to publish no sources; those of others are asked for once the wheel was read.
+_WHEELS_ONLY: Final = re.compile(r"(torch|torchvision|torchaudio|triton|nvidia-.*)$")
 _PINNED: Final = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.+!]+)$")
 
 
@@ -55,6 +57,8 @@ class LocalUnitBuilds:
                 f"{requirement!r} does not name one release",
                 next_step="vdbg-env lines build vllm==0.33.0, or the path of a .whl file",
             )
+        if _WHEELS_ONLY.match(found[1].lower().replace("_", "-")):
+            raise no_sources(requirement)  # before a gigabyte is fetched for nothing
         self._toolkit.tools()
 
         def fetch(folder: Path) -> None:

@@ -21,12 +21,12 @@ import requests
 from docker import errors
 from docker.utils import socket as frames
 
-import vdbg_env
 from vdbg_env.adapters.docker.attach import socket_of
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, printed
 from vdbg_env.adapters.docker.create import PURPOSE, NewContainer, is_own, started, without
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble, VdbgError
+from vdbg_env.common.resources import package_dir, readers_dir
 from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.run_settings import Ulimit
@@ -197,10 +197,10 @@ class StepContainers:
         return started(self.engine, wanted, self._leave_out, attach=supervised, keep=supervised)
 
     def _own_mounts(self) -> tuple[Mount, ...]:
-        """Return our package and the shipped runbooks, whose lib/ holds what a step may have a workload load."""
-        package = str(Path(vdbg_env.__file__).parent)
+        """Return our packages and the shipped runbooks, whose lib/ holds what a step may have a workload load."""
+        code = (package_dir(), readers_dir())
         return (
-            Mount(source=package, target=f"{PACKAGES}/vdbg_env", read_only=True),
+            *(Mount(source=str(folder), target=f"{PACKAGES}/{folder.name}", read_only=True) for folder in code),
             Mount(source=str(self._runbooks), target=DATA, read_only=True),
         )
 

@@ -25,6 +25,7 @@ from vdbg_env.image.container.mount import Mount
 from vdbg_env.image.container.step_container import StepImage
 from vdbg_env.record.atomic_write import write_json
 from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.model import SYNTHETIC
 from vdbg_env.supervisor.job import Job, to_json
 from vdbg_env.supervisor.state import lock_file
 
@@ -79,7 +80,7 @@ class ContainerSteps:
     def _visible(self, invocation: Invocation) -> tuple[Invocation, tuple[Mount, ...]]:
         """Have the requests that a server's driver replays seen in the container too."""
         driver = invocation.driver
-        if driver is None:
+        if driver is None or driver.replay == SYNTHETIC:
             return invocation, ()
         path = str((self._here / driver.replay).resolve())
         return replace(invocation, driver=driver.model_copy(update={"replay": path})), (

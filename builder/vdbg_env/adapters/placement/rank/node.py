@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _OF_A_RANK = (
-    "SLURM", "PMI", "PMIX", "OMPI", "VDBG_ENV", "VDBG_NODE_NAME", "JOB_COMPLETION_INDEX", "HOSTNAME", "RANK",
-    "LOCAL_RANK", "TMPDIR", "CUDA_VISIBLE", "VDBG_TERMINATION_LOG",
+    "SLURM", "PMI", "PMIX", "OMPI", "VDBG_ENV", "HOSTNAME", "RANK", "LOCAL_RANK", "TMPDIR", "CUDA_VISIBLE",
 )  # fmt: skip
 _LIBRARIES = ("vllm", "torch", "triton", "flashinfer", "nvidia_nccl")
 

@@ -1,4 +1,4 @@
-"""The orders of an attempt: one JSON document for all its ranks, sent on standard input or in a Secret."""
+"""The orders of an attempt: one JSON document for all its ranks, sent on standard input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from vdbg_env.supervisor.job import Job, from_json, to_json
 
-_RANK = re.compile(r"\$\{\{ rank\.(dir|number|host) \}\}")
+_RANK = re.compile(r"\$\{\{ rank\.(dir|number|host|local) \}\}")
 NODE = "node.json"  # in a rank's folder: what it found on its node
 SEAL, KEY = "seal", "key"  # in that file, and in the rank's file of ENDED: who knows the key has made the seal
 STOP = "stop"  # in an attempt's folder: its ranks are to end; they look now and then
@@ -23,9 +23,9 @@ class Orders:
     """What every rank of an attempt gets: `first` is the job of rank 0, `others` that of each other one.
 
     `directory` is the attempt's folder on a file system that all nodes share. `rank_from` and `host_from` name the
-    variables in which the launcher puts a rank's number and the name of its node; `step_from` its
-    own name for the attempt. With `scratch`, a folder on each node's own disk, `${{ rank.dir }}` is below it, and all
-    ranks together move at most `scratch_limit` bytes of artifacts from there.
+    variables in which the launcher puts a rank's number and the name of its node; `step_from` its own name for the
+    attempt, `local_from` the rank's number on its node. With `scratch`, a folder on each node's own disk,
+    `${{ rank.dir }}` is below it, and all ranks together move at most `scratch_limit` bytes of artifacts from there.
     """
 
     directory: str
@@ -36,6 +36,7 @@ class Orders:
     rank_from: str
     host_from: str = ""
     step_from: str = ""
+    local_from: str = ""
     scratch: str = ""
     scratch_limit: int = 0
     artifacts: tuple[Mapping[str, Any], ...] = field(default=())
@@ -46,7 +47,7 @@ class Orders:
             **{
                 name: getattr(self, name)
                 for name in (
-                    *("directory", "step", "attempt", "rank_from", "host_from", "step_from"),
+                    *("directory", "step", "attempt", "rank_from", "host_from", "step_from", "local_from"),
                     *("scratch", "scratch_limit"),
                 )
             },
@@ -72,9 +73,9 @@ def sealed(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def job_of_rank(orders: Orders, *, rank: int, host: str, directory: str, dumps: str = "") -> Job:
+def job_of_rank(orders: Orders, *, rank: int, host: str, directory: str, dumps: str = "", local: str = "0") -> Job:
     """Return the job of one rank: `${{ rank.* }}` has its values, `dumps` for its folder if that is elsewhere."""
-    known = {"dir": dumps or directory, "number": str(rank), "host": host}
+    known = {"dir": dumps or directory, "number": str(rank), "host": host, "local": local}
     job = orders.others if rank else orders.first
 
     def filled(text: str) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,7 +29,6 @@ from vdbg_env.supervisor.job import Job, settled
 from vdbg_env.supervisor.output.streams import CANCELS
 from vdbg_env.supervisor.state import lock_file
 
-TERMINATION_LOG = "VDBG_TERMINATION_LOG"  # the variable that names the file whose content a kubelet reports
 UNSEEN = 2  # the exit status where the run's folder, or this very program, is not seen from a node; Python's own is 2
 COLLECT_LIMIT_S = 20.0  # for the files that a rank left behind, once its end was asked for
 
@@ -40,11 +36,10 @@ COLLECT_LIMIT_S = 20.0  # for the files that a rank left behind, once its end wa
 def main() -> int:
     """Run one rank; returns 0 when its record was written, whatever became of the workload.
 
-    The orders are in the file that is named, or on standard input. Exit status `UNSEEN`: the run's folder is not seen
+    The orders are on standard input. Exit status `UNSEEN`: the run's folder is not seen
     from this node; 3: what makes the record is not installed here.
     """
-    line = Path(sys.argv[1]).read_bytes() if len(sys.argv) > 1 else sys.stdin.buffer.readline()
-    orders = read_orders(line)
+    orders = read_orders(sys.stdin.buffer.readline())
     if orders is None:
         return 1
     rank = int(os.environ[orders.rank_from])
@@ -73,7 +68,9 @@ def main() -> int:
             dumps = open_scratch(orders.scratch, folder)
         except NoScratch as problem:
             refused = f"--scratch cannot be used on {host}: {problem}"
-    job = _with_own_secrets(job_of_rank(orders, rank=rank, host=host, directory=str(folder), dumps=str(dumps or "")))
+    local = os.environ.get(orders.local_from, "0")
+    job = job_of_rank(orders, rank=rank, host=host, directory=str(folder), dumps=str(dumps or ""), local=local)
+    job = _with_own_secrets(job)
     if job.cwd == ".":
         job = job._replace(cwd=here)
     key = os.urandom(16).hex()  # which no workload knows: another rank's cannot write this one's end
@@ -102,18 +99,9 @@ def _report(orders: Orders, folder: Path, dumps: Path | None, rank: int, key: st
         signal.signal(number, lambda *_: asked_at.append(time.monotonic()))
     seen = observe(orders, folder, dumps, literals, asked_at, COLLECT_LIMIT_S)
     write_json(Path(orders.directory) / ENDED / str(rank), {**seen, KEY: key})
-    if TERMINATION_LOG in os.environ:
-        _say_end(Path(os.environ[TERMINATION_LOG]), rank, seen["ended"])
 
 
 def _with_own_secrets(job: Job) -> Job:
     """Return the job with the secrets that only this node's environment has: they were not known when it was made."""
     own = {os.fsdecode(value) for value in secret_values(settled(job, os.environ).env)} - set(job.literals)
     return job._replace(literals=tuple(sorted({*job.literals, *own}, key=lambda text: (-len(text), text))))
-
-
-def _say_end(path: Path, rank: int, ended: Mapping[str, object]) -> None:
-    """Write the end as the pod's termination message, which stays in its status when logs and volumes are gone."""
-    message = str(ended.get("message") or "")[:1000]
-    with suppress(OSError):
-        path.write_text(json.dumps({"rank": rank, **ended, "message": message}))

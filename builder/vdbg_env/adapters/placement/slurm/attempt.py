@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from vdbg_env.adapters.placement.followed import RemoteRanks, Repeated
+from vdbg_env.adapters.placement.followed import AGAIN_S, RemoteRanks, Repeated
 from vdbg_env.adapters.placement.rank.orders import NODE
 from vdbg_env.adapters.placement.records import SILENT_S, RankRecords
 from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
@@ -28,6 +28,7 @@ _KILLED = (
 )
 _SIGKILL = "its supervisor was killed, and with it the workload: the node's or the job's memory, or a kill -9"
 _SRUN_KILLED = "srun was killed, and Slurm killed its ranks: the memory of the node that starts them, or a kill -9"
+_NODE_FAILURE = re.compile(r"Node failure on (\S+)")
 _TASKS_KILLED = re.compile(r": tasks? ([\d,-]+): Killed$")
 
 
@@ -57,6 +58,8 @@ class SlurmStep(RemoteRanks):
         self._process = process
         self._notes = (note,) if note else ()
         self._over_at: float | None = None
+        self._failures: dict[str, str] = {}  # what srun said of each node that Slurm has lost
+        self._read_at = 0.0
         self._question = Repeated()
         self._running = True
 
@@ -65,7 +68,12 @@ class SlurmStep(RemoteRanks):
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired, ToldToStop), waiting():
                 self._process.wait(AFTER_STEP_S)
-        return [replace(self._meant(one), notes=(*one.notes, *self._notes)) for one in seen]
+        return [replace(self._meant(one), notes=(*one.notes, *self._lived_on(one), *self._notes)) for one in seen]
+
+    def _lived_on(self, seen: Observation) -> tuple[str, ...]:
+        """Return what is to be known of a rank that wrote its end on a node that Slurm had lost."""
+        said = self._node_failures().get(seen.host) if seen.ended.by is not EndedBy.NODE_LOST else None
+        return (f"Slurm lost its node, and it ran on there ({said})",) if said else ()
 
     def _ask_to_end(self, times: int) -> bool:
         """Send so many SIGTERM, the second of which kills; returns False where no step runs, or Slurm is away."""
@@ -92,13 +100,14 @@ class SlurmStep(RemoteRanks):
         return seen
 
     def _without_end(self, rank: int) -> Observation | None:
-        """Return what is known of a rank whose step is over; None while it lives on, on a node that Slurm lost.
+        """Return what is known of a rank whose step is over, or whose node is lost; None while it lives on.
 
-        Raises HostNotAble, with what srun said, when it started no rank.
+        The others wait for a lost rank, for ever as a rule: it must not be known only when they have ended. Raises
+        HostNotAble, with what srun said, when it started no rank.
         """
         if self._launcher_runs():
             self._over_at = None
-            return None
+            return self._lost_with_its_node(rank)
         if self._process and self._process.returncode and not self._seen and not self._records.any_started():
             raise self._never_started()
         now = time.monotonic()
@@ -120,12 +129,32 @@ class SlurmStep(RemoteRanks):
             return None
         if self._process is not None and self._process.returncode < 0:  # Slurm then kills every task of the step
             return self._records.without_end(rank, Ended(by=EndedBy.ENGINE_LOST, message=_SRUN_KILLED))
-        return self._records.lost(rank, "its node was lost: Slurm ended the step without it")
+        said = self._node_failures().get(folder.name.rpartition("-")[0], "Slurm ended the step without it")
+        return self._records.lost(rank, f"its node was lost: {said}")
+
+    def _lost_with_its_node(self, rank: int) -> Observation | None:
+        """Return what is known of a rank of a lost node while others run; None where its tasks still live there."""
+        if not (failures := self._node_failures()) or (folder := self._records.folder(rank)) is None:
+            return None
+        said = failures.get(folder.name.rpartition("-")[0])
+        if said is None or self._records.silent_for(folder) < SILENT_S:
+            return None
+        return self._records.half_written(folder) or self._records.lost(rank, f"its node was lost: {said}")
+
+    def _node_failures(self) -> dict[str, str]:
+        """Return what srun said of each node that Slurm has lost since the step began, read now and then."""
+        if time.monotonic() >= self._read_at + AGAIN_S:
+            self._read_at = time.monotonic()
+            for line in _tail(self._directory / "srun.txt"):
+                if found := _NODE_FAILURE.search(line):
+                    with suppress(HostNotAble):
+                        self._failures |= dict.fromkeys(self._slurm.hosts(found[1]), line.strip())
+        return self._failures
 
     def _killed(self, rank: int, host: str) -> Ended | None:
         """Return the end of a rank that was killed on a node that Slurm has not lost, by what srun says."""
         said = _tail(self._directory / "srun.txt")
-        if any("Node failure" in line and (host in line or "[" in line) for line in said):
+        if host in self._node_failures():
             return None
         if any(" CANCELLED AT " in line for line in said):
             return Ended(by=EndedBy.CANCEL, message=_KILLED)

@@ -57,6 +57,18 @@ class SlurmQueue:
         ]
         return "\n".join(lines) + "\n"
 
+    def allocation_flags(
+        self, runbook: str, *, nodes: int | None, ranks: int | None, arguments: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Return salloc with its flags, a command to follow; raises HostNotAble without salloc.
+
+        A node that is lost must not end what the others still do.
+        """
+        if self._programs.which("salloc") is None:
+            raise HostNotAble("--on slurm needs salloc, which is not installed here", next_step=NOT_HERE)
+        counts = [f"{flag}={count}" for flag, count in (("--nodes", nodes), ("--ntasks", ranks or nodes)) if count]
+        return ("salloc", f"--job-name=vdbg-{runbook}", "--no-kill", *counts, *arguments)
+
     def submit(self, job: BatchJob) -> str:
         """Queue a job, its script kept in its folder, and return its number; raises HostNotAble when it is refused."""
         text = self.script(job)

@@ -52,7 +52,7 @@ class SlurmCommands:
                 cause="SLURM_JOB_ID is not set here",
                 next_step="salloc --nodes 2 first, or add --submit to queue the whole run as a batch job",
             )
-        hosts = self._hosts(nodes)
+        hosts = self.hosts(nodes)
         tasks = environment.get("SLURM_NTASKS")
         return Allocation(job=job, hosts=hosts, tasks=int(tasks) if tasks else None, address=self._address(hosts[0]))
 
@@ -66,12 +66,13 @@ class SlurmCommands:
                 cause="its time limit, scancel or preemption",
                 next_step=f"salloc --nodes {len(allocation.hosts)}, and there continue with --resume",
             )
-        hosts = self._hosts(nodes) if nodes else ()
+        hosts = self.hosts(nodes) if nodes else ()
         if not hosts or hosts == allocation.hosts:
             return allocation
         return replace(allocation, hosts=hosts, address=self._address(hosts[0]))
 
-    def _hosts(self, nodes: str) -> tuple[str, ...]:
+    def hosts(self, nodes: str) -> tuple[str, ...]:
+        """Return the hosts of a list such as `n[0-2]`; no controller is asked."""
         return tuple(self._said("scontrol", "show", "hostnames", nodes).split())
 
     def _address(self, host: str) -> str:

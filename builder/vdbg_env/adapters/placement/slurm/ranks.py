@@ -32,7 +32,7 @@ from vdbg_env.common.reading import opened
 from vdbg_env.common.stop import waiting
 from vdbg_env.common.writing import open_file, write_whole
 from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.machine.ranks import ranked
+from vdbg_env.runbook.machine.ranks import master_port, ranked
 
 RANK = PACKAGES / "vdbg_env" / "adapters" / "placement" / "rank" / "__main__.py"
 SRUN_SAID = "srun.txt"  # in the attempt's folder: what srun itself said
@@ -152,7 +152,7 @@ class SlurmRanks:
             self._kill_wait = self._slurm.kill_wait_s() or float("inf")
         grace = max(1.0, min(invocation.kill.grace_s, self._kill_wait - _MARGIN_S))
         cut = replace(invocation, kill=invocation.kill.model_copy(update={"grace_s": grace}))
-        both = ranked(cut, ranks=ranks, nodes=nodes, master=self._left.address)
+        both = ranked(cut, ranks=ranks, nodes=nodes, master=self._left.address, port=master_port(str(where)))
         rank = where / "${{ rank.host }}-${{ rank.number }}"  # its folder, and the end of its mark
         return Orders(
             directory=str(where),
@@ -163,6 +163,7 @@ class SlurmRanks:
             rank_from="SLURM_PROCID",
             host_from="SLURMD_NODENAME",
             step_from="SLURM_STEP_ID",
+            local_from="SLURM_LOCALID",
             scratch=self._scratch.folder if self._scratch else "",
             scratch_limit=self._scratch.limit if self._scratch else 0,
             artifacts=tuple(rule.model_dump() for rule in invocation.artifacts),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from gpucore.core import Fault, WarpGroup, decode_core
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.builtins.code_on_disk import Holder, faulting_code, holders, places_to_look
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.common.errors import BadInput, UnreadableBinary
-from vdbg_env.cuda.gpu_core import Fault, WarpGroup, decoded
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.common.errors import BAD_INPUT
 from vdbg_env.evidence.kernel_makers import maker_of
 from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
@@ -53,11 +53,11 @@ def work(context: BuiltinContext) -> BuiltinResult:
     notes: list[str] = []
     try:
         with context.cores.open(path) as core:
-            read = decoded.decode_core(core.data, lines=context.packed_lines)
+            read = decode_core(core.data, lines=context.packed_lines)
             places: tuple[Fault | WarpGroup, ...] = (*read.faults, *read.warp_groups)
             fault = next((place for place in places if place.location), None)
             wanted = faulting_code(fault) if fault else None
-    except (BadInput, UnreadableBinary) as error:
+    except BAD_INPUT as error:
         return BuiltinResult(results=caches, notes=(f"{path}: {error.what}",))
     if fault is None or wanted is None:
         return BuiltinResult(results=caches, notes=(*read.notes, "nothing of the core lies inside a known kernel"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gpucore.core_layout import SectionType
+from gpucore.core_reader import read_core
+from gpucore.elf import Buffer, Elf
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.common.errors import BadInput, UnreadableBinary
+from vdbg_env.common.errors import BAD_INPUT
 from vdbg_env.common.size import size_text
-from vdbg_env.cuda.binary.elf import Buffer, Elf
-from vdbg_env.cuda.gpu_core import read_core
-from vdbg_env.cuda.gpu_core.layout import SectionType
 from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
@@ -53,7 +53,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
             size = len(core.data)
             truncated = read_core(core.data).truncated
             sizes = Counter() if truncated else _sizes(core.data)
-    except (BadInput, UnreadableBinary) as error:
+    except BAD_INPUT as error:
         return BuiltinResult(notes=(f"{path}: {error.what}",))
     if truncated:
         return BuiltinResult(results={"size": size, "text": size_text(size), "whole": False})

@@ -1,17 +1,15 @@
-"""`builtin/decode-gpu-core@v1`: what the GPU core dumps say, the earliest first; cuda-gdb's answer beside ours."""
+"""`builtin/decode-gpu-core@v1`: what the GPU core dumps say, the earliest first; cuda-gdb's answer next to ours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpucore.core import DecodedCore, Scope, decode_core
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.builtins.core_groups import core_groups
 from vdbg_env.application.builtins.disassembly import code_of, instruction_at, opinion
-from vdbg_env.common.errors import BadInput, VdbgError
-from vdbg_env.cuda.gpu_core import decoded
-from vdbg_env.cuda.gpu_core.decoded import DecodedCore
-from vdbg_env.cuda.gpu_core.faults import Scope
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.common.errors import BAD_INPUT, VdbgError
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.gpu_core_findings import gpu_core_findings, place_of
 from vdbg_env.evidence.tools.cuda_gdb import GdbTranscript, parse_cuda_gdb
@@ -61,7 +59,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
         name = context.relative(path)
         try:
             readings[name] = _read(context, str(path), name)
-        except BadInput as error:
+        except BAD_INPUT as error:
             notes.append(f"{name}: {error.what}")
     if not readings:
         return BuiltinResult(notes=tuple(notes) or ("no core was given",))
@@ -80,7 +78,7 @@ def work(context: BuiltinContext) -> BuiltinResult:
 
 def _read(context: BuiltinContext, path: str, name: str) -> DecodedCore:
     with context.cores.open(path) as core:
-        return decoded.decode_core(core.data, file=name, modified=core.modified, lines=context.packed_lines)
+        return decode_core(core.data, file=name, modified=core.modified, lines=context.packed_lines)
 
 
 def _results(read: DecodedCore, finding: Finding) -> dict[str, ResultValue]:
@@ -103,7 +101,7 @@ def _results(read: DecodedCore, finding: Finding) -> dict[str, ResultValue]:
 def _disassembled(context: BuiltinContext, name: str) -> Iterator[str]:
     """Show the faulting instruction; the core is opened again because its code is read only while it is open."""
     with context.cores.open(str(context.run_directory / name)) as core:
-        fault = next((f for f in decoded.decode_core(core.data).faults if f.location), None)
+        fault = next((f for f in decode_core(core.data).faults if f.location), None)
         code = code_of(fault) if fault else None
         if fault is None or fault.location is None or code is None:
             return

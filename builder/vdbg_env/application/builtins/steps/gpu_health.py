@@ -15,6 +15,7 @@ from vdbg_env.evidence.tools.nvidia_smi import Gpu
 from vdbg_env.runbook.catalogue import BuiltinContract
 from vdbg_env.runbook.state import ResultValue
 
+_EVENTS_SINCE = 615  # the driver branch that has GPU operational events; never met by us
 _SHOWN = 3  # the last of what went before
 # Variables that change a crash's behaviour; left over from an earlier session they make every step a lie.
 _TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_DEVICE_WAITS_ON_EXCEPTION",
@@ -25,6 +26,7 @@ CONTRACT = BuiltinContract(
     version=1,
     role="step",
     does="Reads the driver, the GPUs, ECC, MIG and the kernel log's Xid lines before anything is started.",
+    parameters={"events": "bool"},
     by_hand=("nvidia-smi", "dmesg | grep Xid", "cat /proc/sys/kernel/yama/ptrace_scope"),
     results={
         "gpus": "int",
@@ -53,6 +55,8 @@ def work(context: BuiltinContext) -> BuiltinResult:
     ptrace = context.host.may_trace()
     results |= {} if ptrace is None else {"ptrace": ptrace}
     findings += _leftovers(context)
+    if context.parameters.get("events"):
+        notes += _events(context, str(results.get("driver", "")))
     return BuiltinResult(results=results, findings=tuple(findings), notes=tuple(notes))
 
 
@@ -80,6 +84,24 @@ def _gpus(programs: ProgramRunner, notes: list[str]) -> dict[str, ResultValue]:
     results |= {"memory_used": max(used), "memory_total": min(total)} if used and total else {}
     results |= {"driver": gpus[0].driver}
     return results | ({"cuda": cuda} if cuda else {})
+
+
+def _events(context: BuiltinContext, driver: str) -> Iterator[str]:
+    """Keep what the driver says of operational events, where it has them; a preview whose text is kept, not read."""
+    branch = driver.partition(".")[0]
+    program = context.programs.which("nvidia-smi")
+    if program is None or not branch.isdecimal() or int(branch) < _EVENTS_SINCE:
+        return
+    try:
+        done = context.programs.run([program, "event-log"], timeout_s=20)
+    except HostNotAble as error:
+        yield f"nvidia-smi event-log: {error.what}"
+        return
+    if done.code == 0 and done.stdout.strip():
+        yield f"nvidia-smi event-log: {context.keep('gpu-event-log.txt', done.stdout)}"
+    else:
+        said = (done.stderr or done.stdout).strip().partition("\n")[0]
+        yield f"nvidia-smi event-log said nothing (status {done.code}){f': {said}' if said else ''}"
 
 
 def _memory(gpu: Gpu) -> tuple[int | None, int | None]:
@@ -111,7 +133,8 @@ def _kernel_log(
     if done.code != 0:
         notes.append("the kernel log may not be read here: look for Xid lines on the host (dmesg | grep Xid)")
         return {}, ()
-    earlier, log = (parse_kernel_log(text) for text in split_at(done.stdout, began_s))
+    # Those of the step's own cgroup are known by its counters.
+    earlier, log = (parse_kernel_log(text).of_the_machine for text in split_at(done.stdout, began_s))
     notes += _not_of_this_run(earlier)
     lasting = tuple(x for x in earlier.xids if not _of_a_program(x))
     counted = replace(log, xids=(*lasting, *log.xids), driver_errors=(*earlier.driver_errors, *log.driver_errors))

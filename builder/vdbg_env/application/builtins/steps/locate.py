@@ -6,12 +6,12 @@ as after a rebuild with -lineinfo, which does not change a single instruction, i
 
 from __future__ import annotations
 
+from gpucore.core import decode_core
+from gpucore.mangling import demangle, short_name
 from vdbg_env.application.builtins.code_on_disk import FaultingCode, Holder, faulting_code, holders, places_to_look
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
 from vdbg_env.application.builtins.disassembly import agrees, instruction_at, opinion
-from vdbg_env.common.errors import BadInput
-from vdbg_env.cuda.gpu_core import decoded
-from vdbg_env.cuda.symbols.demangling import demangle, short_name
+from vdbg_env.common.errors import BAD_INPUT
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.gpu_core_findings import place_of
 from vdbg_env.runbook.catalogue import BuiltinContract
@@ -76,8 +76,8 @@ def _by_packs(context: BuiltinContext) -> BuiltinResult | None:
     for path in context.paths("cores") if context.packed_lines else ():
         try:
             with context.cores.open(str(path)) as core:
-                faults = decoded.decode_core(core.data, lines=context.packed_lines).faults
-        except BadInput:
+                faults = decode_core(core.data, lines=context.packed_lines).faults
+        except BAD_INPUT:
             continue  # the look through the binaries notes it
         for fault in faults:
             location = fault.location
@@ -90,7 +90,7 @@ def _by_packs(context: BuiltinContext) -> BuiltinResult | None:
                 rule="gpu-core-located-in-pack",
                 level=Level.ERROR,
                 message=f"the faulting instruction is {place_of(chain[0])} by the {borrowed.how_known} "
-                f"({borrowed.build})",
+                f"({borrowed.build}){f'; {borrowed.headers}' if borrowed.headers else ''}",
                 how_known=HowKnown.GPU_CORE,
                 confidence=0.9,
                 location=chain[0],
@@ -121,9 +121,9 @@ def _wanted(context: BuiltinContext) -> FaultingCode | None:
     for path in context.paths("cores"):
         try:
             with context.cores.open(str(path)) as core:
-                read = decoded.decode_core(core.data)
+                read = decode_core(core.data)
                 codes = [code for fault in read.faults if (code := faulting_code(fault))]
-        except BadInput:
+        except BAD_INPUT:
             continue
         wanted = next((code for code in codes if not named or named in {code.kernel, demangle(code.kernel)}), None)
         if wanted:

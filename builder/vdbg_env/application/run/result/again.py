@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.application.ports.this_host import ThisHost
@@ -10,16 +12,21 @@ from vdbg_env.application.run.history import condition
 from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.application.run.pseudonyms import pseudonyms
 from vdbg_env.application.run.result.assemble import run_report
+from vdbg_env.application.run.result.cause import SHOWED
 from vdbg_env.application.run.result.model import Report
 from vdbg_env.common.errors import BadInput
-from vdbg_env.record.event_log import Event, read_events
+from vdbg_env.record.event_log import Event, read_events, well_formed
+from vdbg_env.record.export_run import Export, export_run
 from vdbg_env.record.progress import at_start, replay
 from vdbg_env.record.redaction.redact_run import Redacted, redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import secret_values
-from vdbg_env.record.run_directory import RunDirectory, part_of
+from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.state import Facts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def report_anew(
@@ -79,6 +86,64 @@ def redact_again(
         literals = secret_values(environment)
         names = None if hosts is None else pseudonyms(host, {}, (*hosts, run.read_head().host))
         return redact_run(run.path, Redactor(literals, names), literals)
+
+
+def export(
+    run: RunDirectory,
+    target: Path,
+    environment: Mapping[str, str],
+    host: ThisHost,
+    *,
+    cores: bool = False,
+    hosts: tuple[str, ...] | None = None,
+) -> Export:
+    """Write what explains a run into one archive, redacted by today's rules; with `hosts` as `redact_again` has it.
+
+    The logs are those of the steps in which the failure showed, of all where it showed in none. Raises BadInput while a
+    process works on the run, or where it has no report.
+    """
+    if run.is_worked_on():
+        raise BadInput(f"a process works on {run.path}", next_step="export it when it has ended")
+    head, report = run.read_head(), run.read_report()
+    with well_formed(f"{run.path / 'report.json'}"):
+        steps = [step for step in report["steps"] if step.get("outcome") in SHOWED] or report["steps"]
+        left = [str(artifact["path"]) for step in steps for artifact in step.get("artifacts", ())]
+        lead = next((f["message"] for f in report["findings"] if f["id"] == report.get("lead")), report.get("why"))
+        wanted = {str(step["id"]) for step in steps}
+    literals = secret_values(environment)
+    names = None if hosts is None else pseudonyms(host, {}, (*hosts, head.host))
+    return export_run(
+        run,
+        target,
+        Redactor(literals, names),
+        literals,
+        steps=wanted,
+        cores=left if cores else (),
+        readme=_readme(head, report, lead, [] if cores else left),
+    )
+
+
+def _readme(head: RunHead, report: Mapping[str, Any], lead: str | None, left_out: Sequence[str]) -> str:
+    """Return what a reader of the archive must know, who may never have heard of this program."""
+    lines = [
+        f"# {report.get('title') or head.runbook}",
+        "",
+        f"Verdict: {report.get('verdict')}. {lead or ''}".rstrip(),
+        "",
+        f"Command: `{shlex.join(head.workload)}`",
+        f"Begun: {head.started}; vdbg-env {head.tool_version}; run {head.run}, runbook {head.runbook}",
+        "",
+        "- `report.md` is for an issue, `report.html` has all of it, `report.json` is for programs.",
+        "- `steps/STEP/ATTEMPT/HOST-RANK/` has what the program printed (`stdout`, `stderr`), stacks (`hang.txt`), how",
+        "  it ended, its command line, and what differed in its environment. Only steps in which the failure showed",
+        "  are here.",
+        "- Secrets were taken out by rules, and shown as `[redacted ...]`. Rules do not know everything: look before",
+        "  you publish it.",
+    ]
+    if left_out:
+        lines += ["- Left out, as they may be large and hold the program's memory (`--cores` adds them):"]
+        lines += [f"  - {name}" for name in left_out]
+    return "\n".join(lines) + "\n"
 
 
 class LastOf:

@@ -13,19 +13,27 @@ from typing import assert_never
 from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.application.run.result import rank_rows
 from vdbg_env.application.run.result.cause import cause_of
-from vdbg_env.application.run.result.model import Attempt, Provenance, Report, StepReport, StepStatus
-from vdbg_env.application.run.result.next_steps import by_verdict, next_steps, on_its_command, resuming
+from vdbg_env.application.run.result.model import (
+    Attempt,
+    NextStep,
+    Provenance,
+    Report,
+    StepReport,
+    StepStatus,
+    attempt_lengths,
+)
+from vdbg_env.application.run.result.next_steps import advice, flags_after_guard, on_its_command
 from vdbg_env.application.run.result.source_context import complete
 from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.system.ranks import first_failure, last_attempt
 from vdbg_env.evidence.weigh_findings import judge
 from vdbg_env.record.progress import Progress, StepVisit
-from vdbg_env.record.run_directory import RunHead
+from vdbg_env.record.run_directory import GUARD, RunHead, way_on
 from vdbg_env.runbook.invocation import Invocation, placed
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
-from vdbg_env.runbook.state import Finish, RunStep, StepRecord
+from vdbg_env.runbook.state import Finish, RunStep, StepRecord, Verdict
 from vdbg_env.runbook.verdict import conclude
-from vdbg_env.runbook.workload import engine_args
+from vdbg_env.runbook.workload import engine_args, server
 
 _LINES_OF_EVIDENCE = 20
 # Results of steps that look at the host, by the name the report's environment gives them.
@@ -70,11 +78,14 @@ def assemble(
     """
     runbook = walk.state.runbook
     name = folder or head.run
-    going = (resuming(runbook.name, name),) if resumable else ()
-    findings = judge(on_its_command(finding, name) for visit in walk.visits for finding in visit.record.findings)
+    text, command = way_on(head, name)
+    going = (NextStep(text=text, command=command),) if resumable and not head.in_pods else ()
+    flags = flags_after_guard(head.workload) if runbook.name == GUARD else ""
+    findings = judge(on_its_command(finding, name, flags) for visit in walk.visits for finding in visit.record.findings)
     seen = {visit.step.id for visit in walk.visits}
     cut = _cut_short(walk)
     seen |= {step.id for step in cut}
+    steps = _one_after_another((*(step_report(visit) for visit in walk.visits), *cut))
     missed = (
         StepReport(id=s.id, name=s.title, status=StepStatus.NOT_REACHED) for s in runbook.steps if s.id not in seen
     )
@@ -83,19 +94,44 @@ def assemble(
         runbook=runbook.name,
         title=runbook.title,
         verdict=finish.verdict,
-        why=finish.why,
+        why=_why(finish, walk) if head.runbook == GUARD else finish.why,
         provenance=_provenance(head),
         origin=head.recorded_on or None,
         workload=head.workload,
         started=head.started or None,
-        duration_s=elapsed_s,
-        steps=(*(step_report(visit) for visit in walk.visits), *cut, *missed),
+        duration_s=elapsed_s if elapsed_s is None else max(elapsed_s, _end(steps)),
+        steps=(*steps, *missed),
         findings=findings,
         environment={**head.environment, **_host(walk.state.trail), **({"host": head.host} if head.host else {})},
-        next_steps=(*going, *next_steps(findings)) or (by_verdict(finish.verdict, run=name),),
+        next_steps=(*going, *advice(findings, finish.verdict, walked=runbook.name, run=name, ended=not going)),
         tool_version=head.tool_version or None,
         fingerprint=cause_of(walk, finish, findings),
     )
+
+
+def _one_after_another(steps: Iterable[StepReport]) -> tuple[StepReport, ...]:
+    """Return the steps as long as their attempts took, each after the one before.
+
+    A recorded attempt is replayed in no time, and has the duration that it had then.
+    """
+    placed: list[StepReport] = []
+    for step in steps:
+        if step.started_s is not None and step.duration_s is not None:
+            length = max(step.duration_s, round(sum(attempt_lengths(step.attempts)), 6))
+            step = replace(step, started_s=max(step.started_s, round(_end(placed), 6)), duration_s=length)
+        placed.append(step)
+    return tuple(placed)
+
+
+def _end(steps: Sequence[StepReport]) -> float:
+    return max(((step.started_s or 0.0) + (step.duration_s or 0.0) for step in steps), default=0.0)
+
+
+def _why(finish: Finish, walk: Progress) -> str | None:
+    """Return of a guard's run what its command's end showed: it has one step that can fail."""
+    bad = {Verdict.FAILED, Verdict.HANG}
+    said = next((visit.record.message for visit in walk.visits if visit.record.message), None)
+    return said if said and finish.verdict in bad else finish.why
 
 
 def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
@@ -104,7 +140,7 @@ def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
     if not isinstance(decision, RunStep):
         return ()
     invocation = decision.invocation
-    seen = sorted((*walk.observations, *walk.cancelled), key=lambda one: (one.attempt, one.rank))
+    seen = sorted((*walk.observations, *walk.cancelled, *walk.lost_ranks), key=lambda one: (one.attempt, one.rank))
     if not seen and not walk.open:
         return ()
     roles = rank_rows.parts(seen)
@@ -232,7 +268,8 @@ def _reproduced(seen: Observation, record: StepRecord | None) -> bool | None:
 
 
 def _evidence(observations: Sequence[Observation]) -> tuple[Match, ...]:
-    matches = (match for seen in observations for found in seen.matched.values() for match in found)
+    named = ((name, found) for seen in observations for name, found in seen.matched.items())
+    matches = (match for name, found in named if name not in server.MARKS for match in found)
     return tuple(islice(matches, _LINES_OF_EVIDENCE))
 
 

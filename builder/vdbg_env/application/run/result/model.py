@@ -6,12 +6,12 @@ without output and a machine without a GPU all make a Report.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from vdbg_env.cuda.lines.source_frame import Chain
+from gpucore.dwarf import Chain
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.fingerprint import Fingerprint
 from vdbg_env.evidence.observation import Artifact, Ended, Match, Observation
@@ -51,11 +51,21 @@ class StepStatus(StrEnum):
 class Attempt(Observation):
     """One start of a step on one rank: what was seen of it, and what that means.
 
-    `part` is that among several ranks: "first failure", "failed", "victim", "ended by us", "cancelled", "lost", "well".
+    `part` is that among several ranks: "first failure", "failed", "victim", "ended by us", "cancelled", "lost", "well";
+    in a hang "reported the hang" or "out of time", and "stopped", "running" or "left early" of a rank that may be its
+    cause.
     """
 
     reproduced: bool | None = None
     part: str = ""
+
+
+def attempt_lengths(attempts: Iterable[Attempt]) -> tuple[float, ...]:
+    """Return the seconds that each attempt took, in their order; its ranks ran together."""
+    lengths: dict[int, float] = {}
+    for attempt in attempts:
+        lengths[attempt.attempt] = max(lengths.get(attempt.attempt, 0.0), attempt.duration_s or 0.0)
+    return tuple(lengths.values())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,18 @@ from typing import assert_never
 from vdbg_env.application.run.result.model import NextStep, Report
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.runbook.state import Verdict
+from vdbg_env.runbook.workload.recognise import recognise
 
 _READ_CORE = "vdbg-env core "
 _READ_RECORD = ("tail ", "less ")
 _COMMAND = " -- COMMAND"  # how a runbook writes the command that the run was given
 
 
-def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
-    """Return what the findings say to try next, each text and each command once: errors first, then surest first."""
+def next_steps(findings: Sequence[Finding], *, walked: str = "") -> tuple[NextStep, ...]:
+    """Return what the findings say to try next, each text and each command once: errors first, then surest first.
+
+    The runbook that was `walked` is not among it.
+    """
     levels = list(Level)
     texts: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda f: levels.index(f.level)):
@@ -29,7 +33,11 @@ def next_steps(findings: Sequence[Finding]) -> tuple[NextStep, ...]:
     return tuple(
         step
         for step in steps
-        if step.command is None or (first[step.command] is step and not (named and step.command == f"{_READ_CORE}FILE"))
+        if not (step.command or "").startswith(f"vdbg-env runbook {walked} --from ")
+        and (
+            step.command is None
+            or (first[step.command] is step and not (named and step.command == f"{_READ_CORE}FILE"))
+        )
     )
 
 
@@ -43,18 +51,37 @@ def next_step(text: str, finding: Finding) -> NextStep:
     return NextStep(text=text)
 
 
-def on_its_command(finding: Finding, run: str) -> Finding:
-    """Return the finding with the command of `run` in place of the word COMMAND, so it can be typed as it is."""
-    if not (finding.next_step or "").endswith(_COMMAND):
+def on_its_command(finding: Finding, run: str, flags: str = "") -> Finding:
+    """Return the finding with the command of `run` in place of the word COMMAND, so it can be typed as it is.
+
+    `flags` are what a runbook needs on that command.
+    """
+    begun = (finding.next_step or "").removesuffix(_COMMAND)
+    if begun == (finding.next_step or ""):
         return finding
-    return replace(finding, next_step=f"{(finding.next_step or '').removesuffix(_COMMAND)} --from {shlex.quote(run)}")
+    return replace(finding, next_step=f"{begun}{flags} --from {shlex.quote(run)}")
 
 
-def resuming(runbook: str, run: str) -> NextStep:
-    """Return how to resume a run that was cut short."""
-    return NextStep(
-        text="resume it where it stopped", command=shlex.join(["vdbg-env", "runbook", runbook, "--resume", run])
-    )
+def flags_after_guard(workload: Sequence[str]) -> str:
+    """Return the flags of a runbook on a command that was guarded.
+
+    A server in production is started again at its port, and its requests were not recorded.
+    """
+    return " -i request=synthetic -i port=auto" if recognise(tuple(workload)).serves else ""
+
+
+def advice(
+    findings: Sequence[Finding], verdict: Verdict, *, walked: str, run: str, ended: bool
+) -> tuple[NextStep, ...]:
+    """Return what to try next of a run; of one that has `ended`, never nothing.
+
+    A failure that did not show is looked for with what it failed with, before what warnings of the machine ask for.
+    """
+    said = next_steps(findings, walked=walked)
+    unseen = verdict is Verdict.NOT_REPRODUCED and not any(finding.level is Level.ERROR for finding in findings)
+    if ended and (unseen or not said):
+        return (by_verdict(verdict, run=run), *said)
+    return said
 
 
 def by_verdict(verdict: Verdict, *, run: str) -> NextStep:
@@ -75,7 +102,7 @@ def by_verdict(verdict: Verdict, *, run: str) -> NextStep:
 
 def typed_outside(report: Report, folder: str) -> Report:
     """Return the report with the files its commands name given by `folder`, the run's own: next to the record, a report
-    names them from there, and on a terminal a command is typed in any folder.
+    names them from there, and on a terminal a command is typed in any folder. So are those of the findings.
     """
     inside = {artifact.path for step in report.steps for artifact in step.artifacts}
 
@@ -88,5 +115,12 @@ def typed_outside(report: Report, folder: str) -> Report:
         of_record = command.startswith(_READ_RECORD)
         return " ".join(word(text, of_record=of_record) for text in command.split(" "))
 
+    def found(finding: Finding) -> Finding:
+        step = next_step(finding.next_step, finding) if finding.next_step else None
+        if step is None or step.command is None or finding.next_step is None:
+            return finding
+        words = finding.next_step.removesuffix(step.command)
+        return replace(finding, next_step=words + typed(step.command))
+
     steps = (replace(step, command=typed(step.command) if step.command else None) for step in report.next_steps)
-    return replace(report, next_steps=tuple(steps))
+    return replace(report, next_steps=tuple(steps), findings=tuple(map(found, report.findings)))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from vdbg_env.evidence.observation import EndedBy, Observation
-from vdbg_env.evidence.system.ranks import first_failure, is_victim
+from vdbg_env.evidence.system.ranks import blame, is_victim
 
 _NAMED = 3  # nodes or ranks named in one note
 
@@ -16,9 +16,10 @@ def parts(observations: Sequence[Observation]) -> Mapping[tuple[int, int], str]:
     found: dict[tuple[int, int], str] = {}
     for attempt in {seen.attempt for seen in observations}:
         ranks = [seen for seen in observations if seen.attempt == attempt]
-        first = first_failure(ranks)
+        began = blame(ranks)
+        named = {seen.rank: began.part for seen in began.ranks} if began else {}
         if len(ranks) > 1:
-            found |= {(seen.attempt, seen.rank): "first failure" if seen is first else _part(seen) for seen in ranks}
+            found |= {(seen.attempt, seen.rank): named.get(seen.rank) or _part(seen) for seen in ranks}
     return found
 
 
@@ -28,12 +29,8 @@ def notes(observations: Sequence[Observation]) -> Iterator[str]:
     ranks = [seen for seen in observations if seen.attempt == last]
     if len(ranks) < 2:
         return
-    if first := first_failure(ranks):
-        count = sum(not seen.went_well for seen in ranks)
-        if first.ended.by is EndedBy.WATCH:
-            yield f"rank {first.rank} on {first.host} reported the hang; a rank that is silent may be its cause"
-        else:
-            yield f"rank {first.rank} on {first.host} failed first, of {count} that did not end well among {len(ranks)}"
+    if began := blame(ranks):
+        yield began.words
     yield from (note for note in ranks[0].notes if all(note in other.notes for other in ranks))
     blur = max((seen.clock.within_s for seen in ranks if seen.clock), default=0.0)
     ahead = max((abs(seen.clock.ahead_s) for seen in ranks if seen.clock), default=0.0)
@@ -51,6 +48,10 @@ def _part(seen: Observation) -> str:
         return "ended by us"
     if seen.ended.by in {EndedBy.NODE_LOST, EndedBy.ENGINE_LOST}:
         return "lost"
+    if seen.ended.by is EndedBy.WATCH:
+        return "reported the hang"
+    if seen.ended.by is EndedBy.TIMEOUT:
+        return "out of time"
     return "victim" if is_victim(seen) else "failed"
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpucore.errors import UnreadableBinary
 from vdbg_env.adapters.builders.progress.buildkit_proto import read_status_response
-from vdbg_env.common.errors import UnreadableBinary
 
 # As Engine 20.10 sent it while it built `RUN echo one; echo two >&2`.
 RECORDED_LOG = (

@@ -7,7 +7,7 @@ from tests.support.reports import FAULT, GRAPHS, IMA
 from vdbg_env.application.run.result.assemble import assemble
 from vdbg_env.application.run.result.model import Report, StepStatus
 from vdbg_env.application.run.result.next_steps import next_steps, typed_outside
-from vdbg_env.evidence.finding import HowKnown
+from vdbg_env.evidence.finding import HowKnown, Level
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.record.progress import Progress, StepVisit
@@ -160,6 +160,16 @@ def test_errors_come_before_warnings_and_a_named_core_before_any_core() -> None:
     assert [step.command for step in next_steps((vague,))] == ["vdbg-env core FILE"]
 
 
+def test_a_failure_that_did_not_show_is_looked_for_before_warnings_of_the_machine_are_mended() -> None:
+    """A server that answered every synthetic request was followed by `vdbg-env doctor` alone."""
+    warning = dataclasses.replace(GRAPHS, level=Level.WARNING, next_step="vdbg-env doctor")
+    record = StepRecord(step="baseline", outcome=Status.NOT_REPRODUCED, next=End(), findings=(warning,))
+    visit = StepVisit(step=BASELINE, decision=DECISION, observations=(observed(1, WELL),), record=record)
+    report = assemble(Progress(state=STATE, visits=(visit,)), Finish(verdict=Verdict.NOT_REPRODUCED, why="not"), HEAD)
+    assert [step.command for step in report.next_steps] == [None, "vdbg-env doctor"]
+    assert "the same requests (-i request=FILE)" in report.next_steps[0].text
+
+
 def test_a_command_is_told_once_by_the_finding_that_leads() -> None:
     texts = ["see every thread of it: vdbg-env core x", "read the dump: vdbg-env core x", "ask", "mend"]
     findings = [dataclasses.replace(FAULT, next_step=text) for text in texts]
@@ -171,8 +181,10 @@ def test_a_command_on_a_terminal_names_its_core_from_where_the_reader_stands() -
     record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,))
     report = run(record, observed(1, CRASH))
     assert [step.command for step in report.next_steps] == ["vdbg-env core a1"]
-    shown = typed_outside(report, "/runs of mine/r").next_steps[0].command
+    outside = typed_outside(report, "/runs of mine/r")
+    shown = outside.next_steps[0].command
     assert shown and shlex.split(shown) == ["vdbg-env", "core", "/runs of mine/r/a1"]
+    assert [finding.next_step for finding in outside.findings] == [f"read it: {shown}"]
 
 
 def test_a_file_of_the_record_is_named_by_its_whole_path_on_a_terminal() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpucore.dwarf import SourceFrame
 from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support import reports
 from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
@@ -12,7 +13,6 @@ from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.result.model import REPORT_FILES, Provenance, Report
 from vdbg_env.application.run.result.source_context import complete, excerpt
-from vdbg_env.cuda.lines.source_frame import SourceFrame
 from vdbg_env.evidence.observation import Artifact
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
@@ -119,3 +119,17 @@ def test_a_runs_head_says_where_it_comes_from(tmp_path: Path, head: RunHead, pro
     )
     assert report.provenance is provenance
     assert dict(report.environment) == {"driver": "580.82", "GPUs": "8"}
+
+
+def test_lines_that_a_report_has_shown_stay_in_it_without_their_sources(tmp_path: Path) -> None:
+    """`runs report --write` on another machine, or after a run in an image, took them out of every format."""
+    first = completed(tmp_path, hang_core())
+    assert first.excerpts
+    write_report(first, tmp_path)
+    report = with_core(tmp_path, hang_core())
+    again = complete(report, tmp_path, cores=CoreFilesOnDisk(), sources=SourceFiles(["/nowhere"]), redact=str)
+    assert again.excerpts == first.excerpts
+    write_report(again, tmp_path)
+    marked = first.excerpts[0]
+    text = marked.lines[marked.marked - marked.first].strip()
+    assert text in (tmp_path / "report.md").read_text() or text in (tmp_path / "report.json").read_text()

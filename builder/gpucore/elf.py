@@ -1,0 +1,470 @@
+"""Reads 64-bit little-endian ELF: sections and symbols of host libraries, cubins and GPU core dumps alike.
+
+Layout: System V gABI chapter 4. A GPU core has one section per register file of each lane, easily 275,000 of them, and
+a wheel holds thousands of cubins, so headers are unpacked in one sweep and names are decoded only when asked for.
+Every offset comes from the file and is checked against it; what does not fit raises UnreadableBinary.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from gpucore.errors import UnreadableBinary
+
+Buffer = bytes | bytearray | memoryview
+
+ELF_MAGIC: Final = b"\x7fELF"
+EM_CUDA: Final = 190
+ET_REL: Final = 1
+ET_EXEC: Final = 2
+ET_CORE: Final = 4
+SHT_SYMTAB: Final = 2
+SHT_STRTAB: Final = 3
+SHT_NOBITS: Final = 8
+SHF_EXECINSTR: Final = 0x4
+STT_FUNC: Final = 2
+SHN_XINDEX: Final = 0xFFFF
+
+HEADER_SIZE: Final = 64
+_HEADER: Final = struct.Struct("<4s5B7xHHIQQQIHHHHHH")
+_SECTION: Final = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL: Final = struct.Struct("<IBBHQQ")
+_NAME_OFFSET: Final = struct.Struct("<I60x")
+_NUL: Final = b"\0"
+
+
+class Section(NamedTuple):
+    """One section header (gABI figure 4-10), with its number; `name_offset` points into the section name table."""
+
+    number: int
+    name_offset: int
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
+class Symbol(NamedTuple):
+    """One symbol (gABI figure 4-15); `section` is the raw index, which may be a reserved one such as SHN_ABS."""
+
+    name_offset: int
+    info: int
+    other: int
+    section: int
+    value: int
+    size: int
+
+    @property
+    def type(self) -> int:
+        """The symbol's type, such as STT_FUNC."""
+        return self.info & 0xF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """The two bytes by which CUDA marks the layout of its ELF files."""
+
+    os_abi: int
+    abi_version: int
+
+    @property
+    def known(self) -> bool:
+        """Whether this is one of the two identities seen from NVIDIA: 0x33/7 (to 12.x, and cores) and 0x41/8 (13.x)."""
+        return self in (CUDA_12, CUDA_13)
+
+    def __str__(self) -> str:
+        return f"{self.os_abi:#04x}/{self.abi_version}"
+
+
+CUDA_12: Final = Identity(os_abi=0x33, abi_version=7)
+CUDA_13: Final = Identity(os_abi=0x41, abi_version=8)
+
+
+class Elf:
+    """An ELF file over bytes that stay the caller's; sections and names are read on first use.
+
+    Raises UnreadableBinary from the constructor when the header or the section table does not lie within the bytes.
+    """
+
+    type: int
+    machine: int
+    version: int
+    entry: int
+    flags: int
+
+    def __init__(self, data: Buffer) -> None:
+        self.data: Final = memoryview(data)
+        if len(self.data) < HEADER_SIZE:
+            raise UnreadableBinary(f"an ELF header takes {HEADER_SIZE} bytes, these are {len(self.data)}", offset=0)
+        (
+            magic, elf_class, encoding, _ident_version, os_abi, abi_version,
+            self.type, self.machine, self.version, self.entry, _phoff, self._table, self.flags,
+            _ehsize, _phentsize, _phnum, self._stride, count, names,
+        ) = _HEADER.unpack_from(self.data)  # fmt: skip
+        if magic != ELF_MAGIC:
+            raise UnreadableBinary("not an ELF file: the magic number is missing", offset=0)
+        if elf_class != 2 or encoding != 1:
+            raise UnreadableBinary("not a 64-bit little-endian ELF file", offset=4)
+        self.identity: Final = Identity(os_abi=os_abi, abi_version=abi_version)
+        self.section_count, self._names_index = self._extended_numbering(count, names)
+        self._check_table()
+
+    def _extended_numbering(self, count: int, names: int) -> tuple[int, int]:
+        """Return the section count and the name table's index; more than 65,279 of them are in section 0 (gABI)."""
+        if self._table == 0 or (count != 0 and names != SHN_XINDEX):
+            return (0 if self._table == 0 else count), names
+        if self._stride < _SECTION.size or self._table + _SECTION.size > len(self.data):
+            raise UnreadableBinary("section 0 lies outside the file", offset=self._table, cause=_TRUNCATED)
+        zero = _SECTION.unpack_from(self.data, self._table)
+        return (count or zero[5]), (zero[6] if names == SHN_XINDEX else names)
+
+    def _check_table(self) -> None:
+        if self.section_count == 0:
+            return
+        if self._stride < _SECTION.size:
+            raise UnreadableBinary(f"section headers of {self._stride} bytes; they take {_SECTION.size}", offset=58)
+        end = self._table + self.section_count * self._stride
+        if end > len(self.data):
+            what = f"the section table ends at {end:#x}, the file at {len(self.data):#x}"
+            raise UnreadableBinary(what, offset=self._table, cause=_TRUNCATED)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether this is device code or a GPU core rather than a host file."""
+        return self.machine == EM_CUDA
+
+    @property
+    def arch(self) -> int | None:
+        """The SM architecture of a cubin, such as 90; None when the file is not CUDA's or does not say.
+
+        OSABI 0x41 keeps it in bits 8 to 15 of e_flags, 0x33 in the low byte.
+        """
+        if not self.is_cuda or self.type == ET_CORE:
+            return None
+        number = (self.flags if self._is_of_cuda_12 else self.flags >> 8) & 0xFF
+        return number or None
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether e_flags mark an architecture with a letter, such as sm_90a; not every ptxas sets this.
+
+        LLVM's ELF.h: EF_CUDA_ACCELERATORS_V1 with OSABI 0x33, EF_CUDA_ACCELERATORS with 0x41.
+        """
+        return bool(self.flags & (0x800 if self._is_of_cuda_12 else 0x8))
+
+    @property
+    def _is_of_cuda_12(self) -> bool:
+        return self.identity.os_abi == CUDA_12.os_abi
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """Every section header in file order, section 0 included."""
+        return tuple([Section(number, *row) for number, row in enumerate(self._rows(_SECTION))])
+
+    def _rows(self, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
+        """Unpack the same part of every section header."""
+        table = self.data[self._table : self._table + self.section_count * self._stride]
+        if self._stride == layout.size:
+            return layout.iter_unpack(table)
+        return (layout.unpack_from(table, number * self._stride) for number in range(self.section_count))
+
+    def sections_of(self, types: frozenset[int]) -> tuple[Section, ...]:
+        """Return the sections of some types and leave the others packed: a core has few tables among many registers."""
+        wanted = map(types.__contains__, self.section_types)
+        return tuple(map(self._header, itertools.compress(itertools.count(), wanted)))
+
+    @cached_property
+    def section_types(self) -> list[int]:
+        """The type of every section, in file order."""
+        if self._stride != _SECTION.size or not self.section_count:
+            return [section.type for section in self.sections]
+        return self._headers.cast("I")[1 :: _SECTION.size // 4].tolist()
+
+    def section_links(self, kind: int) -> list[int]:
+        """Return the parent of every section of a type, in file order: `sh_info` above the 32 bits of `sh_link`."""
+        wanted = map(kind.__eq__, self.section_types)
+        if self._stride != _SECTION.size or not self.section_count:
+            return [section.info << 32 | section.link for section in itertools.compress(self.sections, wanted)]
+        return list(itertools.compress(self._column(5), wanted))
+
+    def extents(self) -> tuple[list[int], list[int]]:
+        """Return where contents start, and where they end, both in rising order; the section table counts as contents.
+
+        Sections without contents are left out.
+        """
+        if self._stride != _SECTION.size or not self.section_count:
+            starts, sizes = [s.offset for s in self.sections], [s.size for s in self.sections]
+        else:
+            starts, sizes = self._column(3), self._column(4)
+        ends = itertools.compress(map(operator.add, starts, sizes), sizes)
+        return sorted([*itertools.compress(starts, sizes), self._table]), sorted([*ends, self.table_end])
+
+    def _column(self, number: int) -> list[int]:
+        """Return the eight bytes of that number of every section header."""
+        return self._headers.cast("Q")[number :: _SECTION.size // 8].tolist()
+
+    @property
+    def table_end(self) -> int:
+        """Where the section table ends, in bytes; 0 without one."""
+        return self._table + self.section_count * self._stride if self.section_count else 0
+
+    @cached_property
+    def contents_end(self) -> int:
+        """Where the last section's contents end, in bytes; beyond the file's own end when it was cut short."""
+        if self._stride != _SECTION.size or not self.section_count:
+            return max((s.offset + s.size for s in self.sections if s.type != SHT_NOBITS), default=0)
+        ends = map(operator.add, self._column(3), self._column(4))
+        return max(itertools.compress(ends, map(SHT_NOBITS.__ne__, self.section_types)), default=0)
+
+    @property
+    def _headers(self) -> memoryview:
+        return self.data[self._table : self._table + self.section_count * self._stride]
+
+    @cached_property
+    def section_names(self) -> bytes:
+        """The section name table (`.shstrtab`) unchanged; empty when the file has none."""
+        if self._names_index == 0 or not self.section_count:
+            return b""
+        if self._names_index >= self.section_count:
+            what = f"the name table should be section {self._names_index} of {self.section_count}"
+            raise UnreadableBinary(what, offset=62)
+        return bytes(self.contents(self._header(self._names_index)))
+
+    def _header(self, index: int) -> Section:
+        """Unpack one header without reading all the others."""
+        return Section(index, *_SECTION.unpack_from(self.data, self._table + index * self._stride))
+
+    def name(self, section: Section) -> str:
+        """Return a section's name; empty when its offset lies outside the name table."""
+        return _string(self.section_names, section.name_offset)
+
+    def section(self, name: str) -> Section | None:
+        """Return the first section called exactly `name`, or None."""
+        return next(self.sections_named(name), None)
+
+    def sections_named(self, name: str) -> Iterator[Section]:
+        """Yield the sections called exactly `name`; several GPU core sections may share one."""
+        return self._at_names(name.encode() + _NUL)
+
+    def sections_starting(self, prefix: str) -> Iterator[Section]:
+        """Yield the sections whose names start with `prefix`."""
+        return self._at_names(prefix.encode())
+
+    def _at_names(self, needle: bytes) -> Iterator[Section]:
+        # Strings may share tails (".rela.debug_line" holds ".debug_line"), so a hit in the table proves nothing by
+        # itself: a section header must point at exactly that place.
+        places = set(_occurrences(self.section_names, needle))
+        if places:
+            yield from (self._header(n) for n, offset in enumerate(self._name_offsets) if offset in places)
+
+    @cached_property
+    def _name_offsets(self) -> tuple[int, ...]:
+        # Apart from `sections`: most cubins are asked for one section of hundreds, and thousands of cubins are.
+        return tuple([offset for (offset,) in self._rows(_NAME_OFFSET)])
+
+    def contents(self, section: Section) -> memoryview:
+        """Return a section's bytes without copying; a section without file contents (SHT_NOBITS) gives none."""
+        if section.type == SHT_NOBITS or section.size == 0:
+            return self.data[:0]
+        end = section.offset + section.size
+        if end > len(self.data):
+            what = f"section {section.number} ends at {end:#x}, the file at {len(self.data):#x}"
+            raise UnreadableBinary(what, offset=section.offset, cause=_TRUNCATED)
+        return self.data[section.offset : end]
+
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """Every symbol in file order: a symbol's number is its place here; empty without a symbol table."""
+        table = self._symbol_table
+        if table is None:
+            return ()
+        rows = self.contents(table)
+        whole = len(rows) - len(rows) % _SYMBOL.size
+        return tuple([Symbol(*row) for row in _SYMBOL.iter_unpack(rows[:whole])])
+
+    def symbol_name(self, symbol: Symbol) -> str:
+        """Return a symbol's name, mangled as it stands; empty when its offset lies outside the string table."""
+        return _string(self._symbol_strings, symbol.name_offset)
+
+    def symbol_names_starting(self, prefix: str) -> Iterator[str]:
+        """Yield the names of the symbols' string table that start with `prefix`, whether a symbol has them or not."""
+        needle = _NUL + prefix.encode()
+        yield from (_string(self._symbol_strings, at + 1) for at in _occurrences(self._symbol_strings, needle))
+
+    @cached_property
+    def _symbol_table(self) -> Section | None:
+        return next((s for s in self.sections if s.type == SHT_SYMTAB), None)
+
+    @cached_property
+    def _symbol_strings(self) -> bytes:
+        table = self._symbol_table
+        if table is None:
+            return b""
+        if table.link >= self.section_count:
+            where = self._table + table.number * self._stride
+            raise UnreadableBinary(f"the symbols' names should be in section {table.link}", offset=where)
+        return bytes(self.contents(self.sections[table.link]))
+
+
+_TRUNCATED: Final = "the file was cut short: a full disk, an interrupted copy, a writer that was killed"
+_LONGEST_NAME: Final = 1 << 16  # mangled template names reach tens of kilobytes; more is damage
+
+
+def looks_like_elf(data: Buffer) -> bool:
+    """Return whether the bytes start with ELF's magic number."""
+    return bytes(data[:4]) == ELF_MAGIC
+
+
+def is_core(data: Buffer) -> bool:
+    """Return whether the bytes start as a core dump, of a GPU or of a process."""
+    return looks_like_elf(data) and bytes(data[16:18]) == ET_CORE.to_bytes(2, "little")
+
+
+def _string(table: bytes, offset: int) -> str:
+    """Return the NUL-terminated string at `offset`, cut at 64 KiB; bytes that are no UTF-8 are shown escaped."""
+    end = table.find(_NUL, offset, offset + _LONGEST_NAME)
+    return table[offset : end if end >= 0 else offset + _LONGEST_NAME].decode(errors="backslashreplace")
+
+
+def _occurrences(haystack: bytes, needle: bytes) -> Iterator[int]:
+    place = haystack.find(needle)
+    while place >= 0:
+        yield place
+        place = haystack.find(needle, place + 1)
+
+
+# Reads `ar` archives (`.a`, static libraries): each member's name and bytes.
+#
+# Formats: the System V/GNU variant (long names in the member `//`) and the BSD one (`#1/`, long names before the
+# contents), as in GNU binutils' `ar` and FreeBSD's ar(5).
+
+
+AR_MAGIC: Final = b"!<arch>\n"
+THIN_AR_MAGIC: Final = b"!<thin>\n"
+
+_HEADER_SIZE: Final = 60
+_LONGEST_MEMBER_NAME: Final = 4096  # of a path on Linux; a table without line breaks would be copied for each member
+_INDEXES: Final = {"/", "/SYM64/", "__.SYMDEF", "__.SYMDEF SORTED"}  # symbol indexes of the linker, no members
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One file inside an archive."""
+
+    name: str
+    data: memoryview
+
+
+def looks_like_archive(data: Buffer) -> bool:
+    """Return whether the bytes start as an archive, thin ones included."""
+    return bytes(data[:8]) in (AR_MAGIC, THIN_AR_MAGIC)
+
+
+def members(data: Buffer) -> Iterator[Member]:
+    """Yield the members of an archive without copying them.
+
+    Raises UnreadableBinary on a damaged header, on a member that does not lie within the bytes, and on a thin archive,
+    whose members are other files.
+    """
+    view = memoryview(data)
+    if bytes(view[:8]) == THIN_AR_MAGIC:
+        raise UnreadableBinary(
+            "a thin archive names its members but does not hold them",
+            offset=0,
+            next_step="name the folder of the object files instead",
+        )
+    if bytes(view[:8]) != AR_MAGIC:
+        raise UnreadableBinary("not an archive: the magic line is missing", offset=0)
+    long_names = b""
+    place = len(AR_MAGIC)
+    while place < len(view):
+        name, size = _header(view, place)
+        start = place + _HEADER_SIZE
+        place = start + size + size % 2
+        contents = view[start : start + size]
+        if name == "//":
+            long_names = bytes(contents)
+        elif name not in _INDEXES:
+            member = _named(name, contents, long_names, start - _HEADER_SIZE)
+            if member.name not in _INDEXES:
+                yield member
+
+
+def _header(view: memoryview, place: int) -> tuple[str, int]:
+    """Return the raw name and the size of the member whose header starts at `place`."""
+    header = bytes(view[place : place + _HEADER_SIZE])
+    if len(header) < _HEADER_SIZE or header[58:] != b"`\n":
+        raise UnreadableBinary("a damaged member header in an archive", offset=place)
+    digits = header[48:58].strip()
+    if not digits.isdigit():
+        raise UnreadableBinary(f"an archive member of size {digits.decode('latin-1')!r}", offset=place + 48)
+    size = int(digits)
+    if place + _HEADER_SIZE + size > len(view):
+        raise UnreadableBinary(f"an archive member of {size} bytes runs past the end of the file", offset=place)
+    return header[:16].decode("utf-8", "backslashreplace").rstrip(), size
+
+
+def _named(raw: str, contents: memoryview, long_names: bytes, place: int) -> Member:
+    if raw.startswith("#1/") and raw[3:].isdecimal():
+        length = int(raw[3:])
+        name = bytes(contents[:length]).rstrip(b"\0")
+        return Member(name=name.decode("utf-8", "backslashreplace"), data=contents[length:])
+    if raw.startswith("/") and raw[1:].isdecimal():
+        start = int(raw[1:])
+        if start >= len(long_names):
+            raise UnreadableBinary("an archive member's long name lies outside the name table", offset=place)
+        name = long_names[start : start + _LONGEST_MEMBER_NAME].partition(b"\n")[0].removesuffix(b"/")
+        return Member(name=name.decode("utf-8", "backslashreplace"), data=contents)
+    return Member(name=raw.removesuffix("/"), data=contents)
+
+
+# Reads the section table of a PE file (Windows DLLs and programs), as Microsoft's "PE Format" has it.
+
+
+DOS_MAGIC: Final = b"MZ"
+
+_POINTER_AT: Final = 0x3C
+_SIGNATURE: Final = b"PE\0\0"
+_COFF: Final = struct.Struct("<HHIIIHH")
+_PE_SECTION: Final = struct.Struct("<8sIIIIIIHHI")
+
+
+class PeSection(NamedTuple):
+    """A section and where it is in the file; `name` has eight letters at most: `.nv_fatbin` is `.nv_fatb` here."""
+
+    name: str
+    start: int
+    end: int
+
+
+def looks_like_pe(data: memoryview | bytes) -> bool:
+    """Return whether the bytes start as a program of DOS or Windows."""
+    return bytes(data[:2]) == DOS_MAGIC
+
+
+def read_sections(data: memoryview) -> tuple[PeSection, ...]:
+    """Return the sections that lie within the file; none where it is not a PE file or its table is cut off."""
+    if len(data) < _POINTER_AT + 4:
+        return ()
+    (header,) = struct.unpack_from("<I", data, _POINTER_AT)
+    table = header + len(_SIGNATURE) + _COFF.size
+    if table > len(data) or bytes(data[header : header + 4]) != _SIGNATURE:
+        return ()
+    _, count, _, _, _, optional, _ = _COFF.unpack_from(data, header + len(_SIGNATURE))
+    rows = data[table + optional : table + optional + count * _PE_SECTION.size]
+    found = []
+    for name, _, _, size, start, *_ in _PE_SECTION.iter_unpack(rows[: len(rows) - len(rows) % _PE_SECTION.size]):
+        if start + size <= len(data):
+            found.append(PeSection(name.rstrip(b"\0").decode("utf-8", "backslashreplace"), start, start + size))
+    return tuple(found)

@@ -1,1 +1,0 @@
-"""Binary containers: ELF, ar, fat binaries, cubins."""

@@ -1,1 +1,0 @@
-"""Line tables apart from code: found by the instructions that they describe."""

@@ -1,1 +1,0 @@
-"""Line tables, and the addresses that they describe."""

@@ -1,1 +1,0 @@
-"""Mangled and demangled names."""
