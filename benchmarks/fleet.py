@@ -142,7 +142,7 @@ def measure(ranks: int) -> None:
             head, end.progress, directory.path, cores=CoreFilesOnDisk(), sources=SourceFiles((), ()), redact=str,
             elapsed_s=end.elapsed_s, finish=end.finish,
         )  # fmt: skip
-        write_report(report, directory.path, ("html", "markdown", "json", "sarif"))
+        write_report(report, directory.path, ("html", "markdown", "json"))
         done = time.perf_counter()
         figures = {
             "ranks": ranks,

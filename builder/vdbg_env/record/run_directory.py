@@ -1,6 +1,6 @@
 """One run on disk: its lock, its head (`run.json`), its events, and a folder for each attempt on each rank.
 
-run.json  events.jsonl  run.lock  report.{html,md,json,sarif}  runbooks/ (where they are not the shipped ones)
+run.json  events.jsonl  run.lock  report.{html,md,json}  runbooks/ (where they are not the shipped ones)
 steps/<id>/<attempt>/<host>-<rank>/{argv.json,env.json,stdout,stderr,ended.json,...}
 
 With several ranks argv.json and env.json are next to the ranks' folders: they are the same for all.

@@ -113,10 +113,10 @@ def test_a_run_and_its_reports_show_them_as_text(tmp_path: Path, text: str) -> N
     (said,) = (line for line in ran.stderr.split(b"\n") if line.startswith(b'{"schema": "vdbg-env/guard'))
     assert json.loads(said)["kernel"] and all(32 <= byte < 127 for byte in said)
     (run,) = (path for path in runs.iterdir() if path.is_dir())
-    for name in ("report.json", "report.sarif", "report.md", "report.html"):
+    for name in ("report.json", "report.md", "report.html"):
         page = (run / name).read_text(encoding="utf-8")
         assert all(c.isprintable() or c == "\n" for c in page), name
-        if name.endswith(("json", "sarif")):
+        if name.endswith("json"):
             json.loads(page)
     assert Tags((run / "report.html").read_text(encoding="utf-8")).found == []
     stderr = str(next(run.rglob("stderr")))

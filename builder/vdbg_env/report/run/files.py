@@ -9,7 +9,7 @@ from typing import Final
 from vdbg_env.application.run.result.model import REPORT_FILES, Report
 from vdbg_env.common.resources import data_dir
 from vdbg_env.record.atomic_write import replacement
-from vdbg_env.report.run import as_html, as_json, as_markdown, as_sarif
+from vdbg_env.report.run import as_html, as_json, as_markdown
 
 
 def write_report(report: Report, directory: Path, formats: Iterable[str] = REPORT_FILES) -> tuple[str, ...]:
@@ -33,5 +33,4 @@ _WRITERS: Final[Mapping[str, Callable[[Report], str]]] = {
     "html": _html,
     "markdown": as_markdown.render,
     "json": as_json.render,
-    "sarif": as_sarif.render,
 }

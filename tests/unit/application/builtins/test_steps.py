@@ -392,7 +392,7 @@ def test_the_report_is_written_in_the_formats_asked_for(bench: Bench) -> None:
     assert done.results["files"] == ["report.html", "report.json"]
     assert "poem is not a format" in done.notes[0]
     assert json.loads((bench.directory / "report.json").read_text())["schema"] == "vdbg-env/run/v1"
-    assert bench.use("report").results["files"] == ["report.html", "report.md", "report.json", "report.sarif"]
+    assert bench.use("report").results["files"] == ["report.html", "report.md", "report.json"]
     assert not list(bench.directory.glob(".*.new"))
 
 

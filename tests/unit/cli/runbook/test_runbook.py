@@ -104,7 +104,6 @@ def test_a_run_ends_in_a_report_and_its_verdicts_status(here: Path, capsys: pyte
         "report.html",
         "report.md",
         "report.json",
-        "report.sarif",
     }
     assert "baseline #1: Does it fail?" in shown.err
 

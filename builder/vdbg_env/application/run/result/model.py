@@ -24,7 +24,6 @@ REPORT_FILES: Final[Mapping[str, str]] = {
     "html": "report.html",
     "markdown": "report.md",
     "json": "report.json",
-    "sarif": "report.sarif",
 }
 """The file of each format of a report, in the run directory."""
 
