@@ -14,8 +14,7 @@ from pathlib import Path
 
 from benchmarks.execution import show, spread
 from vdbg_env.cli.composition.runs import run_ports
-from vdbg_env.image.container.run_settings import Gpu, RunSettings
-from vdbg_env.image.container.step_container import StepContainer
+from vdbg_env.image.settings import Gpu, RunSettings, StepContainer
 from vdbg_env.runbook.invocation import Invocation
 
 RUNS = 15

@@ -13,9 +13,9 @@ from functools import partial
 
 from benchmarks.paired import compare
 from vdbg_env.application.image.library import read_image_library
-from vdbg_env.image.plan.planner import plan
-from vdbg_env.image.profile.request import BuildRequest
-from vdbg_env.image.render.dockerfile import dockerfile
+from vdbg_env.image.dockerfile import dockerfile
+from vdbg_env.image.planner import plan
+from vdbg_env.image.profile import BuildRequest
 
 GOAL_S = 0.050
 RUNS = 30

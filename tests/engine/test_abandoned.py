@@ -13,8 +13,7 @@ from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.adapters.docker.create import NewContainer, created, remove_abandoned, tool_container
 from vdbg_env.adapters.execution.container.containers import ATTEMPT, StepContainers
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.run_settings import Gpu, RunSettings
-from vdbg_env.image.container.step_container import StepContainer
+from vdbg_env.image.settings import Gpu, RunSettings, StepContainer
 
 pytestmark = pytest.mark.engine
 

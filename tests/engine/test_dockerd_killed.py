@@ -24,9 +24,7 @@ from vdbg_env.application.ports.steps import StartedStep
 from vdbg_env.application.run.run_context import RunContext, RunEnd
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.run_settings import Gpu, RunSettings
-from vdbg_env.image.container.step_container import PACKAGES, StepContainer
+from vdbg_env.image.settings import PACKAGES, Gpu, Mount, RunSettings, StepContainer
 from vdbg_env.record.event_log import read_events
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.state import Verdict

@@ -13,9 +13,7 @@ from vdbg_env.adapters.execution.container.runner import ContainerSteps
 from vdbg_env.adapters.execution.job_builder import StepSettings
 from vdbg_env.application.ports.steps import StepRunner
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.run_settings import Gpu, RunSettings
-from vdbg_env.image.container.step_container import PACKAGES, StepContainer
+from vdbg_env.image.settings import PACKAGES, Gpu, Mount, RunSettings, StepContainer
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.long]
 

@@ -17,9 +17,7 @@ from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.run_settings import Gpu, RunSettings
-from vdbg_env.image.container.step_container import DATA, StepContainer, StepImage
+from vdbg_env.image.settings import DATA, Gpu, Mount, RunSettings, StepContainer, StepImage
 
 pytestmark = pytest.mark.engine
 

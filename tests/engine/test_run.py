@@ -21,7 +21,7 @@ from vdbg_env.adapters.docker.containers import DockerContainers
 from vdbg_env.adapters.docker.dump_volumes import VolumeDumps, open_dumps
 from vdbg_env.cli.composition.containers import dump_store
 from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env.image.container.run_settings import DumpVolume, Gpu, RunSettings
+from vdbg_env.image.settings import DumpVolume, Gpu, RunSettings
 
 pytestmark = pytest.mark.engine
 

@@ -17,7 +17,7 @@ from tests.engine.imported_image import imported
 from tests.support.command_line import vdbg_env
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.images import DockerImages
-from vdbg_env.image.plan.plan import LABEL_BUILT
+from vdbg_env.image.plan import LABEL_BUILT
 
 pytestmark = pytest.mark.engine
 

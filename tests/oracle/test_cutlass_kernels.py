@@ -19,8 +19,7 @@ from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchS
 from tests.support.command_line import vdbg_env
 from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.application.lines.stock import StockLibrary, read_stock
-from vdbg_env.image.units.compile_commands import read_compile_commands
-from vdbg_env.image.units.link_order import match_by_order
+from vdbg_env.image.units import match_by_order, read_compile_commands
 
 pytestmark = [pytest.mark.long, pytest.mark.nvcc]
 

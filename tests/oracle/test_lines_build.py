@@ -37,8 +37,7 @@ from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
 from vdbg_env.cli.lines.build import exit_status
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
-from vdbg_env.image.units.compile_commands import read_compile_commands
-from vdbg_env.image.units.other_projects import OtherProject
+from vdbg_env.image.units import OtherProject, read_compile_commands
 from vdbg_env.report.lineinfo.lines_built import Written, lines_text
 from vdbg_env.report.lineinfo.onto import onto_text
 

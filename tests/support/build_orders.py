@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, OutputLine
 from vdbg_env.application.ports.images import BuildOrder
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.plan.plan import LABEL_DIGEST, ROOT, BuildPlan, CommandStep, CopyStep
-from vdbg_env.image.profile.request import Network
+from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CommandStep, CopyStep
+from vdbg_env.image.profile import Network
 
 BASE = "vdbg/debian-trixie:local"
 OF_THIS_PROCESS = ("dev.vdbg-env.test", str(os.getpid()))  # tells these images from those of others on a shared engine

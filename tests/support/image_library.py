@@ -4,10 +4,10 @@ from functools import cache
 
 from vdbg_env.application.image.library import read_image_library
 from vdbg_env.image.context import FileBytes
-from vdbg_env.image.plan.plan import BuildPlan
-from vdbg_env.image.plan.planner import plan
-from vdbg_env.image.profile.library import ImageLibrary
-from vdbg_env.image.profile.request import BuildRequest, OwnPackage
+from vdbg_env.image.knowledge import ImageLibrary
+from vdbg_env.image.plan import BuildPlan
+from vdbg_env.image.planner import plan
+from vdbg_env.image.profile import BuildRequest, OwnPackage
 
 # The digest of a plan counts the wheel: with the real one, each change to the program would change each golden.
 PACKAGE = OwnPackage(

@@ -28,7 +28,10 @@ ROOMS: dict[str, set[str]] = {
 # Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
 INSIDE: dict[str, tuple[str, ...]] = {
     "common": ("errors", "size", "writing", "resources", "yaml_source", "console"),
-    "image": ("text", "context", "container", "profile", "units", "plan", "render"),
+    "image": (
+        "context", "settings", "profile", "knowledge", "units", "plan", "blocks", "planner", "dockerfile", "manifests",
+        "patch",
+    ),
     "evidence": (
         "finding", "observation", "logs", "fingerprint", "system", "tools", "gpu_core_findings",
         "kernel_makers", "weigh_findings", "triage", "knowledge",

@@ -15,7 +15,7 @@ from vdbg_env.application.ports.files import BinarySource, SourceText
 from vdbg_env.application.ports.places import DISK_FLOOR, Scratch, StepPlace
 from vdbg_env.application.ports.steps import StepPlacement
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer
+from vdbg_env.image.settings import DATA, PACKAGES, StepContainer
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.runbook.catalogue import TOOLS
 

@@ -40,7 +40,7 @@ from vdbg_env.application.run.sample import SAMPLE, names_workload, with_sample,
 from vdbg_env.application.run.target import resumed_container, step_container
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.common.stop import ToldToStop, stoppable
-from vdbg_env.image.container.step_container import DATA
+from vdbg_env.image.settings import DATA
 from vdbg_env.record.event_log import read_events
 from vdbg_env.record.progress import Progress, at_start, replay
 from vdbg_env.record.runs import find_run, runs_home
@@ -55,7 +55,7 @@ from vdbg_env.runbook.workload.ray import ray_hints
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vdbg_env.image.container.run_settings import DumpVolume
+    from vdbg_env.image.settings import DumpVolume
 
 _FOR_THE_END_S = 120.0
 Notice = Callable[[str], None]

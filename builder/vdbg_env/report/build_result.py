@@ -11,7 +11,7 @@ from vdbg_env.application.image.bundle import BundleResult
 from vdbg_env.application.image.render import Rendering
 from vdbg_env.application.ports.images import BuilderDescription
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.profile.spec import ImageSpec
+from vdbg_env.image.profile import ImageSpec
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.lineinfo import text as lineinfo

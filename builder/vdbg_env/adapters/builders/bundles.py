@@ -17,7 +17,7 @@ from vdbg_env.adapters.files.context_tar import Unpacking, upload
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
 from vdbg_env.image.context import BuildContext
-from vdbg_env.image.plan.bundle import Bundle, read_manifest
+from vdbg_env.image.plan import Bundle, read_manifest
 from vdbg_env.record.atomic_write import prepared
 
 _MANIFEST = "vdbg-env/bundle.json"

@@ -10,7 +10,7 @@ from docker import errors
 
 from vdbg_env.adapters.docker.client import GONE, engine_errors
 from vdbg_env.adapters.docker.images import DockerImages
-from vdbg_env.image.plan.plan import LABEL_DIGEST, BuildPlan
+from vdbg_env.image.plan import LABEL_DIGEST, BuildPlan
 
 _PATIENCE_S = 10.0
 

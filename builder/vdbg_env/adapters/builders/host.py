@@ -27,7 +27,7 @@ from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.images import NOTHING_LENT, BuilderDescription, BuildOrder, PushProgress
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
-from vdbg_env.image.plan.plan import ROOT, BuildPlan, CommandStep
+from vdbg_env.image.plan import ROOT, BuildPlan, CommandStep
 
 _PREFIX = "host:"
 _RECORD = "vdbg-env.json"

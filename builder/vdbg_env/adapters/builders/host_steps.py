@@ -26,7 +26,7 @@ from vdbg_env.application.ports.build_events import (
 )
 from vdbg_env.application.ports.images import BuildOrder
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.image.plan.plan import OBJECTS, CommandStep, CopyStep, Step
+from vdbg_env.image.plan import OBJECTS, CommandStep, CopyStep, Step
 from vdbg_env.supervisor.processes.signals import send_to_group
 
 _GRACE_S = 5.0

@@ -23,7 +23,7 @@ from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.images import BuilderDescription, BuildOrder
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.tar import tarfile
-from vdbg_env.image.profile.reference import parse_reference
+from vdbg_env.image.profile import parse_reference
 
 _TAR_LACKS = 2  # tar's exit status for a folder that is not there
 # Podman gives its containers more than a service without CAP_SYS_RESOURCE may.

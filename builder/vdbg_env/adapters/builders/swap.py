@@ -22,7 +22,7 @@ from vdbg_env.application.ports.unit_builds import Release
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.resources import readers_dir
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.profile.request import OwnPackage
+from vdbg_env.image.profile import OwnPackage
 
 _PYTHONS: Final = ("python3", "/opt/venv/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python3", "python")
 # The package is asked for its metadata and not imported: that would need its dependencies, and a GPU's driver.

@@ -18,8 +18,8 @@ from vdbg_env.adapters.docker.host_config import without_set_ids
 from vdbg_env.application.ports.containers import GpuAccess, StoredImage
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import Interrupted
-from vdbg_env.image.container.run_settings import RunSettings, Ulimit
-from vdbg_env.image.plan.plan import LABEL_DIGEST
+from vdbg_env.image.plan import LABEL_DIGEST
+from vdbg_env.image.settings import RunSettings, Ulimit
 
 Tell = Callable[[str], None]
 _NOT_FOUND = 127  # the status by which an init, like a shell, says that there is no such program

@@ -20,7 +20,7 @@ from vdbg_env.adapters.docker.attach import open_streams
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, no_such_image
 from vdbg_env.adapters.docker.host_config import host_options
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
-from vdbg_env.image.container.run_settings import DUMPS, Gpu, RunSettings, Ulimit
+from vdbg_env.image.settings import DUMPS, Gpu, RunSettings, Ulimit
 from vdbg_env.supervisor.processes.proc import boot_id, process
 
 _PODMANS = {"nofile", "nproc"}  # it asks for a million of each, which it may not have itself

@@ -16,7 +16,7 @@ from vdbg_env.adapters.files.dumps.folder import MARKER, FolderDumps
 from vdbg_env.application.ports.containers import ContainerRunner
 from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env.image.container.run_settings import DUMPS, DumpVolume
+from vdbg_env.image.settings import DUMPS, DumpVolume
 from vdbg_env.record.dump_files import HEAD_BYTES, PACKED_HEAD_BYTES, Dump, kind_of
 
 _CHUNK = 1 << 20

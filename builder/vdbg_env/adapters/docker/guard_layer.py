@@ -23,10 +23,10 @@ from vdbg_env.adapters.docker.images import DockerImages, candidate
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.context import BuildContext, FileBytes, TreeOnDisk
-from vdbg_env.image.plan.plan import ROOT
-from vdbg_env.image.plan.planner import GUARD
-from vdbg_env.image.profile.request import OwnPackage
-from vdbg_env.image.render.dockerfile import quoted
+from vdbg_env.image.dockerfile import quoted
+from vdbg_env.image.plan import ROOT
+from vdbg_env.image.planner import GUARD
+from vdbg_env.image.profile import OwnPackage
 
 _ASK: Final = "import json, platform, sys; print(json.dumps([*sys.version_info[:2], platform.machine()]))"
 _ABOUT: Final = TypeAdapter(tuple[int, int, Annotated[str, StringConstraints(pattern=r"^\w+$")]])

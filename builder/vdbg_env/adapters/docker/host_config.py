@@ -15,7 +15,7 @@ from vdbg_env.adapters.docker.client import OUR_LABEL, Engine
 from vdbg_env.adapters.files.dumps.folder import FolderDumps
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.run_settings import DUMPS, SECCOMP_FILE, DumpVolume, Gpu, RunSettings
+from vdbg_env.image.settings import DUMPS, SECCOMP_FILE, DumpVolume, Gpu, RunSettings
 from vdbg_env.record.set_ids import disarm
 
 

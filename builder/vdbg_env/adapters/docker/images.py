@@ -24,8 +24,8 @@ from vdbg_env.application.ports.images import NOTHING_LENT, PushProgress
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.plan.plan import LABEL_LAYERS
-from vdbg_env.image.profile.reference import Reference, parse_reference
+from vdbg_env.image.plan import LABEL_LAYERS
+from vdbg_env.image.profile import Reference, parse_reference
 from vdbg_env.record.atomic_write import replacement
 
 _CANDIDATE = "vdbg-env-candidate"

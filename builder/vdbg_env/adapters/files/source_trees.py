@@ -9,8 +9,7 @@ from pathlib import Path
 from vdbg_env.adapters.files.context_tar import walk
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.image.context import TreeOnDisk
-from vdbg_env.image.text import one_line
+from vdbg_env.image.context import TreeOnDisk, one_line
 
 _GIT_TIMEOUT_S = 60.0
 _DESCRIBED = re.compile(r"v(?P<tag>[0-9][0-9a-z.]*)-(?P<commits>[0-9]+)-(?P<commit>g[0-9a-f]+)")

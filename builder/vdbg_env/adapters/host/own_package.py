@@ -16,7 +16,7 @@ from vdbg_env import __version__
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.resources import checkout, data_dir, package_dir, readers_dir
 from vdbg_env.image.context import FileBytes
-from vdbg_env.image.profile.request import OwnPackage
+from vdbg_env.image.profile import OwnPackage
 
 _DATA: Final = ("runbooks", "images", "templates")
 _DISTRIBUTION = "vdbg-env"

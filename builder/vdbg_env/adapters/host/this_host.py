@@ -15,7 +15,7 @@ from vdbg_env.common.errors import HostNotAble
 from vdbg_env.supervisor.processes import sockets
 
 if TYPE_CHECKING:
-    from vdbg_env.image.plan.parallelism import Machine
+    from vdbg_env.image.plan import Machine
 
 _CAP_SYS_PTRACE = 19
 _LOWEST_PORT, _TRIES = 10_000, 64
@@ -25,7 +25,7 @@ def build_machine() -> Machine:
     """Return what a build may use: the cores of this process, and the memory that is free."""
     import psutil
 
-    from vdbg_env.image.plan.parallelism import Machine
+    from vdbg_env.image.plan import Machine
 
     return Machine(cores=len(os.sched_getaffinity(0)), free_memory=psutil.virtual_memory().available)
 

@@ -66,7 +66,7 @@ def open_target(name: str) -> PackTarget:
 def cache(environment: Mapping[str, str]) -> PackCache:
     """Return the cache of what was fetched; VDBG_LINES_CACHE says how large it may be, such as 8g."""
     from vdbg_env.adapters.lines.cache import PackCache  # what fetches loads more than what reads a folder
-    from vdbg_env.image.container.run_settings import parse_size
+    from vdbg_env.image.settings import parse_size
 
     bound = environment.get(BOUND)
     return PackCache(cache_folder(), parse_size(bound, BOUND) if bound else _BOUND)

@@ -8,7 +8,7 @@ from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.tools import nvidia_smi
 from vdbg_env.evidence.tools.nvidia_smi import Gpu
-from vdbg_env.image.profile.request import HostGpu
+from vdbg_env.image.profile import HostGpu
 
 
 @dataclass(frozen=True, kw_only=True)

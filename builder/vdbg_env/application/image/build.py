@@ -13,9 +13,9 @@ from vdbg_env.application.image.prove import prove_image, require_proven
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepStarted
 from vdbg_env.application.ports.images import BuilderDescription, BuildOrder, BuildxOptions, ImageBuilder
 from vdbg_env.common.errors import EngineFailed
-from vdbg_env.image.plan.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, ROOT, BuildPlan
-from vdbg_env.image.profile.request import Dialect
-from vdbg_env.image.render.dockerfile import build_context, step_titles
+from vdbg_env.image.dockerfile import build_context, step_titles
+from vdbg_env.image.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, ROOT, BuildPlan
+from vdbg_env.image.profile import Dialect
 
 PREPARED = "vdbg/prepared"
 """The name of the fetching half of an offline build, while the compiling half is built on it."""

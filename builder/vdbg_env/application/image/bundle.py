@@ -11,8 +11,7 @@ from vdbg_env.application.image.build import BuildResult, BuildSettings, Tell, b
 from vdbg_env.application.ports.images import BundleFiles, ImageBuilder
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import BuildContext
-from vdbg_env.image.plan.bundle import Manifest, describe_bundle
-from vdbg_env.image.plan.plan import BuildPlan
+from vdbg_env.image.plan import BuildPlan, Manifest, describe_bundle
 
 
 @dataclass(frozen=True, kw_only=True)

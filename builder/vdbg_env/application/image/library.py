@@ -9,9 +9,8 @@ from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.context import FileBytes
-from vdbg_env.image.profile.knowledge import read_knowledge
-from vdbg_env.image.profile.library import ImageLibrary
-from vdbg_env.image.profile.spec import ProfileFile
+from vdbg_env.image.knowledge import ImageLibrary, read_knowledge
+from vdbg_env.image.profile import ProfileFile
 
 
 def read_image_library(user_folder: Path | None = None, extra: ProfileFile | None = None) -> ImageLibrary:

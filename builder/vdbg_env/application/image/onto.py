@@ -19,8 +19,8 @@ from vdbg_env.application.lines.stock import extension_of, read_stock
 from vdbg_env.application.ports.images import ImageSwaps, Installed, Swap
 from vdbg_env.application.ports.unit_builds import UnitBuilds
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
-from vdbg_env.image.plan.plan import LABEL_PROOF
-from vdbg_env.image.profile.request import OwnPackage
+from vdbg_env.image.plan import LABEL_PROOF
+from vdbg_env.image.profile import OwnPackage
 
 LABEL_BASE = "dev.vdbg-env.onto"
 """The image that a swapped one was made from, by its id."""

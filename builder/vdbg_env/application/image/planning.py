@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from vdbg_env.application.ports.images import SourceTrees
-from vdbg_env.image.plan.plan import BuildPlan
-from vdbg_env.image.plan.planner import plan
-from vdbg_env.image.profile.library import ImageLibrary
-from vdbg_env.image.profile.request import BuildRequest, HostGpu
-from vdbg_env.image.profile.source import LocalTree, Source, parse_source
+from vdbg_env.image.knowledge import ImageLibrary
+from vdbg_env.image.plan import BuildPlan
+from vdbg_env.image.planner import plan
+from vdbg_env.image.profile import BuildRequest, HostGpu, LocalTree, Source, parse_source
 
 
 def plan_build(request: BuildRequest, library: ImageLibrary, *, gpu: HostGpu | None, trees: SourceTrees) -> BuildPlan:

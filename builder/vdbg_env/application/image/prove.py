@@ -15,7 +15,7 @@ from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.images import ImageBuilder
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import EngineFailed, HostNotAble, NotProven
-from vdbg_env.image.plan.plan import ROOT, BuildPlan
+from vdbg_env.image.plan import ROOT, BuildPlan
 
 
 def prove_image(builder: ImageBuilder, image_id: str, plan: BuildPlan, *, threads: int = 1) -> LineinfoReport:

@@ -11,15 +11,13 @@ from typing import Literal
 from gpucore.arming import arming
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.run_settings import DUMPS, SECCOMP_FILE, DumpVolume, RunSettings
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.plan.plan import ROOT, BuildPlan
-from vdbg_env.image.profile.request import Dialect
-from vdbg_env.image.render.apptainer import apptainer
-from vdbg_env.image.render.batch_script import batch_script
-from vdbg_env.image.render.dockerfile import build_context
-from vdbg_env.image.render.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, compose, kubernetes
-from vdbg_env.image.render.patch import OBJECT, PATCH, UNDO, Arming, arming_patch
+from vdbg_env.image.dockerfile import build_context
+from vdbg_env.image.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, apptainer, batch_script, compose, kubernetes
+from vdbg_env.image.patch import OBJECT, PATCH, UNDO, Arming, arming_patch
+from vdbg_env.image.plan import ROOT, BuildPlan
+from vdbg_env.image.profile import Dialect
+from vdbg_env.image.settings import DUMPS, SECCOMP_FILE, DumpVolume, RunSettings
 from vdbg_env.runbook.workload.recognise import recognise
 
 Format = Literal["dockerfile", "compose", "k8s", "apptainer", "slurm"]

@@ -9,7 +9,7 @@ from vdbg_env.application.ports.containers import ContainerRunner, StoredImage
 from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.size import size_text
-from vdbg_env.image.container.run_settings import Gpu, RunSettings, warnings
+from vdbg_env.image.settings import Gpu, RunSettings, warnings
 
 Tell = Callable[[str], None]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.profile.request import PipIndex, Site
+from vdbg_env.image.profile import PipIndex, Site
 
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 

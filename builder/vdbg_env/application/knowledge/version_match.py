@@ -9,7 +9,7 @@ from functools import cache
 
 from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.image.profile.knowledge import Knowledge, read_knowledge, version_key
+from vdbg_env.image.knowledge import Knowledge, read_knowledge, version_key
 
 RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")  # PyTorch's own CUDA, as its wheels bring it
 

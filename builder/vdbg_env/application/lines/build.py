@@ -27,7 +27,7 @@ from vdbg_env.application.ports.unit_builds import (
     UnitOrder,
 )
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.units.targets import torch_arch_list
+from vdbg_env.image.units import torch_arch_list
 
 PlacedBy = Literal["link order", "kernel names"]
 

@@ -13,7 +13,7 @@ from gpucore.mangling import demangle, short_name
 from vdbg_env.application.lines.stock import StockCubin, StockLibrary, StockUnit
 from vdbg_env.application.ports.files import CoreFiles
 from vdbg_env.common.errors import BadInput, nearest
-from vdbg_env.image.units.targets import cubin_for, parse_arch
+from vdbg_env.image.units import cubin_for, parse_arch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,7 @@ from gpucore.mangling import demangle, short_name
 from vdbg_env.application.lines.choose import Choice
 from vdbg_env.application.lines.stock import StockLibrary
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, UnitBuilds, UnitOrder
-from vdbg_env.image.units.compile_commands import Unit
-from vdbg_env.image.units.link_order import match_by_order
+from vdbg_env.image.units import Unit, match_by_order
 
 MOST_TRIED: Final = 3
 """How many sources are compiled for one cubin: the heaviest takes a minute."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from vdbg_env.image.container.run_settings import RunSettings
+    from vdbg_env.image.settings import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.build_events import BuildEvent
     from vdbg_env.application.ports.unit_builds import Release
     from vdbg_env.image.context import BuildContext, TreeOnDisk
-    from vdbg_env.image.plan.bundle import Bundle
-    from vdbg_env.image.plan.plan import BuildPlan
-    from vdbg_env.image.profile.request import OwnPackage
+    from vdbg_env.image.plan import BuildPlan, Bundle
+    from vdbg_env.image.profile import OwnPackage
 
 
 BuilderName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]

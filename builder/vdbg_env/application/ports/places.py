@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.files import BinarySource, SourceText
     from vdbg_env.application.ports.programs import ProgramRunner
     from vdbg_env.application.ports.steps import StepPlacement
-    from vdbg_env.image.container.step_container import StepContainer, StepImage
+    from vdbg_env.image.settings import StepContainer, StepImage
     from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 
 

@@ -11,8 +11,7 @@ from typing import Final, Protocol
 
 from gpucore.line_packs import PackedHeaders
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.units.compile_commands import Unit
-from vdbg_env.image.units.other_projects import OtherProject
+from vdbg_env.image.units import OtherProject, Unit
 
 _PROJECT: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"[0-9][A-Za-z0-9.!+_-]*")

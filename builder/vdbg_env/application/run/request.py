@@ -17,7 +17,7 @@ from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadDocument, BadInput, nearest
 from vdbg_env.common.yaml_source import YamlSource
-from vdbg_env.image.container.step_container import StepContainer
+from vdbg_env.image.settings import StepContainer
 from vdbg_env.record.run_directory import RunHead, part_of
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import SYNTHETIC, Runbook

@@ -14,7 +14,7 @@ from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.mount import Mount
+from vdbg_env.image.settings import Mount
 
 if TYPE_CHECKING:
     from pathlib import Path

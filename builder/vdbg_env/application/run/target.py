@@ -13,15 +13,14 @@ from vdbg_env.application.ports.containers import ContainerRunner
 from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.step_container import StepContainer, StepImage
-from vdbg_env.image.plan.plan import LABEL_PROOF
+from vdbg_env.image.plan import LABEL_PROOF
+from vdbg_env.image.settings import Mount, StepContainer, StepImage
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import part_of
 from vdbg_env.runbook.state import Facts
 
 if TYPE_CHECKING:
-    from vdbg_env.image.container.run_settings import DumpVolume
+    from vdbg_env.image.settings import DumpVolume
     from vdbg_env.record.run_directory import RunHead
 
 _LABEL_CUDA = "dev.vdbg-env.cuda"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vdbg_env.adapters.host.inspector import LocalHost
     from vdbg_env.application.ports.containers import ContainerRunner
     from vdbg_env.application.ports.core_dumps import CorePipes, DumpDestination, DumpStore
-    from vdbg_env.image.container.run_settings import DumpVolume
+    from vdbg_env.image.settings import DumpVolume
 
 
 def container_runner() -> ContainerRunner:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from vdbg_env.application.ports.files import ScratchFiles
     from vdbg_env.application.ports.images import BuilderName, BundleFiles, ImageBuilder, ImageSwaps, SourceTrees
     from vdbg_env.application.ports.unit_builds import UnitBuilds
-    from vdbg_env.image.plan.parallelism import Machine
-    from vdbg_env.image.profile.request import OwnPackage
+    from vdbg_env.image.plan import Machine
+    from vdbg_env.image.profile import OwnPackage
 
 
 def programs() -> Programs:

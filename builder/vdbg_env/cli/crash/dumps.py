@@ -14,7 +14,7 @@ from vdbg_env.cli.composition.containers import dump_export, dump_store
 from vdbg_env.cli.options.retention import read_retention, retention_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.run_settings import parse_dumps
+from vdbg_env.image.settings import parse_dumps
 from vdbg_env.report.dumps import stored as report
 
 if TYPE_CHECKING:

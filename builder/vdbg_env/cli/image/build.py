@@ -28,11 +28,9 @@ from vdbg_env.cli.options.build import (
 from vdbg_env.cli.options.given import Sectioned, given_except, given_options
 from vdbg_env.cli.options.units import compiler_option
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.plan.build_args import build_args
-from vdbg_env.image.plan.parallelism import parallelism
-from vdbg_env.image.profile.reference import parse_reference
-from vdbg_env.image.profile.request import Site
-from vdbg_env.image.render.dockerfile import dockerfile
+from vdbg_env.image.dockerfile import dockerfile
+from vdbg_env.image.plan import build_args, parallelism
+from vdbg_env.image.profile import Site, parse_reference
 from vdbg_env.report.build_result import Built, build_text
 from vdbg_env.report.codec import document as doc
 

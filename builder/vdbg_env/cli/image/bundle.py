@@ -15,8 +15,7 @@ from vdbg_env.cli.composition.images import bundle_files, image_builder, machine
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
 from vdbg_env.common import console
-from vdbg_env.image.plan.build_args import build_args
-from vdbg_env.image.plan.parallelism import parallelism
+from vdbg_env.image.plan import build_args, parallelism
 from vdbg_env.report.build_result import Bundled
 from vdbg_env.report.codec import document as doc
 

@@ -12,12 +12,10 @@ from vdbg_env.cli.options.build import DEFAULT_PROFILE, user_profiles
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadDocument, BadInput
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.plan.planner import plan
-from vdbg_env.image.profile import knowledge, spec
-from vdbg_env.image.profile.library import ImageLibrary
-from vdbg_env.image.profile.new import copied_profile, extending_profile
-from vdbg_env.image.profile.request import BuildRequest
-from vdbg_env.image.profile.spec import SCHEMA_FILE, ImageSpec
+from vdbg_env.image import knowledge, profile
+from vdbg_env.image.knowledge import ImageLibrary
+from vdbg_env.image.planner import plan
+from vdbg_env.image.profile import SCHEMA_FILE, BuildRequest, ImageSpec, copied_profile, extending_profile
 from vdbg_env.record.atomic_write import write_new
 from vdbg_env.report.build_result import Profiles
 from vdbg_env.report.codec import document as doc
@@ -135,7 +133,7 @@ def schema(of_knowledge: bool) -> int:
     Example:
       vdbg-env images schema > image-v1.schema.json
     """
-    print(json.dumps(knowledge.json_schema() if of_knowledge else spec.json_schema(), indent=2))
+    print(json.dumps(knowledge.json_schema() if of_knowledge else profile.json_schema(), indent=2))
     return 0
 
 

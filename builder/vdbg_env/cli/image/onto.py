@@ -20,8 +20,8 @@ from vdbg_env.cli.options.build import architectures, require_writable, write_re
 from vdbg_env.cli.options.given import given_except
 from vdbg_env.cli.options.units import local_trees
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.profile.reference import parse_reference
-from vdbg_env.image.units.targets import parse_arch
+from vdbg_env.image.profile import parse_reference
+from vdbg_env.image.units import parse_arch
 
 _TAKEN = {
     "onto", "kernels", "core", "work", "target", "archs", "deps", "jobs", "tags", "metadata_file", "as_json", "verbose",

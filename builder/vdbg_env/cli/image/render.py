@@ -15,9 +15,8 @@ from vdbg_env.cli.options.build import build_options, plan_here, read_request, s
 from vdbg_env.cli.options.given import named_values
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.run_settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
-from vdbg_env.image.profile.reference import parse_reference
-from vdbg_env.image.profile.request import Dialect
+from vdbg_env.image.profile import Dialect, parse_reference
+from vdbg_env.image.settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
 from vdbg_env.report.build_result import Rendered
 from vdbg_env.report.codec import document as doc
 from vdbg_env.runbook.model import Manual

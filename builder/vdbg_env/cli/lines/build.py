@@ -18,7 +18,7 @@ from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.build import architectures
 from vdbg_env.cli.options.units import compiler_option, local_trees
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.plan.parallelism import MOST_JOBS
+from vdbg_env.image.plan import MOST_JOBS
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.lineinfo.lines_built import LinesDocument, Written, lines_text
 

@@ -20,7 +20,7 @@ from vdbg_env.common import console
 from vdbg_env.common.errors import ANY_ERROR
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
-from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.image.settings import parse_size
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.lineinfo import pack_json, pack_text
 

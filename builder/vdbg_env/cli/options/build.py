@@ -20,11 +20,10 @@ from vdbg_env.cli.composition.images import own_package, programs, source_trees
 from vdbg_env.cli.options.given import with_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.plan.parallelism import MOST_JOBS
-from vdbg_env.image.plan.plan import BuildPlan
-from vdbg_env.image.profile.library import ImageLibrary
-from vdbg_env.image.profile.request import BuildRequest, DebugInfo, DependencyTree, Dialect, Network, Platform, Secret
-from vdbg_env.image.text import one_line
+from vdbg_env.image.context import one_line
+from vdbg_env.image.knowledge import ImageLibrary
+from vdbg_env.image.plan import MOST_JOBS, BuildPlan
+from vdbg_env.image.profile import BuildRequest, DebugInfo, DependencyTree, Dialect, Network, Platform, Secret
 
 DEFAULT_PROFILE = "vllm-cu130"
 

@@ -12,7 +12,7 @@ from vdbg_env.application.run.request import IN_A_POD, NO_PODS
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.given import Function, given_options, refuse, with_options
 from vdbg_env.cli.options.run import OPTIONS, PlaceInContainers, read_request
-from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.image.settings import parse_size
 
 
 class _Places(click.Choice[str]):

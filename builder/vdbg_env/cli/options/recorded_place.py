@@ -12,8 +12,7 @@ from click.core import ParameterSource
 from vdbg_env.application.run.request import recorded_placement
 from vdbg_env.cli.options.placement import PlaceFlags
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.run_settings import CAPABILITIES, RunSettings
-from vdbg_env.image.container.step_container import StepContainer
+from vdbg_env.image.settings import CAPABILITIES, RunSettings, StepContainer
 from vdbg_env.record.run_directory import RunHead, part_of
 
 

@@ -9,7 +9,7 @@ import click
 
 from vdbg_env.cli.options.given import Function, with_options
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.image.settings import parse_size
 from vdbg_env.record.dump_files import Retention
 
 AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

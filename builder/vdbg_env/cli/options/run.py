@@ -14,10 +14,9 @@ from vdbg_env.cli.composition.containers import container_runner, dump_store
 from vdbg_env.cli.options.given import with_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.mount import parse_mount, start_folder
-from vdbg_env.image.container.run_settings import RunSettings, parse_dumps, parse_gpu, parse_size
-from vdbg_env.image.profile.reference import parse_reference
-from vdbg_env.image.text import one_line
+from vdbg_env.image.context import one_line
+from vdbg_env.image.profile import parse_reference
+from vdbg_env.image.settings import RunSettings, parse_dumps, parse_gpu, parse_mount, parse_size, start_folder
 
 OPTIONS = {
     "image": click.option("--image", metavar="IMAGE", help="The debug image; the newest one built here if not given."),

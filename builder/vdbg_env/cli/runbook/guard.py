@@ -21,7 +21,7 @@ from vdbg_env.cli.display.prompt import Nobody
 from vdbg_env.cli.options.duration import seconds
 from vdbg_env.common.printable import printable
 from vdbg_env.common.writing import write_whole
-from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.image.settings import parse_size
 from vdbg_env.record.runs import runs_home
 from vdbg_env.report.run.guard_line import guard_line
 

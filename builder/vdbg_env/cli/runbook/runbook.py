@@ -21,7 +21,7 @@ from vdbg_env.cli.runbook.runbook_run import run
 from vdbg_env.cli.runbook.submit_run import allocate, needs_allocation, queue
 from vdbg_env.common import console
 from vdbg_env.common.console import note
-from vdbg_env.image.container.run_settings import parse_size
+from vdbg_env.image.settings import parse_size
 from vdbg_env.record.run_directory import GUARD, RunDirectory
 from vdbg_env.record.runs import LATEST, find_run
 from vdbg_env.report.codec import document as doc

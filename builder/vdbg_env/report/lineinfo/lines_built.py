@@ -13,7 +13,7 @@ from vdbg_env.application.lines.compare import Comparison
 from vdbg_env.application.lines.pack import CoreLines, HeadersShare
 from vdbg_env.application.lines.place import Unplaced
 from vdbg_env.common.printable import printable
-from vdbg_env.image.units.other_projects import OtherProject, project_of
+from vdbg_env.image.units import OtherProject, project_of
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.plain_text import duration
 

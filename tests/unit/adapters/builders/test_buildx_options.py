@@ -7,7 +7,7 @@ from tests.support.fake_builder import FakeEngine
 from tests.support.image_library import planned
 from vdbg_env.application.image.build import BuildSettings, fetch_first
 from vdbg_env.application.ports.images import BuildxOptions
-from vdbg_env.image.profile.request import BuildRequest
+from vdbg_env.image.profile import BuildRequest
 
 ALL = BuildxOptions(
     cache_from=("type=registry,ref=a/b",), cache_to=("type=inline",), sbom="true", provenance="mode=max"

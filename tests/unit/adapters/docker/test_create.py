@@ -12,7 +12,7 @@ import pytest
 from vdbg_env.adapters.docker.create import create_error, dropped_limits, refused_limit, start_error, tool_container
 from vdbg_env.adapters.docker.host_config import host_options, without_set_ids
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.image.container.run_settings import DumpVolume, RunSettings
+from vdbg_env.image.settings import DumpVolume, RunSettings
 
 SETTINGS = RunSettings(image="debug:1", user="ghost", command=("python3", "-c", ""))
 

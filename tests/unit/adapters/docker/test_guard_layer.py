@@ -11,7 +11,7 @@ from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.image.context import FileBytes
-from vdbg_env.image.profile.request import OwnPackage
+from vdbg_env.image.profile import OwnPackage
 
 PACKAGE = OwnPackage(wheel=FileBytes(name="vdbg_env.whl", data=b""), requirements=("x",))
 

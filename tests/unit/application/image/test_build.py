@@ -12,10 +12,10 @@ from vdbg_env.application.image.build import BuildSettings, build_image
 from vdbg_env.application.image.library import read_image_library
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed
 from vdbg_env.common.errors import EngineFailed, NotProven
-from vdbg_env.image.plan.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, BuildPlan
-from vdbg_env.image.plan.planner import plan
-from vdbg_env.image.profile.request import BuildRequest
-from vdbg_env.image.render.dockerfile import step_titles
+from vdbg_env.image.dockerfile import step_titles
+from vdbg_env.image.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, BuildPlan
+from vdbg_env.image.planner import plan
+from vdbg_env.image.profile import BuildRequest
 from vdbg_env.report.build_result import Built, build_text
 from vdbg_env.report.codec import document as doc
 

@@ -22,10 +22,8 @@ from vdbg_env.application.image.build import BuildResult, BuildSettings
 from vdbg_env.application.image.bundle import BundleResult, build_from_bundle, write_bundle
 from vdbg_env.application.image.planning import plan_build
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.plan.bundle import Manifest
-from vdbg_env.image.plan.plan import CommandStep, CopyStep
-from vdbg_env.image.profile.request import BuildRequest
-from vdbg_env.image.profile.source import LocalTree
+from vdbg_env.image.plan import CommandStep, CopyStep, Manifest
+from vdbg_env.image.profile import BuildRequest, LocalTree
 
 TREES = SourceTreesOnDisk(Programs())
 PROVEN = {

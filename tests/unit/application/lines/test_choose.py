@@ -25,7 +25,7 @@ from vdbg_env.application.lines.stock import (
 from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.units.compile_commands import Unit
+from vdbg_env.image.units import Unit
 from vdbg_env.report.lineinfo.lines_built import lines_text
 
 

@@ -16,9 +16,7 @@ from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.ports.steps import StepPlacement
 from vdbg_env.application.run.target import ContainerRequest, container_record, resumed_container, with_image_facts
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.run_settings import DumpVolume, Gpu, RunSettings
-from vdbg_env.image.container.step_container import StepContainer, StepImage
+from vdbg_env.image.settings import DumpVolume, Gpu, Mount, RunSettings, StepContainer, StepImage
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.runbook.state import Facts

@@ -9,7 +9,7 @@ from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from tests.support.image_library import PACKAGE, shipped
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.profile.request import HostGpu
+from vdbg_env.image.profile import HostGpu
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"
 

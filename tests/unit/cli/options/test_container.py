@@ -10,8 +10,7 @@ import pytest
 from tests.support.command_line import vdbg_env
 from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.run_settings import CAPABILITIES, DumpVolume, Gpu
+from vdbg_env.image.settings import CAPABILITIES, DumpVolume, Gpu, Mount
 
 ASKED: list[ContainerRequest | None] = []
 

@@ -12,8 +12,7 @@ from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.container import container_options, container_request
 from vdbg_env.cli.options.placement import PlaceFlags, placement_options, placement_request
 from vdbg_env.cli.options.recorded_place import take_over
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.run_settings import CAPABILITIES, DumpVolume, Gpu
+from vdbg_env.image.settings import CAPABILITIES, DumpVolume, Gpu, Mount
 from vdbg_env.record.run_directory import RunHead
 
 IMAGE = f"sha256:{'a' * 64}"

@@ -17,7 +17,7 @@ from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli import main
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.container.run_settings import RunSettings
+from vdbg_env.image.settings import RunSettings
 
 IMA = RunbookRequest(runbook="illegal-memory-access")
 RECORDING = data_dir("runbooks") / "recordings" / "illegal-memory-access"

@@ -16,8 +16,7 @@ from vdbg_env.adapters.builders.units.kept import Kept
 from vdbg_env.adapters.builders.units.running import Programs
 from vdbg_env.adapters.builders.units.toolkit import Toolkit
 from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, UnitOrder
-from vdbg_env.image.units.compile_commands import cubin_argv
-from vdbg_env.image.units.toolkit_packages import header_package, missing_header
+from vdbg_env.image.units import cubin_argv, header_package, missing_header
 
 _MOST_HEADERS: Final = 8
 

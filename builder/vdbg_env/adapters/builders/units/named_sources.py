@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from vdbg_env.image.units.compile_commands import Unit
+from vdbg_env.image.units import Unit
 
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE: Final = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)

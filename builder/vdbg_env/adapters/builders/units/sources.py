@@ -21,14 +21,14 @@ from vdbg_env.adapters.builders.units.torch_parts import take_torch_parts
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, TreeRequest
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.tar import tarfile
-from vdbg_env.image.units.compile_commands import read_compile_commands
-from vdbg_env.image.units.other_projects import (
+from vdbg_env.image.units import (
     GENERATOR_PACKAGE,
     CutlassPackage,
     OtherProject,
     cutlass_release,
     nearest_cutlass,
     pinned_projects,
+    read_compile_commands,
 )
 
 CUTLASS_VARIABLE: Final = "VLLM_CUTLASS_SRC_DIR"

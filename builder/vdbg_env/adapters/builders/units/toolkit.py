@@ -14,7 +14,7 @@ from vdbg_env.adapters.builders.host_steps import kept_environment
 from vdbg_env.adapters.builders.units.kept import Kept
 from vdbg_env.adapters.builders.units.running import Programs
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
-from vdbg_env.image.units.toolkit_packages import compiler_packages
+from vdbg_env.image.units import compiler_packages
 
 _TOOLS = ("cmake", "ninja", "setuptools>=78.1.1,<81", "setuptools-scm>=8", "setuptools-rust>=1.9", "packaging", "wheel",
           "jinja2", "regex")  # fmt: skip

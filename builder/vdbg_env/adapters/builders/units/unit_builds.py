@@ -26,7 +26,7 @@ from vdbg_env.application.ports.unit_builds import (
     UnitOrder,
 )
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.units.compile_commands import Unit
+from vdbg_env.image.units import Unit
 
 # Projects known to publish no sources; those of others are asked for once the wheel was read.
 _WHEELS_ONLY: Final = re.compile(r"(torch|torchvision|torchaudio|triton|nvidia-.*)$")

@@ -28,9 +28,7 @@ from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.resources import package_dir, readers_dir
 from vdbg_env.common.stop import ToldToStop, waiting
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.run_settings import Ulimit
-from vdbg_env.image.container.step_container import DATA, PACKAGES, StepContainer
+from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, Ulimit
 
 Tell = Callable[[str], None]
 

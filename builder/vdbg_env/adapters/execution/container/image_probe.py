@@ -10,7 +10,7 @@ from typing import Any
 from vdbg_env.adapters.docker.client import inspect_image
 from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.image.container.step_container import StepImage
+from vdbg_env.image.settings import StepImage
 
 LEAST_PYTHON = (3, 11)
 # Plain enough for every Python 3: one that is too old can report that.

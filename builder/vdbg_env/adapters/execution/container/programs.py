@@ -12,8 +12,7 @@ from vdbg_env.adapters.execution.container.containers import StepContainers
 from vdbg_env.application.ports.files import BinaryFile, BinarySource
 from vdbg_env.application.ports.programs import Completed, ProgramRunner
 from vdbg_env.common.errors import EngineFailed, HostNotAble
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.step_container import StepImage
+from vdbg_env.image.settings import Mount, StepImage
 
 _OF_THE_MACHINE = frozenset({"dmesg"})  # there is one kernel, and a container may not read its log
 

@@ -21,8 +21,7 @@ from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.reading import read_document
 from vdbg_env.common.stop import waiting
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
-from vdbg_env.image.container.mount import Mount
-from vdbg_env.image.container.step_container import StepImage
+from vdbg_env.image.settings import Mount, StepImage
 from vdbg_env.record.atomic_write import write_json
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import SYNTHETIC

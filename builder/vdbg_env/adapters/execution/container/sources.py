@@ -8,7 +8,7 @@ from vdbg_env.adapters.files.source_lines import LARGEST
 from vdbg_env.application.ports.files import SourceText
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.stop import ToldToStop
-from vdbg_env.image.container.step_container import StepImage
+from vdbg_env.image.settings import StepImage
 
 
 class ContainerSources:

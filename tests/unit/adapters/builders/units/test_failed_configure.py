@@ -11,7 +11,7 @@ from vdbg_env.adapters.builders.units.sources import _headers_used
 from vdbg_env.adapters.builders.units.unit_builds import LocalUnitBuilds
 from vdbg_env.application.ports.unit_builds import ConfiguredTree
 from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env.image.units.other_projects import OtherProject
+from vdbg_env.image.units import OtherProject
 
 # Stands in for CMake: its words, as 4.1 prints them.
 PRINTS = """

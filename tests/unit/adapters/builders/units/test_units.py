@@ -7,7 +7,7 @@ import pytest
 from vdbg_env.adapters.builders.units.named_sources import mentions
 from vdbg_env.adapters.builders.units.toolkit import installed_release
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.units.compile_commands import Unit
+from vdbg_env.image.units import Unit
 
 
 def test_the_names_of_a_source_are_its_own_and_those_of_what_it_includes(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Settings of the containers that are started from an image."""

@@ -1,1 +1,0 @@
-"""The plan of a build, ordered and hashed."""

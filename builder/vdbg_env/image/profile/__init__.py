@@ -1,1 +1,0 @@
-"""Build profiles: what an image is to be."""

@@ -1,1 +1,0 @@
-"""Renderers of a plan: Dockerfile, Apptainer, manifests."""

@@ -1,1 +1,0 @@
-"""Translation units of a CUDA project: how CMake compiles each, and which of them a kernel is from."""
