@@ -13,7 +13,7 @@ import yaml
 
 from tests.k8s.server import ApiServer, Front, packed_programs
 from tests.support.command_line import vdbg_env
-from tests.unit.image.render.test_patch import JOBSET, LWS
+from tests.unit.image.test_patch import JOBSET, LWS
 
 pytestmark = pytest.mark.slow
 OBJECTS = {"leaderworkerset": LWS, "jobset": JOBSET}

@@ -14,7 +14,7 @@ from vdbg_env.image.manifests import apptainer
 from vdbg_env.image.plan import CommandStep
 from vdbg_env.image.profile import BuildRequest
 
-LAUNCHER = Path(__file__).parents[4] / "templates" / "object-cache.sh"
+LAUNCHER = Path(__file__).parents[3] / "templates" / "object-cache.sh"
 SAMPLE = BuildRequest(profile="sample", object_cache="team")
 
 

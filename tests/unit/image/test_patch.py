@@ -336,7 +336,7 @@ CRASH = "import sys; sys.stderr.write('CUDA error: an illegal memory access was 
 
 @pytest.fixture
 def pod(tmp_path: Path) -> Path:
-    recorded = Path(__file__).parents[3] / "data" / "recordings" / "on-k8s" / "two-steps.yaml"
+    recorded = Path(__file__).parents[2] / "data" / "recordings" / "on-k8s" / "two-steps.yaml"
     shutil.copy(recorded, tmp_path)
     return tmp_path
 

@@ -11,7 +11,7 @@ from vdbg_env.image.dockerfile import dockerfile
 from vdbg_env.image.knowledge import read_knowledge
 from vdbg_env.image.profile import BuildRequest, parse_source
 
-SCRIPT = Path(__file__).parents[4] / "scripts" / "vllm_knowledge.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "vllm_knowledge.py"
 CMAKE = """
 set(PYTHON_SUPPORTED_VERSIONS "3.11" "3.12")
 message(FATAL_ERROR "GCC >= 11.3 is required to build vLLM (found X). ")
