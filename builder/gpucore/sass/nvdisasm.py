@@ -1,0 +1,306 @@
+"""Reads the output of `nvdisasm -json`, of a cubin or of the raw words of one section (`nvdisasm -b SM90`).
+
+The raw words are the better input: targets are offsets there and not symbols, and nvdisasm does not hang on the
+relocations of an image from a core. This is also where spellings that carry no meaning are made one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from gpucore.errors import UnreadableBinary
+from gpucore.sass.model import (
+    HARDWIRED,
+    WORD,
+    Barrier,
+    Constant,
+    Immediate,
+    Instruction,
+    Memory,
+    Operand,
+    Register,
+    RegisterOperand,
+    SpecialRegister,
+    Target,
+    Unread,
+)
+from gpucore.sass.opcodes import SHAPES, UNKNOWN, read_count, written_count
+
+# A bracket may follow a register without a comma: "R4[R5.X4]".
+_TOKEN: Final = re.compile(r"[-~!|+]*[a-z]\w*(?:\[[^\]]*\])+\|?(?:\.\w+)*|\[[^\]]*\](?:\.\w+)*|[^,\[]+")
+_REGISTER: Final = re.compile(r"([-~!]*)(\|?)(UR|R|UP|P)(\d+|Z|T)\|?((?:\.\w+)*)")
+_CONSTANT: Final = re.compile(r"([-~]*)(\|?)c(?:\[(0x[0-9a-f]+)\]|x\[(UR\d+)\])\[([^\]]*)\]\|?((?:\.\w+)*)")
+_MEMORY: Final = re.compile(r"(\w*)(?:\[(UR(?:\d+|Z))\])?\[([^\]]*)\]")
+_TERM: Final = re.compile(r"(U?R)(\d+|Z)((?:\.\w+)*)")
+_INTEGER: Final = re.compile(r"-?0x[0-9a-f]+")
+_NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|INF)")
+_SPECIAL: Final = re.compile(r"SR_(\w+(?:\.\w+)*)|(SRZ)")
+_BARRIER: Final = re.compile(r"S?B\d+")
+_WITH_TARGET: Final = frozenset({"BRA", "BSSY", "CALL", "JMP", "RET", "WARPSYNC", "BRXU", "JMXU"})
+_NO_MEANING: Final = frozenset({"MOV", "SHL", "IADD"})  # of IMAD: the operands say it all
+_WIDE_ADDRESSES: Final = frozenset({"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "REDG", "QSPC"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The instructions of one section, in order; offsets count from its start."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+
+def read_listings(text: str | bytes) -> tuple[Listing, ...]:
+    """Return the functions in the output of `nvdisasm -json`.
+
+    Raises UnreadableBinary when it is not that.
+    """
+    try:
+        document = json.loads(text, strict=False)
+        return tuple([_listing(function) for function in document[1]])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error, OverflowError) as error:
+        raise UnreadableBinary(
+            f"the output of nvdisasm -json could not be read: {error}",
+            cause="a release of nvdisasm that is older than 13.0, or one that was interrupted",
+            next_step="run `nvdisasm --version`",
+        ) from error
+
+
+def _listing(function: Mapping[str, object]) -> Listing:
+    start, rows = function["start"], function["sass-instructions"]
+    if not isinstance(start, int) or not isinstance(rows, list):
+        raise TypeError("a function without start or instructions")
+    instructions = [_instruction(start + WORD * number, row) for number, row in enumerate(rows)]
+    return Listing(name=str(function["function-name"]), instructions=tuple(instructions))
+
+
+def _instruction(offset: int, row: Mapping[str, str]) -> Instruction:
+    opcode, *rest = row["opcode"].strip().split(".")
+    modifiers = _meaningful(opcode, tuple(rest))
+    guard = _register(row["predicate"].lstrip("@"), 1) if "predicate" in row else None
+    shape = SHAPES.get(opcode, UNKNOWN)
+    if shape.known == "nothing":
+        return Instruction(offset, opcode, modifiers, guard=guard, known="nothing")
+    tokens = [token.strip().replace(".reuse", "") for token in _TOKEN.findall(row.get("operands", ""))]
+    tokens = [token for token in tokens if token]
+    split = _destinations(opcode, modifiers, tokens)
+    written = [_written(opcode, modifiers, token) for token in tokens[:split]]
+    sources = _sources(opcode, modifiers, tokens[split:]) if shape.known == "all" else ()
+    return Instruction(offset, opcode, modifiers, tuple(written), sources, guard, shape.known)
+
+
+def _meaningful(opcode: str, modifiers: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out what other operands say already: IMAD.MOV.U32 and IMAD.SHL.U32 are IMAD."""
+    if opcode not in ("IMAD", "UIMAD"):
+        return modifiers
+    found = tuple([m for m in modifiers if m not in _NO_MEANING])
+    return found if "WIDE" in found or "HI" in found else tuple([m for m in found if m != "U32"])
+
+
+def _destinations(opcode: str, modifiers: tuple[str, ...], tokens: list[str]) -> int:
+    """Return how many of the first operands are written."""
+    shape = SHAPES[opcode]
+    if opcode in ("VOTE", "VOTEU"):
+        return len(tokens) - 1
+    if opcode in ("R2P", "UR2UP"):
+        return 1
+    place = 0
+    while place < shape.before and _is_predicate(tokens, place):
+        place += 1
+    registers = 2 if "ENL2" in modifiers else shape.registers
+    while registers and _is_register(tokens, place):
+        place, registers = place + 1, registers - 1
+    last = place + shape.after
+    while place < last and _is_predicate(tokens, place):
+        place += 1
+    return place
+
+
+def _is_predicate(tokens: list[str], place: int) -> bool:
+    return place < len(tokens) and re.fullmatch(r"U?P(\d+|T)", tokens[place]) is not None
+
+
+def _is_register(tokens: list[str], place: int) -> bool:
+    return place < len(tokens) and re.fullmatch(r"U?R(\d+|Z)(\.\w+)*", tokens[place]) is not None
+
+
+def _written(opcode: str, modifiers: tuple[str, ...], token: str) -> RegisterOperand:
+    if token in ("PR", "UPR"):
+        return RegisterOperand(Register("P" if token == "PR" else "UP", 0), 7)
+    count = 1 if _is_predicate([token], 0) else written_count(opcode, modifiers)
+    found = _register(token, count)
+    if found is None:
+        raise ValueError(f"{token!r} is not a destination of {opcode}")
+    return found
+
+
+def _sources(opcode: str, modifiers: tuple[str, ...], tokens: list[str]) -> tuple[Operand, ...]:
+    found: list[Operand] = []
+    for number, token in enumerate(tokens):
+        found.append(_operand(opcode, modifiers, token, number))
+    if opcode in _HALVES:
+        return _packed(opcode, modifiers, tokens, found)
+    return tuple(found)
+
+
+def _operand(opcode: str, modifiers: tuple[str, ...], token: str, number: int) -> Operand:
+    if _INTEGER.fullmatch(token):
+        value = int(token, 16)
+        return Target(value) if opcode in _WITH_TARGET and not _mask(opcode, modifiers) else Immediate(value)
+    if token in ("PR", "UPR"):
+        return RegisterOperand(Register("P" if token == "PR" else "UP", 0), 7)
+    count = read_count(opcode, modifiers, number)
+    register = _register(token, count)
+    if register is not None:
+        return register
+    if token.startswith(("[", "desc[", "gdesc[", "tmem[", "idesc[")):
+        return _memory(opcode, modifiers, token) or Unread(token)
+    constant = _constant(token, count)
+    if constant is not None:
+        return constant
+    if special := _SPECIAL.fullmatch(token):
+        return SpecialRegister(special[1] or special[2])
+    if _BARRIER.fullmatch(token):
+        return Barrier(token)
+    if opcode in _FLOATS or opcode in _HALVES:
+        return _float(opcode, modifiers, token)
+    return Target(None, token) if opcode in _WITH_TARGET else Unread(token)
+
+
+def _mask(opcode: str, modifiers: tuple[str, ...]) -> bool:
+    return opcode == "WARPSYNC" and "COLLECTIVE" not in modifiers
+
+
+def _register(token: str, count: int) -> RegisterOperand | None:
+    found = _REGISTER.fullmatch(token)
+    if found is None:
+        return None
+    sign, bar, file, number, parts = found.groups()
+    register = _named(file, number)
+    return RegisterOperand(
+        register,
+        1 if register.predicate else count,
+        negated="-" in sign or "!" in sign,
+        inverted="~" in sign,
+        absolute=bool(bar),
+        parts=tuple(parts.split(".")[1:]),
+    )
+
+
+def _named(file: str, number: str) -> Register:
+    at = HARDWIRED if number in ("Z", "T") else int(number)
+    match file:
+        case "R":
+            return Register("R", at)
+        case "UR":
+            return Register("UR", at)
+        case "P":
+            return Register("P", at)
+        case _:
+            return Register("UP", at)
+
+
+def _constant(token: str, count: int) -> Constant | None:
+    found = _CONSTANT.fullmatch(token)
+    if found is None:
+        return None
+    sign, bar, bank, handle, inside, parts = found.groups()
+    index, offset = None, 0
+    for term in inside.split("+"):
+        if register := _TERM.fullmatch(term):
+            index = _named(register[1], register[2])
+        else:
+            offset += int(term, 16)
+    return Constant(
+        None if bank is None else int(bank, 16),
+        offset,
+        None if index is None or index.hardwired else index,
+        None if handle is None else _named("UR", handle[2:]),
+        count,
+        negated="-" in sign,
+        inverted="~" in sign,
+        absolute=bool(bar),
+        parts=tuple(parts.split(".")[1:]),
+    )
+
+
+def _memory(opcode: str, modifiers: tuple[str, ...], token: str) -> Memory | None:
+    found = _MEMORY.fullmatch(token)
+    if found is None:
+        return None
+    kind, descriptor, inside = found.groups()
+    long = opcode in _WIDE_ADDRESSES and "E" in modifiers and kind in ("", "desc")
+    base = uniform = None
+    base_count = uniform_count = scale = 1
+    offset = 0
+    for term in inside.replace("+-", "+~").split("+"):
+        register = _TERM.fullmatch(term)
+        if register is None:
+            offset += -int(term[1:], 16) if term.startswith("~") else int(term, 16)
+            continue
+        named, parts = _named(register[1], register[2]), register[3].split(".")[1:]
+        if named.hardwired:
+            continue
+        if named.file == "UR":
+            uniform, uniform_count = named, 2 if long else 1
+            continue
+        base, base_count = named, 2 if "64" in parts or (long and "U32" not in parts) else 1
+        scale = next((int(part[1:]) for part in parts if part in ("X4", "X8", "X16")), 1)
+    return Memory(
+        base,
+        base_count,
+        scale,
+        uniform,
+        uniform_count,
+        offset,
+        None if descriptor is None else _named("UR", descriptor[2:]),
+        "" if kind == "desc" else kind,
+    )
+
+
+# --- floating-point immediates, as bits -----------------------------------------------------------------------------
+
+_HALVES: Final = frozenset({"HADD2", "HMUL2", "HFMA2", "HMNMX2", "HSETP2", "HSET2"})
+_FLOATS: Final = frozenset(
+    {"FADD", "FMUL", "FFMA", "FSETP", "FMNMX", "FMNMX3", "FSEL", "FCHK", "FSET", "MUFU", "F2I", "F2F", "F2FP", "FRND"}
+    | {"UFADD", "UFMUL", "UFFMA", "UFMNMX", "UFSETP", "UF2I", "UMUFU", "UF2FP", "USEL", "FADD2", "FMUL2", "FFMA2"}
+    | {"DADD", "DMUL", "DFMA", "DSETP"}
+)
+
+
+def _float(opcode: str, modifiers: tuple[str, ...], token: str) -> Operand:
+    if not _NUMBER.fullmatch(token):
+        return Unread(token)  # a NaN: the text does not have its bits
+    value = float(token)
+    if opcode.startswith("D") or (opcode == "F2F" and modifiers[-1:] == ("F64",)):
+        return Immediate(int.from_bytes(struct.pack("<d", value)[4:], "little"))
+    if opcode not in _HALVES:
+        return Immediate(int.from_bytes(_single(value), "little"))
+    if any(m.startswith("BF16") for m in modifiers):
+        return Immediate(int.from_bytes(_single(value)[2:], "little"))
+    return Immediate(int.from_bytes(struct.pack("<e", value), "little"))
+
+
+def _single(value: float) -> bytes:
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+
+
+def _packed(opcode: str, modifiers: tuple[str, ...], tokens: list[str], found: list[Operand]) -> tuple[Operand, ...]:
+    """Join two halves that follow each other into one number, the first as the upper half."""
+    for number, (upper, lower) in enumerate(pairwise(found)):
+        plain = not _INTEGER.fullmatch(tokens[number]) and not _INTEGER.fullmatch(tokens[number + 1])
+        if plain and isinstance(upper, Immediate | Unread) and isinstance(lower, Immediate | Unread):
+            if isinstance(upper, Immediate) and isinstance(lower, Immediate):
+                joined: Operand = Immediate(upper.value << 16 | lower.value)
+            else:
+                joined = Unread(f"{upper},{lower}")
+            return (*found[:number], joined, *found[number + 2 :])
+    return tuple(found)
