@@ -20,8 +20,6 @@ import time
 from pathlib import Path
 
 from vdbg_env.adapters.execution.forked_worker import ForkedWorker
-from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
-from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.adapters.placement.ending_rule import EndingRule
@@ -34,6 +32,7 @@ from vdbg_env.application.ports.steps import Layout
 from vdbg_env.application.run.execute import run_runbook
 from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.run_context import RunContext, RunOrder
+from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation, RankClock, WorkerEnvironment
 from vdbg_env.record.codec import to_document
 from vdbg_env.record.redaction.redaction import Redactor
@@ -139,7 +138,7 @@ def measure(ranks: int) -> None:
         end = run_runbook(order, context)
         ran = time.perf_counter()
         report = run_report(
-            head, end.progress, directory.path, cores=CoreFilesOnDisk(), sources=SourceFiles((), ()), redact=str,
+            head, end.progress, directory.path, cores=CoreFiles(), sources=SourceFiles((), ()), redact=str,
             elapsed_s=end.elapsed_s, finish=end.finish,
         )  # fmt: skip
         write_report(report, directory.path, ("html", "markdown", "json"))

@@ -36,7 +36,7 @@ import os, sys
 from concurrent.futures import ThreadPoolExecutor
 from gpucore.cubin import read_cubin
 from gpucore.fatbin import find_device_code
-from vdbg_env.adapters.files.binaries import BinaryFiles
+from vdbg_env.crash.files import BinaryFiles
 def read(code):
     return read_cubin(code.entry.payload()) if code.entry.kind == 2 else None
 with BinaryFiles().open(sys.argv[1]) as files, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

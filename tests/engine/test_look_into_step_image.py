@@ -13,10 +13,10 @@ from vdbg_env.adapters.execution.container.containers import LOOK, StepContainer
 from vdbg_env.adapters.execution.container.image_probe import look
 from vdbg_env.adapters.execution.container.programs import ContainerBinaries, ContainerPrograms
 from vdbg_env.adapters.execution.container.sources import ContainerSources
-from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir
+from vdbg_env.crash.files import SourceFiles
 from vdbg_env.image.settings import DATA, Gpu, Mount, RunSettings, StepContainer, StepImage
 
 pytestmark = pytest.mark.engine

@@ -25,18 +25,16 @@ from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchS
 from tests.support.command_line import vdbg_env
 from tests.support.toolchain import cuda_tool
 from vdbg_env.adapters.builders.units.unit_builds import LocalUnitBuilds
-from vdbg_env.adapters.files.binaries import BinaryFiles
-from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.application.image.onto import OntoRequest, build_onto
 from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
 from vdbg_env.application.lines.choose import CoreCode, Wanted, wanted_by_core
 from vdbg_env.application.lines.pack import lines_for_core, lines_of_other_headers, pack_built
 from vdbg_env.application.lines.stock import read_stock
-from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
 from vdbg_env.cli.lines.build import exit_status
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
+from vdbg_env.crash.files import BinaryFile, BinaryFiles, CoreFiles
 from vdbg_env.image.units import OtherProject, read_compile_commands
 from vdbg_env.report.lineinfo.lines_built import Written, lines_text
 from vdbg_env.report.lineinfo.onto import onto_text
@@ -216,7 +214,7 @@ def core_of(toy: Toy, kernel: str, path: Path) -> Path:
 
 def test_a_kernel_whose_arguments_are_named_otherwise_gets_its_line(toy: Toy, builds: Prepared, tmp_path: Path) -> None:
     core = core_of(toy, "device_kernel", tmp_path / "core.nvcudmp")
-    result = lines(toy, builds, wanted_by_core(str(core), CoreFilesOnDisk()))
+    result = lines(toy, builds, wanted_by_core(str(core), CoreFiles()))
     ((stock, built),) = (pair for unit in result.built if unit.comparison for pair in unit.comparison.renamed)
     assert "v47" in stock and "v42" in built
     packed = pack_built(result)
@@ -224,7 +222,7 @@ def test_a_kernel_whose_arguments_are_named_otherwise_gets_its_line(toy: Toy, bu
     (tmp_path / "new.lines").write_bytes(packed.data)
     shown = vdbg_env("core", "--lines", str(tmp_path / "new.lines"), str(core))
     assert "lib.h:" in shown.stdout, shown.stdout
-    in_core = lines_for_core(str(core), packed.data, CoreFilesOnDisk())
+    in_core = lines_for_core(str(core), packed.data, CoreFiles())
     assert (in_core.places, in_core.without) == (1, ()) and in_core.shown
     assert exit_status(result, Written(core=in_core)) == 0
 
@@ -234,7 +232,7 @@ def test_success_is_not_reported_for_a_core_without_a_line(toy: Toy, builds: Pre
     result = lines(toy, builds, Wanted(kernels=("copy",), archs=("9.0",)))
     packed = pack_built(result)
     assert packed
-    in_core = lines_for_core(str(core), packed.data, CoreFilesOnDisk())
+    in_core = lines_for_core(str(core), packed.data, CoreFiles())
     assert len(in_core.without) == 1 and "blur" in in_core.without[0]
     assert (exit_status(result), exit_status(result, Written(core=in_core))) == (0, 4)
     assert "no line" in lines_text(result, Written(core=in_core))
@@ -243,12 +241,12 @@ def test_success_is_not_reported_for_a_core_without_a_line(toy: Toy, builds: Pre
 def test_lines_of_other_headers_are_marked_wherever_they_are_shown(toy: Toy, builds: Prepared, tmp_path: Path) -> None:
     core = core_of(toy, "device_kernel", tmp_path / "core.nvcudmp")
     marked = Prepared(toy, builds._kept.home, OTHER)
-    result = lines(toy, marked, wanted_by_core(str(core), CoreFilesOnDisk()))
+    result = lines(toy, marked, wanted_by_core(str(core), CoreFiles()))
     packed = pack_built(result)
     assert packed
     (share,) = shares = lines_of_other_headers(result, packed.data)
     assert 0 < share.instructions <= share.of
-    written = Written(core=lines_for_core(str(core), packed.data, CoreFilesOnDisk()), headers=shares)
+    written = Written(core=lines_for_core(str(core), packed.data, CoreFiles()), headers=shares)
     assert exit_status(result, written) == 4
     mark = "line of lib 4.2.0; the wheel was built with v4.7.1"
     text = lines_text(result, written)
@@ -292,7 +290,7 @@ def test_lines_of_the_right_headers_win_over_those_of_others(toy: Toy, builds: P
     core = core_of(toy, "device_kernel", tmp_path / "core.nvcudmp")
     for name, used in (("a", "4.2.0"), ("b", "4.7.1")):
         prepared = Prepared(toy, builds._kept.home, replace(OTHER, used=used))
-        packed = pack_built(lines(toy, prepared, wanted_by_core(str(core), CoreFilesOnDisk())))
+        packed = pack_built(lines(toy, prepared, wanted_by_core(str(core), CoreFiles())))
         assert packed
         (tmp_path / f"{name}.lines").write_bytes(packed.data)
     ran = vdbg_env("core", "--json", "--lines", str(tmp_path), str(core))
@@ -330,7 +328,7 @@ def test_code_under_the_name_of_another_kernel_is_not_taken_for_it(toy: Toy, tmp
 
 def test_a_kernel_is_picked_by_the_code_of_the_core(toy: Toy, builds: Prepared, tmp_path: Path) -> None:
     core = core_of(toy, "blur", tmp_path / "core.nvcudmp")
-    wanted = wanted_by_core(str(core), CoreFilesOnDisk())
+    wanted = wanted_by_core(str(core), CoreFiles())
     (unit,) = lines(toy, builds, wanted).built
     assert Path(unit.source).name == "scale.cu"
     ((name, code),) = wanted.codes.items()

@@ -17,16 +17,15 @@ from pathlib import Path
 from tests.support.shipped import RUNBOOKS
 from tests.support.sights import Sight
 from vdbg_env.adapters.execution.replay import ReplayedStep
-from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
-from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.run.execute import run_runbook
 from vdbg_env.application.run.run_context import RunContext, RunOrder, StepContext
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, StepVisit
@@ -141,7 +140,7 @@ class _Walker:
         self.walk: Progress | None = None
         self.steps = BuiltinSteps(
             programs=Programs(scenario.host),
-            cores=CoreFilesOnDisk(),
+            cores=CoreFiles(),
             binaries=Binaries(scenario.host.get("library", "no_lines_sm90")),
             environment=scenario.environment,
             host=LocalMachine(),

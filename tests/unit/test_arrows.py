@@ -15,14 +15,15 @@ ROOMS: dict[str, set[str]] = {
     "evidence": {"common"},
     "runbook": {"evidence", "common"},
     "record": {"runbook", "evidence", "common"},
-    "application": {"record", "runbook", "evidence", "image", "common"},
-    "report": {"application", "record", "runbook", "evidence", "image", "common"},
     "supervisor": {"record.redaction", "common.writing"},
+    "crash": {"supervisor.processes", "record", "evidence", "common"},
+    "application": {"crash", "record", "runbook", "evidence", "image", "common"},
+    "report": {"application", "crash", "record", "runbook", "evidence", "image", "common"},
     "adapters": {
-        "application.ports", "application.host", "supervisor", "record", "runbook", "evidence", "image",
+        "application.ports", "application.host", "crash", "supervisor", "record", "runbook", "evidence", "image",
         "common",
     },
-    "cli": {"application", "adapters", "report", "record", "runbook", "evidence", "image", "common"},
+    "cli": {"application", "adapters", "report", "crash", "record", "runbook", "evidence", "image", "common"},
 }  # fmt: skip
 
 # Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
@@ -44,6 +45,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "atomic_write", "set_ids", "redaction", "codec", "event_log", "run_directory", "run_files", "runs",
         "progress", "diff", "dump_files", "recorded_requests", "export_run",
     ),
+    "crash": ("files",),
     "report": ("plain_text", "codec", "core", "lineinfo", "dumps", "run", "runbook"),
     "application": (
         "ports", "host", "knowledge", "line_packs", "analysis", "lines", "image", "run", "builtins", "session", "guard",

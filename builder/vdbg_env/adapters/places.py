@@ -8,13 +8,12 @@ from pathlib import Path
 
 from vdbg_env.adapters.execution.hang_tools import gpu_probe, hang_tools
 from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.guarded import Guarded
 from vdbg_env.adapters.host.programs import Programs
-from vdbg_env.application.ports.files import BinarySource, SourceText
 from vdbg_env.application.ports.places import DISK_FLOOR, Scratch, StepPlace
 from vdbg_env.application.ports.steps import StepPlacement
 from vdbg_env.common.resources import data_dir
+from vdbg_env.crash.files import BinarySource, SourceFiles, SourceText
 from vdbg_env.image.settings import DATA, PACKAGES, StepContainer
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.runbook.catalogue import TOOLS

@@ -15,7 +15,6 @@ from vdbg_env.application.knowledge.installed_packages import installed_vllm
 from vdbg_env.application.knowledge.stale_settings import Settings, told_before_start
 from vdbg_env.application.ports.containers import ContainerRunner
 from vdbg_env.application.ports.core_dumps import DumpStore
-from vdbg_env.application.ports.files import CoreFiles
 from vdbg_env.application.ports.places import RecordingHead, Recordings, StepPlace, StepPlaces
 from vdbg_env.application.ports.runbook_files import RunbookFiles
 from vdbg_env.application.ports.steps import Clock, Interrupts, IsolatedWorker, StepPlacement
@@ -40,6 +39,7 @@ from vdbg_env.application.run.sample import SAMPLE, names_workload, with_sample,
 from vdbg_env.application.run.target import resumed_container, step_container
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.common.stop import ToldToStop, stoppable
+from vdbg_env.crash.files import CoreFiles
 from vdbg_env.image.settings import DATA
 from vdbg_env.record.event_log import read_events
 from vdbg_env.record.progress import Progress, at_start, replay

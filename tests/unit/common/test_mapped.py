@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 import vdbg_env
-from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.adapters.files.core_completeness import is_complete
-from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.mapped import mapped, mapped_for_good
+from vdbg_env.crash.files import BinaryFiles, CoreFiles
 
 SIZE = 64 * mmap.PAGESIZE
 READERS: dict[str, Callable[[memoryview], object]] = {
@@ -72,7 +71,7 @@ def _cut(path: str) -> None:
 def test_every_reader_of_mapped_files_says_so(tmp_path: Path) -> None:
     core = tmp_path / "a.nvcudmp"
     core.write_bytes(b"\x7fELF" + bytes(SIZE))
-    with pytest.raises(BadInput, match="cut short"), CoreFilesOnDisk().open(str(core)) as found:
+    with pytest.raises(BadInput, match="cut short"), CoreFiles().open(str(core)) as found:
         _cut(str(core))
         bytes(found.data)
     library = tmp_path / "lib.so"

@@ -19,10 +19,10 @@ from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.files.context_tar import extract
 from vdbg_env.application.ports.build_events import BuildEvent, Built
-from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.images import BuilderDescription, BuildOrder
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.tar import tarfile
+from vdbg_env.crash.files import BinaryFile
 from vdbg_env.image.profile import parse_reference
 
 _TAR_LACKS = 2  # tar's exit status for a folder that is not there

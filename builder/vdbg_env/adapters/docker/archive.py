@@ -12,11 +12,11 @@ from docker.utils import decode_json_header
 from pydantic import TypeAdapter, ValidationError
 
 from vdbg_env.adapters.docker.client import raise_for_status
-from vdbg_env.adapters.files.candidates import spilled
 from vdbg_env.adapters.files.context_tar import tar_stream
-from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.stop import each_waited
 from vdbg_env.common.tar import tarfile
+from vdbg_env.crash.archives import spilled
+from vdbg_env.crash.files import BinaryFile
 
 T = TypeVar("T")
 

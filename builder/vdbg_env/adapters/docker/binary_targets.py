@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 
-from vdbg_env.adapters.files.binaries import BinaryFiles
-from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BAD_INPUT, BadInput, EngineFailed, HostNotAble
+from vdbg_env.crash.files import BinaryFile, BinaryFiles
 
 
 class Targets:

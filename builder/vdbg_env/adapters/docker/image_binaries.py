@@ -11,7 +11,7 @@ from functools import partial
 
 from vdbg_env.adapters.docker.client import connect, inspect_image
 from vdbg_env.adapters.docker.images import DockerImages, layers_of
-from vdbg_env.application.ports.files import BinaryFile
+from vdbg_env.crash.files import BinaryFile
 from vdbg_env.image.plan import LABEL_BUILT, LABEL_LAYERS
 
 

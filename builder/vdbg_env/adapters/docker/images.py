@@ -19,10 +19,10 @@ from vdbg_env.adapters.docker.build_api import build_over, get_image, post_image
 from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
 from vdbg_env.adapters.docker.create import created, started, tool_container
 from vdbg_env.adapters.files.context_tar import upload
-from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.images import NOTHING_LENT, PushProgress
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.crash.files import BinaryFile, Buffer
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan import LABEL_LAYERS
 from vdbg_env.image.profile import Reference, parse_reference

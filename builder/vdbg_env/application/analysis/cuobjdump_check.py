@@ -10,8 +10,8 @@ from typing import Final
 from gpucore.elf import Elf
 from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.lineinfo import Witness
-from vdbg_env.application.ports.files import Buffer, ScratchFiles
 from vdbg_env.application.ports.programs import ProgramRunner
+from vdbg_env.crash.files import Buffer, ScratchFiles
 from vdbg_env.evidence.tools import cuobjdump
 
 _ASKED: Final = 8

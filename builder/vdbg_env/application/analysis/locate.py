@@ -27,8 +27,8 @@ from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.mangling import demangle, short_name
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.line_packs.lookup import PackedLines
-from vdbg_env.application.ports.files import BinaryFile, BinarySource, CoreFiles, SourceText, Tell, done
 from vdbg_env.common.errors import BAD_INPUT, BadInput, nearest
+from vdbg_env.crash.files import BinaryFile, BinarySource, CoreFiles, SourceText, Tell, done
 
 _MOST_NAMES = 200_000
 _MOST_ALIKE = 64

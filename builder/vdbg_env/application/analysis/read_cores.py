@@ -11,8 +11,8 @@ from gpucore.dwarf import Chain
 from gpucore.errors import GpucoreError, UnreadableBinary
 from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
 from vdbg_env.application.line_packs.lookup import PackedLines
-from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.common.errors import BAD_INPUT, BadInput
+from vdbg_env.crash.files import CoreFiles, SourceText
 
 
 @dataclass(frozen=True, kw_only=True)

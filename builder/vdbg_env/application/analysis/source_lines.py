@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpucore.dwarf import Chain
-from vdbg_env.application.ports.files import SourceText
+from vdbg_env.crash.files import SourceText
 
 SourceLines = Mapping[tuple[str, int], str]
 """The text of source lines by (file, 1-based line), those that were found."""

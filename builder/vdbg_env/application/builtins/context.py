@@ -8,9 +8,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from gpucore.code_map import LineSource
-from vdbg_env.application.ports.files import BinarySource, CoreFiles
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
+from vdbg_env.crash.files import BinarySource, CoreFiles
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.logs.log_line import LogLine, decode, rank_of_process, unwrap
 from vdbg_env.evidence.observation import Observation

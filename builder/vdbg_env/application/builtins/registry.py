@@ -11,11 +11,11 @@ from functools import cache
 from gpucore.code_map import LineSource
 from vdbg_env.application.builtins import readers, steps
 from vdbg_env.application.builtins.context import BuiltinContext, BuiltinResult
-from vdbg_env.application.ports.files import BinarySource, CoreFiles
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.run_context import StepContext
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.crash.files import BinarySource, CoreFiles
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.run_files import RunFiles
 from vdbg_env.runbook.catalogue import BuiltinContract, Catalogue

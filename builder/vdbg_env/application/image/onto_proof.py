@@ -10,9 +10,9 @@ from typing import Final
 from gpucore.elf import SHT_NOBITS, Elf, Section
 from gpucore.lineinfo import read_coverage
 from vdbg_env.application.lines.stock import StockCubin, StockLibrary, read_stock
-from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.images import ImageSwaps, Swap
 from vdbg_env.common.errors import NotProven
+from vdbg_env.crash.files import BinaryFile
 
 _MOVED: Final = (".nv_fatbin", ".nvFatBinSegment", ".rela.dyn")
 _RELA: Final = struct.Struct("<QQq")

@@ -12,7 +12,7 @@ from gpucore.elf import Buffer
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import EntryKind, find_device_code
 from vdbg_env.application.line_packs.lookup import PackedLines
-from vdbg_env.application.ports.files import BinarySource
+from vdbg_env.crash.files import BinarySource
 
 NAMED: Final = 16
 """How many functions with other code are named; all are counted."""

@@ -12,8 +12,8 @@ from gpucore.code_map import CodeMap
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import EntryKind, find_device_code
 from gpucore.line_packs import PackedHeaders, PackWriter, Provenance, records_of
-from vdbg_env.application.ports.files import BinaryFile, BinarySource
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import BinaryFile, BinarySource
 from vdbg_env.image.plan import LABEL_DIGEST
 
 _REVISION: Final = "org.opencontainers.image.revision"

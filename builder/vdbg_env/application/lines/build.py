@@ -17,7 +17,6 @@ from vdbg_env.application.lines.choose import Choice, Wanted, choose
 from vdbg_env.application.lines.compare import Comparison, compare
 from vdbg_env.application.lines.place import Candidates, Unplaced, place
 from vdbg_env.application.lines.stock import StockLibrary, one_compiler, read_stock, require_compiler
-from vdbg_env.application.ports.files import BinarySource
 from vdbg_env.application.ports.unit_builds import (
     CompiledUnit,
     ConfiguredTree,
@@ -27,6 +26,7 @@ from vdbg_env.application.ports.unit_builds import (
     UnitOrder,
 )
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import BinarySource
 from vdbg_env.image.units import torch_arch_list
 
 PlacedBy = Literal["link order", "kernel names"]

@@ -11,8 +11,8 @@ from gpucore.core import Fault, WarpGroup, decode_core
 from gpucore.errors import UnreadableBinary
 from gpucore.mangling import demangle, short_name
 from vdbg_env.application.lines.stock import StockCubin, StockLibrary, StockUnit
-from vdbg_env.application.ports.files import CoreFiles
 from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.crash.files import CoreFiles
 from vdbg_env.image.units import cubin_for, parse_arch
 
 

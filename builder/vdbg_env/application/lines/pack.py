@@ -18,8 +18,9 @@ from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.line_packs.pack import Packed, PackRequest, pack_lines
 from vdbg_env.application.lines.build import LinesBuilt
 from vdbg_env.application.lines.compare import Comparison
-from vdbg_env.application.ports.files import BinaryFile, CoreFiles, PackFile
+from vdbg_env.application.ports.files import PackFile
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import BinaryFile, CoreFiles
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from gpucore.code_map import CodeMap
 from gpucore.elf import Buffer, Elf, looks_like_elf
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import Entry, EntryKind
-from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import BinaryFile
 
 _SECTION = ".nv_fatbin"
 _PTX_VERSION = re.compile(rb"^\.version (\d+\.\d+)", re.MULTILINE)

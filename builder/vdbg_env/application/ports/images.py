@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from vdbg_env.application.ports.files import BinaryFile, Buffer
 from vdbg_env.application.ports.programs import Completed
+from vdbg_env.crash.files import BinaryFile, Buffer
 
 if TYPE_CHECKING:
     from vdbg_env.application.ports.build_events import BuildEvent

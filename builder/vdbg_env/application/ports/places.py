@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from vdbg_env.application.ports.files import BinarySource, SourceText
     from vdbg_env.application.ports.programs import ProgramRunner
     from vdbg_env.application.ports.steps import StepPlacement
+    from vdbg_env.crash.files import BinarySource, SourceText
     from vdbg_env.image.settings import StepContainer, StepImage
     from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 

@@ -12,12 +12,12 @@ from vdbg_env.application.knowledge.installed_packages import (
     workload_libraries,
     workload_python,
 )
-from vdbg_env.application.ports.files import BinarySource
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.application.run.target import with_image_facts
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble
+from vdbg_env.crash.files import BinarySource
 from vdbg_env.runbook.catalogue import TOOLS
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import Facts

@@ -11,9 +11,9 @@ from vdbg_env.adapters.host.programs import Programs
 if TYPE_CHECKING:
     from vdbg_env.application.image.render import LayOut
     from vdbg_env.application.ports.build_events import BuildEvent
-    from vdbg_env.application.ports.files import ScratchFiles
     from vdbg_env.application.ports.images import BuilderName, BundleFiles, ImageBuilder, ImageSwaps, SourceTrees
     from vdbg_env.application.ports.unit_builds import UnitBuilds
+    from vdbg_env.crash.files import ScratchFiles
     from vdbg_env.image.plan import Machine
     from vdbg_env.image.profile import OwnPackage
 
@@ -29,7 +29,7 @@ def source_trees() -> SourceTrees:
 
 
 def scratch_files() -> ScratchFiles:
-    from vdbg_env.adapters.files.temp_files import Scratch
+    from vdbg_env.crash.files import Scratch
 
     return Scratch()
 

@@ -12,9 +12,10 @@ from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
 from vdbg_env.adapters.host.clock import SignalInterrupts, SystemClock
 from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.cli.composition.containers import container_runner, dump_store
-from vdbg_env.cli.composition.files import binary_source, core_files
+from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import packed_lines
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.crash.files import CoreFiles
 
 if TYPE_CHECKING:
     from vdbg_env.adapters.capture.proxy import CaptureProxy
@@ -108,7 +109,7 @@ def run_ports(files: Sequence[Path]) -> RunPorts:
         recordings=RecordingFolders(),
         containers=container_runner,
         dump_store=dump_store,
-        cores=core_files(),
+        cores=CoreFiles(),
         worker=ForkedWorker(),
         clock=clock(),
         interrupts=SignalInterrupts,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from vdbg_env.application.analysis.read_cores import CoreRequest, CoresRead, read_cores
-from vdbg_env.cli.composition.files import core_files, source_text
 from vdbg_env.cli.composition.lines import packed_lines
 from vdbg_env.cli.options.source import Mapping, lines_option, source_options
 from vdbg_env.common import console
+from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.report.core import as_json as gpu_core_json
 from vdbg_env.report.core import text as gpu_core
 
@@ -48,8 +48,8 @@ def command(
     """
     read = read_cores(
         CoreRequest(targets=targets, registers=registers, parameters=parameters),
-        files=core_files(),
-        source_text=source_text(source_roots, path_maps),
+        files=CoreFiles(),
+        source_text=SourceFiles(source_roots, path_maps),
         lines=packed_lines(line_packs),
     )
     for path, error in read.problems:

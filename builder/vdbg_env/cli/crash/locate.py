@@ -7,10 +7,11 @@ import click
 from gpucore.arch import as_target
 from gpucore.code_map import parse_place
 from vdbg_env.application.analysis.locate import LocateReport, LocateRequest, locate
-from vdbg_env.cli.composition.files import binary_source, core_files, source_text
+from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import packed_lines
 from vdbg_env.cli.display.bar import progress_bar
 from vdbg_env.cli.options.source import Mapping, lines_option, source_options
+from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.report.core import location
 
 
@@ -53,8 +54,8 @@ def command(
         report = locate(
             request,
             binaries=binary_source(),
-            cores=core_files(),
-            source_text=source_text(source_roots, path_maps),
+            cores=CoreFiles(),
+            source_text=SourceFiles(source_roots, path_maps),
             lines=packed_lines(line_packs),
             tell=tell,
         )

@@ -13,13 +13,13 @@ from vdbg_env.application.host.gpu import first_gpu
 from vdbg_env.application.image.onto import OntoRequest, OntoResult, build_onto
 from vdbg_env.application.lines.build import LinesRequest
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
-from vdbg_env.cli.composition.files import core_files
 from vdbg_env.cli.composition.images import image_swaps, installed_compiler, own_package, programs, unit_builds
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.build import architectures, require_writable, write_result
 from vdbg_env.cli.options.given import given_except
 from vdbg_env.cli.options.units import local_trees
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import CoreFiles
 from vdbg_env.image.profile import parse_reference
 from vdbg_env.image.units import parse_arch
 
@@ -97,7 +97,7 @@ def _wanted(flags: dict[str, Any]) -> Wanted:
             "nothing says which kernels of the image get line tables",
             next_step="--core FILE, --kernel NAME, or --target EXTENSION for all of a library",
         )
-    by_core = wanted_by_core(flags["core"], core_files()) if flags["core"] else Wanted()
+    by_core = wanted_by_core(flags["core"], CoreFiles()) if flags["core"] else Wanted()
     archs = flags["archs"] or by_core.archs or _own_gpu()
     if not archs:
         raise BadInput(

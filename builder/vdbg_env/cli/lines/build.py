@@ -11,13 +11,14 @@ from vdbg_env.application.line_packs.pack import Packed
 from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
 from vdbg_env.application.lines.pack import lines_for_core, lines_of_other_headers, pack_built
-from vdbg_env.cli.composition.files import binary_source, core_files
+from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.images import installed_compiler, unit_builds
 from vdbg_env.cli.composition.lines import default_pack, write_file
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.build import architectures
 from vdbg_env.cli.options.units import compiler_option, local_trees
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import CoreFiles
 from vdbg_env.image.plan import MOST_JOBS
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.lineinfo.lines_built import LinesDocument, Written, lines_text
@@ -102,7 +103,7 @@ def command(
         _write_cubins(result, cubins)
     packed = pack_built(result)
     path = _write_pack(result, packed, output) if packed else None
-    in_core = lines_for_core(core, packed.data if packed else b"", core_files()) if core else None
+    in_core = lines_for_core(core, packed.data if packed else b"", CoreFiles()) if core else None
     headers = lines_of_other_headers(result, packed.data) if packed else ()
     written = Written(path=path, core=in_core, headers=headers)
     click.echo(doc.render(result, LinesDocument, written) if as_json else lines_text(result, written), nl=False)
@@ -134,7 +135,7 @@ def _wanted(
             "nothing says what to build",
             next_step="--core FILE or --kernel NAME; --extension NAME for a library; --all for all of them",
         )
-    by_core = wanted_by_core(core, core_files()) if core else Wanted()
+    by_core = wanted_by_core(core, CoreFiles()) if core else Wanted()
     return Wanted(
         kernels=(*kernels, *by_core.kernels),
         extensions=extensions,

@@ -174,20 +174,20 @@ def report_command(run: str, form: str, write: bool) -> int:
     """
     from vdbg_env.application.run.result.again import report_anew
     from vdbg_env.application.run.result.next_steps import typed_outside
-    from vdbg_env.cli.composition.files import core_files, source_text
     from vdbg_env.cli.composition.runs import runbook_library, this_host
+    from vdbg_env.crash.files import CoreFiles, SourceFiles
     from vdbg_env.report.run import as_json as run_json
     from vdbg_env.report.run import as_markdown as run_markdown
     from vdbg_env.report.run import as_terminal as run_terminal
     from vdbg_env.report.run.files import write_report
 
     directory = find_run(run, os.environ)
-    sources = source_text((), ())
+    sources = SourceFiles()
     report = report_anew(
         directory,
         runbook_library(directory.runbooks),
         os.environ,
-        cores=core_files(),
+        cores=CoreFiles(),
         sources=sources,
         host=this_host(),
     )

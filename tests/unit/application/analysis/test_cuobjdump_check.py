@@ -10,8 +10,8 @@ from gpucore.lineinfo import Witness
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.application.analysis.cuobjdump_check import cross_examine
-from vdbg_env.application.ports.files import Buffer
 from vdbg_env.application.ports.programs import Completed
+from vdbg_env.crash.files import Buffer
 
 LIBRARY = host_library(
     container(*(EntrySpec(payload=cubin(f"k{i}", arch=arch), arch=arch) for i in range(20) for arch in (80, 90)))

@@ -14,15 +14,14 @@ import pytest
 
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
 from tests.support import reports
-from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.application.builtins import code_on_disk, registry
 from vdbg_env.application.builtins.code_on_disk import alike
 from vdbg_env.application.builtins.registry import BuiltinSteps, builtins, catalogue
-from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.run.run_context import StepContext
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.evidence.observation import Artifact, Death, Ended, EndedBy, Observation
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.report.run.files import write_report
@@ -76,7 +75,7 @@ class Bench:
     def steps(self) -> BuiltinSteps:
         return BuiltinSteps(
             programs=self.programs,
-            cores=CoreFilesOnDisk(),
+            cores=CoreFiles(),
             binaries=Binaries(),
             environment=self.environment,
             host=LocalMachine(),

@@ -9,7 +9,6 @@ import pytest
 from gpucore.fatbin import EntryKind, find_device_code
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.cubins import DATA, cubin
-from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
 from vdbg_env.application.lines.build import LinesRequest, rebuild
 from vdbg_env.application.lines.choose import CoreCode, Wanted, choose, require_runnable, wanted_by_core
 from vdbg_env.application.lines.compare import compare
@@ -22,9 +21,9 @@ from vdbg_env.application.lines.stock import (
     read_stock,
     require_compiler,
 )
-from vdbg_env.application.ports.files import BinaryFile
 from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.image.units import Unit
 from vdbg_env.report.lineinfo.lines_built import lines_text
 
@@ -57,7 +56,7 @@ def test_a_device_function_is_not_a_kernel() -> None:
 
 
 def test_a_core_dump_names_its_kernel_and_its_gpu() -> None:
-    wanted = wanted_by_core(str(CORES / "synthetic_sm90_nolines.nvcudmp.gz"), CoreFilesOnDisk())
+    wanted = wanted_by_core(str(CORES / "synthetic_sm90_nolines.nvcudmp.gz"), CoreFiles())
     assert (wanted.kernels, wanted.archs, list(wanted.codes)) == ((FLOAT,), ("9.0",), [FLOAT])
     (choice,) = choose([KERN], replace(wanted, codes={}))
     assert (choice.target, choice.kernels) == ("sm_90", (FLOAT,))
@@ -65,7 +64,7 @@ def test_a_core_dump_names_its_kernel_and_its_gpu() -> None:
 
 def test_a_kernel_of_a_core_is_not_picked_by_its_name_alone() -> None:
     # One instruction of the core's kernel differs: another release of the compiler made it.
-    wanted = wanted_by_core(str(CORES / "synthetic_sm90_nolines.nvcudmp.gz"), CoreFilesOnDisk())
+    wanted = wanted_by_core(str(CORES / "synthetic_sm90_nolines.nvcudmp.gz"), CoreFiles())
     with pytest.raises(BadInput, match="has kern<float>, but not with the instructions that the core has") as refused:
         choose([KERN], wanted)
     assert "--kernel NAME instead of --core" in (refused.value.next_step or "")
@@ -76,7 +75,7 @@ def test_a_kernel_of_a_core_is_not_picked_by_its_name_alone() -> None:
 
 
 def test_a_dump_without_an_exception_names_what_was_running() -> None:
-    wanted = wanted_by_core(str(CORES / "synthetic_sm90_hang.nvcudmp.gz"), CoreFilesOnDisk())
+    wanted = wanted_by_core(str(CORES / "synthetic_sm90_hang.nvcudmp.gz"), CoreFiles())
     assert wanted.kernels and wanted.archs == ("9.0",)
 
 

@@ -6,17 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.application.builtins.test_steps import Answer, Binaries, Programs
-from vdbg_env.adapters.files.binaries import BinaryFiles
-from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.adapters.host.programs import Programs as RealPrograms
 from vdbg_env.application.knowledge.installed_packages import installed_versions, workload_libraries, workload_python
-from vdbg_env.application.ports.files import BinarySource
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.application.ports.steps import StepPlacement
 from vdbg_env.application.run.gather_facts import gather_facts
 from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.crash.files import BinaryFiles, BinarySource, SourceFiles
 from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.runbook.model import Requires, Runbook
 from vdbg_env.runbook.state import Facts

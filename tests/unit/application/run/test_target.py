@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.adapters.files.binaries import BinaryFiles
-from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.application.image.run import RunRequest
-from vdbg_env.application.ports.files import BinarySource, SourceText
 from vdbg_env.application.ports.places import StepPlace
 from vdbg_env.application.ports.programs import Completed
 from vdbg_env.application.ports.steps import StepPlacement
 from vdbg_env.application.run.target import ContainerRequest, container_record, resumed_container, with_image_facts
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import BinaryFiles, BinarySource, SourceFiles, SourceText
 from vdbg_env.image.settings import DumpVolume, Gpu, Mount, RunSettings, StepContainer, StepImage
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead

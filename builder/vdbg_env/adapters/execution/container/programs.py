@@ -9,9 +9,9 @@ from pathlib import Path
 
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.execution.container.containers import StepContainers
-from vdbg_env.application.ports.files import BinaryFile, BinarySource
 from vdbg_env.application.ports.programs import Completed, ProgramRunner
 from vdbg_env.common.errors import EngineFailed, HostNotAble
+from vdbg_env.crash.files import BinaryFile, BinarySource
 from vdbg_env.image.settings import Mount, StepImage
 
 _OF_THE_MACHINE = frozenset({"dmesg"})  # there is one kernel, and a container may not read its log

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.adapters.execution.container.containers import StepContainers
-from vdbg_env.adapters.files.source_lines import LARGEST
-from vdbg_env.application.ports.files import SourceText
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.stop import ToldToStop
+from vdbg_env.crash.files import LARGEST, SourceText
 from vdbg_env.image.settings import StepImage
 
 

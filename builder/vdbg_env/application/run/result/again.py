@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.application.ports.this_host import ThisHost
 from vdbg_env.application.run.history import condition
 from vdbg_env.application.run.library import RunbookLibrary
@@ -15,6 +14,7 @@ from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.result.cause import SHOWED
 from vdbg_env.application.run.result.model import Report
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import CoreFiles, SourceText
 from vdbg_env.record.event_log import Event, read_events, well_formed
 from vdbg_env.record.export_run import Export, export_run
 from vdbg_env.record.progress import at_start, replay

@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import assert_never
 
-from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.application.run.result import rank_rows
 from vdbg_env.application.run.result.cause import cause_of
 from vdbg_env.application.run.result.model import (
@@ -24,6 +23,7 @@ from vdbg_env.application.run.result.model import (
 )
 from vdbg_env.application.run.result.next_steps import advice, flags_after_guard, on_its_command
 from vdbg_env.application.run.result.source_context import complete
+from vdbg_env.crash.files import CoreFiles, SourceText
 from vdbg_env.evidence.observation import Artifact, Match, Observation
 from vdbg_env.evidence.system.ranks import first_failure, last_attempt
 from vdbg_env.evidence.weigh_findings import judge

@@ -10,9 +10,9 @@ from gpucore import core
 from gpucore.core import decode_core
 from gpucore.dwarf import SourceFrame
 from gpucore.mangling import demangle
-from vdbg_env.application.ports.files import CoreFiles, SourceText
 from vdbg_env.application.run.result.model import Report, SourceExcerpt, WarpGroup, WarpHistogram
 from vdbg_env.common.errors import BAD_INPUT
+from vdbg_env.crash.files import CoreFiles, SourceText
 from vdbg_env.record.run_directory import RunDirectory
 
 _AROUND = 3  # lines of source shown before and after the one that is meant

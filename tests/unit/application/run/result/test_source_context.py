@@ -8,11 +8,10 @@ import pytest
 from gpucore.dwarf import SourceFrame
 from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support import reports
-from vdbg_env.adapters.files.core_files import CoreFilesOnDisk
-from vdbg_env.adapters.files.source_lines import SourceFiles
 from vdbg_env.application.run.result.assemble import run_report
 from vdbg_env.application.run.result.model import REPORT_FILES, Provenance, Report
 from vdbg_env.application.run.result.source_context import complete, excerpt
+from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.evidence.observation import Artifact
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
@@ -32,9 +31,7 @@ def with_core(folder: Path, core: bytes) -> Report:
 
 
 def completed(folder: Path, core: bytes) -> Report:
-    return complete(
-        with_core(folder, core), folder, cores=CoreFilesOnDisk(), sources=SourceFiles([str(CUBINS)]), redact=str
-    )
+    return complete(with_core(folder, core), folder, cores=CoreFiles(), sources=SourceFiles([str(CUBINS)]), redact=str)
 
 
 def test_the_warps_of_a_hang_and_their_source_lines_are_added(tmp_path: Path) -> None:
@@ -114,9 +111,7 @@ def test_a_runs_head_says_where_it_comes_from(tmp_path: Path, head: RunHead, pro
         decision=finish,
         trail=(record,),
     )
-    report = run_report(
-        head, Progress(state=state), tmp_path, cores=CoreFilesOnDisk(), sources=SourceFiles(), redact=str
-    )
+    report = run_report(head, Progress(state=state), tmp_path, cores=CoreFiles(), sources=SourceFiles(), redact=str)
     assert report.provenance is provenance
     assert dict(report.environment) == {"driver": "580.82", "GPUs": "8"}
 
@@ -127,7 +122,7 @@ def test_lines_that_a_report_has_shown_stay_in_it_without_their_sources(tmp_path
     assert first.excerpts
     write_report(first, tmp_path)
     report = with_core(tmp_path, hang_core())
-    again = complete(report, tmp_path, cores=CoreFilesOnDisk(), sources=SourceFiles(["/nowhere"]), redact=str)
+    again = complete(report, tmp_path, cores=CoreFiles(), sources=SourceFiles(["/nowhere"]), redact=str)
     assert again.excerpts == first.excerpts
     write_report(again, tmp_path)
     marked = first.excerpts[0]

@@ -11,9 +11,9 @@ import pytest
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, archive, container, host_library
-from vdbg_env.adapters.files import candidates
-from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash import archives
+from vdbg_env.crash.files import BinaryFiles
 
 LIBRARY = host_library(container(EntrySpec(payload=cubin("k"))))
 
@@ -120,7 +120,7 @@ def test_a_member_that_expands_without_end_fills_no_disk(tmp_path: Path, monkeyp
     with zipfile.ZipFile(tmp_path / "bomb.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
         wheel.writestr("bomb.so", LIBRARY + bytes(8 << 20))
     free = shutil.disk_usage(tempfile.gettempdir()).free
-    monkeypatch.setattr(candidates, "KEEP_FREE", free - (4 << 20))
+    monkeypatch.setattr(archives, "KEEP_FREE", free - (4 << 20))
     with pytest.raises(BadInput, match=r"no room in .* to expand .*bomb\.so: set TMPDIR"):
         found(tmp_path / "bomb.whl")
 
@@ -147,7 +147,7 @@ def test_a_missing_target_and_a_false_wheel_are_bad_input(tmp_path: Path) -> Non
 def test_a_wheel_that_expands_to_a_thousand_times_its_size_is_refused_by_its_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "_SMALL", 1 << 20)
+    monkeypatch.setattr(archives, "_SMALL", 1 << 20)
     opened: list[str] = []
     with zipfile.ZipFile(tmp_path / "bomb.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
         wheel.writestr("lib.so", b"\x7fELF" + bytes(8 << 20))
@@ -172,7 +172,7 @@ def test_members_of_a_wheel_that_share_bytes_are_refused(tmp_path: Path) -> None
 
 
 def test_archives_in_an_archive_share_what_they_may_expand_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "_SMALL", 1 << 20)
+    monkeypatch.setattr(archives, "_SMALL", 1 << 20)
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as wheel:
         wheel.writestr("lib.so", b"\x7fELF" + bytes(500_000))

@@ -15,9 +15,9 @@ import zstandard
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
-from vdbg_env.adapters.files import candidates
-from vdbg_env.adapters.files.binaries import BinaryFiles
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash import archives
+from vdbg_env.crash.files import BinaryFiles
 
 OLD = host_library(container(EntrySpec(payload=cubin("old"))))
 NEW = host_library(container(EntrySpec(payload=cubin("new"))))
@@ -202,7 +202,7 @@ def test_a_header_that_lies_is_told_in_words(tmp_path: Path, data: bytes, why: s
 def test_a_packed_tar_of_almost_nothing_is_not_expanded_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
-    monkeypatch.setattr(candidates, "_SMALL", 1 << 20)
+    monkeypatch.setattr(archives, "_SMALL", 1 << 20)
     (tmp_path / "a.tar").write_bytes(pack(lying(name="zeros", size=64 << 20) + bytes(64 << 20)))
     with (
         pytest.raises(BadInput, match="it expands to over "),

@@ -1,0 +1,403 @@
+"""What a crash left on disk, opened: binaries, GPU cores, logs and lines of source."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import mmap
+import os
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+from gpucore.fatbin import may_hold_device_code
+from vdbg_env.common.errors import BadInput, HostNotAble, unreadable
+from vdbg_env.common.mapped import mapped
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryFile:
+    """One file that may hold device code: its name as shown to the user, and its bytes (mapped where possible).
+
+    `path` is where the same bytes lie on disk, for programs that need a file; `asked_for` says that the user named this
+    very file rather than a place it was found in; `problem` says why a file that was found could not be read.
+    `labels` are those of the image that it is in, and `note` says what of that image was not looked at. `forget` may be
+    called while the bytes are read: pages of the file that were read leave this process's memory, and are mapped again
+    where they are needed again. `part` is the file's part of its target, from 0 to 1, for a display of progress; None
+    where that is not known.
+    """
+
+    name: str
+    data: Buffer
+    path: Path | None = None
+    asked_for: bool = False
+    problem: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    part: tuple[float, float] | None = (0.0, 1.0)
+    forget: Callable[[], None] = lambda: None
+
+
+Tell = Callable[[str, float | None], None]
+"""Takes the name of the file that is read, and how much of all that was asked for is done, from 0 to 1, where known."""
+
+
+def done(file: BinaryFile, within: float, number: int, count: int) -> float | None:
+    """Return how much is done of `count` targets, in the one of that number, with so much of the file read."""
+    if file.part is None:
+        return None
+    start, end = file.part
+    return (number + start + (end - start) * min(max(within, 0.0), 1.0)) / count
+
+
+class BinarySource(Protocol):
+    """Finds binaries in files, folders, archives, wheels and images."""
+
+    def open(self, target: str) -> AbstractContextManager[Iterator[BinaryFile]]:
+        """Yield every candidate in `target`; each one's bytes are valid until the next is asked for.
+
+        Raises BadInput when `target` does not exist or cannot be read.
+        """
+        ...
+
+
+class ScratchFiles(Protocol):
+    """Lends bytes out as a file, to programs that need one."""
+
+    def lend(self, data: Buffer, suffix: str) -> AbstractContextManager[Path]:
+        """Write the bytes to a file whose name ends in `suffix`; it is gone when the block ends."""
+        ...
+
+
+KEEP_FREE: Final = 256 << 20  # bytes left free on the disk that holds an expanded file
+HEAD: Final = 8  # bytes of a file that show whether it is a candidate
+WHEELS: Final = (".whl", ".zip")
+ARCHIVES: Final = (*WHEELS, ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
+
+
+@contextmanager
+def opened_binary(
+    name: str, descriptor: int, *, path: Path | None = None, asked_for: bool = False
+) -> Iterator[BinaryFile]:
+    """Yield an open file by its mapped pages; see `mapped`."""
+    with mapped(descriptor, name) as view:
+        pages = view.obj
+        if not isinstance(pages, mmap.mmap):
+            yield BinaryFile(name=name, data=b"", path=path, asked_for=asked_for)
+            return
+        pages.madvise(mmap.MADV_SEQUENTIAL)  # a cold disk reads ahead further
+        forget = partial(pages.madvise, mmap.MADV_DONTNEED)
+        yield BinaryFile(name=name, data=view, path=path, asked_for=asked_for, forget=forget)
+
+
+def reason(error: Exception) -> str:
+    """Return why something could not be read, without the name of the file."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+class BinaryFiles:
+    """A BinarySource over the file system.
+
+    A file that is named is always yielded. Of a folder, a wheel or a tar, the files that start as an ELF file, a static
+    library or a fat binary are, also of wheels and tars within; what cannot be opened is yielded with its problem.
+    Members of an archive are in a scratch file while they are looked at: the disk space needed is that of the largest.
+    """
+
+    @contextmanager
+    def open(self, target: str) -> Generator[Iterator[BinaryFile], None, None]:
+        """Yield every candidate in `target`; raises BadInput when it does not exist or cannot be read."""
+        path = Path(target)
+        try:
+            path.stat()
+        except FileNotFoundError:
+            raise BadInput(f"no such file or folder: {target}") from None
+        except OSError as error:
+            raise BadInput(f"{target} cannot be read: {reason(error)}") from None
+        if not path.is_dir() and not path.is_file():
+            raise BadInput(f"{target} is a pipe or a device; its bytes cannot be mapped", next_step="save it to a file")
+        files = _in_folder(path) if path.is_dir() else _in_file(path)
+        try:
+            yield files
+        finally:
+            files.close()
+
+
+def _in_file(path: Path) -> Generator[BinaryFile, None, None]:
+    try:
+        if path.suffix in WHEELS or not _is_candidate(path):
+            from vdbg_env.crash.archives import in_named_archive  # loaded on first use: most targets are no archives
+
+            members = in_named_archive(path)
+            if members is not None:
+                yield from members
+                return
+        with path.open("rb") as file, opened_binary(str(path), file.fileno(), path=path, asked_for=True) as found:
+            yield found
+    except (OSError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{path} cannot be read: {reason(error)}") from error
+
+
+def _in_folder(folder: Path) -> Generator[BinaryFile, None, None]:
+    seen: set[tuple[int, int]] = set()
+    closed: list[OSError] = []
+    paths: list[Path] = []
+    for root, folders, names in os.walk(folder, onerror=closed.append):
+        folders.sort()
+        # A file before the links to it: it is reported under its name.
+        paths += sorted((Path(root, name) for name in names), key=lambda p: (p.is_symlink(), p.name))
+    for number, path in enumerate(paths):
+        part = number / len(paths), (number + 1) / len(paths)
+        try:
+            yield from (replace(file, part=part) for file in _found(path, seen))
+        except (OSError, zipfile.BadZipFile) as error:
+            yield BinaryFile(name=str(path), data=b"", path=path, problem=reason(error), part=part)
+    for denied in closed:
+        yield BinaryFile(name=str(denied.filename), data=b"", problem=reason(denied))
+
+
+def _found(path: Path, seen: set[tuple[int, int]]) -> Iterator[BinaryFile]:
+    """Yield the file once, under the first name that leads to it; `libx.so` is often a link to `libx.so.1`."""
+    if not path.is_file():  # a pipe, a device, a link to nowhere
+        return
+    status = path.stat()
+    if (status.st_dev, status.st_ino) in seen:
+        return
+    seen.add((status.st_dev, status.st_ino))
+    if _is_candidate(path):
+        with path.open("rb", buffering=0) as file, opened_binary(str(path), file.fileno(), path=path) as found:
+            yield found
+    elif path.name.endswith(ARCHIVES):
+        from vdbg_env.crash.archives import in_archive
+
+        yield from in_archive(path, str(path))
+
+
+def _is_candidate(path: Path) -> bool:
+    with path.open("rb", buffering=0) as file:
+        return may_hold_device_code(file.read(HEAD))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreFile:
+    """A GPU core dump on disk, expanded if it was gzipped; `modified` is the file's time in seconds of the epoch."""
+
+    name: str
+    data: Buffer
+    modified: float
+    notes: tuple[str, ...] = ()
+
+
+_GZIP: Final = b"\x1f\x8b"
+_PIECE: Final = 1 << 20
+_SUFFIXES: Final = (".nvcudmp", ".nvcudmp.gz")
+
+
+class CoreFiles:
+    """CoreFiles over the local file system. A dump is as large as GPU memory, so it is mapped, never read whole."""
+
+    def find(self, target: str) -> tuple[str, ...]:
+        """Return the file itself, or the dumps below a folder by name or contents; raises BadInput when none is.
+
+        A file or folder below that cannot be read is among them: `open` says why.
+        """
+        if target == "-" and not os.path.lexists(target):
+            raise BadInput(
+                "a core dump is read from a file, not from the standard input",
+                cause="it is read at random, and may be as large as the GPU's memory",
+                next_step="cat > core.nvcudmp, then vdbg-env core core.nvcudmp",
+            )
+        path = Path(target)
+        if os.path.isdir(path):  # noqa: PTH112 - Path raises where a name is too long
+            found = sorted(_dumps_below(target))
+            if not found:
+                raise BadInput(
+                    f"no GPU core dump below {target}",
+                    cause="none was written, or it is compressed and its name ends in something else than .nvcudmp.gz",
+                    next_step=f"ls -R {target}",
+                )
+            return tuple(found)
+        _refuse_what_cannot_be_mapped(path)
+        return (target,)
+
+    def is_gzipped(self, path: str) -> bool:
+        """Say whether this is a gzipped file, and not a tar; raises BadInput when it cannot be read."""
+        if not os.path.isfile(path):  # noqa: PTH113 - and a pipe must not be opened: that would wait for ever
+            return False
+        try:
+            with Path(path).open("rb") as file:
+                if file.read(2) != _GZIP:
+                    return False
+                from vdbg_env.crash.archives import is_tar  # loaded on first use: most cores are not packed
+
+                file.seek(0)
+                return not is_tar(file)
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[CoreFile]:
+        """Yield the dump's bytes; a gzipped one that is cut short gives what could be expanded, and says so."""
+        try:
+            with Path(path).open("rb") as file:
+                modified = os.fstat(file.fileno()).st_mtime
+                if file.read(2) != _GZIP:
+                    with mapped(file.fileno(), path) as data:
+                        yield CoreFile(name=path, data=data, modified=modified)
+                    return
+                file.seek(0)
+                with tempfile.TemporaryFile(prefix="vdbg-env-core-") as plain:
+                    note = _expand_core(file, plain, path)
+                    notes = (note,) if note else ()
+                    plain.flush()
+                    with mapped(plain.fileno(), path) as data:
+                        yield CoreFile(name=path, data=data, modified=modified, notes=notes)
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+
+def _dumps_below(folder: str) -> Iterator[str]:
+    closed: list[OSError] = []
+    for root, _, names in os.walk(folder, onerror=closed.append):
+        yield from (str(path) for name in names if _is_dump(path := Path(root, name)))
+    yield from (str(error.filename) for error in closed)
+
+
+def _is_dump(path: Path) -> bool:
+    """Say whether a file may be a dump: by its name, by its first bytes, or because it cannot be read."""
+    from vdbg_env.record.dump_files import (  # loaded for a folder alone: a named file needs no record
+        HEAD_BYTES,
+        kind_of,
+    )
+
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
+        if path.name.endswith(_SUFFIXES):
+            return True
+        with path.open("rb") as file:
+            return kind_of(file.read(HEAD_BYTES)) == "gpu-core"
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ELOOP)  # a link that leads nowhere
+
+
+def _refuse_what_cannot_be_mapped(path: Path) -> None:
+    """Raise BadInput unless this is a regular file: a pipe without a writer would block for ever."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise BadInput(
+            f"no such file: {path}",
+            cause="the dump was never written, or in another folder",
+            next_step="vdbg-env dumps list, for the dump volume; vdbg-env runbook no-core-dump finds out why none is",
+        ) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if not stat.S_ISREG(mode):
+        raise BadInput(f"{path} is a pipe or a device; its bytes cannot be mapped", next_step="save it to a file")
+
+
+def _expand_core(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
+    """Write the expanded bytes; return a note when the gzip stream is damaged or ends early."""
+    room = shutil.disk_usage(tempfile.gettempdir()).free - KEEP_FREE
+    written = 0
+    try:
+        with gzip.GzipFile(fileobj=source) as stream:
+            while chunk := stream.read1(_PIECE):
+                written += len(chunk)
+                if written > room:
+                    raise HostNotAble(
+                        f"no room to expand {name} in {tempfile.gettempdir()}",
+                        next_step="TMPDIR=/a/larger/disk vdbg-env core ...",
+                    )
+                target.write(chunk)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        return f"truncated: the gzip stream ends early ({error}); {written} bytes could be expanded"
+    return None
+
+
+class SourceText(Protocol):
+    """Finds the text of source lines, wherever the sources lie now."""
+
+    def line(self, file: str, number: int) -> str | None:
+        """Return a line by the file name in the line table and its 1-based number; None when it cannot be found."""
+
+
+LARGEST: Final = 32 << 20  # bytes; what is larger is no source file
+_SOURCES: Final = frozenset(
+    f".{ending}"
+    for ending in (
+        *("c", "cc", "cpp", "cxx", "cu", "cuh", "cuf", "h", "hh", "hpp", "hxx", "inc", "inl", "ipp", "tpp"),
+        *("py", "pyi", "pyx", "ptx", "jit", "f", "f90", "rs", "s"),
+    )
+)
+
+
+class SourceFiles:
+    """SourceText over folders.
+
+    A path is first rewritten by `mappings` (old prefix, new prefix), then looked for below each of `roots` with its
+    leading folders dropped one by one, then taken as it is. Only what is named as a source file is read: a workload
+    says which files these are, and is to have no other one of this machine shown in a report.
+    """
+
+    def __init__(self, roots: Sequence[str] = (), mappings: Sequence[tuple[str, str]] = ()) -> None:
+        self._roots: Final = tuple(Path(root) for root in roots)
+        self._mappings: Final = tuple(mappings)
+
+    def line(self, file: str, number: int) -> str | None:
+        """Return the text of a line, without its end; None when the file is not found or is shorter."""
+        for path in self._candidates(file):
+            lines = _lines(path)
+            if lines is not None:
+                return lines[number - 1] if 0 < number <= len(lines) else None
+        return None
+
+    def _candidates(self, file: str) -> Iterator[Path]:
+        if "\0" in file:
+            return
+        for old, new in self._mappings:
+            if file.startswith(old):
+                yield Path(new + file[len(old) :])
+        parts = [part for part in Path(file).parts if part not in {"/", ".", ".."}]
+        for root in self._roots:
+            for start in range(len(parts)):
+                yield root.joinpath(*parts[start:])
+        if Path(file).is_absolute():
+            yield Path(file)
+
+
+def _is_source(path: Path) -> bool:
+    """Whether a path names source text; headers of the standard library, and of CUDA's, have no suffix."""
+    return path.suffix.lower() in _SOURCES or (not path.suffix and "include" in path.parts[:-1])
+
+
+@lru_cache(maxsize=64)
+def _lines(path: Path) -> tuple[str, ...] | None:
+    try:
+        if not _is_source(Path(os.path.realpath(path))) or not path.is_file() or path.stat().st_size > LARGEST:
+            return None
+        return tuple(path.read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return None
+
+
+class Scratch:
+    """ScratchFiles in the system's temporary folder."""
+
+    @contextmanager
+    def lend(self, data: Buffer, suffix: str) -> Iterator[Path]:
+        """Write the bytes to a file whose name ends in `suffix`; it is gone when the block ends."""
+        with tempfile.NamedTemporaryFile(prefix="vdbg-", suffix=suffix) as file:
+            file.write(data)
+            file.flush()
+            yield Path(file.name)
