@@ -246,6 +246,7 @@ _SIZED: Final = 4
 _PARAMETERS_AT: Final = 0x0A  # EIATTR_PARAM_CBANK
 _PARAMETER: Final = 0x17  # EIATTR_KPARAM_INFO: size in the upper 14 bits
 _PARAMETER_V2: Final = 0x45  # EIATTR_KPARAM_INFO_V2, where a kernel has over 4 KiB of them: size in the lower 16 bits
+_BRANCH_TARGETS: Final = 0x34  # EIATTR_INDIRECT_BRANCH_TARGETS: words: place, 0, how many, each
 _ONE_ARCHITECTURE: Final = 0x09  # of .nv.compat: 1 for sm_90a and its like
 _PARAMETER_ROW: Final = struct.Struct("<IHHI")
 _BANK: Final = struct.Struct("<IHH")
@@ -288,6 +289,23 @@ def read_parameter_table(elf: Elf, kernel: str) -> ParameterTable | None:
             _symbol, bank_offset, size = _BANK.unpack_from(value)
     places = tuple(found[ordinal] for ordinal in sorted(found))
     return ParameterTable(parameters=places, bank_offset=bank_offset, size=size)
+
+
+def read_branch_targets(elf: Elf, function: str) -> dict[int, tuple[int, ...]]:
+    """Return where each indirect branch (BRX, JMX) of a function's section may lead, by the branch's own offset.
+
+    Offsets are in bytes from the start of the section. Empty where the cubin does not say.
+    Raises UnreadableBinary when the section is not within the file.
+    """
+    section = elf.section(f".nv.info.{function}")
+    found: dict[int, tuple[int, ...]] = {}
+    for attribute, value in _attributes(elf.contents(section)) if section else ():
+        if attribute == _BRANCH_TARGETS:
+            words = struct.unpack_from(f"<{len(value) // 4}I", value)
+            while len(words) >= 3 and 0 < words[2] <= len(words) - 3:
+                found[words[0]] = words[3 : 3 + words[2]]
+                words = words[3 + words[2] :]
+    return found
 
 
 def is_for_one_architecture(elf: Elf) -> bool:

@@ -1,8 +1,13 @@
 """SASS as data: what a GPU executes, read from the words of a function or from nvdisasm's JSON.
 
 `model` has the values: registers, operands, instructions, and what each defines and uses. `nvdisasm` reads the JSON.
+`flow` has basic blocks and dominators.
 """
 
+from gpucore.sass.flow import Block as Block
+from gpucore.sass.flow import Call as Call
+from gpucore.sass.flow import ControlFlow as ControlFlow
+from gpucore.sass.flow import control_flow as control_flow
 from gpucore.sass.model import HARDWIRED as HARDWIRED
 from gpucore.sass.model import PT as PT
 from gpucore.sass.model import RZ as RZ

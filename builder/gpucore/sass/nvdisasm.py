@@ -42,7 +42,7 @@ _INTEGER: Final = re.compile(r"-?0x[0-9a-f]+")
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|INF)")
 _SPECIAL: Final = re.compile(r"SR_(\w+(?:\.\w+)*)|(SRZ)")
 _BARRIER: Final = re.compile(r"S?B\d+")
-_WITH_TARGET: Final = frozenset({"BRA", "BSSY", "CALL", "JMP", "RET", "WARPSYNC", "BRXU", "JMXU"})
+_WITH_TARGET: Final = frozenset({"BRA", "BSSY", "CALL", "JMP", "RET", "WARPSYNC"})
 _NO_MEANING: Final = frozenset({"MOV", "SHL", "IADD"})  # of IMAD: the operands say it all
 _WIDE_ADDRESSES: Final = frozenset({"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "REDG", "QSPC"})
 
