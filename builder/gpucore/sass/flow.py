@@ -1,7 +1,7 @@
 """Control flow: the basic blocks that can be reached from an entry, where they lead, and what dominates what.
 
 A section holds a kernel and the functions it calls that were not inlined, without gaps. So a graph starts at one entry
-and has what its branches reach; a call is followed by its next instruction, and its callee has a graph of its own.
+and has what its branches reach; a call is followed by its next instruction, and its callee has another graph.
 BSSY, BSYNC and BREAK need no edges: on every BSYNC of the stock vLLM wheel that was looked at, the instruction behind
 it is the target of its BSSY.
 """
@@ -122,7 +122,7 @@ def control_flow(
     if entry not in place:
         raise ValueError(f"no instruction at offset {entry:#x}")
     tables = tables or {}
-    leads: dict[int, tuple[int, ...]] = {}  # of each reached instruction that does not simply go on
+    leads: dict[int, tuple[int, ...]] = {}  # of each reached instruction that is not just followed by the next
     unresolved: list[int] = []
     calls: list[Call] = []
     seen: set[int] = set()

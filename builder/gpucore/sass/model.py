@@ -1,6 +1,6 @@
 """SASS as data: registers, operands and instructions, as both readers (own decoder, nvdisasm's JSON) return them.
 
-Destinations come first, in the order of nvdisasm's text, and are kept apart from sources. What carries no meaning is
+Destinations are first, in the order of nvdisasm's text, and are kept apart from sources. What carries no meaning is
 left out: `.reuse`, scoreboards, stall counts, and the spellings of one operation (`IMAD.MOV.U32`, `IMAD.SHL` and
 `IMAD.IADD` are all `IMAD`). Every value is frozen, compares by its contents and can be a key.
 """
@@ -15,7 +15,7 @@ RegisterFile = Literal["R", "UR", "P", "UP"]
 """General registers of a thread, uniform registers of a warp, predicates of a thread, uniform predicates."""
 
 Known = Literal["all", "writes", "nothing"]
-"""How much of an instruction is known: all of it; only what it writes; nothing, so that it may write anything."""
+"""How much of an instruction is known: all of it; only what it writes; nothing, and it may write anything."""
 
 HARDWIRED: Final = -1
 WORD: Final = 16  # bytes of an instruction on every architecture from sm_70
@@ -148,7 +148,7 @@ class Memory:
     descriptor: Register | None = None
     """The uniform register pair of `desc[UR4]`: access properties, not part of the address."""
     kind: str = ""
-    """What stands before the bracket when it is not plain memory: `gdesc`, `tmem`, `idesc` ..."""
+    """What precedes the bracket where it is not plain memory: `gdesc`, `tmem`, `idesc` ..."""
 
     def __str__(self) -> str:
         base = None if self.base is None else f"{self.base}{'.64' if self.base_count == 2 else ''}"
@@ -174,7 +174,7 @@ class Target:
     """Where a branch, call or BSSY leads: an offset in the same section, in bytes.
 
     A call out of the section has a `symbol` and no offset, if the reader had symbols, and otherwise whatever offset
-    stands in the word before relocation.
+    the word has before relocation.
     """
 
     offset: int | None

@@ -14,7 +14,7 @@ from gpucore.sass.model import Known
 
 
 class Shape(NamedTuple):
-    """Where an opcode's destinations stand in the text: predicates, then registers, then predicates (carries)."""
+    """Where an opcode's destinations are in the text: predicates, then registers, then predicates (carries)."""
 
     before: int
     registers: int
@@ -78,7 +78,7 @@ _JUMPS: Final = frozenset({"BRX", "JMX", "BRXU", "JMXU", "RET", "CALL"})
 
 
 def written_count(opcode: str, modifiers: tuple[str, ...]) -> int:
-    """Return how many registers the destination register stands for."""
+    """Return how many registers the destination has."""
     if opcode in _ACCESSES or opcode in _ATOMICS:
         return access_count(opcode, modifiers)
     if opcode in _DOUBLES or opcode in _PACKED or opcode == "LEPC":
@@ -97,7 +97,7 @@ def written_count(opcode: str, modifiers: tuple[str, ...]) -> int:
 
 
 def read_count(opcode: str, modifiers: tuple[str, ...], number: int) -> int:
-    """Return how many registers the source `number` (from 0, predicates and addresses counted too) stands for."""
+    """Return how many registers the source `number` (from 0, predicates and addresses counted too) has."""
     if opcode in _ACCESSES or opcode in _ATOMICS:
         return access_count(opcode, modifiers)
     if opcode in _DOUBLES or opcode in _PACKED or opcode in _JUMPS:
