@@ -21,19 +21,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from vdbg_env.adapters.execution.forked_worker import ForkedWorker
-from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.adapters.execution.local import LocalProcesses
-from vdbg_env.adapters.execution.required_literals import needles
-from vdbg_env.adapters.host.clock import SystemClock
-from vdbg_env.adapters.placement.one_rank import OneRank
-from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.run_context import RunContext, RunOrder, StepContext
+from vdbg_env.common.clock import SystemClock
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.run.execute import RunContext, RunOrder, StepContext, run_runbook
+from vdbg_env.run.job import StepSettings, needles
+from vdbg_env.run.local import LocalProcesses
+from vdbg_env.run.ranks import OneRank
+from vdbg_env.run.worker import ForkedWorker
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import (

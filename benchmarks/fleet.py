@@ -19,25 +19,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from vdbg_env.adapters.execution.forked_worker import ForkedWorker
-from vdbg_env.adapters.host.clock import SystemClock
-from vdbg_env.adapters.host.programs import Programs
-from vdbg_env.adapters.placement.ending_rule import EndingRule
-from vdbg_env.adapters.placement.followed import FollowedAttempt
-from vdbg_env.adapters.placement.rank.orders import ENDED, KEY, NODE, SEAL, Orders, sealed
-from vdbg_env.adapters.placement.records import RankRecords
-from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
-from vdbg_env.adapters.placement.slurm.commands import SlurmCommands
-from vdbg_env.application.ports.steps import Layout
-from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.result.assemble import run_report
-from vdbg_env.application.run.run_context import RunContext, RunOrder
+from vdbg_env.common.clock import SystemClock
+from vdbg_env.common.programs import Programs
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation, RankClock, WorkerEnvironment
 from vdbg_env.record.codec import to_document
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.report.assemble import run_report
 from vdbg_env.report.run.files import write_report
+from vdbg_env.run.execute import RunContext, RunOrder, run_runbook
+from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, Orders, sealed
+from vdbg_env.run.placement import Layout
+from vdbg_env.run.ranks import EndingRule, FollowedAttempt, RankRecords
+from vdbg_env.run.slurm import SlurmCommands, SlurmStep
+from vdbg_env.run.worker import ForkedWorker
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import Command, Outcome, Run, Runbook, Status

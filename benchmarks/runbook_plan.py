@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.paired import run_once
-from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
-from vdbg_env.application.builtins.registry import catalogue
-from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.common import yaml_source
 from vdbg_env.report.runbook.plan import as_text
+from vdbg_env.run.builtins import catalogue
+from vdbg_env.run.library import RunbookFilesOnDisk, RunbookLibrary
 from vdbg_env.runbook.load import load
 from vdbg_env.runbook.machine import plan, transitions
 from vdbg_env.runbook.machine.inputs import final_inputs

@@ -17,7 +17,7 @@ from docker.errors import ImageNotFound
 from tests.support.build_orders import BASE
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.create import PURPOSE
-from vdbg_env.adapters.execution.container.containers import RUN
+from vdbg_env.run.container import RUN
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "tests" / "workloads"

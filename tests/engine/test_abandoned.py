@@ -11,9 +11,9 @@ from docker.errors import NotFound
 from tests.support.build_orders import BASE
 from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.adapters.docker.create import NewContainer, created, remove_abandoned, tool_container
-from vdbg_env.adapters.execution.container.containers import ATTEMPT, StepContainers
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.settings import Gpu, RunSettings, StepContainer
+from vdbg_env.run.container import ATTEMPT, StepContainers
 
 pytestmark = pytest.mark.engine
 

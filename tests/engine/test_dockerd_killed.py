@@ -16,16 +16,14 @@ from tests.support import small_run
 from tests.support.killing import EVENTS, STARTS, STEPS, Killing, KillingRunner, ledger, left_running, outcome, run
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.create import PURPOSE
-from vdbg_env.adapters.execution.container.containers import StepContainers
-from vdbg_env.adapters.execution.container.image_probe import look
-from vdbg_env.adapters.execution.container.runner import ContainerSteps
-from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.application.ports.steps import StartedStep
-from vdbg_env.application.run.run_context import RunContext, RunEnd
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.settings import PACKAGES, Gpu, Mount, RunSettings, StepContainer
 from vdbg_env.record.event_log import read_events
+from vdbg_env.run.container import ContainerSteps, StepContainers, look
+from vdbg_env.run.execute import RunContext, RunEnd
+from vdbg_env.run.job import StepSettings
+from vdbg_env.run.placement import StartedStep
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.state import Verdict
 

@@ -7,13 +7,11 @@ import pytest
 from tests.engine.step_images import python_image, step_containers
 from tests.support.killing import PLACES, check_killed_and_resumed
 from vdbg_env.adapters.docker.client import Engine, connect
-from vdbg_env.adapters.execution.container.containers import StepContainers
-from vdbg_env.adapters.execution.container.image_probe import look
-from vdbg_env.adapters.execution.container.runner import ContainerSteps
-from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.application.ports.steps import StepRunner
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.settings import PACKAGES, Gpu, Mount, RunSettings, StepContainer
+from vdbg_env.run.container import ContainerSteps, StepContainers, look
+from vdbg_env.run.job import StepSettings
+from vdbg_env.run.placement import StepRunner
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.long]
 

@@ -6,9 +6,8 @@ import pytest
 
 from tests.builders.core_builder import illegal_address_core
 from tests.support.toolchain import cuda_tool
-from tests.unit.application.builtins.test_steps import Bench
-from vdbg_env.adapters.host.programs import Programs
-from vdbg_env.application.ports.programs import Completed
+from tests.unit.run.test_steps import Bench
+from vdbg_env.common.programs import Completed, Programs
 
 CUBINS = Path(__file__).parents[1] / "data" / "cubins"
 

@@ -20,12 +20,12 @@ from tests.support.killing import STARTS, STEPS, ledger, left_running, outcome, 
 from tests.support.patience import patience
 from tests.support.steps import place, runner
 from tests.workloads.trees import KINDS
-from vdbg_env.application.ports.steps import StartedStep
-from vdbg_env.application.run.run_context import RunContext
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
+from vdbg_env.run.execute import RunContext
+from vdbg_env.run.placement import StartedStep
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import KillPolicy
 from vdbg_env.supervisor.processes import attempt_tree

@@ -20,9 +20,6 @@ from tests.support.command_line import vdbg_env
 from tests.support.killing import left_running
 from tests.support.memory_cgroup import memory_cgroup
 from tests.support.patience import patience
-from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.adapters.execution.local import LocalProcesses
-from vdbg_env.application.run.execute import run_runbook
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.evidence.system.memory_kill import memory_kill_findings
@@ -30,6 +27,9 @@ from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.run.execute import run_runbook
+from vdbg_env.run.job import StepSettings
+from vdbg_env.run.local import LocalProcesses
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.steps import python
-from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.adapters.host.programs import Programs
-from vdbg_env.adapters.placement.slurm.commands import Allocation, SlurmCommands
-from vdbg_env.adapters.placement.slurm.ranks import SlurmRanks
+from vdbg_env.common.programs import Programs
 from vdbg_env.evidence.observation import Observation
+from vdbg_env.run.job import StepSettings
+from vdbg_env.run.slurm import Allocation, SlurmCommands, SlurmRanks
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import OnFirstFailure, Placement
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Allocated, ends, ranked
-from vdbg_env.adapters.placement.slurm.attempt import SlurmStep
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.evidence.system.ranks import first_failure
+from vdbg_env.run.slurm import SlurmStep
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Allocated, ends, ranked
-from vdbg_env.application.ports.places import Scratch
 from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.run.placement import Scratch
 from vdbg_env.runbook.model import ArtifactRule, OnFirstFailure, Placement
 
 CORES = (ArtifactRule(name="core", glob="core.*"),)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepEnded, StepStarted
 from vdbg_env.application.ports.images import NOTHING_LENT, BuilderDescription, BuildOrder, PushProgress
-from vdbg_env.application.ports.programs import Completed
+from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Buffer
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from tests.support import small_run
 from tests.support.patience import patience
-from vdbg_env.application.ports.steps import StartedStep, StepRunner
-from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.run_context import RunContext, RunEnd
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
+from vdbg_env.run.execute import RunContext, RunEnd, run_runbook
+from vdbg_env.run.placement import StartedStep, StepRunner
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.state import Verdict
 from vdbg_env.supervisor.processes.proc import environment

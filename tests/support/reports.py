@@ -1,7 +1,9 @@
 """Reports that tests show to the writers: a full one, a hang, a bare one, and one whose every text is hostile."""
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.application.run.result.model import (
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, WorkerEnvironment
+from vdbg_env.report.model import (
     Attempt,
     NextStep,
     Provenance,
@@ -12,8 +14,6 @@ from vdbg_env.application.run.result.model import (
     WarpGroup,
     WarpHistogram,
 )
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, WorkerEnvironment
 from vdbg_env.runbook.model import ArgvOverlay, Status
 from vdbg_env.runbook.state import Verdict
 

@@ -3,9 +3,8 @@
 from functools import cache
 from pathlib import Path
 
-from vdbg_env.adapters.files.runbook_files import Folder, RunbookFilesOnDisk
-from vdbg_env.application.builtins.registry import catalogue
-from vdbg_env.application.run.library import RunbookLibrary
+from vdbg_env.run.builtins import catalogue
+from vdbg_env.run.library import Folder, RunbookFilesOnDisk, RunbookLibrary
 from vdbg_env.runbook.model import Runbook
 
 RUNBOOKS = Path(__file__).parents[2] / "runbooks"

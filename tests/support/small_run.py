@@ -6,18 +6,18 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vdbg_env.adapters.execution.forked_worker import ForkedWorker
-from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.adapters.execution.local import LocalProcesses
-from vdbg_env.adapters.host.clock import SystemClock
-from vdbg_env.adapters.placement.one_rank import OneRank
-from vdbg_env.application.ports.steps import Clock, Interrupts, StepPlacement, StepRunner
-from vdbg_env.application.run.run_context import RunContext, RunOrder, StepContext
+from vdbg_env.common.clock import Clock, Interrupts, SystemClock
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.run.execute import RunContext, RunOrder, StepContext
+from vdbg_env.run.job import StepSettings
+from vdbg_env.run.local import LocalProcesses
+from vdbg_env.run.placement import StepPlacement, StepRunner
+from vdbg_env.run.ranks import OneRank
+from vdbg_env.run.worker import ForkedWorker
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.model import (
     Builtin,

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.adapters.execution.job_builder import StepSettings
-from vdbg_env.adapters.execution.local import LocalProcesses
 from vdbg_env.evidence.observation import Observation
+from vdbg_env.run.job import StepSettings
+from vdbg_env.run.local import LocalProcesses
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import KillPolicy
 from vdbg_env.supervisor.processes.proc import marked

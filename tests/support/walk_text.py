@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.support.walks import Scenario, Told
-from vdbg_env.application.run.result.assemble import assemble
-from vdbg_env.application.run.result.model import Report
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.record.progress import StepVisit
 from vdbg_env.record.run_directory import RunHead
+from vdbg_env.report.assemble import assemble
+from vdbg_env.report.model import Report
 from vdbg_env.runbook.verdict import bisect_status, conclude, exit_status
 
 _OF_OUTCOMES = "VDBG"

@@ -16,21 +16,20 @@ from pathlib import Path
 
 from tests.support.shipped import RUNBOOKS
 from tests.support.sights import Sight
-from vdbg_env.adapters.execution.replay import ReplayedStep
-from vdbg_env.adapters.host.clock import SystemClock
-from vdbg_env.adapters.host.this_host import LocalMachine
-from vdbg_env.adapters.placement.one_rank import OneRank
-from vdbg_env.application.builtins.registry import BuiltinSteps, catalogue
-from vdbg_env.application.ports.programs import Completed
-from vdbg_env.application.run.execute import run_runbook
-from vdbg_env.application.run.run_context import RunContext, RunOrder, StepContext
+from vdbg_env.common.clock import SystemClock
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.run.builtins import BuiltinSteps, catalogue
+from vdbg_env.run.execute import RunContext, RunOrder, StepContext, run_runbook
+from vdbg_env.run.host import LocalMachine
+from vdbg_env.run.ranks import OneRank
+from vdbg_env.run.recordings import ReplayedStep
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.machine.inputs import final_inputs

@@ -1,8 +1,9 @@
 """The contracts of built-in steps and readers, and the catalogue of those that a runbook may name.
 
 A *step* is done by the tool itself (`uses:`); a *reader* turns what a run step left behind into typed results and
-findings (`readers:`). Each built-in declares its contract next to its work, in `vdbg_env.application.builtins`. The
-catalogue is handed to the loader of runbooks: lint finds a misspelt result before anything starts.
+findings (`readers:`). Each built-in declares its contract next to its work, in `vdbg_env.run.builtin_steps` and
+`vdbg_env.run.builtin_readers`. The catalogue is handed to the loader of runbooks: lint finds a misspelt result before
+anything starts.
 """
 
 from __future__ import annotations

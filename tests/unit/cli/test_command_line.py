@@ -85,7 +85,7 @@ def test_what_the_tool_does_is_logged_on_request_only(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VDBG_LOG", raising=False)
     words = ("runbook", "illegal-memory-access", "--batch", "--run-dir")
-    line = "vdbg_env.application.session: runbook illegal-memory-access from"
+    line = "vdbg_env.run.session: runbook illegal-memory-access from"
     assert line not in vdbg_env(*words, "quiet").stderr
     assert line in vdbg_env("-v", *words, "one").stderr
     monkeypatch.setenv("VDBG_LOG", "debug")

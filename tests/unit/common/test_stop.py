@@ -11,9 +11,9 @@ from contextlib import closing
 
 import pytest
 
-from vdbg_env.adapters.host.clock import SignalInterrupts
-from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.common import stop
+from vdbg_env.common.clock import SignalInterrupts
+from vdbg_env.common.programs import Programs
 from vdbg_env.common.stop import ToldToStop, each_waited, limited, stoppable, waiting
 
 

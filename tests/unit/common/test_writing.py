@@ -10,14 +10,12 @@ from typing import Any, cast
 import pytest
 
 from tests.support import not_files
-from vdbg_env.adapters.placement.ending_rule import NAME as ENDING
-from vdbg_env.adapters.placement.ending_rule import EndingRule
-from vdbg_env.adapters.placement.followed import EndRequest
-from vdbg_env.adapters.placement.rank.orders import ENDED, STOP
-from vdbg_env.adapters.placement.records import RankRecords
 from vdbg_env.common.reading import opened
 from vdbg_env.common.writing import NotAFile, open_file
 from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.run.orders import ENDED, STOP
+from vdbg_env.run.ranks import NAME as ENDING
+from vdbg_env.run.ranks import EndingRule, EndRequest, RankRecords
 from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.supervisor.processes.attempt_tree import AttemptTree
 from vdbg_env.supervisor.state import alarm, lock_file

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.application.run.history import recorded
 from vdbg_env.common.errors import BadInput
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import at_start, replay
 from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.run.history import recorded
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import BranchTo, Facts, Finish, RunState, Verdict
 from vdbg_env.runbook.workload.inputs import Inputs

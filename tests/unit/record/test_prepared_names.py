@@ -11,14 +11,14 @@ import pytest
 from vdbg_env.adapters.builders.bundles import BundleTar
 from vdbg_env.adapters.files.dumps.export import DumpExport
 from vdbg_env.adapters.files.dumps.folder import FolderDumps
-from vdbg_env.adapters.placement.recordings import RecordingFolders
-from vdbg_env.application.ports.places import RecordingHead
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
 from vdbg_env.image.context import BuildContext
 from vdbg_env.record.event_log import EventLog
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 from vdbg_env.record.runs import INDEX, RunIndex
+from vdbg_env.run.placement import RecordingHead
+from vdbg_env.run.recordings import RecordingFolders
 
 
 @pytest.fixture

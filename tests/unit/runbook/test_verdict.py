@@ -2,11 +2,10 @@
 
 import pytest
 
-from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
-from vdbg_env.application.builtins.registry import catalogue
-from vdbg_env.application.run.library import RunbookLibrary
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.run.builtins import catalogue
+from vdbg_env.run.library import RunbookFilesOnDisk, RunbookLibrary
 from vdbg_env.runbook.model import End, Status
 from vdbg_env.runbook.state import StepRecord, Verdict
 from vdbg_env.runbook.verdict import bisect_status, conclude, exit_status

@@ -23,8 +23,8 @@ from vdbg_env.adapters.builders.host_steps import HostSteps, StepFailed
 from vdbg_env.adapters.files.context_tar import extract
 from vdbg_env.application.ports.build_events import BuildEvent, BuildWarning, Built
 from vdbg_env.application.ports.images import NOTHING_LENT, BuilderDescription, BuildOrder, PushProgress
-from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, Buffer
 from vdbg_env.image.plan import ROOT, BuildPlan, CommandStep
 

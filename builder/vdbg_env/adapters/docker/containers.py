@@ -16,8 +16,8 @@ from vdbg_env.adapters.docker.client import GONE, Engine, engine_errors, explain
 from vdbg_env.adapters.docker.create import NewContainer, started
 from vdbg_env.adapters.docker.host_config import without_set_ids
 from vdbg_env.application.ports.containers import GpuAccess, StoredImage
-from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import Interrupted
+from vdbg_env.common.programs import Completed
 from vdbg_env.image.plan import LABEL_DIGEST
 from vdbg_env.image.settings import RunSettings, Ulimit
 

@@ -20,8 +20,8 @@ from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_erro
 from vdbg_env.adapters.docker.create import created, started, tool_container
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports.images import NOTHING_LENT, PushProgress
-from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Buffer
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan import LABEL_LAYERS

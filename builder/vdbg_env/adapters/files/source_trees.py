@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from vdbg_env.adapters.files.context_tar import walk
-from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.image.context import TreeOnDisk, one_line
 
 _GIT_TIMEOUT_S = 60.0

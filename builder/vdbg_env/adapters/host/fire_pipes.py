@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.dump_pipes import CorePipesOfLinux
 from vdbg_env.application.host.trigger_dumps import DumpRequest, dump, line
+from vdbg_env.common.clock import SystemClock
 from vdbg_env.common.errors import VdbgError
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from gpucore.elf import Elf
 from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.lineinfo import Witness
-from vdbg_env.application.ports.programs import ProgramRunner
+from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.crash.files import Buffer, ScratchFiles
 from vdbg_env.evidence.tools import cuobjdump
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.application.line_packs.by_name import lines_by_name, named_place
 from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.ports.files import LogFile, LogSource
 from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.common.resources import data_dir, read_tables
+from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
 from vdbg_env.evidence.triage.sighting import LogEvidence

@@ -13,8 +13,8 @@ from gpucore.fatbin import find_device_code
 from gpucore.lineinfo import FileReport, LineinfoReport, Witness, file_report
 from vdbg_env.application.analysis.cuobjdump_check import cross_examine
 from vdbg_env.application.analysis.judges import Judges
-from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.crash.files import BinaryFile, BinarySource, ScratchFiles, Tell, done
 from vdbg_env.evidence.tools import cuobjdump
 

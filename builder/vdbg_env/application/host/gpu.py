@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vdbg_env.application.ports.programs import ProgramRunner
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.evidence.tools import nvidia_smi
 from vdbg_env.evidence.tools.nvidia_smi import Gpu
 from vdbg_env.image.profile import HostGpu

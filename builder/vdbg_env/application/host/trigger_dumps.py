@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from vdbg_env.application.ports.core_dumps import CorePipes, DumpFile, DumpTarget, FiredDump, PipeState
-from vdbg_env.application.ports.steps import Clock
+from vdbg_env.common.clock import Clock
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.size import size_text
 

@@ -12,8 +12,8 @@ from gpucore.lineinfo import FileReport, LineinfoReport, Missing, Verdict
 from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
 from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
 from vdbg_env.application.ports.images import ImageBuilder
-from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import EngineFailed, HostNotAble, NotProven
+from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Buffer
 from vdbg_env.image.plan import ROOT, BuildPlan
 

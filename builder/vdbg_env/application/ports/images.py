@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from vdbg_env.application.ports.programs import Completed
+from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Buffer
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vdbg_env.adapters.host.inspector import LocalHost
     from vdbg_env.application.ports.containers import ContainerRunner
     from vdbg_env.application.ports.core_dumps import CorePipes, DumpDestination, DumpStore
     from vdbg_env.image.settings import DumpVolume
+    from vdbg_env.run.doctor import LocalHost
 
 
 def container_runner() -> ContainerRunner:
@@ -43,7 +43,7 @@ def core_pipes() -> CorePipes:
 
 
 def host_inspector(tools: tuple[str, ...]) -> LocalHost:
-    from vdbg_env.adapters.host.inspector import LocalHost
-    from vdbg_env.adapters.host.programs import Programs
+    from vdbg_env.common.programs import Programs
+    from vdbg_env.run.doctor import LocalHost
 
     return LocalHost(Programs(), tools)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vdbg_env.adapters.host.programs import Programs
+from vdbg_env.common.programs import Programs
 
 if TYPE_CHECKING:
     from vdbg_env.application.image.render import LayOut

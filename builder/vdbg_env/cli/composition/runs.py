@@ -8,24 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vdbg_env.adapters.files.runbook_files import RunbookFilesOnDisk
-from vdbg_env.adapters.host.clock import SignalInterrupts, SystemClock
-from vdbg_env.adapters.host.this_host import LocalMachine
 from vdbg_env.cli.composition.containers import container_runner, dump_store
 from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import packed_lines
+from vdbg_env.common.clock import SignalInterrupts, SystemClock
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.crash.files import CoreFiles
+from vdbg_env.run.host import LocalMachine
+from vdbg_env.run.library import RunbookFilesOnDisk
 
 if TYPE_CHECKING:
-    from vdbg_env.adapters.capture.proxy import CaptureProxy
-    from vdbg_env.adapters.placement.slurm.batch import SlurmQueue
-    from vdbg_env.application.host.capture import CaptureSettings
-    from vdbg_env.application.ports.places import GuardSettings
-    from vdbg_env.application.ports.steps import Clock
-    from vdbg_env.application.ports.this_host import Announcer, GuardedCommand, Room, ThisHost
-    from vdbg_env.application.run.library import RunbookLibrary
-    from vdbg_env.application.session import RunPorts
+    from vdbg_env.common.clock import Clock
+    from vdbg_env.run.capture import CaptureSettings
+    from vdbg_env.run.capture_proxy import CaptureProxy
+    from vdbg_env.run.host import Announcer, GuardedCommand, Room, ThisHost
+    from vdbg_env.run.library import RunbookLibrary
+    from vdbg_env.run.placement import GuardSettings
+    from vdbg_env.run.session import RunPorts
+    from vdbg_env.run.slurm import SlurmQueue
 
 
 def clock() -> Clock:
@@ -41,22 +41,22 @@ def runbook_names() -> frozenset[str]:
 
 
 def runbook_library(files: Sequence[Path] = ()) -> RunbookLibrary:
-    from vdbg_env.application.builtins.registry import catalogue
-    from vdbg_env.application.run.library import RunbookLibrary
+    from vdbg_env.run.builtins import catalogue
+    from vdbg_env.run.library import RunbookLibrary
 
     return RunbookLibrary(RunbookFilesOnDisk(files), catalogue)
 
 
 def batch_queue() -> SlurmQueue:
-    from vdbg_env.adapters.host.programs import Programs
-    from vdbg_env.adapters.placement.slurm.batch import SlurmQueue
+    from vdbg_env.common.programs import Programs
+    from vdbg_env.run.slurm import SlurmQueue
 
     return SlurmQueue(Programs())
 
 
 def capture_proxy(settings: CaptureSettings) -> CaptureProxy:
     try:
-        from vdbg_env.adapters.capture.proxy import CaptureProxy
+        from vdbg_env.run.capture_proxy import CaptureProxy
     except ModuleNotFoundError as error:
         raise HostNotAble(
             f"capture needs {error.name}, which is not installed", next_step="pip install 'vdbg-env[capture]'"
@@ -66,7 +66,7 @@ def capture_proxy(settings: CaptureSettings) -> CaptureProxy:
 
 
 def announcer() -> Announcer:
-    from vdbg_env.adapters.host.announce import LocalAnnouncer
+    from vdbg_env.run.guarded import LocalAnnouncer
 
     return LocalAnnouncer()
 
@@ -76,9 +76,9 @@ def guard_ports(settings: GuardSettings, runs: Path | None, keep: int) -> tuple[
 
     Its record goes below `runs`, where the newest `keep` of earlier ones stay.
     """
-    from vdbg_env.adapters.host.guarded import Guarded, forget_old_runs
-    from vdbg_env.adapters.places import Places
     from vdbg_env.record.runs import RUNS_VARIABLE, runs_home
+    from vdbg_env.run.guarded import Guarded, forget_old_runs
+    from vdbg_env.run.places import Places
 
     command = Guarded(settings)
     environment = {**os.environ, **({RUNS_VARIABLE: str(runs)} if runs else {})}
@@ -90,17 +90,17 @@ def guard_ports(settings: GuardSettings, runs: Path | None, keep: int) -> tuple[
 
 def core_room(folder: Path, floor: int, *, whole: bool) -> Room:
     """Return the room that cores have in a folder; see the adapter."""
-    from vdbg_env.adapters.host import guarded
+    from vdbg_env.run import guarded
 
     return guarded.core_room(folder, floor, whole=whole)
 
 
 def run_ports(files: Sequence[Path]) -> RunPorts:
-    from vdbg_env.adapters.execution.forked_worker import ForkedWorker
-    from vdbg_env.adapters.placement.recordings import RecordingFolders
-    from vdbg_env.adapters.places import Places
-    from vdbg_env.application.session import RunPorts
     from vdbg_env.report.run.files import write_report
+    from vdbg_env.run.places import Places
+    from vdbg_env.run.recordings import RecordingFolders
+    from vdbg_env.run.session import RunPorts
+    from vdbg_env.run.worker import ForkedWorker
 
     return RunPorts(
         environment=os.environ,

@@ -8,11 +8,11 @@ from typing import assert_never
 
 import click
 
-from vdbg_env.application.host.doctor import TOOLS, Status, judge
 from vdbg_env.cli.composition.containers import host_inspector
 from vdbg_env.common.console import shows_colour
-from vdbg_env.report import doctor as report
 from vdbg_env.report.codec import document as doc
+from vdbg_env.run import doctor
+from vdbg_env.run.doctor import TOOLS, Status, judge
 
 
 @click.command("doctor")
@@ -32,7 +32,7 @@ def command(dump_place: str, as_json: bool) -> int:
     """
     found = judge(host_inspector(TOOLS).gather(os.path.abspath(dump_place)))  # noqa: PTH100 - as typed
     colour = shows_colour(sys.stdout)
-    click.echo(doc.render(found, report.DoctorDocument) if as_json else report.as_text(found, colour=colour), nl=False)
+    click.echo(doc.render(found, doctor.DoctorDocument) if as_json else doctor.as_text(found, colour=colour), nl=False)
     return exit_status(found.status)
 
 

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 import click
 
-from vdbg_env.application.run.request import IN_A_POD, NO_PODS
-from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.given import Function, given_options, refuse, with_options
 from vdbg_env.cli.options.run import OPTIONS, PlaceInContainers, read_request
 from vdbg_env.image.settings import parse_size
+from vdbg_env.run.begin import IN_A_POD, NO_PODS, ContainerRequest
 
 
 class _Places(click.Choice[str]):

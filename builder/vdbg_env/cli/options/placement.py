@@ -7,11 +7,11 @@ from typing import TypedDict
 
 import click
 
-from vdbg_env.application.ports.places import Scratch
-from vdbg_env.application.run.request import PlacementRequest
 from vdbg_env.cli.options.container import ContainerFlags
 from vdbg_env.cli.options.given import refuse, with_options
 from vdbg_env.image.settings import parse_size
+from vdbg_env.run.begin import PlacementRequest
+from vdbg_env.run.placement import Scratch
 
 placement_options = with_options(
     click.option("--nodes", type=click.IntRange(1, 10000), help="With --on slurm: how many nodes."),

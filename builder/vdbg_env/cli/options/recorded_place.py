@@ -9,11 +9,11 @@ from typing import Any, cast
 import click
 from click.core import ParameterSource
 
-from vdbg_env.application.run.request import recorded_placement
 from vdbg_env.cli.options.placement import PlaceFlags
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.settings import CAPABILITIES, RunSettings, StepContainer
 from vdbg_env.record.run_directory import RunHead, part_of
+from vdbg_env.run.begin import recorded_placement
 
 
 def take_over(context: click.Context, head: RunHead, place: PlaceFlags) -> PlaceFlags:

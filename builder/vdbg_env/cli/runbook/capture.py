@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 
 import click
 
-from vdbg_env.application.host.capture import CaptureSettings
 from vdbg_env.cli.composition.runs import capture_proxy
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
-from vdbg_env.report import capture
 from vdbg_env.report.codec import document as doc
+from vdbg_env.run import capture
+from vdbg_env.run.capture import CaptureSettings
 
 _MIB = 1 << 20
 

@@ -12,10 +12,6 @@ from pathlib import Path
 import click
 
 from gpucore.arming import CORE_SIZES, CoreSize
-from vdbg_env.application.guard import guard as guarding
-from vdbg_env.application.ports.places import GuardSettings
-from vdbg_env.application.ports.this_host import GuardedCommand
-from vdbg_env.application.session import RunView
 from vdbg_env.cli.composition.runs import announcer, core_room, guard_ports
 from vdbg_env.cli.display.prompt import Nobody
 from vdbg_env.cli.options.duration import seconds
@@ -23,7 +19,11 @@ from vdbg_env.common.printable import printable
 from vdbg_env.common.writing import write_whole
 from vdbg_env.image.settings import parse_size
 from vdbg_env.record.runs import runs_home
-from vdbg_env.report.run.guard_line import guard_line
+from vdbg_env.run import guard
+from vdbg_env.run.guard import guard_line
+from vdbg_env.run.host import GuardedCommand
+from vdbg_env.run.placement import GuardSettings
+from vdbg_env.run.session import RunView
 
 _SAY_S, _TOLD_S = 60.0, 1.0  # how long stderr may be full, and how long where this program was told to stop
 _TERMINATION_LOG = "/dev/termination-log"
@@ -103,7 +103,7 @@ def command(
         disk_floor=parse_size(disk_floor, "--disk-floor"),
         hang_after_s=hang_after,
     )
-    request = guarding.GuardRequest(
+    request = guard.GuardRequest(
         argv=argv,
         core_size="full" if full_core else core,
         termination_log=termination_log,
@@ -114,7 +114,7 @@ def command(
     view = RunView(
         interactive=False, notice=lambda _: None, listener=lambda _: lambda *_: None, person=lambda _: Nobody()
     )
-    guard = guarding.Guard(
+    guarding = guard.Guard(
         request=request,
         ports=ports,
         view=view,
@@ -125,13 +125,13 @@ def command(
         room=lambda: core_room(runs_home(ports.environment), settings.disk_floor, whole=request.core_size == "full"),
     )
     if print_environment:
-        for line in guard.environment():
+        for line in guarding.environment():
             click.echo(printable(line))
         return 0
     if not argv:
         raise click.UsageError("Missing argument '[--] COMMAND...'.")
     with command:
-        return guard.run()
+        return guarding.run()
 
 
 class _Stderr:

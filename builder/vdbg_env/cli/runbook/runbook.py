@@ -8,9 +8,6 @@ from typing import Unpack
 
 import click
 
-from vdbg_env.application import session
-from vdbg_env.application.run.history import named_by_guard
-from vdbg_env.application.run.request import RunbookRequest
 from vdbg_env.cli.composition.runs import run_ports, runbook_library
 from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
 from vdbg_env.cli.options.duration import seconds
@@ -26,6 +23,9 @@ from vdbg_env.record.run_directory import GUARD, RunDirectory
 from vdbg_env.record.runs import LATEST, find_run
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.runbook import plan as shown_plan
+from vdbg_env.run import session
+from vdbg_env.run.begin import RunbookRequest
+from vdbg_env.run.history import named_by_guard
 
 
 def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

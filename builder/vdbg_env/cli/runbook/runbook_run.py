@@ -8,15 +8,15 @@ import sys
 
 import click
 
-from vdbg_env.application import session
-from vdbg_env.application.run.request import RunbookRequest
-from vdbg_env.application.run.result.next_steps import typed_outside
 from vdbg_env.cli.composition.runs import run_ports
 from vdbg_env.cli.display.prompt import AtTerminal, Nobody
 from vdbg_env.cli.display.run_progress import RunProgress
 from vdbg_env.common.console import note, shows_colour
 from vdbg_env.record.runs import find_run
+from vdbg_env.report.assemble import typed_outside
 from vdbg_env.report.run import as_json, as_terminal
+from vdbg_env.run import session
+from vdbg_env.run.begin import RunbookRequest
 
 
 def run(request: RunbookRequest) -> int:

@@ -8,19 +8,17 @@ from pathlib import Path
 
 import click
 
-from vdbg_env.application.failure_pages import failure_pages
-from vdbg_env.application.knowledge.installed_packages import installed_vllm
-from vdbg_env.application.knowledge.load import explain_name, is_name
-from vdbg_env.application.knowledge.name_lint import name_complaints
 from vdbg_env.cli.composition.images import programs
 from vdbg_env.cli.composition.runs import runbook_library
 from vdbg_env.common import console, yaml_source
 from vdbg_env.common.errors import BadInput, unreadable
 from vdbg_env.common.resources import data_dir
+from vdbg_env.evidence.knowledge.shipped import explain_name, is_name
 from vdbg_env.record.atomic_write import replacement, write_new
 from vdbg_env.report.codec import document as doc
-from vdbg_env.report.failure_page import render_all
 from vdbg_env.report.runbook import text as explain
+from vdbg_env.run.failure_pages import failure_pages, render_all
+from vdbg_env.run.stale import installed_vllm, name_complaints
 from vdbg_env.runbook.model.runbook import SCHEMA_FILE, json_schema
 from vdbg_env.runbook.parsing.layout import formatted
 from vdbg_env.runbook.parsing.skeleton import skeleton

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import click
 
-from vdbg_env.application.run.run_list import ALL, Selection, list_lines
 from vdbg_env.cli.options.retention import AGES, read_retention, retention_options
 from vdbg_env.common.console import note
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.printable import printable
 from vdbg_env.record.runs import find_run, runs_home
-from vdbg_env.report.run import history
+from vdbg_env.run import history
+from vdbg_env.run.history import ALL, Selection, list_lines
 
 # What only one of these commands needs is imported there: a list of ten thousand runs takes less than a second.
 
@@ -56,8 +56,8 @@ def list_command(group: bool, last: int | None, since: str | None, failed: bool,
     if group:
         return _list_groups(as_json, selection)
     if as_json:
-        from vdbg_env.application.run.run_list import list_runs
         from vdbg_env.report.codec import document as doc
+        from vdbg_env.run.history import list_runs
 
         found = list_runs(os.environ, selection)
         _note_unreadable(found.unreadable)
@@ -87,16 +87,15 @@ def _since(text: str | None) -> float | None:
 
 
 def _list_groups(as_json: bool, selection: Selection) -> int:
-    from vdbg_env.application.guard.groups import crash_groups
     from vdbg_env.report.codec import document as doc
-    from vdbg_env.report.run import crash_groups as crash_groups_report
+    from vdbg_env.run import crash_groups
 
-    groups, unreadable = crash_groups(os.environ, selection)
+    groups, unreadable = crash_groups.crash_groups(os.environ, selection)
     _note_unreadable(unreadable)
     if as_json:
-        click.echo(doc.render(groups, crash_groups_report.GroupsDocument, unreadable), nl=False)
+        click.echo(doc.render(groups, crash_groups.GroupsDocument, unreadable), nl=False)
         return 0
-    click.echo(crash_groups_report.as_text(groups), nl=False)
+    click.echo(crash_groups.as_text(groups), nl=False)
     if not groups:
         note(f"no crash with a known cause in {runs_home(os.environ)}")
     return 0
@@ -117,9 +116,8 @@ def show_command(run: str, as_json: bool) -> int:
     Example:
       vdbg-env runs show 20261121-072809-illegal-memory-access-1f2e
     """
-    from vdbg_env.application.run.history import recorded
-    from vdbg_env.application.run.run_list import RunList
     from vdbg_env.report.codec import document as doc
+    from vdbg_env.run.history import RunList, recorded
 
     found = recorded(find_run(run, os.environ))
     if as_json:
@@ -172,14 +170,14 @@ def report_command(run: str, form: str, write: bool) -> int:
     Example:
       vdbg-env runs report 20261121-072809-illegal-memory-access-1f2e --format markdown
     """
-    from vdbg_env.application.run.result.again import report_anew
-    from vdbg_env.application.run.result.next_steps import typed_outside
     from vdbg_env.cli.composition.runs import runbook_library, this_host
     from vdbg_env.crash.files import CoreFiles, SourceFiles
+    from vdbg_env.report.assemble import typed_outside
     from vdbg_env.report.run import as_json as run_json
     from vdbg_env.report.run import as_markdown as run_markdown
     from vdbg_env.report.run import as_terminal as run_terminal
     from vdbg_env.report.run.files import write_report
+    from vdbg_env.run.again import report_anew
 
     directory = find_run(run, os.environ)
     sources = SourceFiles()
@@ -219,13 +217,13 @@ def prune_command(
       vdbg-env runs prune --runbook guard --older-than 30d
       vdbg-env runs prune --keep 100 --max-size 50g --yes
     """
-    from vdbg_env.application.host.stored_runs import PruneRunsRequest, prune_runs
     from vdbg_env.report.codec import document as doc
-    from vdbg_env.report.run import pruned
+    from vdbg_env.run import history
+    from vdbg_env.run.history import PruneRunsRequest, prune_runs
 
     request = PruneRunsRequest(retention=read_retention(keep, older_than, max_size), runbook=runbook, remove=yes)
     found = prune_runs(request, os.environ, now=time.time())
-    click.echo(doc.render(found, pruned.PrunedRunsDocument) if as_json else pruned.as_text(found), nl=False)
+    click.echo(doc.render(found, history.PrunedRunsDocument) if as_json else history.as_text(found), nl=False)
     return 0
 
 
@@ -240,8 +238,8 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     Example:
       vdbg-env runs redact 20261121-072809-illegal-memory-access-1f2e --hosts
     """
-    from vdbg_env.application.run.result.again import redact_again
     from vdbg_env.cli.composition.runs import this_host
+    from vdbg_env.run.again import redact_again
 
     wanted = names if hosts or names else None
     redacted = redact_again(find_run(run, os.environ), os.environ, this_host(), hosts=wanted)
@@ -274,10 +272,10 @@ def export_command(
       vdbg-env runs export latest
       vdbg-env runs export latest --hosts -o crash.tar.gz
     """
-    from vdbg_env.application.run.result.again import export
     from vdbg_env.cli.composition.runs import this_host
     from vdbg_env.report.codec import document as doc
     from vdbg_env.report.run import exported
+    from vdbg_env.run.again import export
 
     directory = find_run(run, os.environ)
     wanted = names if hosts or names else None

@@ -12,15 +12,14 @@ from pathlib import Path
 import click
 
 import vdbg_env
-from vdbg_env.application import session
-from vdbg_env.application.ports.places import BatchJob
-from vdbg_env.application.run.begin import no_run_in
-from vdbg_env.application.run.request import PlacementRequest, RunbookRequest, resumed_placement
 from vdbg_env.cli.composition.runs import batch_queue, clock, run_ports, this_host
 from vdbg_env.cli.options.placement import PlacementFlags
 from vdbg_env.common.console import note
 from vdbg_env.record.run_directory import RunDirectory, part_of
 from vdbg_env.record.runs import find_run, runs_home
+from vdbg_env.run import session
+from vdbg_env.run.begin import PlacementRequest, RunbookRequest, no_run_in, resumed_placement
+from vdbg_env.run.placement import BatchJob
 from vdbg_env.runbook.state import Facts
 
 # A job inherits no PYTHONPATH, and no folder of the submitting shell may come before ours.

@@ -25,7 +25,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.report.triage import triage_json, triage_text
 
 if TYPE_CHECKING:
-    from vdbg_env.application.run.target import ContainerRequest
+    from vdbg_env.run.begin import ContainerRequest
 
 FOUND, WELL, NOT_KNOWN = 3, 0, 4
 
@@ -83,8 +83,8 @@ def command(
 
 def _start(runbook: str, argv: tuple[str, ...], container: ContainerRequest | None, *, as_json: bool) -> int:
     # What runs a runbook takes twice the memory of reading a log, and is loaded only for it.
-    from vdbg_env.application.run.request import RunbookRequest
     from vdbg_env.cli.runbook.runbook_run import run
+    from vdbg_env.run.begin import RunbookRequest
 
     return run(RunbookRequest(runbook=runbook, argv=argv, json=as_json, container=container))
 

@@ -22,19 +22,12 @@ from markupsafe import Markup
 
 from gpucore.dwarf import SourceFrame
 from gpucore.mangling import short_name
-from vdbg_env.application.run.result.model import (
-    NextStep,
-    Report,
-    SourceExcerpt,
-    StepReport,
-    StepStatus,
-    attempt_lengths,
-)
-from vdbg_env.application.run.result.next_steps import next_step
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report import plain_text
+from vdbg_env.report.assemble import next_step
+from vdbg_env.report.model import NextStep, Report, SourceExcerpt, StepReport, StepStatus, attempt_lengths
 from vdbg_env.report.run import phrases
 from vdbg_env.report.run.as_markdown import command
 from vdbg_env.report.run.changes import Change, changes, delta

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.application.run.result import model
 from vdbg_env.evidence import finding, fingerprint, observation
 from vdbg_env.evidence.finding import HowKnown, Level
 from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.report import model
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, Hex, field
 from vdbg_env.report.core.json_parts import Headers, headers_field

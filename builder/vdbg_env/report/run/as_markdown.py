@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from gpucore.dwarf import Chain
 from gpucore.mangling import short_name
-from vdbg_env.application.run.result.model import Report, StepReport, WarpHistogram
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.evidence.finding import Finding
+from vdbg_env.report.model import Report, StepReport, WarpHistogram
 from vdbg_env.report.plain_text import duration, place
 from vdbg_env.report.run.changes import changes, delta
 from vdbg_env.report.run.incident import incident, is_guards, shown_steps

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import repeat
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.application.run.result.model import Report, SourceExcerpt, StepReport, StepStatus, WarpHistogram
 from vdbg_env.common.printable import printable
 from vdbg_env.evidence.finding import Finding, Level
+from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus, WarpHistogram
 from vdbg_env.report.plain_text import duration
 from vdbg_env.report.run.changes import Change, Effect, changes, delta
 from vdbg_env.report.run.phrases import ended, headline, how_known, outcome, provenance, sureness, verdict

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vdbg_env.application.run.result.model import Report, StepReport, StepStatus
+from vdbg_env.report.model import Report, StepReport, StepStatus
 from vdbg_env.runbook.model import Status
 
 _SHOWN = {Status.REPRODUCED, Status.HANG, Status.FAIL}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from vdbg_env.application.run.result.model import REPORT_FILES, Report
 from vdbg_env.common.resources import data_dir
 from vdbg_env.record.atomic_write import replacement
+from vdbg_env.report.model import REPORT_FILES, Report
 from vdbg_env.report.run import as_html, as_json, as_markdown
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vdbg_env.application.run.result.model import Report, StepReport, StepStatus
 from vdbg_env.record.run_directory import GUARD
+from vdbg_env.report.model import Report, StepReport, StepStatus
 from vdbg_env.report.plain_text import duration
 from vdbg_env.runbook.model import Data
 

@@ -8,8 +8,8 @@ import pytest
 
 from vdbg_env.adapters.docker import guard_layer
 from vdbg_env.adapters.docker.images import DockerImages
-from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.common.programs import Completed
 from vdbg_env.image.context import FileBytes
 from vdbg_env.image.profile import OwnPackage
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from vdbg_env.adapters.files.source_trees import SourceTreesOnDisk
-from vdbg_env.adapters.host.programs import Programs
+from vdbg_env.common.programs import Programs
 from vdbg_env.image.context import TreeOnDisk
 
 TREES = SourceTreesOnDisk(Programs())

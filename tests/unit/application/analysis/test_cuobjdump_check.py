@@ -10,7 +10,7 @@ from gpucore.lineinfo import Witness
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.application.analysis.cuobjdump_check import cross_examine
-from vdbg_env.application.ports.programs import Completed
+from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import Buffer
 
 LIBRARY = host_library(

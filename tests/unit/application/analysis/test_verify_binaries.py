@@ -14,8 +14,8 @@ from tests.builders.elf import ElfSpec, build_elf
 from tests.builders.fatbin import EntrySpec, container, host_library
 from vdbg_env.application.analysis import judges
 from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
-from vdbg_env.application.ports.programs import Completed
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Scratch
 
 GOOD = host_library(container(*(EntrySpec(payload=cubin(f"k{i}", lines=True)) for i in range(20))))

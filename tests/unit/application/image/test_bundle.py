@@ -17,11 +17,11 @@ from tests.support.golden import assert_golden
 from tests.support.image_library import PACKAGE, shipped
 from vdbg_env.adapters.builders.bundles import BundleTar
 from vdbg_env.adapters.files.source_trees import SourceTreesOnDisk
-from vdbg_env.adapters.host.programs import Programs
 from vdbg_env.application.image.build import BuildResult, BuildSettings
 from vdbg_env.application.image.bundle import BundleResult, build_from_bundle, write_bundle
 from vdbg_env.application.image.planning import plan_build
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.programs import Programs
 from vdbg_env.image.plan import CommandStep, CopyStep, Manifest
 from vdbg_env.image.profile import BuildRequest, LocalTree
 

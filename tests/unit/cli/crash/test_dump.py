@@ -17,10 +17,10 @@ import pytest
 from tests.builders.core_builder import hang_core
 from tests.support import armed_program
 from tests.support.command_line import vdbg_env
-from vdbg_env.adapters.host.clock import SystemClock
 from vdbg_env.adapters.host.dump_pipes import CorePipesOfLinux, Fired
 from vdbg_env.application.host.trigger_dumps import DumpRequest, DumpStatus, dump
 from vdbg_env.application.ports.core_dumps import DumpTarget
+from vdbg_env.common.clock import SystemClock
 
 ROOT = Path(__file__).parents[4]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "dump-v1.schema.json").read_text())

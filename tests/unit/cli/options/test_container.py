@@ -8,9 +8,9 @@ import click
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
 from vdbg_env.image.settings import CAPABILITIES, DumpVolume, Gpu, Mount
+from vdbg_env.run.begin import ContainerRequest
 
 ASKED: list[ContainerRequest | None] = []
 

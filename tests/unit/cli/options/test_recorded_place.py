@@ -6,14 +6,13 @@ from typing import Any, cast
 import click
 import pytest
 
-from vdbg_env.application.ports.places import Scratch
-from vdbg_env.application.run.request import PlacementRequest
-from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli.options.container import container_options, container_request
 from vdbg_env.cli.options.placement import PlaceFlags, placement_options, placement_request
 from vdbg_env.cli.options.recorded_place import take_over
 from vdbg_env.image.settings import CAPABILITIES, DumpVolume, Gpu, Mount
 from vdbg_env.record.run_directory import RunHead
+from vdbg_env.run.begin import ContainerRequest, PlacementRequest
+from vdbg_env.run.placement import Scratch
 
 IMAGE = f"sha256:{'a' * 64}"
 CONTAINER = {

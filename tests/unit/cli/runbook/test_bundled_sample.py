@@ -8,16 +8,21 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import vdbg_env
-from tests.unit.application.builtins.test_steps import Answer, Programs
-from vdbg_env.adapters.placement.recordings import RecordingFolders
+from tests.unit.run.test_steps import Answer, Programs
 from vdbg_env.application.image.run import RunRequest
-from vdbg_env.application.run.request import RunbookRequest
-from vdbg_env.application.run.sample import SAMPLE, names_workload, with_sample, with_sample_mounted
-from vdbg_env.application.run.target import ContainerRequest
 from vdbg_env.cli import main
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.settings import RunSettings
+from vdbg_env.run.begin import (
+    SAMPLE,
+    ContainerRequest,
+    RunbookRequest,
+    names_workload,
+    with_sample,
+    with_sample_mounted,
+)
+from vdbg_env.run.recordings import RecordingFolders
 
 IMA = RunbookRequest(runbook="illegal-memory-access")
 RECORDING = data_dir("runbooks") / "recordings" / "illegal-memory-access"

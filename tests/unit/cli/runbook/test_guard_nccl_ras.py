@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.patience import patience
 from tests.unit.cli.runbook.test_guard import environment, guard_command, the_run
-from vdbg_env.adapters.host.nccl_ras import address, ask
+from vdbg_env.run.nccl_ras import address, ask
 
 STAND_IN = """
 import json, os, socket, sys, threading, time

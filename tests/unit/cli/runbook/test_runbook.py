@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import Ran, vdbg_env
-from vdbg_env.adapters.places import Places
-from vdbg_env.application.ports.steps import Layout, StartedAttempt
 from vdbg_env.cli import main
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.run.placement import Layout, StartedAttempt
+from vdbg_env.run.places import Places
 from vdbg_env.runbook.invocation import Invocation
 
 RUNBOOK = """\
@@ -293,7 +293,7 @@ def test_a_bug_of_ours_is_no_bad_revision(here: Path, monkeypatch: pytest.Monkey
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("vdbg_env.application.session.begin", broken)
+    monkeypatch.setattr("vdbg_env.run.session.begin", broken)
     ran = _run("--bisect", "--", "true")
     assert ran.status == 128
     assert "ZeroDivisionError" in ran.stderr

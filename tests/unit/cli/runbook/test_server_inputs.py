@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.application.run.result.next_steps import flags_after_guard
+from vdbg_env.report.assemble import flags_after_guard
 from vdbg_env.runbook.workload import server
 
 SERVE = ("vllm", "serve", "M")

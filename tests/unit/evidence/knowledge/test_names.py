@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scripts.refresh_vllm_flags import Surface, is_wanted, read_surface, render_release_table, with_release
 from tests.support.command_line import vdbg_env
-from vdbg_env.application.knowledge.load import explain_name, shipped_knowledge
+from vdbg_env.evidence.knowledge.shipped import explain_name, shipped_knowledge
 from vdbg_env.evidence.knowledge.surface_table import ReleaseTable, read_release_table, version_key
 
 

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from vdbg_env.application.analysis.triage import rule_book
-from vdbg_env.application.knowledge.load import shipped_knowledge
 from vdbg_env.common.errors import BadDocument
 from vdbg_env.common.resources import data_dir, read_tables
+from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
 from vdbg_env.evidence.knowledge.surface_table import version_key
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.remedy import Remedy

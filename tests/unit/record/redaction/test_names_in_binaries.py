@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.steps import place, python, runner
-from vdbg_env.adapters.execution.pseudonymized import PseudonymousSteps
-from vdbg_env.adapters.placement.one_rank import OneRank
 from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.record.redaction.masking import name_hosts
 from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.run.ranks import OneRank, PseudonymousSteps
 from vdbg_env.runbook.model import ArtifactRule
 
 HOST, SHORT = b"node-of-mine-17.example", b"gpu-07"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
-from vdbg_env.report import build_result, capture, doctor, triage
+from vdbg_env.report import build_result, triage
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.core import as_json as core
@@ -19,9 +19,10 @@ from vdbg_env.report.dumps import stored, triggered
 from vdbg_env.report.lineinfo import as_json as verify
 from vdbg_env.report.lineinfo import lines_built, onto, pack_json
 from vdbg_env.report.run import as_json as run
-from vdbg_env.report.run import crash_groups, exported, guard_line, history, pruned
+from vdbg_env.report.run import exported
 from vdbg_env.report.runbook import plan as shown_plan
 from vdbg_env.report.runbook import text as runbook_text
+from vdbg_env.run import capture, crash_groups, doctor, guard, history
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "build-v1": (build_result.Built,),
@@ -31,7 +32,7 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "doctor-v1": (doctor.DoctorDocument,),
     "dump-v1": (triggered.Triggered,),
     "dumps-v1": (stored.ListDocument, stored.PruneDocument, stored.ExportDocument),
-    "guard-v1": (guard_line.GuardDocument,),
+    "guard-v1": (guard.GuardDocument,),
     "lines-v1": (pack_json.PacksDocument, pack_json.PackedDocument),
     "lines-build-v1": (lines_built.LinesDocument,),
     "onto-v1": (onto.OntoDocument,),
@@ -46,7 +47,7 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "runbooks-show-v1": (runbook_text.Shown,),
     "runs-diff-v1": (history.DiffDocument,),
     "runs-export-v1": (exported.ExportDocument,),
-    "runs-prune-v1": (pruned.PrunedRunsDocument,),
+    "runs-prune-v1": (history.PrunedRunsDocument,),
     "runs-v1": (history.RunsDocument, crash_groups.GroupsDocument),
     "triage-v1": (triage.TriageDocument,),
     "verify-v1": (verify.Verified,),

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from tests.support import reports
-from vdbg_env.application.run.result.model import Report
+from vdbg_env.report.model import Report
 from vdbg_env.report.plain_text import signal_name
 from vdbg_env.report.run import as_json as run_json
 

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from tests.support import reports
-from vdbg_env.application.run.result.model import Report
 from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.observation import Artifact
+from vdbg_env.report.model import Report
 from vdbg_env.report.run import as_html as run_html
 from vdbg_env.report.run import as_json as run_json
 from vdbg_env.report.run import as_markdown as run_markdown

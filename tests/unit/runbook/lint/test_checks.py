@@ -8,9 +8,9 @@ import pytest
 from tests.support.golden import assert_golden
 from tests.support.shipped import RUNBOOKS, library
 from tests.unit.runbook.lint.broken_runbooks import BROKEN, RIGHT, broken
-from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadDocument
+from vdbg_env.run.builtins import catalogue
 from vdbg_env.runbook.catalogue import Catalogue
 from vdbg_env.runbook.load import load
 from vdbg_env.runbook.parsing.library import Library

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.shipped import library
-from vdbg_env.application.builtins.registry import catalogue
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadDocument
+from vdbg_env.run.builtins import catalogue
 from vdbg_env.runbook.load import load
 
 TEXT = """

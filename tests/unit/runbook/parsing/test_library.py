@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runbook.lint.broken_runbooks import RIGHT
-from vdbg_env.adapters.files.runbook_files import Folder, RunbookFilesOnDisk
-from vdbg_env.adapters.host.this_host import LocalMachine
-from vdbg_env.application.builtins.registry import catalogue
-from vdbg_env.application.run.library import RunbookLibrary
-from vdbg_env.application.run.request import RunbookRequest, prepare
 from vdbg_env.common.errors import BadDocument, BadInput
+from vdbg_env.run.begin import RunbookRequest, prepare
+from vdbg_env.run.builtins import catalogue
+from vdbg_env.run.host import LocalMachine
+from vdbg_env.run.library import Folder, RunbookFilesOnDisk, RunbookLibrary
 
 STEP = (
     "apiVersion: vdbg-env/v1\nkind: Step\nmetadata: {name: mine, title: Mine}\nspec:\n"

@@ -10,7 +10,7 @@ import yaml
 from gpucore.arming import CORE_SIZES, GENERATION_FLAGS
 from tests.support.shipped import RUNBOOKS, library, shipped
 from vdbg_env.application.analysis.triage import rule_book
-from vdbg_env.application.knowledge.load import shipped_knowledge
+from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
 from vdbg_env.runbook.machine import plan
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Run, Runbook

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.shipped import RUNBOOKS, shipped
-from tests.unit.application.builtins.test_steps import Bench
-from vdbg_env.adapters.execution.replay import ReplayedStep
+from tests.unit.run.test_steps import Bench
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.observation import Observation, WorkerEnvironment
+from vdbg_env.run.recordings import ReplayedStep
 from vdbg_env.runbook.machine import transitions
 from vdbg_env.runbook.machine.inputs import final_inputs
 from vdbg_env.runbook.model import Outcome, Runbook

@@ -1,1 +1,0 @@
-"""Record the requests that a server gets."""

@@ -1,1 +1,0 @@
-"""Where the steps of a runbook run: this machine, containers, or a recording."""

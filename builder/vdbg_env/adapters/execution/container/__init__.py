@@ -1,1 +1,0 @@
-"""Steps in containers of a Docker Engine."""

@@ -1,1 +1,0 @@
-"""What runs on a rank's own node: it takes the orders of all ranks, and leaves one record."""

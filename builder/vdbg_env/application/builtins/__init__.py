@@ -1,1 +1,0 @@
-"""The built-in steps and readers of runbooks: one module each in `steps` or `readers`, found by the registry."""

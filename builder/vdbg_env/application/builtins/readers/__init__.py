@@ -1,1 +1,0 @@
-"""Built-in readers: turn what a step left into findings."""

@@ -1,1 +1,0 @@
-"""Built-in steps: what a runbook can call by name."""

@@ -1,1 +1,0 @@
-"""Dated knowledge of vLLM and its settings, applied to what a user gives."""

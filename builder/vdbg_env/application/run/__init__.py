@@ -1,1 +1,0 @@
-"""Run a runbook: request, begin, execute, report."""

@@ -1,0 +1,813 @@
+"""What was asked for, and the run that it begins in a new folder or resumes from its record."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from gpucore.lineinfo import LineinfoReport, Verdict, verify
+from vdbg_env import __version__
+from vdbg_env.application.host.gpu import read_gpus
+from vdbg_env.application.image.run import RunRequest, settled
+from vdbg_env.application.ports.containers import ContainerRunner
+from vdbg_env.application.ports.core_dumps import DumpStore
+from vdbg_env.common import yaml_source
+from vdbg_env.common.clock import Clock
+from vdbg_env.common.errors import BAD_INPUT, BadDocument, BadInput, HostNotAble, nearest
+from vdbg_env.common.programs import ProgramRunner
+from vdbg_env.common.resources import data_dir
+from vdbg_env.common.yaml_source import YamlSource
+from vdbg_env.crash.files import BinarySource
+from vdbg_env.image.plan import LABEL_PROOF
+from vdbg_env.image.settings import Mount, StepContainer, StepImage
+from vdbg_env.record.codec import to_document
+from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.record.redaction.secrets import as_literals, secret_values
+from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
+from vdbg_env.record.runs import find_run, runs_home
+from vdbg_env.run.execute import RunOrder
+from vdbg_env.run.host import ThisHost
+from vdbg_env.run.library import RunbookLibrary
+from vdbg_env.run.placement import DISK_FLOOR, Scratch, StepPlace
+from vdbg_env.run.stale import installed_versions, toolkit_release, workload_libraries, workload_python
+from vdbg_env.runbook.catalogue import TOOLS
+from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook.machine.inputs import final_inputs
+from vdbg_env.runbook.machine.plan import unattended
+from vdbg_env.runbook.machine.requirements import unmet
+from vdbg_env.runbook.model import SYNTHETIC, Data, Runbook
+from vdbg_env.runbook.state import Facts
+from vdbg_env.runbook.workload import server
+from vdbg_env.runbook.workload.inputs import Inputs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vdbg_env.image.settings import DumpVolume
+
+
+_LABEL_CUDA = "dev.vdbg-env.cuda"
+_LABEL_SOURCE = "org.opencontainers.image.source"
+_VLLM = "pkg:pypi/vllm@"
+_RECORD = TypeAdapter(StepContainer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerRequest:
+    """The containers requested; image and GPU of `run` may still have to be found, as for `vdbg-env run`."""
+
+    run: RunRequest
+    mounts: tuple[Mount, ...] = ()
+    user: str | None = None
+    memory: int | None = None
+    folder: str | None = None
+
+
+def step_container(
+    request: ContainerRequest,
+    containers: ContainerRunner,
+    dump_store: Callable[[DumpVolume], DumpStore],
+    notice: Callable[[str], None],
+) -> StepContainer:
+    """Return what a run's containers have in common; image and GPU are found where the request names none.
+
+    Raises BadInput where there is no image, HostNotAble where Docker does not respond or the dump volume is too full.
+    """
+    watched = request.run.settings.dumps if request.run.dump_quota is not None else None
+    return StepContainer(
+        settings=settled(request.run, containers, dump_store(watched) if watched else None, notice, record=True),
+        mounts=request.mounts,
+        user=request.user,
+        memory=request.memory,
+        folder=request.folder,
+    )
+
+
+def with_image_facts(facts: Facts, image: StepImage | None) -> Facts:
+    """Return the facts completed by the labels that `vdbg-env build` gave an image."""
+    if image is None:
+        return facts
+    labels = dict(image.labels)
+    proof = labels.get(LABEL_PROOF)
+    source = labels.get(_LABEL_SOURCE, "")
+    return replace(
+        facts,
+        on="docker",
+        cuda=facts.cuda or labels.get(_LABEL_CUDA),
+        vllm=facts.vllm or (source.removeprefix(_VLLM) if source.startswith(_VLLM) else None),
+        lineinfo=facts.lineinfo if proof is None else proof.startswith("full"),
+    )
+
+
+def container_record(place: StepPlace, redactor: Redactor) -> dict[str, Any]:
+    """Return what `run.json` keeps of a place, without secrets, enough to continue in the same one; empty for here."""
+    if place.container is None or place.image is None:
+        return {}
+    settings = place.container.settings
+    env = redactor.env(dict(settings.env))
+    kept = replace(place.container, settings=replace(settings, env=tuple((n, str(v)) for n, v in env.items())))
+    return {
+        "image": {"name": place.image.name, "id": place.image.image_id, "digest": place.image.digest},
+        "container": _RECORD.dump_python(kept, mode="json", exclude_defaults=True),
+    }
+
+
+def resumed_container(head: RunHead, asked: ContainerRequest | None) -> StepContainer | None:
+    """Return the containers a run was begun in, of the image it was begun with; None when it was begun here.
+
+    Of a new request only the values of variables count: the record keeps no secret. Raises BadInput when one is
+    missing, or when another place is requested.
+    """
+    if not head.container:
+        if asked:
+            raise BadInput(
+                f"the steps of run {head.run!r} ran on this machine, and not in containers",
+                next_step="leave out --on and --image, or begin a new run without --resume",
+            )
+        return None
+    recorded = part_of(head, "container", StepContainer)
+    given = dict(asked.run.settings.env) if asked else {}
+    if asked and asked.run.image not in {None, head.image.get("name"), head.image.get("id")}:
+        raise BadInput(
+            f"run {head.run!r} was begun in containers of {head.image.get('name')}, not of {asked.run.image}",
+            next_step="leave out --image, or begin a new run without --resume",
+        )
+    env = tuple((name, given.get(name, value)) for name, value in recorded.settings.env)
+    for name, value in env:
+        if "[redacted" in value:
+            raise BadInput(
+                f"the record of run {head.run!r} holds no secrets, and its variable {name} had one",
+                next_step=f"give it again, from your own environment: --env {name}",
+            )
+    settings = replace(recorded.settings, image=str(head.image.get("id", "")), env=env)
+    return replace(recorded, settings=settings)
+
+
+# The request of `vdbg-env runbook`, and the linted runbook with final inputs that follows from it.
+
+
+Launcher = Literal["local", "slurm"]
+NO_PODS = "vdbg-env no longer starts pods itself"
+IN_A_POD = "run it inside a pod that you have: vdbg-env render --format k8s --for FILE --runbook NAME DIR"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementRequest:
+    """The ranks requested on the command line: how they are started, and how many; None is what a step asks for."""
+
+    on: Launcher = "local"
+    ranks: int | None = None
+    nodes: int | None = None
+    arguments: tuple[str, ...] = ()  # for the launcher, unread
+    scratch: Scratch | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return what `run.json` keeps of it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunbookRequest:
+    """The flags of `vdbg-env runbook`, as given; `total_s` in seconds, `container` None where steps run here.
+
+    With `at_once` nothing is looked up before the first step is started. What the run `from_run` has seen is not run
+    again. `folder` is where COMMAND starts and `recorded` what that run's inputs were, both of a recorded run that
+    COMMAND is taken from; `typed_in` is where relative paths of `inputs` start. Below `disk_floor` bytes of free space
+    no step is started, and one that runs is ended.
+    """
+
+    runbook: str
+    files: tuple[Path, ...] = ()
+    argv: tuple[str, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    run_dir: Path | None = None
+    record: Path | None = None
+    replay: Path | None = None
+    resume: str | None = None
+    total_s: float | None = None
+    batch: bool = False
+    bisect: bool = False
+    container: ContainerRequest | None = None
+    placement: PlacementRequest | None = None
+    json: bool = False
+    pseudonyms: bool = False
+    at_once: bool = False
+    from_run: str | None = None
+    folder: str = ""
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    disk_floor: int | None = None
+    typed_in: str = ""
+
+
+def with_recorded_workload(request: RunbookRequest, head: RunHead) -> RunbookRequest:
+    """Return the request with the workload of another run, where it started and its inputs, unless it names a command.
+
+    Raises BadInput where the record has no whole command line.
+    """
+    if request.argv:
+        return request
+    if not head.workload or any("[redacted" in word for word in head.workload):
+        raise BadInput(
+            f"the record of run {head.run!r} has no whole command line: a secret in it was left out",
+            next_step=f"give it again: vdbg-env runbook {request.runbook} --from {head.run} -- COMMAND ...",
+        )
+    if not all(map(_can_be_started, head.workload)):
+        raise BadInput(
+            f"the record of run {head.run!r} has a command line that cannot be started", cause="run.json was edited"
+        )
+    container = request.container
+    if container and head.container:
+        container = replace(container, folder=part_of(head, "container", StepContainer).folder)
+    recorded = {name: text for name, value in head.inputs.items() if (text := _as_given(value)) is not None}
+    return replace(request, argv=head.workload, folder=head.folder, container=container, recorded=recorded)
+
+
+def _as_given(value: Any) -> str | None:
+    """Return a recorded input as it is given on a command line; None for one that is not, or was redacted."""
+    if value is None or isinstance(value, list) or "[redacted" in str(value):
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def starts_here(request: RunbookRequest, head: RunHead) -> bool:
+    """Whether commands start in a folder of this machine: not in containers, which have another one."""
+    if request.resume:
+        return not head.container
+    return request.container is None
+
+
+def folder_gone(request: RunbookRequest, run: str) -> BadInput:
+    """Return the error for a recorded run whose folder is not on this machine."""
+    begun = f"vdbg-env runbook {request.runbook}"
+    again = f"{begun} -- COMMAND"
+    if request.from_run:
+        again = f"{begun} --from {run} -- {shlex.join(request.argv)}; or --image, where it ran in a container"
+    return BadInput(
+        f"the command of run {run!r} started in {request.folder}, and there is no such folder",
+        cause="it was removed or renamed, or the run was recorded on another machine or in a container",
+        next_step=f"make it again; or, where the command finds its files: {again}",
+    )
+
+
+def _can_be_started(word: str) -> bool:
+    try:
+        return b"\0" not in word.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
+class _Workload(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    argv: list[str] = Field(min_length=1)
+
+
+class _Project(BaseModel):
+    """A project's `vdbg.yaml`: the workload of its runbooks, and values of their inputs."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    workload: _Workload | None = None
+    inputs: dict[str, str] = {}
+
+
+def prepare(
+    request: RunbookRequest,
+    library: RunbookLibrary,
+    environment: Mapping[str, str],
+    project: YamlSource | None,
+    host: ThisHost,
+) -> tuple[Runbook, Inputs]:
+    """Find and lint the runbook and make its inputs final; `project` is the current folder's `vdbg.yaml`.
+
+    Without a command line its workload is taken. Raises BadInput and BadDocument.
+    """
+    runbook = library.load(request.runbook)
+    settings = yaml_source.validate(_Project, project) if project else _Project()
+    if project:
+        _check_names(settings, runbook, library, project)
+    argv = request.argv or tuple(settings.workload.argv if settings.workload else ())
+    others = {**settings.inputs, **request.recorded}
+    given = {name: text for name, text in others.items() if name in runbook.inputs} | dict(request.inputs)
+    if request.folder:
+        paths = (name for name in request.inputs if name in runbook.inputs and runbook.inputs[name].type == "path")
+        typed = {name: request.inputs[name] for name in paths if request.inputs[name] != SYNTHETIC}
+        given |= {name: str(PurePath(request.typed_in, path)) for name, path in typed.items()}
+    return runbook, _at_its_port(final_inputs(runbook, given, argv, environment), host)
+
+
+def _check_names(settings: _Project, runbook: Runbook, library: RunbookLibrary, project: YamlSource) -> None:
+    """Raise BadDocument for an input that no runbook has; the file is for all of them."""
+    unknown = [name for name in settings.inputs if name not in runbook.inputs]
+    known = library.input_names() if unknown else frozenset()
+    wrong = (
+        project.complaint(
+            ("inputs", name), f"no runbook has an input {name!r}", key=True, suggestion=nearest(name, known)
+        )
+        for name in unknown
+        if name not in known
+    )
+    if complaints := tuple(wrong):
+        raise BadDocument(complaints, next_step="vdbg-env runbooks show NAME lists the inputs of a runbook")
+
+
+def _at_its_port(inputs: Inputs, host: ThisHost) -> Inputs:
+    """Return the inputs with the server's port put into the workload's command line, a free one for `auto`."""
+    asked = inputs.get("port")
+    if asked is None or not inputs.workload.argv:
+        return inputs
+    text = str(asked)
+    if text != "auto" and not (text.isdecimal() and 0 < int(text) < 1 << 16):
+        raise BadInput(f"input 'port' is a port's number or auto, not {text!r}", next_step="-i port=auto")
+    if inputs.get("url") is not None:
+        raise BadInput(
+            "the inputs 'port' and 'url' both say where the server listens",
+            next_step="leave out url: it is read from the command line, into which the port is put",
+        )
+    port = host.free_port() if text == "auto" else int(text)
+    argv = server.with_port(inputs.workload.argv, port)
+    if argv is None:
+        raise BadInput(
+            f"where the port goes in this command is not known: {shlex.join(inputs.workload.argv)}",
+            cause="it has no --port, and is no server that this program knows",
+            next_step="write the server's own command line after --, or leave out -i port",
+        )
+    return Inputs({**inputs, "argv": list(argv), "port": str(port)})
+
+
+def recorded_placement(head: RunHead) -> PlacementRequest | None:
+    """Return how the ranks of a run were started; raises BadInput for pods, which no version starts any longer."""
+    if head.in_pods:
+        raise BadInput(
+            f"the ranks of run {head.run!r} were pods (--on k8s), and that placement is gone",
+            cause=NO_PODS,
+            next_step=f"{IN_A_POD}. What was seen stays readable: vdbg-env runs report {head.run}",
+        )
+    return part_of(head, "placement", PlacementRequest) if head.placement else None
+
+
+def resumed_placement(head: RunHead, asked: PlacementRequest | None) -> PlacementRequest | None:
+    """Return the placement a run was begun with; raises BadInput where another one is requested.
+
+    What is not requested is as it was. Arguments for the launcher may be others: they change no rank.
+    """
+    recorded = recorded_placement(head)
+    if asked is None:
+        return recorded
+    if recorded is None or not _agrees(asked, recorded):
+        raise BadInput(
+            f"the ranks of run {head.run!r} were started in another way",
+            cause="its attempts would not have the same ranks",
+            next_step="leave out --on, --nodes and --ranks, or begin a new run without --resume",
+        )
+    return replace(recorded, arguments=asked.arguments or recorded.arguments)
+
+
+def _agrees(asked: PlacementRequest, recorded: PlacementRequest) -> bool:
+    """Return whether what is requested is as it was."""
+    pairs = ((asked.ranks, recorded.ranks), (asked.nodes, recorded.nodes), (asked.scratch, recorded.scratch))
+    return asked.on == recorded.on and all(one in (None, other) for one, other in pairs)
+
+
+# What is known of the place where a run's steps will run, before the first one starts.
+
+
+# The CUDA runtime that PyTorch's wheels bring, by the names it has had, the newest first.
+_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
+
+
+def gather_facts(
+    request: RunbookRequest, place: StepPlace, runbook: Runbook, argv: tuple[str, ...], *, interactive: bool
+) -> Facts:
+    """Return what is known of a place and of what the workload `argv` will find there.
+
+    Of a replay only this machine is looked at: the workload ran elsewhere. Whether its libraries carry lines is looked
+    up where the runbook requires it, for that reads all of them; of an image its label tells. For a step that is to be
+    started at once nothing is looked up.
+    """
+    if request.at_once:
+        return Facts(data_dir=place.data_dir, python_path=place.environment.get("PYTHONPATH", ""))
+    programs, here = place.programs, place.image is None
+    gpus, driver = _gpus(programs)
+    versions = {} if request.replay else _versions(programs, argv, here=here)
+    wants_lines = runbook.requires.lineinfo and here and not request.replay
+    facts = Facts(
+        on="replay" if request.replay else place.on,
+        nodes=place.nodes,
+        tools=frozenset(tool for tool in TOOLS if programs.which(tool)),
+        gpus=gpus,
+        driver=driver,
+        cuda=_cuda(programs, versions),
+        vllm=versions.get("vllm"),
+        torch=versions.get("torch"),
+        lineinfo=_lines(programs, place.binaries, argv) if wants_lines else None,
+        interactive=interactive,
+        nameless=request.pseudonyms,
+        python_path=place.environment.get("PYTHONPATH", ""),
+        data_dir=place.data_dir,
+    )
+    return with_image_facts(facts, place.image)
+
+
+def _versions(programs: ProgramRunner, argv: tuple[str, ...], *, here: bool) -> dict[str, str]:
+    """Return what the workload's Python has installed; nothing where it cannot be asked."""
+    python = workload_python(programs, argv, here=here)
+    try:
+        return installed_versions(programs, python, ("vllm", "torch", *_RUNTIMES)) if python else {}
+    except HostNotAble:
+        return {}
+
+
+def _cuda(programs: ProgramRunner, versions: Mapping[str, str]) -> str | None:
+    """Return the release of CUDA the workload runs with: of the runtime its Python brings, else of the toolkit here."""
+    brought = next((versions[name] for name in _RUNTIMES if name in versions), None)
+    if brought:
+        return ".".join(brought.split(".")[:2])
+    return toolkit_release(programs)
+
+
+def _lines(programs: ProgramRunner, binaries: BinarySource, argv: tuple[str, ...]) -> bool | None:
+    """Return whether all device code of the workload's own libraries carries lines; None where that is not known."""
+    reports = []
+    try:
+        for target in workload_libraries(programs, argv):
+            with binaries.open(target) as files:
+                reports += [verify(file.data, file.name) for file in files]
+    except (*BAD_INPUT, HostNotAble):  # a library that cannot be read is one too
+        return None
+    known = {Verdict.FULL: True, Verdict.PARTIAL: False, Verdict.NONE: False}
+    return known.get(LineinfoReport(files=tuple(reports)).verdict)
+
+
+def _gpus(programs: ProgramRunner) -> tuple[int | None, str | None]:
+    """Return the number of GPUs and the driver's version; no nvidia-smi is no GPU, one that fails says nothing."""
+    try:
+        reading = read_gpus(programs)
+    except HostNotAble:
+        return None, None
+    if not reading.is_installed:
+        return 0, None
+    return (len(reading.gpus), reading.gpus[0].driver) if reading.gpus else (None, None)
+
+
+# Which host names of a run get pseudonyms, by the user's key, which makes them the same in every run.
+
+
+_PSEUDONYM = re.compile(r"(?:host|ip)-[0-9a-f]{8}")
+# Where launchers put the names of machines: the shell, Slurm, torchrun, Kubernetes manifests.
+_VARIABLES = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SLURM_LAUNCH_NODE_IPADDR", "MASTER_ADDR", "NODE_NAME")
+_NOT_NAMES = {"", "localhost"}
+
+
+def pseudonyms(host: ThisHost, environment: Mapping[str, str], further: Iterable[str] = ()) -> Pseudonyms:
+    """Return pseudonyms for this machine's name, for the hosts an environment names, and for `further` names.
+
+    A name that is a pseudonym already is left out: a run must not get pseudonyms of pseudonyms.
+    """
+    known = {host.name(), *(environment.get(name, "") for name in _VARIABLES), *further}
+    names = {part for name in known for part in (name, name.partition(".")[0])} - _NOT_NAMES
+    return Pseudonyms(host.pseudonym_key(), tuple(sorted(name for name in names if _is_name(name))))
+
+
+def has_pseudonym(text: str) -> bool:
+    """Whether a recorded text has a pseudonym where a name or an address was."""
+    return _PSEUDONYM.search(text) is not None
+
+
+def _is_name(text: str) -> bool:
+    return not _PSEUDONYM.fullmatch(text) and any(letter.isalpha() for letter in text)  # addresses are found by form
+
+
+# Begin a new run in a new folder, or resume one that was cut short as it was begun.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyRun:
+    """A run that can be executed, and what must not be kept of it: `sensitive` are the values of sensitive inputs.
+
+    `runbooks` are the texts to be kept with a new run, by their names in it.
+    """
+
+    order: RunOrder
+    runbook: Runbook
+    redactor: Redactor
+    sensitive: tuple[str, ...]
+    runbooks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """What a run is begun with besides the request; `environment` is that of this process, not of the place."""
+
+    library: RunbookLibrary
+    project: YamlSource | None
+    environment: Mapping[str, str]
+    place: StepPlace
+    host: ThisHost
+    clock: Clock
+    interactive: bool
+
+
+def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
+    """Return a new run, or the one to be resumed; raises BadInput, BadDocument and HostNotAble."""
+    if request.resume:
+        return _resumed(request, given)
+    place, environment = given.place, given.environment
+    runbook, inputs = prepare(request, given.library, environment, given.project, given.host)
+    _check_port(request, runbook, inputs, given.host)
+    workload = inputs.workload.argv
+    facts = gather_facts(request, place, runbook, workload, interactive=given.interactive)
+    _check_attended(request, runbook, inputs, facts)
+    names = pseudonyms(given.host, {**place.environment, **environment}) if request.pseudonyms else None
+    redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
+    started = datetime.fromtimestamp(given.clock.wall(), UTC)
+    name = f"{started:%Y%m%d-%H%M%S}-{runbook.name}-{given.host.token()}"
+    directory = RunDirectory(request.run_dir or runs_home(environment) / name)
+    no_run_in(directory, request.runbook)
+    if not request.replay:
+        _check_requirements(runbook, facts, directory.free_space())
+        _check_room(request, directory)
+    head = RunHead(
+        run=directory.path.name,
+        runbook=runbook.name,
+        runbook_file=given.library.full_path(runbook.file),
+        digest=runbook.digest,
+        started=started.isoformat(timespec="seconds"),
+        workload=redactor.argv(workload),
+        inputs=_redacted_inputs(runbook, inputs, redactor),
+        facts=to_document(facts),
+        tool_version=__version__,
+        host=redactor.text(given.host.name()),
+        environment=place.in_words,
+        **container_record(place, redactor),
+        placement=request.placement.document() if request.placement else {},
+        pseudonyms=request.pseudonyms,
+        disk_floor=request.disk_floor,
+        folder=place.folder if redactor.text(place.folder) == place.folder else "",
+    )
+    ready = _ready(directory, head, runbook, inputs, facts, given.library, request, redactor, sensitive)
+    kept = given.library.kept_texts(request.runbook)
+    # One with a secret is read from its file again, or the record would hold it.
+    return ready if any(redactor.text(text) != text for text in kept.values()) else replace(ready, runbooks=kept)
+
+
+def no_run_in(directory: RunDirectory, runbook: str) -> None:
+    """Raise BadInput for a folder that has a run."""
+    if directory.exists:
+        raise BadInput(
+            f"{directory.path} has a run already",
+            next_step=f"vdbg-env runbook {runbook} --resume {directory.path}, or another --run-dir",
+        )
+
+
+def _check_port(request: RunbookRequest, runbook: Runbook, inputs: Inputs, host: ThisHost) -> None:
+    """Raise BadInput where another server listens already where the workload, on this machine, is to listen."""
+    on = request.placement.on if request.placement else "local"
+    if request.replay or request.at_once or request.container or on != "local" or not inputs.workload.serves:
+        return
+    url = str(inputs.get("url") or server.url(inputs.workload.argv))
+    if whose := host.listener(url):
+        raise BadInput(
+            whose,
+            cause="the workload could not listen there, or would share the port and its requests with that server",
+            next_step=f"vdbg-env runbook {runbook.name} -i port=auto -- COMMAND",
+        )
+
+
+def _check_attended(request: RunbookRequest, runbook: Runbook, inputs: Inputs, facts: Facts) -> None:
+    """Raise BadInput where no one can be asked what this run would have to ask, such as for requests."""
+    if facts.interactive or request.replay or request.at_once:
+        return
+    if why := unattended(runbook, inputs, facts):
+        raise BadInput(
+            why,
+            cause="--batch, or there is no terminal",
+            next_step=f"vdbg-env runbook {runbook.name} -i request=synthetic -- COMMAND; or -i request=FILE, which "
+            "vdbg-env capture records",
+        )
+
+
+def _check_requirements(runbook: Runbook, facts: Facts, free_disk: int) -> None:
+    missing = unmet(runbook.requires, facts, free_disk=free_disk)
+    if missing:
+        what = f"this host lacks what runbook {runbook.name!r} requires"
+        raise HostNotAble(what, details=missing, next_step="vdbg-env doctor, or another --run-dir for the record")
+
+
+def _check_room(request: RunbookRequest, directory: RunDirectory) -> None:
+    """Raise HostNotAble where the run's first step would not be started."""
+    free, floor = directory.free_space(), _floor(request)
+    if free < floor:
+        raise HostNotAble(
+            f"{free >> 20} MiB are free on the disk of {directory.path}, and no step starts below {floor >> 20} MiB",
+            cause="a step that fills the disk would lose its record and its dumps",
+            next_step="make room, give another --run-dir, or a lower floor: --disk-floor 200m",
+        )
+
+
+def _floor(request: RunbookRequest) -> int:
+    """Return the free space below which no step is started: a guard's command always is."""
+    if request.at_once or request.replay:
+        return 0
+    return DISK_FLOOR if request.disk_floor is None else request.disk_floor
+
+
+def _resumed(request: RunbookRequest, given: Beginning) -> ReadyRun:
+    """Return the run as it was begun: its facts and its recorded inputs, with the redacted ones given again."""
+    place, environment = given.place, given.environment
+    directory = find_run(request.resume or "", environment)
+    head = directory.read_head()
+    if head.runbook != request.runbook:
+        raise BadInput(
+            f"run {head.run!r} is a run of runbook {head.runbook!r}",
+            next_step=f"vdbg-env runbook {head.runbook} --resume {request.resume}",
+        )
+    if head.recorded_on:
+        raise BadInput(
+            f"run {head.run!r} is a replay of a recording, and its next step would be run here for real",
+            next_step=f"vdbg-env runbook {head.runbook} --replay DIR plays it again from its beginning",
+        )
+    runbook = given.library.load_recorded(head)
+    if runbook.digest != head.digest:
+        raise BadInput(
+            f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
+            cause="its recorded steps would be judged by other rules",
+            next_step=f"vdbg-env runbook {runbook.name} begins anew",
+        )
+    names = pseudonyms(given.host, {**place.environment, **environment}) if head.pseudonyms else None
+    inputs = _inputs_again(request, runbook, head, environment, names)
+    redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
+    facts = part_of(head, "facts", Facts)
+    if place.on == "slurm" and place.nodes != facts.nodes:
+        raise BadInput(
+            f"run {head.run!r} was begun on {facts.nodes} nodes, and this allocation has {place.nodes}",
+            cause="its steps would be compared with steps on other ranks",
+            next_step=f"salloc --nodes {facts.nodes}, and there continue with --resume",
+        )
+    return _ready(directory, head, runbook, inputs, facts, given.library, request, redactor, sensitive)
+
+
+def _inputs_again(
+    request: RunbookRequest,
+    runbook: Runbook,
+    head: RunHead,
+    environment: Mapping[str, str],
+    names: Pseudonyms | None,
+) -> dict[str, Data]:
+    """Return the recorded inputs; those that were redacted have to be given again."""
+    inputs: dict[str, Data] = {name: head.inputs.get(name) for name in runbook.inputs}
+    lost = [name for name, value in inputs.items() if _is_lost(json.dumps(value), head)]
+    if not lost:
+        return inputs
+    try:
+        fresh = final_inputs(runbook, request.inputs, request.argv, environment)
+    except BadInput as error:
+        raise BadInput(
+            f"the record of run {head.run!r} has no secrets, and its input {lost[0]!r} had one"
+            if not head.pseudonyms
+            else f"the record of run {head.run!r} has no secret and no host, and its input {lost[0]!r} had one",
+            next_step=f"give it again: vdbg-env runbook {runbook.name} --resume {request.resume} -- COMMAND ...",
+        ) from error
+    redactor, _ = _redactor(runbook, fresh, environment, names)
+    redacted = _redacted_inputs(runbook, fresh, redactor)
+    for name in lost:
+        if redacted[name] != inputs[name]:
+            raise BadInput(
+                f"input {name!r} differs from the one that run {head.run!r} was begun with",
+                next_step="give the same command line, or begin a new run without --resume",
+            )
+        inputs[name] = fresh[name]
+    return inputs
+
+
+def _is_lost(recorded: str, head: RunHead) -> bool:
+    return "[redacted" in recorded or (head.pseudonyms and has_pseudonym(recorded))
+
+
+def _ready(
+    directory: RunDirectory,
+    head: RunHead,
+    runbook: Runbook,
+    inputs: Mapping[str, Data],
+    facts: Facts,
+    library: RunbookLibrary,
+    request: RunbookRequest,
+    redactor: Redactor,
+    sensitive: tuple[str, ...],
+) -> ReadyRun:
+    order = RunOrder(
+        directory=directory,
+        head=head,
+        state=transitions.start(runbook, inputs, facts)[0],
+        start_branch=library.branching(inputs, facts),
+        total_s=request.total_s,
+        disk_floor=_floor(request),
+    )
+    return ReadyRun(order=order, runbook=runbook, redactor=redactor, sensitive=sensitive)
+
+
+def _redactor(
+    runbook: Runbook,
+    inputs: Mapping[str, Data],
+    environment: Mapping[str, str],
+    names: Pseudonyms | None,
+    place: StepPlace | None = None,
+) -> tuple[Redactor, tuple[str, ...]]:
+    of_place = secret_values(place.environment) if place else ()
+    sensitive = tuple(str(inputs[name]) for name, wanted in runbook.inputs.items() if wanted.sensitive and inputs[name])
+    argv = [str(word) for value in inputs.values() if isinstance(value, list) for word in value]
+    return Redactor((*as_literals(sensitive), *secret_values(environment, argv), *of_place), names), sensitive
+
+
+def _redacted_inputs(runbook: Runbook, inputs: Mapping[str, Data], redactor: Redactor) -> dict[str, Data]:
+    redacted: dict[str, Data] = {}
+    for name, value in inputs.items():
+        if runbook.inputs[name].sensitive and value:
+            redacted[name] = "[redacted value]"
+        elif isinstance(value, list):
+            redacted[name] = list(redactor.argv([str(word) for word in value]))
+        else:
+            redacted[name] = redactor.text(value) if isinstance(value, str) else value
+    return redacted
+
+
+# The bundled sample crash: what a runbook runs when it is given no workload at all.
+#
+# Where steps run with a GPU and nvcc, the program itself is built and run. Elsewhere a recording is replayed, which
+# says where it was made. Either way the command proves that this machine, or this image, can lead from a crash to its
+# line.
+
+
+SAMPLE = "inlined_templates"
+_BUILD_TIME_S = 300.0
+_SOURCES = data_dir("images") / "samples"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundled:
+    """The request to continue with, and one sentence that says what is run, None when the user named a workload."""
+
+    request: RunbookRequest
+    notice: str | None = None
+
+
+def names_workload(request: RunbookRequest) -> bool:
+    """Whether a request says itself what is run, without the project's settings."""
+    return bool(request.argv or request.resume or request.replay or "argv" in request.inputs)
+
+
+def with_sample_mounted(request: RunbookRequest, folder: Path) -> RunbookRequest:
+    """Return the request with its containers given what building and running the sample in `folder` needs."""
+    if request.container is None:
+        return request
+    place, source = str(folder), str(_SOURCES)
+    mounts = (Mount(source=place, target=place), Mount(source=source, target=source, read_only=True))
+    container = replace(request.container, mounts=(*request.container.mounts, *mounts))
+    return replace(request, container=container)
+
+
+def with_sample(request: RunbookRequest, recording: Path, programs: ProgramRunner, folder: Path) -> Bundled:
+    """Return a request for the bundled sample, or for its `recording` where it cannot be built.
+
+    `folder` is where the program is built, `programs` are those of where steps run. Raises HostNotAble when nvcc fails.
+    """
+    where = "in the image" if request.container else "here"
+    nvcc = programs.which("nvcc")
+    gpu = _has_gpu(programs)
+    if nvcc and gpu:
+        program = _build(programs, nvcc, folder)
+        notice = f"no workload is given: the bundled sample {SAMPLE} was built {where} and crashes on this GPU"
+        return Bundled(request=replace(request, argv=(program,)), notice=notice)
+    why = f"there is no nvcc {where} to build it" if gpu else f"no GPU responds {where}"
+    notice = f"no workload is given, and {why}: this is the replay of the bundled sample {SAMPLE}"
+    replayed = replace(request, argv=(f"./{SAMPLE}",), replay=recording, batch=True, container=None)
+    return Bundled(request=replayed, notice=notice)
+
+
+def _has_gpu(programs: ProgramRunner) -> bool:
+    try:
+        return bool(read_gpus(programs, timeout_s=30).gpus)
+    except HostNotAble:
+        return False
+
+
+def _build(programs: ProgramRunner, nvcc: str, folder: Path) -> str:
+    source = _SOURCES / f"{SAMPLE}.cu"
+    program = str(folder / SAMPLE)
+    done = programs.run(
+        [nvcc, "-std=c++17", "-lineinfo", "-arch=native", "-o", program, str(source)], timeout_s=_BUILD_TIME_S
+    )
+    if done.code != 0:
+        raise HostNotAble(
+            f"the bundled sample could not be built: nvcc exited with {done.code}",
+            cause="nvcc does not support the host compiler",
+            next_step=f"vdbg-env runbook NAME -- COMMAND ..., or try: nvcc {source}",
+            details=tuple(done.stderr.splitlines()[-3:]),
+        )
+    return program

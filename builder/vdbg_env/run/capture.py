@@ -1,0 +1,150 @@
+"""Record the requests of a server: the file that keeps them, and the summary at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.printable import printable
+from vdbg_env.common.size import size_text
+from vdbg_env.common.writing import write_whole
+from vdbg_env.report.codec.document import Document, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureSettings:
+    """Where to listen, where to pass requests on to, and what to keep; sizes in bytes.
+
+    `upstream` is a URL without a path. Of more than `max_count` requests or `max_bytes` the newest are kept, at least
+    the newer half.
+    """
+
+    host: str
+    port: int
+    upstream: str
+    output: Path
+    redact_bodies: bool = False
+    max_bytes: int = 256 << 20
+    max_count: int = 100_000
+    max_body: int = 16 << 20
+
+
+@dataclass(slots=True)
+class CaptureReport:
+    """How many requests were passed on and recorded, and why others were not."""
+
+    file: Path
+    passed_on: int = 0
+    recorded: int = 0
+    reads: int = 0
+    too_large: int = 0
+    not_redactable: int = 0
+    dropped: int = 0
+    unanswered: int = 0
+    size: int = 0
+    seconds: float = 0.0
+    problem: str | None = None
+
+    @property
+    def kept(self) -> int:
+        """How many requests the file has."""
+        return self.recorded - self.dropped
+
+
+# A file of recorded requests that stays within its bounds: the oldest half goes when it is full.
+
+
+class RequestFile:
+    """Lines in two files of half the bounds each: `FILE.1` has the older ones, until `close` puts both into FILE.
+
+    A line is with the system when `append` returns: the request that ends a server is in the file, whatever becomes of
+    this process. Only the owner may read it, because requests are what people wrote.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int, max_count: int) -> None:
+        self._path = path
+        self._older = path.with_name(path.name + ".1")
+        self._half_bytes, self._half_count = max_bytes // 2, max(1, max_count // 2)
+        for one in (path, self._older):
+            if one.exists():
+                raise BadInput(
+                    f"{one} exists already",
+                    cause="an earlier capture, and nothing is written over",
+                    next_step="give another name with -o, or move it away",
+                )
+        self._file = self._open()
+        self._size = self._count = self._older_size = self._older_count = 0
+        self.dropped = 0
+
+    def append(self, line: bytes) -> None:
+        """Write a line; raises OSError."""
+        if self._count and (self._size + len(line) > self._half_bytes or self._count >= self._half_count):
+            self._begin_new_half()
+        write_whole(self._file, line)
+        self._size += len(line)
+        self._count += 1
+
+    @property
+    def size(self) -> int:
+        """How many bytes are kept."""
+        return self._size + self._older_size
+
+    def close(self) -> None:
+        """Put the older half before the newer one, in one file."""
+        os.close(self._file)
+        if not self._older_count:
+            return
+        with self._older.open("ab") as older, self._path.open("rb") as newer:
+            shutil.copyfileobj(newer, older)
+        self._older.replace(self._path)
+
+    def _begin_new_half(self) -> None:
+        os.close(self._file)
+        self.dropped += self._older_count
+        self._path.replace(self._older)
+        self._older_size, self._older_count = self._size, self._count
+        self._file = self._open()
+        self._size = self._count = 0
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+# Write what a capture recorded: as text and as JSON.
+
+
+class Captured(Document, of=CaptureReport):
+    """How many requests of a server were recorded. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/capture/v1"]
+    file: str = field(lambda of, _: str(of.file))
+    kept: int = field(doc="How many requests the file has.")
+    size: int = field(doc="Of the file, in bytes.")
+    passed_on: int = field(doc="All requests, those that are never recorded included.")
+    recorded: int
+    reads: int = field(doc="GET, HEAD and OPTIONS: passed on and never recorded.")
+    too_large: int = field(doc="Not recorded, because of their size.")
+    not_redactable: int = field(doc="Not recorded: bodies were to be redacted, and theirs is not text.")
+    dropped: int = field(doc="The oldest ones, removed to stay within the bounds.")
+    unanswered: int = field(doc="The server could not be reached, or broke off before its answer began.")
+    seconds: float
+    problem: str | None = field(doc="Why the recording ended before the capture did.")
+
+
+def as_text(report: CaptureReport) -> str:
+    """Return what is kept, what is not and why, and the command that replays it."""
+    lines = [f"{report.kept} requests in {report.file} ({size_text(report.size)})"]
+    for count, what in (
+        (report.dropped, "older ones dropped: --max-count, --max-size"),
+        (report.too_large, "too large to keep: --max-body"),
+        (report.not_redactable, "not kept: their bodies are not text, and could not be redacted"),
+        (report.unanswered, "without an answer from the server"),
+    ):
+        lines += [f"  {count} {what}"] if count else []
+    lines += [f"  the recording ended early: {report.problem}"] if report.problem else []
+    lines += [f"replay: vdbg-env runbook NAME -i request={report.file} -- COMMAND"] if report.kept else []
+    return "".join(printable(line) + "\n" for line in lines)

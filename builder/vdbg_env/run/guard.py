@@ -1,0 +1,351 @@
+"""How a guarded command ended: the exit status to pass on, and what is announced of a failure."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from gpucore.arming import CoreSize
+from vdbg_env.common.errors import VdbgError
+from vdbg_env.common.stop import ToldToStop, stoppable
+from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.record.run_directory import GUARD
+from vdbg_env.report.assemble import flags_after_guard, typed_outside
+from vdbg_env.report.codec import document as doc
+from vdbg_env.report.codec.document import Document, field
+from vdbg_env.report.model import REPORT_FILES, Report
+from vdbg_env.run import session
+from vdbg_env.run.begin import RunbookRequest
+from vdbg_env.run.crash_groups import of_same_cause, recorded_crashes
+from vdbg_env.run.guarded import fitting, listed
+from vdbg_env.run.host import Announcer, GuardedCommand, Room
+from vdbg_env.run.session import FinishedRun, RunPorts, RunView
+from vdbg_env.runbook.model import Status
+from vdbg_env.runbook.state import Verdict
+from vdbg_env.runbook.workload.recognise import recognise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+GUARDED = "guarded"  # the step of the runbook that runs the command
+TERMINATION_MESSAGE_BYTES = 4096  # what Kubernetes keeps of /dev/termination-log
+_ENDED_BY_US = 124  # as timeout(1): a hung command that returned 0 when it was asked to end
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_WELL = {Verdict.PASSED, Verdict.NOT_REPRODUCED}
+
+
+def exit_status(ended: Ended) -> int:
+    """Return the command's own exit status, as a shell gives it: 128 and the number for a signal."""
+    if ended.by is EndedBy.NOT_STARTED:
+        return _NOT_EXECUTABLE if "ermission denied" in (ended.message or "") else _NOT_FOUND
+    if ended.signal is not None:
+        return 128 + ended.signal
+    if ended.by is EndedBy.ENGINE_LOST:
+        return 128 + 9  # its supervisor was killed, and it with it
+    return ended.code or (_ENDED_BY_US if ended.by is EndedBy.WATCH else 0)
+
+
+def crashed(ended: Ended, outcome: Status | None) -> bool:
+    """Return whether it crashed or hung; `outcome` is what was judged, None where that was not reached.
+
+    A command that was told to end from outside has not crashed, unless its log or a core shows that it has.
+    """
+    if ended.by is EndedBy.NOT_STARTED:
+        return False
+    if outcome is not None:
+        return outcome not in {Status.PASS, Status.WARN}
+    return ended.by is not EndedBy.STOPPED and not (ended.by is EndedBy.EXIT and ended.code == 0)
+
+
+def outcome_of(report: Report) -> Status | None:
+    """Return what the command's end was judged as; None where it was not."""
+    return next((step.outcome for step in report.steps if step.id == GUARDED), None)
+
+
+def ended_of(report: Report) -> Ended | None:
+    """Return how the command ended; None where it never was started."""
+    attempts = [attempt for step in report.steps if step.id == GUARDED for attempt in step.attempts]
+    return attempts[-1].ended if attempts else None
+
+
+def went_well(done: FinishedRun, status: int) -> bool:
+    """Return whether there is nothing to explain; of a run that was cut short the command's `status` says so."""
+    return done.report.verdict in _WELL or (done.resume is not None and status == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """How often the folder of all runs has crashes of one cause, this one included, and on which hosts.
+
+    `since` is when the first began, ISO 8601 in UTC; None where this is the first.
+    """
+
+    times: int
+    hosts: tuple[str, ...] = ()
+    since: str | None = None
+
+    def __str__(self) -> str:
+        times = "once" if self.times == 1 else f"{self.times} times"
+        nodes = f" on {len(self.hosts)} node{'' if len(self.hosts) == 1 else 's'}" if self.hosts else ""
+        return f"seen {times}{nodes}" + (f" since {self.since}" if self.since else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announcement:
+    """What is announced after a failure; `directory` is the run's folder.
+
+    `seen` counts the crashes of this cause, None where the cause has no name.
+    """
+
+    report: Report
+    directory: str
+    files: tuple[str, ...]
+    status: int
+    ended: Ended
+    seen: Seen | None = None
+
+    @property
+    def lead(self) -> Finding | None:
+        """The finding that explains the failure."""
+        return self.report.lead
+
+    @property
+    def report_file(self) -> str | None:
+        """The path of the report to read."""
+        return f"{self.directory}/report.md" if "report.md" in self.files else None
+
+    @property
+    def next_step(self) -> str | None:
+        """What to type next: the fix, a runbook, or what keeps the command from being started; None without."""
+        results = next((s.results for s in self.report.steps if s.id == GUARDED), {})
+        if "fix" in results:
+            return str(results["fix"])
+        if runbook := results.get("runbook"):
+            flags = flags_after_guard(self.report.workload)
+            return f"vdbg-env runbook {runbook}{flags} --from {shlex.quote(self.directory)}"
+        commands = (step.command or "" for step in typed_outside(self.report, self.directory).next_steps)
+        said = self.lead.next_step if self.lead and self.ended.by is EndedBy.NOT_STARTED else None
+        return next((command for command in commands if command.startswith("vdbg-env runbook ")), said)
+
+
+# Do what `vdbg-env guard` was asked for: run the command once, explain its failure, return its exit status.
+#
+# The command comes first. Where no record can be made it runs without one, and nothing that fails here changes its
+# exit status.
+
+
+_EXAMPLE = ("vllm", "serve", "MODEL")
+_RANK_DIR = "${{ rank.dir }}"
+Write = Callable[[Announcement, int | None], str]
+"""Writes an announcement as one line, of fewer bytes than the number where one is given."""
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardRequest:
+    """The flags of `vdbg-env guard`; `hook` is a line of the shell that gets the JSON line.
+
+    `crash_status` is returned after a crash or a hang in place of the command's own status; None keeps that.
+    """
+
+    argv: tuple[str, ...]
+    core_size: CoreSize = "default"
+    termination_log: Path | None = None
+    hook: str | None = None
+    crash_status: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """One guarded command, and what its failure is explained with; `say` gets the line of JSON that `write` makes."""
+
+    request: GuardRequest
+    ports: RunPorts
+    view: RunView
+    command: GuardedCommand
+    announcer: Announcer
+    say: Callable[[str], None]
+    write: Write
+    room: Callable[[], Room]
+
+    def environment(self) -> Iterator[str]:
+        """Yield, as lines, all that the command would find in its environment, and whether its cores have room."""
+        request, given = self.request, self.ports.environment
+        size, words = fitting(request.core_size, recognise(request.argv).ranks, self.room())
+        argv = request.argv or _EXAMPLE
+        run = RunbookRequest(runbook=GUARD, argv=argv, inputs={"core_size": size}, batch=True, at_once=True)
+        planned = session.planned(run, self.ports, lambda _: None).steps[0].invocation
+        variables = planned.env.items() if planned else ()
+        armed = {name: value.replace(_RANK_DIR, "FOLDER") for name, value in variables if value is not None}
+        yield from listed(armed, given)
+        yield from listed(self.command.own_variables, {})
+        yield "# FOLDER is steps/guarded/1/HOST-0 of the run's record."
+        yield "# A variable that is set already stays as it is: NAME=VALUE vdbg-env guard -- COMMAND"
+        yield "# Without any of it: the command without guard, or VDBG_GUARD=off where an image's entry point starts it"
+        yield f"# {words or f'GPU cores: {size}, and there is room for them'}"
+
+    def run(self) -> int:
+        """Run the command to its end and return its exit status; `command` must be entered."""
+        request, command = self.request, self.command
+        size, words = fitting(request.core_size, recognise(request.argv).ranks, self.room())
+        if words and "CUDA_COREDUMP_GENERATION_FLAGS" not in self.ports.environment:
+            self.say(f"vdbg-env guard: {words}")
+        inputs = {"core_size": size}
+        run = RunbookRequest(runbook=GUARD, argv=request.argv, inputs=inputs, batch=True, at_once=True)
+        try:
+            done = session.run(run, self.ports, self.view)
+        except Exception as error:  # a command in production does not go down with its guard
+            _LOG.info("the run of the guarded command failed", exc_info=True)
+            if not command.started:
+                self.say(f"vdbg-env guard: no record can be made, the command runs without its guard: {error}")
+                command.become(request.argv)
+            status = self._status(command.wait(), None)
+            self.say(f"vdbg-env guard: the end of the command could not be explained: {error}")
+            return status
+        ended = ended_of(done.report)
+        if ended is None:  # told to stop before that was recorded
+            if not command.started:
+                return 1
+            ended = command.wait()
+        status = self._status(ended, outcome_of(done.report))
+        if not went_well(done, status):
+            try:
+                self._explain(done, ended, status)
+            except Exception as error:  # nor does its exit status change for what is wrong with what explains it
+                _LOG.info("the failure could not be announced", exc_info=True)
+                self.say(f"vdbg-env guard: the failure could not be announced: {error}")
+        return status
+
+    def _status(self, ended: Ended, outcome: Status | None) -> int:
+        chosen = self.request.crash_status
+        return chosen if chosen is not None and crashed(ended, outcome) else exit_status(ended)
+
+    def _explain(self, done: FinishedRun, ended: Ended, status: int) -> None:
+        """Count the failure among those of its cause, and announce it; what takes long ends where we must stop."""
+        seen = None
+        try:
+            with stoppable():
+                done, seen = _counted(done, self.ports)
+        except ToldToStop:
+            _LOG.info("told to stop before the crashes of this cause were counted")
+        except Exception:  # the records of other runs are others'
+            _LOG.info("the crashes of this cause could not be counted", exc_info=True)
+        self._announce(
+            Announcement(
+                report=done.report,
+                directory=str(done.directory),
+                files=done.files,
+                status=status,
+                ended=ended,
+                seen=seen,
+            )
+        )
+
+    def _announce(self, announcement: Announcement) -> None:
+        """Say it everywhere, the surest place first; what cannot be reached is named on stderr."""
+        request, announcer = self.request, self.announcer
+        problems = []
+        if request.termination_log:
+            message = self.write(announcement, TERMINATION_MESSAGE_BYTES)
+            problems.append(announcer.write(request.termination_log, message))
+        line = self.write(announcement, None)
+        self.say(line)
+        try:
+            with stoppable():
+                if request.hook:
+                    problems.append(announcer.run(request.hook, line))
+        except ToldToStop:
+            if request.hook:
+                problems.append("told to stop: the hook was not waited for")
+        for problem in problems:
+            if problem:
+                self.say(f"vdbg-env guard: {problem}")
+
+
+def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, Seen | None]:
+    """Count the crashes of this cause in the folder of all runs; from the second on the report says so too."""
+    known = done.report.fingerprint
+    if known is None:
+        return done, None
+    crashes, _ = recorded_crashes(ports.environment)
+    same = of_same_cause(crashes, cause=known.id, base=known.base)
+    others = [crash for crash in same if crash.run != done.report.run]
+    hosts = {crash.host for crash in others if crash.host} | {done.report.environment.get("host", "")} - {""}
+    seen = Seen(times=len(others) + 1, hosts=tuple(sorted(hosts)), since=others[0].started if others else None)
+    if not others:
+        return done, seen
+    report = replace(done.report, notes=(f"{seen} (cause {known.id}): runs list --group", *done.report.notes))
+    try:
+        ports.write_report(report, done.directory, REPORT_FILES)
+    except (OSError, VdbgError) as error:
+        _LOG.info("the report could not be written again: %s", error)
+    return replace(done, report=report), seen
+
+
+# Write what guard announces of a failure: one line of JSON, schema `vdbg-env/guard/v1`; fields are only ever added.
+
+
+_HOSTS = 8  # named in the line; `history` counts all
+_TEXT = 600  # characters of one text: a message is one line to read
+_SHORTENED = ("next", "kernel", "location", "found", "ended")
+
+
+class HowEnded(Document, of=Ended):
+    """How the command ended."""
+
+    by: EndedBy
+    code: int | None
+    signal: int | None
+
+
+class GuardDocument(Document, of=Announcement):
+    """What guard prints when the command that it ran did not end well, sends to a hook, and leaves as
+    the termination message. In the latter the longest texts are null where the line would exceed 4,096 bytes.
+    """
+
+    schema: Literal["vdbg-env/guard/v1"]
+    verdict: Verdict = field("report.verdict")
+    status: int = field(
+        doc="guard's own exit status: that of the command, 128 and the number of its signal, or --exit-status-on-crash"
+    )
+    ended: HowEnded | None
+    found: str | None = field(lambda said, _: _cut(said.lead.message if said.lead else said.report.why))
+    kernel: str | None = field(lambda said, _: _cut(said.lead.kernel if said.lead else None))
+    location: str | None = field(lambda said, _: str(said.lead.location) if said.lead and said.lead.location else None)
+    process: str | None = field(lambda said, _: said.lead.process if said.lead else None, doc="which process failed")
+    rank: int | None = field(lambda said, _: said.lead.rank if said.lead else None, doc="its own rank in the workload")
+    fingerprint: str | None = field(lambda said, _: said.report.fingerprint.id if said.report.fingerprint else None)
+    seen: int | None = field(
+        lambda said, _: said.seen.times if said.seen else None,
+        doc="which crash of this fingerprint it is; null where the cause has none",
+    )
+    seen_on: list[str] = field(
+        lambda said, _: said.seen.hosts[:_HOSTS] if said.seen else (), doc="hosts it was seen on, eight at most"
+    )
+    history: str | None = field(
+        lambda said, _: str(said.seen) if said.seen else None, doc="that in words: seen 14 times on 3 nodes since ..."
+    )
+    run: str = field("report.run")
+    report: str | None = field("report_file", doc="the report's path on the machine that ran the command")
+    next: str | None = field(lambda said, _: _cut(said.next_step), doc="what to type next")
+
+
+def guard_line(said: Announcement, most: int | None = None) -> str:
+    """Return one line; with `most`, its longest texts are left out until it has fewer bytes than that."""
+    document = doc.plain(said, GuardDocument)
+    for name in _SHORTENED:
+        line = json.dumps(document)  # ASCII: a byte is a character
+        if most is None or len(line) < most:
+            return line
+        document[name] = None
+    return json.dumps(document)
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _TEXT else f"{text[:_TEXT]}..."

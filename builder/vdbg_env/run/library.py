@@ -1,0 +1,291 @@
+"""Runbooks on disk: where they are looked for, and how one becomes a linted Runbook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from platformdirs import user_config_path
+
+from vdbg_env.common import yaml_source
+from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest, unreadable
+from vdbg_env.common.resources import data_dir
+from vdbg_env.common.yaml_source import Value, YamlSource
+from vdbg_env.runbook.catalogue import Catalogue
+from vdbg_env.runbook.load import load
+from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook.model import Data, Runbook
+from vdbg_env.runbook.parsing.library import Library
+from vdbg_env.runbook.state import BranchTo, Facts, RunState
+
+if TYPE_CHECKING:
+    from vdbg_env.record.run_directory import RunHead
+
+
+Origin = Literal["named", "project", "user", "shipped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A runbook file that was found; the runbook has the name of its file, which lint checks."""
+
+    name: str
+    path: Path
+    origin: Origin
+
+
+class RunbookFiles(Protocol):
+    """Finds and reads the files of runbooks and of shared steps."""
+
+    def runbooks(self) -> Sequence[Entry]:
+        """Return every runbook file; of two with one name, the first on the search path."""
+        ...
+
+    def shared_steps(self) -> Mapping[str, YamlSource]:
+        """Return the files of shared steps by name."""
+        ...
+
+    def read(self, path: Path) -> YamlSource:
+        """Return a file's text; raises BadInput."""
+        ...
+
+    def named(self, file: str) -> Entry:
+        """Return the entry of the file of this path, which need not exist."""
+        ...
+
+    def exists(self, file: str) -> bool:
+        """Say whether there is a file of this path."""
+        ...
+
+    def full_path(self, file: str) -> str:
+        """Return the absolute path of a file."""
+        ...
+
+    def project(self) -> YamlSource | None:
+        """Return the `vdbg.yaml` of the current folder, None where there is none; raises BadInput."""
+        ...
+
+
+# The runbooks and shared steps that are available, parsed and linted.
+
+
+class RunbookLibrary:
+    """The runbooks by name."""
+
+    def __init__(self, files: RunbookFiles, catalogue: Callable[[], Catalogue]) -> None:
+        self._files = files
+        self._catalogue = catalogue  # called for the first runbook that is loaded: names need no built-in
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every runbook that can be started by name."""
+        return tuple(self._files.runbooks())
+
+    @cached_property
+    def steps(self) -> Library:
+        """The shared steps."""
+        return Library(dict(self._files.shared_steps()))
+
+    def load(self, name: str) -> Runbook:
+        """Return the linted runbook called `name`, or the one in the file of that path.
+
+        Raises BadInput with the nearest name when there is none, and BadDocument when it is wrong.
+        """
+        return self.load_entry(self.entry(name))
+
+    def load_recorded(self, head: RunHead) -> Runbook:
+        """Return the runbook of a recorded run: its own copy, else its file if that is still there, else by name."""
+        named = any(entry.name == head.runbook and entry.origin == "named" for entry in self.entries)
+        return self.load(head.runbook if named or not self._files.exists(head.runbook_file) else head.runbook_file)
+
+    def full_path(self, file: str) -> str:
+        """Return the path of a runbook's file that names it in any folder."""
+        return self._files.full_path(file)
+
+    def kept_texts(self, name: str) -> dict[str, str]:
+        """Return the texts of the runbooks and shared steps that a run of `name` needs again in any folder.
+
+        Those that are shipped are left out: they are found by their names. So are files that a run may hand over to
+        and that cannot be read: the run does without them too.
+        """
+        known = {entry.name: entry for entry in self.entries}
+        wanted = [self.entry(name), *(entry for entry in self.entries if entry.origin == "named")]
+        texts: dict[str, str] = {}
+        while wanted:
+            entry = wanted.pop(0)
+            file = f"{entry.name}.yaml"
+            if entry.origin == "shipped" or file in texts:
+                continue
+            try:
+                source = self._files.read(entry.path)
+            except (BadInput, BadDocument):
+                continue
+            texts[file] = _text(source.text)
+            values = [source.value]
+            for step in _said(source.value, "from") & set(self.steps.names):
+                texts[f"lib/{step}.yaml"] = _text(self.steps.text(step))
+                values.append(self.steps.value(step))
+            wanted += [known[other] for value in values for other in _said(value, "runbook") if other in known]
+        return texts
+
+    def branching(self, inputs: Mapping[str, Data], facts: Facts) -> Callable[[BranchTo], RunState]:
+        """Return what starts another runbook on the same workload.
+
+        The inputs it shares keep their values, the others have their defaults.
+        """
+
+        def start(branch: BranchTo) -> RunState:
+            other = self.load(branch.runbook)
+            own = {name: inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
+            return transitions.start(other, own, facts, came_from=branch.came_from)[0]
+
+        return start
+
+    def entry(self, name: str) -> Entry:
+        """Return where a runbook is; raises BadInput with the nearest name."""
+        if name.endswith((".yaml", ".yml")) or "/" in name:
+            return self._files.named(name)
+        known = {entry.name: entry for entry in self.entries}
+        if name not in known:
+            here = f"./{name}.yaml"
+            close = here if self._files.exists(here) else nearest(name, known)
+            hint = f" (did you mean {close!r}?)" if close else ""
+            raise BadInput(f"no runbook {name!r}{hint}", next_step="vdbg-env runbooks list")
+        return known[name]
+
+    def load_entry(self, entry: Entry) -> Runbook:
+        """Return the linted runbook of one file; raises BadDocument with every complaint."""
+        source = self._files.read(entry.path)
+        runbook = load(source, self.steps, self._catalogue(), runbooks=[x.name for x in self.entries])
+        if runbook.name != entry.path.stem:
+            what = f"the file is called {entry.path.name}, so the runbook's name is {entry.path.stem!r}"
+            raise BadDocument((source.complaint(("metadata", "name"), what),))
+        return runbook
+
+    def input_names(self) -> frozenset[str]:
+        """Return the inputs that any runbook has; one that cannot be read has none."""
+        names: set[str] = set()
+        for entry in self.entries:
+            with suppress(BadDocument, BadInput):
+                names |= self.load_entry(entry).inputs.keys()
+        return frozenset(names)
+
+    def lint(self, targets: Sequence[str]) -> tuple[tuple[Entry, tuple[Complaint, ...]], ...]:
+        """Return every complaint about the runbooks named, or about all that are not shadowed; raises BadInput."""
+        entries = [self.entry(target) for target in targets] if targets else list(self.entries)
+        return tuple((entry, self._complaints(entry)) for entry in entries)
+
+    def _complaints(self, entry: Entry) -> tuple[Complaint, ...]:
+        try:
+            self.load_entry(entry)
+        except BadDocument as error:
+            return error.complaints
+        return ()
+
+
+def _said(value: Value, key: str) -> set[str]:
+    """Return the texts that a document has anywhere below a key of this name."""
+    if isinstance(value, list):
+        return {text for one in value for text in _said(one, key)}
+    if not isinstance(value, dict):
+        return set()
+    own = value.get(key)
+    return {text for one in value.values() for text in _said(one, key)} | ({own} if isinstance(own, str) else set())
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+# Runbooks and shared steps: in the files named, `./runbooks`, the user's folder, then those that are shipped.
+
+
+PROJECT_FILE = "vdbg.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """One place of the search path."""
+
+    origin: Origin
+    path: Path
+
+
+def search_path(project: Path) -> tuple[Folder, ...]:
+    """Return the folders that are searched, the first first."""
+    here = project / "runbooks"
+    shipped = Folder(origin="shipped", path=data_dir("runbooks"))
+    user = Folder(origin="user", path=user_config_path("vdbg-env", appauthor=False) / "runbooks")
+    if here.is_dir() and here.samefile(shipped.path):  # a checkout of this program
+        return (user, shipped)
+    return (Folder(origin="project", path=here), user, shipped)
+
+
+class RunbookFilesOnDisk:
+    """A RunbookFiles over `files`, then `folders`; `project` is the current folder."""
+
+    def __init__(
+        self, files: Sequence[Path] = (), folders: Sequence[Folder] | None = None, project: Path = Path()
+    ) -> None:
+        self._files = tuple(files)
+        self._folders = search_path(project) if folders is None else tuple(folders)
+        self._project = project
+
+    def runbooks(self) -> Sequence[Entry]:
+        """Return every runbook file; see `RunbookFiles.runbooks`."""
+        return self._runbooks
+
+    @cached_property
+    def _runbooks(self) -> tuple[Entry, ...]:
+        found: dict[str, Entry] = {}
+        for path in self._files:
+            found.setdefault(path.stem, Entry(name=path.stem, path=path, origin="named"))
+        for folder in self._folders:
+            for path in _yaml_files(folder.path):
+                found.setdefault(path.stem, Entry(name=path.stem, path=path, origin=folder.origin))
+        return tuple(sorted(found.values(), key=lambda entry: entry.name))
+
+    def shared_steps(self) -> Mapping[str, YamlSource]:
+        """Return the files of every `lib` folder on the search path."""
+        found: dict[str, YamlSource] = {}
+        folders = [*dict.fromkeys(path.parent for path in self._files), *(folder.path for folder in self._folders)]
+        for folder in folders:
+            for path in _yaml_files(folder / "lib"):
+                if path.stem not in found:
+                    found[path.stem] = self.read(path)
+        return found
+
+    def read(self, path: Path) -> YamlSource:
+        """Return a file's text; raises BadInput."""
+        try:
+            with path.open("rb") as file:
+                data = file.read(yaml_source.MAX_BYTES + 1)  # one more: a longer file is refused
+        except OSError as error:
+            raise unreadable(path, error) from None
+        return yaml_source.read(data, str(path))
+
+    def named(self, file: str) -> Entry:
+        """Return the entry of the file of this path."""
+        return Entry(name=Path(file).stem, path=Path(file), origin="named")
+
+    def exists(self, file: str) -> bool:
+        """Say whether there is a file of this path."""
+        return Path(file).is_file()
+
+    def full_path(self, file: str) -> str:
+        """Return the absolute path of a file."""
+        return str(Path(file).absolute())
+
+    def project(self) -> YamlSource | None:
+        """Return the project's `vdbg.yaml`, None where there is none; raises BadInput."""
+        path = self._project / PROJECT_FILE
+        return self.read(path) if path.is_file() else None
+
+
+def _yaml_files(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        yield from sorted(path for path in folder.iterdir() if path.suffix in {".yaml", ".yml"} and path.is_file())

@@ -1,0 +1,75 @@
+"""The pages of docs/failures are what the runbooks say today, and can be followed by hand."""
+
+import os
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import vdbg_env
+from tests.support.shipped import RUNBOOKS, library, shipped
+from vdbg_env.run.failure_pages import INDEX, failure_pages, render_all
+from vdbg_env.runbook.model import Manual
+
+FOLDER = Path(__file__).parents[3] / "docs" / "failures"
+NAMES = sorted({path.stem for path in RUNBOOKS.glob("*.yaml")} - {"guard"})  # which looks into no failure
+
+
+@cache
+def pages() -> dict[str, str]:
+    return dict(render_all(failure_pages(library())))
+
+
+@pytest.mark.parametrize("file", [INDEX, *(f"{name}.md" for name in NAMES)])
+def test_the_page_is_that_of_the_runbook_of_today(file: str) -> None:
+    path = FOLDER / file
+    if os.environ.get("GOLDEN") == "rewrite":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(pages()[file])
+    assert path.read_text() == pages()[file], f"run `make golden`, or: vdbg-env runbooks docs {FOLDER}"
+
+
+def test_there_is_no_page_of_a_runbook_that_is_gone() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(pages())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_every_step_and_every_remedy(name: str) -> None:
+    page, runbook = pages()[f"{name}.md"], shipped(name)
+    assert page.startswith(f"# {runbook.title}\n")
+    assert re.findall(r"^(\d+)\. \*\*", page, re.MULTILINE) == [str(n + 1) for n, _ in enumerate(runbook.steps)]
+    flat = " ".join(page.split())
+    for step in runbook.steps:
+        for outcome in () if isinstance(step, Manual) else step.outcomes:
+            if outcome.rule and outcome.next_step and "${{" not in outcome.next_step:
+                assert " ".join(outcome.next_step.split()) in flat, (step.id, outcome.next_step)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_holds_nothing_that_only_the_tool_can_fill(name: str) -> None:
+    page = pages()[f"{name}.md"]
+    assert "${{" not in page
+    assert "rank.dir" not in page
+    assert all(len(line) <= 200 for line in page.splitlines())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_command_lines_are_whole(name: str) -> None:
+    typed = re.findall(r"^ {7}(.+)$", pages()[f"{name}.md"].replace(" \\\n", " "), re.MULTILINE)
+    assert typed
+    for line in typed:
+        assert shlex.split(line, comments=True), line
+
+
+def test_the_index_links_to_every_page() -> None:
+    assert sorted(re.findall(r"\]\(([a-z-]+)\.md\)", pages()[INDEX])) == NAMES
+
+
+def test_the_command_writes_them(tmp_path: Path) -> None:
+    ran = vdbg_env("runbooks", "docs", str(tmp_path / "pages"))
+    assert ran.status == 0
+    assert (tmp_path / "pages" / "README.md").read_text().startswith("# Failures, one page each\n")
+    (tmp_path / "file").touch()
+    assert vdbg_env("runbooks", "docs", str(tmp_path / "file")).status == 2
