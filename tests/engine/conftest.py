@@ -13,9 +13,7 @@ from docker.errors import APIError
 
 from tests.support.build_orders import OF_THIS_PROCESS
 from tests.support.groups import leaves_images_alone
-from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
-from vdbg_env.adapters.builders.buildx import BuildxBuilder, find_buildx
-from vdbg_env.adapters.builders.classic import ClassicBuilder
+from vdbg_env.adapters.builders.buildkit import BuildKitBuilder, BuildxBuilder, find_buildx
 from vdbg_env.adapters.builders.host import HostBuilder
 from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.adapters.docker.create import OWNER, PURPOSE
@@ -50,13 +48,13 @@ def buildx_plugin() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["buildx", "buildkit", "classic", "host"])
+@pytest.fixture(params=["buildx", "buildkit", "host"])
 def image_engine(request: pytest.FixtureRequest, tmp_path: Path) -> ImageBuilder:
     """Each engine in turn."""
     return make_engine(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["buildx", "buildkit", "classic"])
+@pytest.fixture(params=["buildx", "buildkit"])
 def container_engine(request: pytest.FixtureRequest, tmp_path: Path) -> ImageBuilder:
     """Each engine that makes containers, in turn."""
     return make_engine(request.param, request, tmp_path)
@@ -69,17 +67,13 @@ def make_engine(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Im
 
 
 def make_builder(name: str, request: pytest.FixtureRequest, engine: Engine) -> ImageBuilder:
-    """Return one of the three ways of building with an engine."""
-    match name:
-        case "buildx":
-            request.getfixturevalue("buildx_plugin")
-            found = find_buildx()
-            assert found is not None
-            return BuildxBuilder(engine, found, why="test")
-        case "buildkit":
-            return BuildKitBuilder(engine, why="test")
-        case _:
-            return ClassicBuilder(engine, why="test")
+    """Return one of the two ways of building with an engine."""
+    if name == "buildkit":
+        return BuildKitBuilder(engine, why="test")
+    request.getfixturevalue("buildx_plugin")
+    found = find_buildx()
+    assert found is not None
+    return BuildxBuilder(engine, found, why="test")
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ def profiles_of_the_trap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(profile: str, tag: str) -> Ran:
-    flags = ("--engine", "classic", "--base", BASE, "--network", "host")
+    flags = ("--engine", "buildkit", "--base", BASE, "--network", "host")
     return vdbg_env("build", "--lineinfo", "--profile", profile, "--no-guard", *flags, "--tag", tag)
 
 
@@ -97,10 +97,3 @@ def test_the_object_cache_keeps_objects_with_and_without_line_info_apart(
     assert again.status == 0, again.stderr[-3000:]
     assert hits(again) == (3, 3), "both kernels and the host's code come from the cache, with their lines"
     docker_engine.client.remove_image(tag)
-
-
-def test_a_builder_that_keeps_nothing_refuses_the_object_cache(docker_engine: Engine) -> None:
-    flags = ("--engine", "classic", "--base", BASE, "--object-cache", "x")
-    ran = vdbg_env("build", "--profile", "sample", "--no-guard", *flags)
-    assert ran.status == 2
-    assert "keeps no compiled objects" in ran.stderr and "buildkit" in ran.stderr

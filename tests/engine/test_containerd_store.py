@@ -14,7 +14,7 @@ import pytest
 from tests.engine.conftest import REPOSITORY, make_builder
 from tests.engine.own_engine import TINY, make_base, own_engine
 from tests.support.build_orders import built, small_order
-from vdbg_env.adapters.builders.select import choose_builder
+from vdbg_env.adapters.builders.buildkit import choose_builder
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.application.ports.images import BuildxOptions
 from vdbg_env.common.errors import EngineFailed, HostNotAble
@@ -93,9 +93,8 @@ def test_an_image_that_cannot_be_attested_gets_no_name(request: pytest.FixtureRe
     assert not engine.client.images(name)
 
 
-@pytest.mark.parametrize("way", ["buildx", "classic"])
-def test_a_named_image_has_its_labels_and_layers(way: str, request: pytest.FixtureRequest, engine: Engine) -> None:
-    builder = make_builder(way, request, engine)
+def test_a_named_image_has_its_labels_and_layers(request: pytest.FixtureRequest, engine: Engine) -> None:
+    builder = make_builder("buildx", request, engine)
     order = small_order("echo x > /x", base=TINY, network="none")
     image, again = (built(list(builder.build(order))).image_id for _ in range(2))
     assert image == again

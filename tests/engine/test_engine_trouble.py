@@ -37,7 +37,7 @@ def own_engine() -> Iterator[OwnEngine]:
         yield engine
 
 
-@pytest.fixture(params=["buildx", "buildkit", "classic"])
+@pytest.fixture(params=["buildx", "buildkit"])
 def builder(request: pytest.FixtureRequest, own_engine: OwnEngine) -> ImageBuilder:
     return make_builder(request.param, request, own_engine.connect())
 

@@ -15,6 +15,7 @@ from tests.builders.elf import ElfSpec, build_elf
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.engine.imported_image import imported
 from tests.support.command_line import vdbg_env
+from vdbg_env.adapters.builders.buildkit import EngineBuilder
 from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.image.plan import LABEL_BUILT
@@ -57,7 +58,7 @@ def test_of_an_image_of_ours_what_the_build_made_is_judged(docker_engine: Engine
     files = {"opt/vdbg/out/good.so": GOOD, "opt/vdbg/venv/bad.so": BAD, "opt/vdbg/out/core.cuda.1": CORE}
     with imported(docker_engine, files) as image:
         labels = {LABEL_BUILT: json.dumps(["/opt/vdbg/out"])}
-        DockerImages(docker_engine).tag(image, [f"{image}-ours"], labels)
+        EngineBuilder(docker_engine).tag(image, [f"{image}-ours"], labels)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "Dockerfile").write_text(f"FROM {image}-ours\nCOPY Dockerfile /added\n")
             over = ["docker", "build", "--quiet", "--tag", f"{image}-over", folder]

@@ -2,7 +2,7 @@
 
 Only instructions of every builder are used, unless the dialect allows more (see `Dialect`): no heredocs, no
 `COPY --link`, no `# syntax=` line. In RUN only the shell expands; everywhere else Docker expands `$`, which is escaped
-(by the lexer that BuildKit and the classic builder share, frontend/dockerfile/shell/lex.go).
+(by the lexer of BuildKit, frontend/dockerfile/shell/lex.go).
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _secret(use: SecretUse, dialect: Dialect) -> str:
     if dialect != "buildkit":
         raise BadInput(
             f"the secret {use.id!r} cannot be kept out of the image by this builder",
-            cause="the classic builder, and an upload without a session, have no RUN --mount=type=secret",
+            cause="the dialect `classic`, for builders of every kind, has no RUN --mount=type=secret",
             next_step="install docker-buildx, or render with --dialect buildkit",
         )
     return f"type=secret,id={use.id},target={use.target}"
@@ -226,7 +226,7 @@ def _objects(name: str, dialect: Dialect) -> str:
     if dialect != "buildkit":
         raise BadInput(
             "this builder keeps no compiled objects between builds",
-            cause="the classic builder has no RUN --mount=type=cache",
+            cause="the dialect `classic`, for builders of every kind, has no RUN --mount=type=cache",
             next_step="build with --engine buildx or buildkit, or render with --dialect buildkit",
         )
     return f"type=cache,id=vdbg-objects-{name},target={ROOT}/{OBJECTS}"

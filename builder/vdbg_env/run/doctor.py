@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from vdbg_env.adapters.builders.buildx import find_buildx
+from vdbg_env.adapters.builders.buildkit import find_buildx
 from vdbg_env.adapters.docker.client import Engine, connect, engine_errors
 from vdbg_env.adapters.docker.containers import gpu_access, has_gpu
 from vdbg_env.application.host.gpu import cuda_of_driver, read_gpus

@@ -11,12 +11,11 @@ from typing import Final
 from docker import errors
 from pydantic import BaseModel, TypeAdapter
 
+from vdbg_env.adapters.builders.buildkit import EngineBuilder
+from vdbg_env.adapters.builders.guard_layer import add_guard
 from vdbg_env.adapters.docker.archive import answer, container_archive
-from vdbg_env.adapters.docker.build_api import build_over
 from vdbg_env.adapters.docker.client import Engine, engine_errors, inspect_image
 from vdbg_env.adapters.docker.create import created, tool_container
-from vdbg_env.adapters.docker.guard_layer import add_guard
-from vdbg_env.adapters.docker.images import DockerImages, candidate
 from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import Release
 from vdbg_env.common.errors import BadInput, EngineFailed
@@ -63,7 +62,7 @@ _METADATA: Final = TypeAdapter(_Metadata)
 _FOUND: Final = TypeAdapter(dict[str, tuple[str, ...]])
 
 
-class DockerSwaps(DockerImages):
+class DockerSwaps(EngineBuilder):
     """`ImageSwaps` with Docker."""
 
     def __init__(self, engine: Engine) -> None:
@@ -71,6 +70,7 @@ class DockerSwaps(DockerImages):
 
     def installed(self, image: str, project: str) -> Installed:
         """See `ImageSwaps.installed`."""
+        self.buildx_instead()  # before the libraries are read and compiled, which takes minutes
         found_image = inspect_image(self.engine, image)
         image_id = str(found_image["Id"])
         if steps := (found_image.get("Config") or {}).get("OnBuild"):
@@ -119,10 +119,10 @@ class DockerSwaps(DockerImages):
             ):
                 items.append(FileBytes(name=name, data=data, mode=mode))
                 lines.append(f"COPY --chown={owner} {json.dumps([name, target])}")
-        with candidate(self.engine, image_id) as base:
+        with self.candidate(image_id) as base:
             text = "\n".join([f"FROM {base}", *lines, ""])
             context = BuildContext(items=(*items, FileBytes(name="Dockerfile", data=text.encode())))
-            return build_over(self.engine, context, {}, failed="the engine could not replace the libraries")
+            return self.build_over(context, failed="the engine could not replace the libraries")
 
     def guard(self, image_id: str, python: str, package: OwnPackage) -> str:
         """See `ImageSwaps.guard`."""

@@ -1,22 +1,27 @@
-"""What every Docker builder does with a finished image: read it, label, save, push and remove it."""
+"""What is done with a finished image: it is read, saved, loaded, pushed and removed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import requests
-from docker import errors
+from docker import APIClient, errors
+from docker.utils.json_stream import json_stream
 
 from vdbg_env.adapters.docker.archive import Followed, container_archive
-from vdbg_env.adapters.docker.build_api import build_over, get_image, post_image
-from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
+from vdbg_env.adapters.docker.client import (
+    Engine,
+    engine_errors,
+    inspect_image,
+    printed,
+    raise_for_status,
+)
 from vdbg_env.adapters.docker.create import created, started, tool_container
 from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.application.ports.images import NOTHING_LENT, PushProgress
@@ -24,23 +29,8 @@ from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Buffer
 from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.plan import LABEL_LAYERS
 from vdbg_env.image.profile import Reference, parse_reference
 from vdbg_env.record.atomic_write import replacement
-
-_CANDIDATE = "vdbg-env-candidate"
-
-
-@contextmanager
-def candidate(engine: Engine, image_id: str) -> Iterator[str]:
-    """Give an image a name for as long as something is built over it."""
-    name = f"{_CANDIDATE}:{uuid.uuid4().hex}"
-    with engine_errors(engine.endpoint):
-        engine.client.tag(image_id, name)
-        try:
-            yield name
-        finally:
-            engine.client.remove_image(name, noprune=True)
 
 
 class DockerImages:
@@ -104,37 +94,11 @@ class DockerImages:
             out, err = printed(client, container)
         return Completed(argv=tuple(argv), code=code, stdout=out, stderr=err)
 
-    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
-        """See `ImageBuilder.tag`.
-
-        Labels belong to an image's configuration, which its id is the digest of, so a labelled image is another image
-        over the same layers. A build of nothing but `FROM` makes it: no layer is added and nothing else of the
-        configuration changes, whereas committing a container would copy the container's settings into the image. The
-        labels are sent next to the Dockerfile, where the proof needs no quoting.
-        """
-        places = [parse_reference(name, "the image's name") for name in names]
-        client = self.engine.client
-        candidate = f"{_CANDIDATE}:{uuid.uuid4().hex}"
-        with engine_errors(self.engine.endpoint):
-            client.tag(image_id, candidate)
-            labelled = self._label(candidate, {**labels, LABEL_LAYERS: self.layers(image_id)})
-            for place in places:
-                client.tag(labelled, place.name, place.tag or "latest")
-            # Losing its last name removes the image without labels; had anything failed above, it stays for a look.
-            client.remove_image(candidate, noprune=True)
-        return labelled
-
-    def _label(self, image: str, labels: Mapping[str, str]) -> str:
-        dockerfile = FileBytes(name="Dockerfile", data=f"FROM {image}\n".encode())
-        parameters = {"labels": json.dumps(dict(labels), sort_keys=True)}
-        context = BuildContext(items=(dockerfile,))
-        return build_over(self.engine, context, parameters, failed="the engine could not label the image")
-
     def save(self, image: str, path: Path) -> int:
         """See `ImageBuilder.save`: the tar gets its name when it is complete."""
         inspect_image(self.engine, image)
         try:
-            chunks = get_image(self.engine.client, image)
+            chunks = _get_image(self.engine.client, image)
             with replacement(path) as out:
                 while (chunk := self._next(chunks)) is not None:
                     out.write(chunk)
@@ -148,7 +112,7 @@ class DockerImages:
         """See `ImageBuilder.load`."""
         try:
             with engine_errors(self.engine.endpoint), path.open("rb") as tar:
-                for message in post_image(self.engine.client, tar):
+                for message in _post_image(self.engine.client, tar):
                     if "error" in message:
                         raise BadInput(
                             f"{path} holds no image: {message['error']}",
@@ -179,25 +143,29 @@ class DockerImages:
                     )
                 yield _push_progress(message)
 
-    def remove(self, image_id: str) -> None:
-        """See `ImageBuilder.remove`: only an unnamed image that this program built is removed."""
-        client = self.engine.client
-        try:
-            found = client.inspect_image(image_id)  # type: ignore[no-untyped-call]
-        except errors.ImageNotFound:
-            return
-        except (errors.DockerException, *GONE) as error:
-            raise explain(error, self.engine.endpoint) from error
-        labels = (found.get("Config") or {}).get("Labels") or {}
-        if found.get("RepoTags") or not any(name.startswith(OUR_LABEL) for name in labels):
-            return
-        with engine_errors(self.engine.endpoint), suppress(errors.APIError):  # in use by a container: it stays
-            client.remove_image(image_id)
 
-    def unnamed(self, label: str) -> frozenset[str]:
-        """Return the ids of the images without a name with one of our labels."""
-        found = self.engine.client.images(quiet=True, filters={"dangling": True, "label": label})
-        return frozenset(found)
+def _get_image(client: APIClient, image: str) -> Generator[bytes, None, None]:
+    """Yield the tar of an image; the engine first writes all of it to its disk, in silence."""
+    url = f"{client.base_url}/v{client.api_version}/images/get"
+    with client.get(url, params={"names": image}, stream=True, timeout=None) as response:
+        raise_for_status(response)
+        yield from response.iter_content(chunk_size=1 << 20)
+
+
+def _post_image(client: APIClient, tar: BinaryIO) -> Generator[dict[str, Any], None, None]:
+    """Send the tar of an image and yield the engine's messages; an error of the engine's is one of them."""
+    url = f"{client.base_url}/v{client.api_version}/images/load"
+    headers = {"Content-Type": "application/x-tar"}
+    with client.post(url, data=tar, headers=headers, stream=True, timeout=None) as response:
+        raise_for_status(response)
+        yield from messages_of(response)
+
+
+def messages_of(response: requests.Response) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a response that is a stream of them."""
+    for message in json_stream(response.iter_content(chunk_size=None)):
+        if isinstance(message, dict):
+            yield message
 
 
 def layers_of(found: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vdbg_env.image.profile import OwnPackage
 
 
-BuilderName = Literal["auto", "docker", "buildx", "buildkit", "classic", "host"]
+BuilderName = Literal["auto", "docker", "buildx", "buildkit", "host"]
 
 
 NOTHING_LENT: Final[Mapping[str, Buffer]] = MappingProxyType({})
@@ -34,7 +34,7 @@ class BuilderDescription:
     `platforms` (images for another architecture), `containers` (a built image can be started, saved and pushed).
     """
 
-    name: Literal["buildx", "buildkit", "classic", "podman", "host"]
+    name: Literal["buildx", "buildkit", "host"]
     version: str
     why: str
     capabilities: frozenset[str]

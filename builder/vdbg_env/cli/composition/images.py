@@ -59,7 +59,7 @@ def own_package() -> OwnPackage:
 
 
 def image_builder(wanted: BuilderName) -> ImageBuilder:
-    from vdbg_env.adapters.builders.select import choose_builder
+    from vdbg_env.adapters.builders.buildkit import choose_builder
 
     return choose_builder(wanted)
 

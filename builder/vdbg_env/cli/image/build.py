@@ -18,6 +18,7 @@ from vdbg_env.cli.composition.images import bundle_files, image_builder, machine
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.image.onto import print_onto, require_onto
 from vdbg_env.cli.options.build import (
+    Builders,
     build_options,
     plan_here,
     read_request,
@@ -53,7 +54,7 @@ _FREE_WITH_BUNDLE = {
 @build_options
 @click.option(
     "--engine",
-    type=click.Choice(["auto", "docker", "buildx", "buildkit", "classic", "host"]),
+    type=Builders(["auto", "docker", "buildx", "buildkit", "host"]),
     default="auto",
     show_default=True,
     help="What builds; auto takes the best of Docker and says why, host a folder of this machine.",

@@ -13,7 +13,7 @@ from vdbg_env.application.image.planning import default_tag
 from vdbg_env.application.ports.images import BuilderName
 from vdbg_env.cli.composition.images import bundle_files, image_builder, machine
 from vdbg_env.cli.display.build_display import build_display
-from vdbg_env.cli.options.build import build_options, plan_here, read_request, require_writable, show_notes
+from vdbg_env.cli.options.build import Builders, build_options, plan_here, read_request, require_writable, show_notes
 from vdbg_env.common import console
 from vdbg_env.image.plan import build_args, parallelism
 from vdbg_env.report.build_result import Bundled
@@ -24,7 +24,7 @@ from vdbg_env.report.codec import document as doc
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @build_options
 @click.option(
-    "--engine", type=click.Choice(["auto", "docker", "buildx", "buildkit", "classic"]), default="auto",
+    "--engine", type=Builders(["auto", "docker", "buildx", "buildkit"]), default="auto",
     show_default=True, help="What fetches and builds; auto takes the best there is and says why.",
 )  # fmt: skip
 @click.option("--tag", "-t", metavar="NAME", help="Name of the image once it is proven; the site may give another.")

@@ -27,6 +27,19 @@ from vdbg_env.image.profile import BuildRequest, DebugInfo, DependencyTree, Dial
 
 DEFAULT_PROFILE = "vllm-cu130"
 
+
+class Builders(click.Choice[str]):
+    """The builders that `--engine` names; what was one of them once is refused with what took its place."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "classic":
+            self.fail(
+                "the classic builder is no longer used. Instead: apt-get install docker-buildx, or --engine buildkit",
+                param, ctx,
+            )  # fmt: skip
+        return super().convert(value, param, ctx)
+
+
 # A command gets them as one mapping, for `read_request`.
 build_options = with_options(
     click.option("--profile", default=DEFAULT_PROFILE, show_default=True, help="A profile's name, or its YAML file."),

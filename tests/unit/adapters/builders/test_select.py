@@ -4,8 +4,8 @@ from typing import cast
 import docker
 import pytest
 
-from vdbg_env.adapters.builders.buildx import Buildx
-from vdbg_env.adapters.builders.select import choose_builder
+from tests.support.command_line import vdbg_env
+from vdbg_env.adapters.builders.buildkit import Buildx, choose_builder
 from vdbg_env.adapters.docker.client import Endpoint, Engine
 from vdbg_env.application.ports.images import BuilderName
 from vdbg_env.common.errors import EngineFailed, HostNotAble
@@ -39,7 +39,6 @@ def no_docker() -> Engine:
         ("docker", BUILDX, "buildx", "installed"),
         ("auto", None, "buildkit", "docker-buildx is not installed"),
         ("buildkit", BUILDX, "buildkit", "--engine buildkit"),
-        ("classic", BUILDX, "classic", "--engine classic"),
         ("host", BUILDX, "host", "--engine host"),
     ],
 )
@@ -51,7 +50,7 @@ def test_the_best_engine_there_is_gets_taken_and_says_why(
     assert reason in found.why
 
 
-@pytest.mark.parametrize("wanted", ["auto", "docker", "buildx", "buildkit", "classic"])
+@pytest.mark.parametrize("wanted", ["auto", "docker", "buildx", "buildkit"])
 def test_without_docker_nothing_builds_here_unasked(wanted: BuilderName) -> None:
     with pytest.raises(HostNotAble, match="nothing answers") as caught:
         choose_builder(wanted, connect=no_docker, find_buildx=lambda: None)
@@ -67,10 +66,17 @@ def test_a_docker_that_does_not_answer_in_time_names_the_host_too() -> None:
     assert "docker version; or --engine host" in (caught.value.next_step or "")
 
 
-def test_the_classic_builder_is_never_taken_unasked() -> None:
-    with pytest.raises(HostNotAble, match="has no BuildKit"):
+def test_an_engine_without_its_own_buildkit_needs_buildx() -> None:
+    with pytest.raises(HostNotAble, match="has no BuildKit") as caught:
         choose_builder("auto", connect=docker_of("1.38"), find_buildx=lambda: None)
-    assert choose_builder("classic", connect=docker_of("1.38"), find_buildx=lambda: None).describe().name == "classic"
+    assert "apt-get install docker-buildx" in (caught.value.next_step or "")
+    assert choose_builder("auto", connect=docker_of("1.38"), find_buildx=lambda: BUILDX).describe().name == "buildx"
+
+
+@pytest.mark.parametrize("command", [["build"], ["bundle", "x.tar"]])
+def test_the_classic_builder_is_refused_with_what_took_its_place(command: list[str]) -> None:
+    ran = vdbg_env(*command, "--engine", "classic")
+    assert ran.status == 2 and "apt-get install docker-buildx, or --engine buildkit" in ran.stderr
 
 
 def test_buildx_asked_for_and_missing_says_how_to_get_it() -> None:
@@ -88,19 +94,9 @@ def test_only_buildx_says_it_takes_secrets() -> None:
     assert "containers" not in capabilities("host", None)
 
 
-def podman_at(host: str) -> Callable[[], Engine]:
+def test_podman_builds_nothing_and_the_way_that_works_is_named() -> None:
     version = {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
-    return lambda: Engine(cast(docker.APIClient, Client()), Endpoint(host=host, source="DOCKER_HOST"), version)
-
-
-def test_podman_builds_with_its_command_where_that_is_here() -> None:
-    found = choose_builder("auto", connect=podman_at("unix:///x"), find_podman=lambda: "/bin/podman").describe()
-    assert found.name == "podman" and "unix:///x" in found.why
-    for host, program, cause in [
-        ("unix:///x", None, "the podman command is not on this machine"),
-        ("tcp://other:1", "/bin/podman", "the service is on another machine"),
-    ]:
-        found_program = (lambda: None) if program is None else (lambda: "/bin/podman")
-        with pytest.raises(HostNotAble, match="may hang at a COPY") as caught:
-            choose_builder("auto", connect=podman_at(host), find_podman=found_program)
-        assert cause in (caught.value.cause or "")
+    podman = Engine(cast(docker.APIClient, Client()), Endpoint(host="unix:///x", source="DOCKER_HOST"), version)
+    with pytest.raises(HostNotAble, match="builds with Docker") as caught:
+        choose_builder("auto", connect=lambda: podman, find_buildx=lambda: BUILDX)
+    assert "podman build --tag NAME DIR && vdbg-env verify NAME" in (caught.value.next_step or "")

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from vdbg_env.adapters.docker import guard_layer
-from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.adapters.builders import guard_layer
+from vdbg_env.adapters.builders.buildkit import EngineBuilder
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.programs import Completed
 from vdbg_env.image.context import FileBytes
@@ -27,7 +27,7 @@ class Image:
 
 
 def add(image: Image) -> str:
-    return guard_layer.add_guard(cast(DockerImages, image), "sha256:x", "python3", PACKAGE)
+    return guard_layer.add_guard(cast(EngineBuilder, image), "sha256:x", "python3", PACKAGE)
 
 
 def test_a_python_that_does_not_start_is_named() -> None:

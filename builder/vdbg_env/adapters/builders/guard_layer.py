@@ -16,10 +16,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import StringConstraints, TypeAdapter
 
+from vdbg_env.adapters.builders.buildkit import EngineBuilder
 from vdbg_env.adapters.docker.archive import answer
-from vdbg_env.adapters.docker.build_api import build_over
 from vdbg_env.adapters.docker.client import inspect_image
-from vdbg_env.adapters.docker.images import DockerImages, candidate
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image.context import BuildContext, FileBytes, TreeOnDisk
@@ -41,7 +40,7 @@ set -eu; {{python}} -m venv --without-pip {ROOT}/tool; \\
     {ROOT}/vdbg-env --version"""
 
 
-def add_guard(images: DockerImages, image_id: str, python: str, package: OwnPackage) -> str:
+def add_guard(images: EngineBuilder, image_id: str, python: str, package: OwnPackage) -> str:
     """Return the id of an untagged image with the program and its entry point; all else is the image's own.
 
     Raises BadInput where the image's Python is too old or its packages cannot be fetched, EngineFailed for the rest.
@@ -51,7 +50,7 @@ def add_guard(images: DockerImages, image_id: str, python: str, package: OwnPack
         return _build(images, image_id, python, package, Path(folder))
 
 
-def _about(images: DockerImages, image_id: str, python: str) -> tuple[int, int, str]:
+def _about(images: EngineBuilder, image_id: str, python: str) -> tuple[int, int, str]:
     ran = images.execute(image_id, [python, "-c", _ASK])
     found = answer(_ABOUT, ran.stdout) if ran.code == 0 else None
     if found is None:
@@ -97,10 +96,10 @@ def _fetch(about: tuple[int, int, str], package: OwnPackage, folder: Path) -> No
         )
 
 
-def _build(images: DockerImages, image_id: str, python: str, package: OwnPackage, wheels: Path) -> str:
+def _build(images: EngineBuilder, image_id: str, python: str, package: OwnPackage, wheels: Path) -> str:
     templates = data_dir("templates")
     config = inspect_image(images.engine, image_id)["Config"]
-    with candidate(images.engine, image_id) as base:
+    with images.candidate(image_id) as base:
         items = (
             TreeOnDisk(name="wheel", path=str(wheels)),
             FileBytes(name="vdbg-env", data=(templates / "vdbg-env.sh").read_bytes(), mode=0o755),
@@ -108,7 +107,7 @@ def _build(images: DockerImages, image_id: str, python: str, package: OwnPackage
             FileBytes(name="Dockerfile", data=_dockerfile(base, python, config).encode()),
         )
         context = BuildContext(items=items)
-        return build_over(images.engine, context, {"networkmode": "none"}, failed="the guard could not be added")
+        return images.build_over(context, offline=True, failed="the guard could not be added")
 
 
 def _dockerfile(base: str, python: str, config: Mapping[str, Any]) -> str:
