@@ -1,0 +1,12 @@
+"""Why an address was bad: the formula of an access from its code, and its numbers from a core.
+
+`Program` is the code, `explain_place` answers for an instruction, `why_text` and `why_json` show the answer.
+"""
+
+from gpucore.explain.program import Argument as Argument
+from gpucore.explain.program import Program as Program
+from gpucore.explain.program import SourceText as SourceText
+from gpucore.explain.why import Why as Why
+from gpucore.explain.why import explain_place as explain_place
+from gpucore.explain.why import why_json as why_json
+from gpucore.explain.why import why_text as why_text

@@ -1,0 +1,347 @@
+"""The address of a memory instruction: the pointer it is based on, how it is indexed, and where each part came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gpucore.explain.algebra import (
+    MASK64,
+    ZERO64,
+    Atom,
+    Poly,
+    TooLarge,
+    atom,
+    constant,
+    inside,
+    join,
+    lo,
+    norm,
+    of,
+    pair,
+    split_by,
+    zx,
+)
+from gpucore.explain.code import Routine
+from gpucore.explain.operations import negate, signed
+from gpucore.explain.program import Argument, Program
+from gpucore.explain.slice import Loop, Slice
+from gpucore.sass import Instruction, Memory, Register
+
+Space = Literal["global", "generic", "shared", "local", "descriptor"]
+Direction = Literal["read", "write", "update"]
+
+_SPACES: Final[dict[str, Space]] = {
+    **dict.fromkeys(("LDG", "STG", "ATOMG", "RED", "REDG", "LDGSTS"), "global"),
+    **dict.fromkeys(("LD", "ST", "ATOM"), "generic"),
+    **dict.fromkeys(("LDS", "STS", "ATOMS", "LDSM", "STSM", "REDS"), "shared"),
+    **dict.fromkeys(("LDL", "STL"), "local"),
+    **dict.fromkeys(("UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UBLKCP", "UBLKRED", "UBLKPF"), "descriptor"),
+}  # fmt: skip
+_BYTES: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32, "S64": 8, "U64": 8}
+_MOST_NESTED: Final = 8
+
+
+@dataclass(frozen=True)
+class Base:
+    """A pointer that an address is based on: an argument or a part of one, else a loaded or a computed pointer."""
+
+    value: Atom
+    argument: Argument | None
+    offset: int = 0
+    """Where the pointer stands in the argument, in bytes."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A loaded word that an address depends on: the instruction, and its own address."""
+
+    number: int
+    instruction: int
+    offset: int
+    calls: tuple[int, ...]
+    opcode: str
+    address: Address | None
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition that holds where the access runs, and the offset of the branch or access that tests it."""
+
+    condition: Atom
+    offset: int
+
+
+@dataclass(frozen=True)
+class Address:
+    """What the address of an instruction is made of.
+
+    `formula` is the address. Where `base` is known, it is `base + scale * index`. `offset` is the instruction's, in
+    bytes from the start of its section, `calls` are the offsets of the calls that it is inside of. `bases` has more
+    than one pointer where a choice decides. `unknown` are the opcodes whose results the formula does not look into.
+    """
+
+    program: Program
+    slice: Slice
+    instruction: int
+    offset: int
+    calls: tuple[int, ...]
+    opcode: str
+    space: Space
+    direction: Direction
+    width: int
+    formula: Poly
+    bases: tuple[Base, ...]
+    scale: int
+    index: Poly | None
+    guards: tuple[Guard, ...]
+
+    @property
+    def base(self) -> Base | None:
+        """The pointer, where it is one."""
+        return self.bases[0] if len(self.bases) == 1 else None
+
+
+def access_of(i: Instruction) -> tuple[Space, Direction, int] | None:
+    """Return where an instruction accesses memory, how, and how many bytes; None for one that does not."""
+    space = _SPACES.get(i.opcode)
+    if space is None:
+        return None
+    width = next((_BYTES[m] for m in reversed(i.modifiers) if m in _BYTES), 4)
+    if "ENL2" in i.modifiers:
+        width = 32
+    if i.opcode.startswith(("ATOM", "RED")):
+        return space, "update", width
+    if i.opcode in {"ST", "STG", "STS", "STL", "STSM", "UTMASTG", "UTMAREDG"}:
+        return space, "write", width
+    return space, "read", width
+
+
+def explain_address(program: Program, offset: int, calls: Sequence[int] = ()) -> Address | None:
+    """Return what the address of the instruction at an offset of the section is made of; None where it has none.
+
+    `calls` are the offsets of the calls that lead to it, outermost first. Without them a function that is called from
+    one place is explained as called there, and any other by its registers at entry.
+    """
+    routine = program.routine_at(offset)
+    if routine is None:
+        return None
+    root, place = _place(program, routine, offset, calls)
+    found = program.slice_of(root)
+    if place is None:
+        return None
+    return address_at(program, found, place)
+
+
+def _place(program: Program, routine: Routine, offset: int, calls: Sequence[int]) -> tuple[Routine, int | None]:
+    kernel = program.kernel
+    outer = next((r for r in program.routines if kernel and r.name == kernel.name), None)
+    if outer is not None and outer != routine:
+        code = program.slice_of(outer).code
+        wanted = [
+            n
+            for n in code.places(offset)
+            if not calls or [code.instructions[c].offset for c in code.contexts[n]][-len(calls) :] == list(calls)
+        ]
+        if len(wanted) == 1:
+            return outer, wanted[0]
+    return routine, program.slice_of(routine).code.place(offset)
+
+
+def address_at(program: Program, values: Slice, n: int) -> Address | None:
+    """Return the address of instruction number n of a slice; None where it has none or it could not be put together."""
+    i = values.code.instructions[n]
+    access = access_of(i)
+    memories = [s for s in i.sources if isinstance(s, Memory)]
+    if access is None or not memories or access[0] == "descriptor":
+        return None
+    space, direction, width = access
+    memory = memories[-1] if i.opcode == "LDGSTS" else memories[0]
+    try:
+        formula = values.run(lambda: _formula(values, memory, n, space))
+        formula = _unrolled(values, _decided(values, join(formula), n))
+    except TooLarge:
+        return None
+    bases = best_bases(program, values, formula)
+    scale, index = _index(formula, bases[0], width) if len(bases) == 1 else (1, None)
+    code = values.code
+    return Address(
+        program, values, n, i.offset, tuple(code.instructions[c].offset for c in code.contexts[n]), i.opcode, space,
+        direction, width, formula, tuple(bases), scale, index,
+        tuple(Guard(c, code.instructions[at].offset) for c, at in holding(values, n)),
+    )  # fmt: skip
+
+
+def holding(values: Slice, n: int) -> list[tuple[Atom, int]]:
+    """Return the conditions that hold at an instruction; none where they are too large."""
+    try:
+        found: list[list[tuple[Atom, int]]] = []
+
+        def hold() -> Poly:
+            found.append(values.holding(n))
+            return ZERO64
+
+        values.run(hold)
+        return found[-1]
+    except TooLarge:
+        return []
+
+
+def _formula(values: Slice, memory: Memory, n: int, space: Space) -> Poly:
+    wide = space in {"global", "generic"}
+    total = constant(memory.offset, 64)
+    for register, count, scale in (
+        (memory.base, memory.base_count, memory.scale),
+        (memory.uniform, memory.uniform_count, 1),
+    ):
+        if register is None or register.hardwired:
+            continue
+        value = values.register(register, n)
+        if count == 2:
+            total = total + pair(value, values.register(Register(register.file, register.number + 1), n))
+        else:
+            total = total + zx(value) * scale
+    return norm(total) if wide else zx(lo(norm(total)))
+
+
+# Selects that the branches around the access decide.
+
+
+def _decided(values: Slice, formula: Poly, n: int) -> Poly:
+    if not any(a.kind in {"select", "select64"} for a in formula.atoms()):
+        return formula
+    known = {c for c, _ in holding(values, n)}
+    for _ in range(_MOST_NESTED):
+        chosen = _choose_one(formula, known)
+        if chosen is None:
+            return formula
+        formula = join(norm(chosen))
+    return formula
+
+
+def _choose_one(formula: Poly, known: set[Atom]) -> Poly | None:
+    for a in formula.atoms():
+        if a.kind not in {"select", "select64"}:
+            continue
+        condition, first, second = a.args
+        assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+        side = first if condition in known else second if negate(condition) in known else None
+        split = split_by(formula, a) if side is not None else None
+        if side is not None and split is not None:
+            return (side if side.bits == 64 else zx(side)) * split[0] + split[1]
+    return None
+
+
+# Pointers that a loop moves.
+
+
+def _unrolled(values: Slice, formula: Poly) -> Poly:
+    """Write a pointer that every turn of a loop moves by the same as its start plus a step for each turn."""
+    for _ in range(_MOST_NESTED):
+        for a in formula.atoms():
+            low = a.args[0] if a.kind == "wide" else None
+            if not isinstance(low, Atom) or low.kind != "phi":
+                continue
+            loop = values.loop(a)
+            split = split_by(formula, a)
+            if split is None or len(loop.starts) != 1 or len(loop.steps) > 1 or loop.others or not loop.fixed:
+                continue
+            turn = of(atom("turn", loop.header), 64)
+            start = loop.starts[0] + (loop.steps[0] * turn if loop.steps else ZERO64)
+            formula = join(norm(start * split[0] + split[1]))
+            break
+        else:
+            return formula
+    return formula
+
+
+# Bases.
+
+
+def bases(values: Slice, formula: Poly, nested: int = 0) -> list[Atom]:
+    """Return the pointers that an address may be based on: 64-bit atoms with factor one."""
+    if nested > _MOST_NESTED:
+        return []
+    found: list[Atom] = []
+    for m, c in formula.terms.items():
+        if c == 1 and len(m) == 1:
+            found += _based_on(values, m[0], nested)
+    return list(dict.fromkeys(found))
+
+
+def _based_on(values: Slice, a: Atom, nested: int) -> list[Atom]:
+    if a.kind == "select64":
+        sides = [bases(values, x, nested + 1) for x in a.args if isinstance(x, Poly)]
+        return [b for side in sides for b in side] if all(sides) else []
+    if a.kind != "wide":
+        return []
+    low = a.args[0]
+    assert isinstance(low, Atom)
+    if low.kind == "phi":
+        loop = values.loop(a)
+        starts = [bases(values, x, nested + 1) for x in loop.starts]
+        others = [bases(values, x, nested + 1) for x in loop.others if a not in inside(x)]
+        return [b for side in (*starts, *others) for b in side] if starts and all(starts) and all(others) else []
+    return [a] if low.kind in {"bank", "bank_at", "bindless", "load", "result", "opaque", "entry"} else []
+
+
+def best_bases(program: Program, values: Slice, formula: Poly) -> list[Base]:
+    """Return the likeliest pointers: arguments that are pointers before others, known types before unknown ones."""
+    found = [base_of(program, a) for a in bases(values, formula)]
+    ranks = [_rank(b) for b in found]
+    return [b for b, rank in zip(found, ranks, strict=True) if rank == min(ranks) and rank < 9]
+
+
+def base_of(program: Program, a: Atom) -> Base:
+    """Return an atom of 64 bits as a pointer."""
+    low = a.args[0]
+    if isinstance(low, Atom) and low.kind == "bank" and low.args[0] == 0 and isinstance(low.args[1], int):
+        at = program.argument_at(low.args[1])
+        if at is not None:
+            return Base(a, at[0], at[1])
+    return Base(a, None)
+
+
+def _rank(base: Base) -> int:
+    low = base.value.args[0]
+    assert isinstance(low, Atom)
+    if base.argument is not None:
+        return {True: 0, None: 2, False: 9}[base.argument.pointer]
+    return {"bank": 1, "bindless": 1, "bank_at": 3, "load": 3, "result": 4, "entry": 4}.get(low.kind, 5)
+
+
+def _index(formula: Poly, base: Base, width: int) -> tuple[int, Poly]:
+    """Return scale and index: the scale is the size of an element where that divides everything, else what does."""
+    rest = formula - of(base.value)
+    common = math.gcd(*(abs(signed(c, 64)) for c in rest.terms.values())) if rest.terms else 0
+    element = (base.argument.element if base.argument and not base.offset else None) or width
+    if not rest.terms:
+        return element, rest
+    scale = element if common % element == 0 else width if common % width == 0 else common
+    return scale, Poly({m: signed(c, 64) // scale & MASK64 for m, c in rest.terms.items()}, 64)
+
+
+# Leaves.
+
+
+def leaves(values: Slice, p: Poly) -> Iterator[Atom]:
+    """Yield the leaves of a formula, those that loops start with and step by included, each once."""
+    seen: dict[Atom, None] = {}
+    todo = [p]
+    while todo:
+        for a in inside(todo.pop()):
+            if a in seen:
+                continue
+            seen[a] = None
+            if a.kind == "wide" and isinstance(a.args[0], Atom) and a.args[0].kind == "phi":
+                todo += _parts(values.loop(a))
+                seen.update(dict.fromkeys(x for x in a.args if isinstance(x, Atom)))
+            elif a.kind == "phi" and a.bits == 32:
+                todo += _parts(values.loop(a))
+            yield a
+
+
+def _parts(loop: Loop) -> list[Poly]:
+    return [*loop.starts, *loop.steps, *loop.others]

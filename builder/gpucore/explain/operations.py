@@ -1,0 +1,609 @@
+"""What registers hold that is no sum of products: bits, shifts, minima, comparisons, selects and quotients.
+
+Every function takes polynomials and returns one, as simple as it is known to be. The kinds of atoms that come out, with
+their arguments and values, are documented once, in `gpucore.explain.evaluate`.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Final
+
+from gpucore.explain.algebra import (
+    MASK32,
+    ONES,
+    ZERO,
+    Atom,
+    Poly,
+    atom,
+    constant,
+    fits,
+    hi,
+    join,
+    leaf,
+    lo,
+    most,
+    never_negative,
+    of,
+    pair,
+    sign,
+    sx,
+    trailing_zeros,
+    zx,
+)
+
+TRUE: Final = atom("true", bits=1)
+FALSE: Final = atom("false", bits=1)
+
+
+def signed(value: int, bits: int = 32) -> int:
+    """Return a number of so many bits as a signed one."""
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def commuted(kind: str, a: Poly, b: Poly) -> Poly:
+    """Return a commutative operation with its operands in one order, a number last."""
+    if b.constant is None and (a.constant is not None or _order(a) > _order(b)):
+        a, b = b, a
+    return leaf(kind, a, b)
+
+
+def _order(p: Poly) -> list[tuple[list[int], int]]:
+    return [([a.serial for a in m], c) for m, c in p.terms.items()]
+
+
+# Bits.
+
+
+def bit_and(a: Poly, b: Poly) -> Poly:
+    """Return a & b."""
+    return _bitwise("and", a, b)
+
+
+def bit_or(a: Poly, b: Poly) -> Poly:
+    """Return a | b."""
+    return _bitwise("or", a, b)
+
+
+def bit_xor(a: Poly, b: Poly) -> Poly:
+    """Return a ^ b."""
+    return _bitwise("xor", a, b)
+
+
+def _bitwise(kind: str, a: Poly, b: Poly) -> Poly:
+    if a.constant is not None:
+        a, b = b, a
+    mask = b.constant
+    if a.constant is not None and mask is not None:
+        x = a.constant
+        return constant({"and": x & mask, "or": x | mask, "xor": x ^ mask}[kind])
+    if mask == 0:
+        return ZERO if kind == "and" else a
+    if mask == MASK32:
+        return a if kind == "and" else ONES if kind == "or" else ~a
+    if a == b:
+        return ZERO if kind == "xor" else a
+    if kind == "and" and mask is not None:
+        if mask & (mask + 1) == 0 and most(a) <= mask and fits(a):
+            return a
+        inner = a.single
+        if inner is not None and inner.kind == "and":
+            first, second = inner.args
+            assert isinstance(first, Poly) and isinstance(second, Poly)
+            if second.constant is not None:
+                return _bitwise("and", first, constant(second.constant & mask))
+    if kind != "and":
+        for left, right in ((a, b), (b, a)):  # bits that do not meet add up
+            if fits(right) and most(right) < 1 << trailing_zeros(left):
+                return a + b
+    return commuted(kind, a, b)
+
+
+_BY_TWO: Final = {
+    (0, 0, 0, 1): lambda x, y: bit_and(x, y),
+    (0, 1, 1, 1): lambda x, y: bit_or(x, y),
+    (0, 1, 1, 0): lambda x, y: bit_xor(x, y),
+    (0, 0, 1, 0): lambda x, y: bit_and(x, ~y),
+    (0, 1, 0, 0): lambda x, y: bit_and(~x, y),
+    (1, 0, 1, 1): lambda x, y: bit_or(x, ~y),
+    (1, 1, 0, 1): lambda x, y: bit_or(~x, y),
+    (1, 0, 0, 1): lambda x, y: ~bit_xor(x, y),
+    (1, 1, 1, 0): lambda x, y: ~bit_and(x, y),
+    (1, 0, 0, 0): lambda x, y: ~bit_or(x, y),
+}
+_BY_THREE: Final = {
+    0x80: lambda a, b, c: bit_and(bit_and(a, b), c),
+    0xFE: lambda a, b, c: bit_or(bit_or(a, b), c),
+    0x96: lambda a, b, c: bit_xor(bit_xor(a, b), c),
+    0xF8: lambda a, b, c: bit_or(bit_and(b, c), a),
+    0xEA: lambda a, b, c: bit_or(bit_and(a, b), c),
+    0xEC: lambda a, b, c: bit_or(bit_and(a, c), b),
+    0x78: lambda a, b, c: bit_xor(bit_and(b, c), a),
+    0x6A: lambda a, b, c: bit_xor(bit_and(a, b), c),
+    0x6C: lambda a, b, c: bit_xor(bit_and(a, c), b),
+    0xE0: lambda a, b, c: bit_and(bit_or(b, c), a),
+    0xA8: lambda a, b, c: bit_and(bit_or(a, b), c),
+    0xC8: lambda a, b, c: bit_and(bit_or(a, c), b),
+}
+
+
+def lop3(a: Poly, b: Poly, c: Poly, table: int) -> Poly:
+    """Return any function of three bits, by its truth table: bit 4a+2b+c of `table` is the result."""
+    values = (a, b, c)
+    fixed = [0 if q == ZERO else 1 if q == ONES else None for q in values]
+    same = [values.index(q) for q in values]  # equal operands move together
+    free = sorted({same[k] for k in range(3) if fixed[k] is None})
+
+    def result(bits: dict[int, int]) -> int:
+        at = [bits[same[k]] if fixed[k] is None else fixed[k] for k in range(3)]
+        return table >> (4 * at[0] + 2 * at[1] + at[2]) & 1  # type: ignore[operator]
+
+    def matters(k: int) -> bool:
+        others = [j for j in free if j != k]
+        settings = [dict(zip(others, bits, strict=True)) for bits in product((0, 1), repeat=len(others))]
+        return any(result({**bits, k: 0}) != result({**bits, k: 1}) for bits in settings)
+
+    needed = [k for k in free if matters(k)]
+    rows = [
+        result(dict.fromkeys(free, 0) | dict(zip(needed, bits, strict=True)))
+        for bits in product((0, 1), repeat=len(needed))
+    ]
+    if not needed:
+        return ONES if rows[0] else ZERO
+    if len(needed) == 1:
+        return values[needed[0]] if rows[1] else ~values[needed[0]]
+    if len(needed) == 2:
+        return _BY_TWO[tuple(rows)](values[needed[0]], values[needed[1]])  # type: ignore[index]
+    known = _BY_THREE.get(table)
+    return known(a, b, c) if known else leaf("lop3", a, b, c, constant(table))
+
+
+def permute(a: Poly, selector: Poly, b: Poly) -> Poly:
+    """Return PRMT: four bytes out of the eight of b and a, by the nibbles of the selector."""
+    wanted = selector.constant
+    if wanted is None:
+        return leaf("prmt", a, selector, b)
+    nibbles = [wanted >> 4 * k & 15 for k in range(4)]
+    sources = [_byte_source(nibble, a, b) for nibble in nibbles]
+    numbers = [s for s in sources if isinstance(s, int)]
+    if len(numbers) == 4:
+        return constant(sum(s << 8 * k for k, s in enumerate(numbers)))
+    for value in (a, b):
+        wholly = [s == (value, k) for k, s in enumerate(sources)]
+        if all(wholly):
+            return value
+        for down in range(4):  # some bytes of one operand, the rest 0
+            taken = [k for k in range(4) if sources[k] == (value, k + down)]
+            if taken and all(k in taken or sources[k] == 0 for k in range(4)):
+                mask = sum(255 << 8 * k for k in taken)
+                return bit_and(shift_right(value, 8 * down), constant(mask))
+    return leaf("prmt", a, constant(wanted & 0xFFFF), b)
+
+
+def _byte_source(nibble: int, a: Poly, b: Poly) -> int | tuple[Poly, int] | None:
+    value, byte = (b, nibble - 4) if nibble & 4 else (a, nibble)
+    byte &= 3
+    if value.constant is not None:
+        bits = value.constant >> 8 * byte & 255
+        return 255 * (bits >> 7) if nibble & 8 else bits
+    return None if nibble & 8 else (value, byte)
+
+
+def extend_field(value: Poly, bits: Poly, negative: bool) -> Poly:
+    """Return SGXT: the low bits of a value, extended with its sign or with zeros."""
+    width = bits.constant
+    if width is None:
+        return leaf("sgxt" if negative else "ugxt", value, bits)
+    if width >= 32:
+        return value
+    if not width:
+        return ZERO
+    mask = (1 << width) - 1
+    if not negative:
+        return bit_and(value, constant(mask))
+    if value.constant is not None:
+        return constant(signed(value.constant, width))
+    return value if fits(value) and most(value) < 1 << (width - 1) else leaf("sgxt", value, bits)
+
+
+def mask_of_bits(first: Poly, count: Poly, wraps: bool) -> Poly | None:
+    """Return BMSK.C: so many ones from a bit on; None where that is not known."""
+    if first.constant is None or count.constant is None or wraps:
+        return None
+    return constant(((1 << min(count.constant, 32)) - 1) << min(first.constant, 32))
+
+
+# Shifts.
+
+
+def shift_left(value: Poly, by: Poly, wraps: bool = False) -> Poly:
+    """Return value << by; beyond 31 it is 0, or `by` modulo 32 where it wraps."""
+    if by.constant is None:
+        return leaf("shl", value, bit_and(by, constant(31)) if wraps else by)
+    count = by.constant & 31 if wraps else by.constant
+    return value * (1 << count) if count < 32 else ZERO
+
+
+def shift_right(value: Poly, by: int) -> Poly:
+    """Return value >> by of an unsigned number."""
+    if by == 0:
+        return value
+    if by > 31:
+        return ZERO
+    if value.constant is not None:
+        return constant(value.constant >> by)
+    if fits(value) and all(not c % (1 << by) for c in value.terms.values()):
+        return Poly({m: c >> by for m, c in value.terms.items()}, 32)
+    inner = value.single
+    if inner is not None and inner.kind == "mulhi_u":
+        quotient = _unsigned_quotient(inner, by)
+        if quotient is not None:
+            return quotient
+    if inner is not None and inner.kind == "shr":
+        first, second = inner.args
+        assert isinstance(first, Poly) and isinstance(second, Poly)
+        if second.constant is not None:
+            return shift_right(first, by + second.constant)
+    return leaf("shr", value, constant(by))
+
+
+def shift_right_signed(value: Poly, by: int) -> Poly:
+    """Return value >> by of a signed number."""
+    if by == 0:
+        return value
+    if by >= 31:
+        return sign(value)
+    if value.constant is not None:
+        return constant(signed(value.constant) >> by)
+    return shift_right(value, by) if never_negative(value) else leaf("sar", value, constant(by))
+
+
+def funnel_right(low: Poly, high: Poly, by: int) -> Poly:
+    """Return the lower word of {high:low} >> by, with by below 64; what is shifted in is 0 from bit 64 on."""
+    if by == 0:
+        return low
+    if by >= 32:
+        return shift_right(high, by - 32)
+    if high == ZERO:
+        return shift_right(low, by)
+    whole = pair(low, high)
+    if _largest_is_exact(whole) and all(not c % (1 << by) for c in whole.terms.values()):
+        return lo(Poly({m: c >> by for m, c in whole.terms.items()}, 64))
+    return leaf("funnel", low, high, constant(by))
+
+
+def _largest_is_exact(p: Poly) -> bool:
+    total = 0
+    for m, c in p.terms.items():
+        if c >> 63:
+            return False
+        for a in m:
+            c *= a.most
+        total += c
+    return total < 1 << 64
+
+
+# Minimum, maximum, absolute value.
+
+
+def smallest(a: Poly, b: Poly, kind: str) -> Poly:
+    """Return `smin`, `smax`, `umin` or `umax` of two values."""
+    if a == b:
+        return a
+    if a.constant is not None and b.constant is not None:
+        x, y = (signed(a.constant), signed(b.constant)) if kind[0] == "s" else (a.constant, b.constant)
+        return constant(min(x, y) if kind.endswith("min") else max(x, y))
+    return commuted(kind, a, b)
+
+
+def absolute(value: Poly) -> Poly:
+    """Return |value| of a signed number."""
+    if value.constant is not None:
+        return constant(abs(signed(value.constant)))
+    return value if never_negative(value) else leaf("abs", value)
+
+
+# Conditions: atoms of one bit.
+
+
+def negate(condition: Atom) -> Atom:
+    """Return the opposite."""
+    if condition is TRUE or condition is FALSE:
+        return FALSE if condition is TRUE else TRUE
+    first = condition.args[0] if condition.args else None
+    return first if condition.kind == "not" and isinstance(first, Atom) else atom("not", condition, bits=1)
+
+
+def both(a: Atom, b: Atom) -> Atom:
+    """Return a and b."""
+    if a is FALSE or b is FALSE or a is negate(b):
+        return FALSE
+    if a is TRUE or a is b:
+        return b
+    return a if b is TRUE else atom("all", a, b, bits=1)
+
+
+def either(a: Atom, b: Atom) -> Atom:
+    """Return a or b."""
+    return negate(both(negate(a), negate(b)))
+
+
+def different(a: Atom, b: Atom) -> Atom:
+    """Return a xor b."""
+    if a in (TRUE, FALSE):
+        return negate(b) if a is TRUE else b
+    if b in (TRUE, FALSE):
+        return negate(a) if b is TRUE else a
+    return FALSE if a is b else TRUE if a is negate(b) else atom("different", a, b, bits=1)
+
+
+def by_table(a: Atom, b: Atom, c: Atom, table: int) -> Atom:
+    """Return any function of three conditions, by its truth table: bit 4a+2b+c of `table` is the result."""
+    out = FALSE
+    for row in range(8):
+        if table >> row & 1:
+            bits = (row >> 2 & 1, row >> 1 & 1, row & 1)
+            terms = [x if bit else negate(x) for x, bit in zip((a, b, c), bits, strict=True)]
+            out = either(out, both(both(terms[0], terms[1]), terms[2]))
+    return _minimal(a, b, c, table) or out
+
+
+def _minimal(a: Atom, b: Atom, c: Atom, table: int) -> Atom | None:
+    """Return the function in few words, where it is one of one or two of the conditions."""
+    plain = {0xF0: a, 0xCC: b, 0xAA: c}
+    if table in plain:
+        return plain[table]
+    if table ^ 0xFF in plain:
+        return negate(plain[table ^ 0xFF])
+    if table in (0, 0xFF):
+        return TRUE if table else FALSE
+    for (m, x), (n, y) in ((p, q) for p in plain.items() for q in plain.items() if p[0] > q[0]):
+        for negative_x, negative_y in product((False, True), repeat=2):
+            left, right = (m ^ 0xFF if negative_x else m), (n ^ 0xFF if negative_y else n)
+            xs, ys = (negate(x) if negative_x else x), (negate(y) if negative_y else y)
+            if table == left & right:
+                return both(xs, ys)
+            if table == left | right:
+                return either(xs, ys)
+            if table == left ^ right:
+                return different(xs, ys)
+    if table == 0x80:
+        return both(both(a, b), c)
+    return either(either(a, b), c) if table == 0xFE else None
+
+
+_OPPOSITE: Final = {"GE": "LT", "GT": "LE", "NE": "EQ"}
+
+
+def compare(relation: str, a: Poly, b: Poly, unsigned: bool) -> Atom | None:
+    """Return a comparison of two integers of one width; None for a relation of another kind.
+
+    Greater and not-equal are written by less and equal, so that opposite conditions are seen to be opposite.
+    """
+    if relation in {"T", "F"}:
+        return TRUE if relation == "T" else FALSE
+    if relation == "NE":
+        return negate(_equal(a, b))
+    if relation == "EQ":
+        return _equal(a, b)
+    if relation not in {"LT", "LE", "GT", "GE"}:
+        return None
+    if relation == "LT":
+        return _less(a, b, unsigned)
+    if relation == "GE":
+        return negate(_less(a, b, unsigned))
+    return _less(b, a, unsigned) if relation == "GT" else negate(_less(b, a, unsigned))
+
+
+def _equal(a: Poly, b: Poly) -> Atom:
+    apart = (a - b).constant
+    if apart is not None:
+        return FALSE if apart else TRUE
+    if b.constant is None and (a.constant is not None or _order(a) > _order(b)):
+        a, b = b, a
+    return atom("eq", a, b, bits=1)
+
+
+def _less(a: Poly, b: Poly, unsigned: bool) -> Atom:
+    if a == b:
+        return FALSE
+    if a.constant is not None and b.constant is not None:
+        x, y = a.constant, b.constant
+        if not unsigned:
+            x, y = signed(x, a.bits), signed(y, b.bits)
+        return TRUE if x < y else FALSE
+    if unsigned:
+        if b == ZERO:
+            return FALSE
+        if a.bits == 32 and _is_remainder(a, b):
+            return TRUE
+        if a.bits == 32 and _is_remainder(b, a):
+            return FALSE if b == ZERO else atom("lt_u", a, b, bits=1)
+    elif b == ZERO and a.bits == 32 and never_negative(a):
+        return FALSE
+    return atom("lt_u" if unsigned else "lt_s", a, b, bits=1)
+
+
+# Selects.
+
+
+def select(condition: Atom, a: Poly, b: Poly) -> Poly:
+    """Return a where the condition holds, else b."""
+    if condition is TRUE or a == b:
+        return a
+    if condition is FALSE:
+        return b
+    if condition.kind == "not":
+        inner = condition.args[0]
+        assert isinstance(inner, Atom)
+        return select(inner, b, a)
+    return _division_folded(condition, a, b) or leaf("select", condition, a, b)
+
+
+def _division_folded(condition: Atom, a: Poly, b: Poly) -> Poly | None:
+    if condition.kind not in {"eq", "lt_s"}:
+        return None
+    left, right = condition.args
+    assert isinstance(left, Poly) and isinstance(right, Poly)
+    if right != ZERO:
+        return None
+    if condition.kind == "lt_s":
+        return _signed_division(left, b) if a == -b else None
+    if a not in (ONES, ~left):
+        return None
+    for t in b.atoms():  # the result for a divisor of 0 is all ones, which is part of what these atoms mean
+        if t.kind in {"udiv", "sdiv"} and t.args[1] == left:
+            over = t.args[0]
+            assert isinstance(over, Poly)
+            if b == of(t):
+                return b
+            if b == over - left * of(t):
+                return leaf("urem" if t.kind == "udiv" else "srem", over, left)
+    return None
+
+
+def _signed_division(s: Poly, q: Poly) -> Poly | None:
+    """Return what is -q where s is negative, else q, as a signed quotient or remainder of absolute values."""
+    for t in q.atoms():
+        if t.kind != "udiv":
+            continue
+        over, under = t.args
+        assert isinstance(over, Poly) and isinstance(under, Poly)
+        x, d = _without_absolute(over), _without_absolute(under)
+        if q == of(t) and s == bit_xor(x, d):
+            return leaf("sdiv", x, d)
+        if q == over - under * of(t) and s == x:
+            return x - d * leaf("sdiv", x, d)
+    return None
+
+
+def _without_absolute(q: Poly) -> Poly:
+    inner = q.single
+    first = inner.args[0] if inner is not None and inner.kind == "abs" else None
+    return first if isinstance(first, Poly) else q
+
+
+# Quotients.
+
+
+def _is_remainder(r: Poly, d: Poly) -> bool:
+    for t in r.atoms():
+        if t.kind == "udiv" and t.args[1] == d:
+            over = t.args[0]
+            assert isinstance(over, Poly)
+            if r == over - d * of(t):
+                return True
+    return False
+
+
+def estimate(a: Poly, b: Poly) -> Poly | None:
+    """Return the quotient that x times the refined reciprocal of d comes to.
+
+    It may be one too small where it is computed. The instructions that follow every such product correct it, and their
+    comparisons are decided here as for the quotient.
+    """
+    for x, y in ((a, b), (b, a)):
+        for t in y.atoms():
+            under = t.args[0] if t.kind == "recip" else None
+            if isinstance(under, Poly) and y == of(t) + high_product(of(t), -under * of(t), True):
+                return leaf("udiv", x, under)
+    return None
+
+
+def high_product(a: Poly, b: Poly, unsigned: bool) -> Poly:
+    """Return the upper word of a product of two 32-bit values."""
+    if (a.constant is not None and b.constant is not None) or ZERO in (a, b):
+        return hi(zx(a) * zx(b)) if unsigned else hi(sx(a) * sx(b))
+    if (a.constant is None) != (b.constant is None):  # division by a number multiplies by its inverse
+        x, k = (a, b) if b.constant is not None else (b, a)
+        power = k.constant or 0
+        if power & (power - 1) == 0 and (unsigned or power < 1 << 31):
+            return (
+                shift_right(x, 33 - power.bit_length()) if unsigned else shift_right_signed(x, 33 - power.bit_length())
+            )
+        return leaf("mulhi_u" if unsigned else "mulhi_s", x, k)
+    return hi(zx(a) * zx(b)) if unsigned else hi(sx(a) * sx(b))
+
+
+def _unsigned_quotient(high: Atom, shift: int) -> Poly | None:
+    x, k = high.args
+    assert isinstance(x, Poly) and isinstance(k, Poly) and k.constant
+    reach = most(x)
+    d = round((1 << (32 + shift)) / k.constant)
+    excess = k.constant * d - (1 << (32 + shift))
+    # x / d = x * k >> (32 + shift) for all x up to reach, where the error stays below one part in d.
+    if d > 1 and excess >= 0 and excess * reach < (1 << (32 + shift)):
+        return leaf("udiv", x, constant(d))
+    return None
+
+
+def quotient_folded(p: Poly) -> Poly:
+    """Return a sum with the quotient by a number that `mulhi >> s` plus its own sign bit is."""
+    for a in p.atoms():
+        if a.kind != "shr":
+            continue
+        m, by = a.args
+        assert isinstance(m, Poly) and isinstance(by, Poly)
+        if by.constant != 31:
+            continue
+        for b in p.atoms():
+            shift = _arithmetic_shift_of(b, m)
+            if shift is None or p.terms.get((a,)) is None or p.terms.get((b,)) != p.terms.get((a,)):
+                continue
+            quotient = _signed_quotient(m, shift)
+            if quotient is not None:
+                terms = dict(p.terms)
+                factor = terms.pop((a,))
+                del terms[(b,)]
+                return Poly(terms, 32) + quotient * factor
+    return p
+
+
+def _arithmetic_shift_of(b: Atom, m: Poly) -> int | None:
+    if m.single is b:
+        return 0
+    if b.kind == "sar" and b.args[0] == m and isinstance(b.args[1], Poly):
+        return b.args[1].constant
+    return None
+
+
+def _signed_quotient(m: Poly, shift: int) -> Poly | None:
+    for a in m.atoms():
+        if a.kind != "mulhi_s":
+            continue
+        x, k = a.args
+        assert isinstance(x, Poly) and isinstance(k, Poly) and k.constant is not None
+        rest = m - of(a)
+        magic = k.constant  # with x added it counts as 2^32 larger than it is as a signed number
+        if (rest != ZERO and rest != x) or (rest == ZERO and magic >> 31) or (rest == x and not magic >> 31):
+            continue
+        d = round((1 << (32 + shift)) / magic)
+        excess = magic * d - (1 << (32 + shift))
+        if d > 1 and 0 < excess <= 1 << (shift + 1):
+            return leaf("sdiv", x, constant(d))
+    return None
+
+
+def select64(condition: Atom, a: Poly, b: Poly) -> tuple[Poly, Poly]:
+    """Return both words of a where the condition holds, else of b."""
+    return select(condition, lo(a), lo(b)), select(condition, hi(a), hi(b))
+
+
+def split(p: Poly) -> tuple[Poly, Poly]:
+    """Return both words of a 64-bit value."""
+    return lo(p), hi(p)
+
+
+def quotient64(over: Poly, under: Poly, unsigned: bool) -> Poly:
+    """Return a 64-bit quotient."""
+    kind = "udiv64" if unsigned else "sdiv64"
+    return of(atom(kind, join(over), join(under), bits=64))
+
+
+def is_quotient_in_32_bits(short: Poly, quotient: Atom) -> bool:
+    """Say whether a 32-bit quotient is the 64-bit one for operands whose upper words are 0."""
+    over, under = quotient.args
+    assert isinstance(over, Poly) and isinstance(under, Poly)
+    inner = short.single
+    return inner is not None and inner.kind == "udiv" and inner.args == (lo(over), lo(under))

@@ -1,0 +1,231 @@
+"""What an explanation is about: the code of one section, its kernel's arguments, and lines of source.
+
+Argument types are those of the mangled name. Argument names are not in a cubin; they are read from the source where its
+text is available.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from gpucore.code_map import CodeMap, Function
+from gpucore.cubin import ParameterTable, read_parameter_table
+from gpucore.dwarf import Chain, Place
+from gpucore.errors import UnreadableBinary
+from gpucore.explain.algebra import Poly, constant, leaf
+from gpucore.explain.code import Code, Routine
+from gpucore.explain.slice import Slice
+from gpucore.mangling import parameter_types, short_name
+from gpucore.sass import Instruction
+
+SourceText: TypeAlias = Callable[[str], Sequence[str] | None]
+"""Gives the lines of a source file by the name that the line table has; None where it is not available."""
+
+# Where the driver puts the launch's dimensions in constant bank 0: blockDim first, gridDim behind it.
+_DIMENSIONS: Final = {
+    False: dict(zip((0x0, 0x4, 0x8, 0xC, 0x10, 0x14),
+                    ("blockDim.x", "blockDim.y", "blockDim.z", "gridDim.x", "gridDim.y", "gridDim.z"), strict=True)),
+    True: dict(zip((0x360, 0x364, 0x368, 0x370, 0x374, 0x378),
+                   ("blockDim.x", "blockDim.y", "blockDim.z", "gridDim.x", "gridDim.y", "gridDim.z"), strict=True)),
+}  # fmt: skip
+_PARAMETERS_AT: Final = ((100, 0x380), (90, 0x210), (0, 0x160))
+_ELEMENTS: Final = {
+    "float": 4, "int": 4, "unsigned int": 4, "long": 8, "unsigned long": 8, "long long": 8, "unsigned long long": 8,
+    "double": 8, "__half": 2, "__nv_bfloat16": 2, "short": 2, "unsigned short": 2, "unsigned char": 1, "char": 1,
+    "signed char": 1, "bool": 1, "__half2": 4, "__nv_bfloat162": 4, "float2": 8, "float4": 16, "int2": 8, "int4": 16,
+    "uint2": 8, "uint4": 16, "double2": 16, "longlong2": 16, "c10::Half": 2, "c10::BFloat16": 2,
+    "c10::Float8_e4m3fn": 1, "__nv_fp8_e4m3": 1, "__nv_fp8_e5m2": 1, "void": 1,
+}  # fmt: skip
+_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A kernel's argument: `number` counts from 1, `offset` and `size` are in bytes of all arguments."""
+
+    number: int
+    offset: int
+    size: int
+    type: str | None
+    name: str | None
+
+    @property
+    def pointer(self) -> bool | None:
+        """Whether it is a pointer; None where its type is not known, or holds several values."""
+        if self.type is None:
+            return None
+        return True if self.type.endswith(("*", "&")) else False if self.size <= 8 and self.type in _ELEMENTS else None
+
+    @property
+    def element(self) -> int | None:
+        """The size in bytes of what it points to; None where that is not known."""
+        if self.type is None or not self.type.endswith("*"):
+            return None
+        inner = self.type[:-1].strip().removesuffix(" __restrict__").removesuffix(" const").removesuffix(" volatile")
+        return 8 if inner.endswith("*") else _ELEMENTS.get(inner.removeprefix("const ").strip())
+
+    @property
+    def words(self) -> str:
+        """Its name, else its number."""
+        return self.name or f"argument{self.number}"
+
+
+class Program:
+    """One kernel or device function of a cubin, with everything that its section holds.
+
+    `instructions` are those of the whole section by offset. `source` gives lines of source files.
+    """
+
+    def __init__(
+        self, code: CodeMap, section: int, instructions: Sequence[Instruction], source: SourceText | None = None
+    ) -> None:
+        self.code_map, self.section, self.instructions = code, section, tuple(instructions)
+        self._source = source
+        functions = [f for f in code.functions if f.section == section]
+        starts = sorted({f.start for f in functions})
+        end = self.instructions[-1].offset + 16 if self.instructions else 0
+        self._functions: dict[str, Function] = {}
+        self.routines: list[Routine] = []
+        for f in functions:
+            behind = next((s for s in starts if s > f.start), end)
+            self._functions.setdefault(f.name, f)
+            self.routines.append(Routine(f.name, f.start, min(behind, end)))
+        self._explained: dict[Routine, Slice] = {}
+
+    @property
+    def kernel(self) -> Function | None:
+        """The kernel of the section."""
+        return next((f for f in self._functions.values() if f.kernel), None)
+
+    def routine_at(self, offset: int) -> Routine | None:
+        """Return the innermost function around an instruction."""
+        return next((r for r in self.routines if r.start <= offset < r.end), None)
+
+    def slice_of(self, root: Routine) -> Slice:
+        """Return the values of a function and of those it calls."""
+        found = self._explained.get(root)
+        if found is None:
+            function = self._functions[root.name]
+            found = Slice(Code(self.instructions, self.routines, root), self.bank, function.kernel)
+            self._explained[root] = found
+        return found
+
+    # Constant banks.
+
+    @cached_property
+    def table(self) -> ParameterTable | None:
+        """The table of the kernel's arguments; None where the cubin has none."""
+        kernel = self.kernel
+        try:
+            return read_parameter_table(self.code_map.elf, kernel.name) if kernel else None
+        except UnreadableBinary:
+            return None
+
+    @cached_property
+    def bank_offset(self) -> int:
+        """Where the arguments start in constant bank 0."""
+        if self.table is not None and self.table.bank_offset is not None:
+            return self.table.bank_offset
+        architecture = self.architecture
+        return next(at for least, at in _PARAMETERS_AT if architecture >= least)
+
+    @cached_property
+    def architecture(self) -> int:
+        """The compute capability without a dot: 90 for sm_90; 0 where the file does not say."""
+        try:
+            digits = re.search(r"\d+", str(self.code_map.elf.arch or ""))
+        except UnreadableBinary:
+            return 0
+        return int(digits[0]) if digits else 0
+
+    @cached_property
+    def dimensions(self) -> dict[int, str]:
+        """The names of the launch's dimensions by their offset in constant bank 0."""
+        return _DIMENSIONS[self.bank_offset >= 0x380]
+
+    def bank(self, bank: int, offset: int, size: int) -> Poly:
+        """Return what stands in a constant bank, as a leaf."""
+        if bank == 0 and size == 4 and offset in self.dimensions:
+            return leaf("special", self.dimensions[offset])
+        if bank == 0 and size == 2 and offset in self.dimensions and offset % 4 == 0:
+            return leaf("special", self.dimensions[offset])
+        return leaf("bank", bank, offset, size) if size else constant(0)
+
+    def argument_at(self, offset: int) -> tuple[Argument, int] | None:
+        """Return the argument that holds a byte of constant bank 0, and the byte's place in it."""
+        at = offset - self.bank_offset
+        return next(((a, at - a.offset) for a in self.arguments if 0 <= at - a.offset < max(a.size, 1)), None)
+
+    # Arguments and lines.
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The kernel's arguments in order."""
+        if self.table is None or self.kernel is None:
+            return ()
+        places = self.table.parameters
+        types = parameter_types(self.kernel.demangled)
+        names = self._names(len(places))
+        known = len(types) == len(places)
+        return tuple(
+            Argument(k + 1, p.offset, p.size, types[k] if known else None, names[k] if names else None)
+            for k, p in enumerate(places)
+        )
+
+    def _names(self, count: int) -> list[str] | None:
+        """Return the names of the kernel's arguments from the text of its source; None where it is not found."""
+        if self._source is None or self.kernel is None:
+            return None
+        stem = re.split(r"::", short_name(self.kernel.demangled).split("<")[0])[-1].split(" ")[-1]
+        files = dict.fromkeys(f.file for i in self.instructions[:: max(1, len(self.instructions) // 64)]
+                              for f in self.chain(i.offset) if f.file)  # fmt: skip
+        for file in files:
+            lines = self._source(file)
+            found = _parameter_names("\n".join(lines), stem, count) if lines else None
+            if found:
+                return found
+        return None
+
+    def chain(self, offset: int) -> Chain:
+        """Return the inline chain of an instruction, leaf first; empty without line info."""
+        return self.code_map.locate(Place(section=self.section, offset=offset)).chain
+
+    def line(self, offset: int) -> str | None:
+        """Return file and line of an instruction in few words; None without line info."""
+        chain = self.chain(offset)
+        return f"{chain[0].file.rsplit('/', 1)[-1]}:{chain[0].line}" if chain and chain[0].file else None
+
+
+def _parameter_names(text: str, function: str, count: int) -> list[str] | None:
+    plain = _COMMENT.sub(" ", text)
+    for found in re.finditer(rf"\b{re.escape(function)}\s*\(", plain):
+        inner = _bracketed(plain, found.end())
+        if inner is None or not re.match(r"\s*\{", plain[found.end() + len(inner) + 1 :][:200]):
+            continue
+        names = [re.findall(r"\w+", re.sub(r"=.*|\[[^\]]*\]", "", part)) for part in _separated(inner)]
+        if len(names) == count and all(len(words) > 1 for words in names):
+            return [words[-1] for words in names]
+    return None
+
+
+def _bracketed(text: str, start: int) -> str | None:
+    depth = 1
+    for at in range(start, min(len(text), start + 20_000)):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[start:at]
+    return None
+
+
+def _separated(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += {"(": 1, "<": 1, "[": 1, "{": 1, ")": -1, ">": -1, "]": -1, "}": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    return [*parts, text[start:]]

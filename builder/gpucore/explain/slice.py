@@ -1,0 +1,484 @@
+"""The values before an instruction: what each register and predicate holds, as formulas over leaves.
+
+Values are followed through moves, spills, guards, branches that meet again and calls. A loop's variable is a leaf, with
+its start and its steps in `Slice.loop`. What several ways give is a select by the branch that decides,
+where one branch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, TypeVar
+
+from gpucore.explain import operations as op
+from gpucore.explain.algebra import (
+    ZERO,
+    Atom,
+    Poly,
+    TooLarge,
+    atom,
+    hi,
+    inside,
+    join,
+    leaf,
+    lo,
+    of,
+    pair,
+)
+from gpucore.explain.code import Code, Resource, Site
+from gpucore.explain.division import find_roles
+from gpucore.explain.semantics import compute
+from gpucore.sass import Instruction, Register, RegisterOperand
+
+_DEEPEST: Final = 120
+Bank: TypeAlias = Callable[[int, int, int], Poly]
+"""What stands in a constant bank: its number, an offset and a size in bytes."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A variable of a loop, or a value that several ways give without one branch that decides.
+
+    `starts` are what it may have at first, `steps` what each turn may add; `others` are values of turns that are no
+    such steps. `header` is the block where it is decided; `fixed` says that every step is the same in all turns.
+    """
+
+    header: int
+    starts: tuple[Poly, ...]
+    steps: tuple[Poly, ...] = ()
+    others: tuple[Poly, ...] = ()
+    fixed: bool = False
+
+
+@dataclass
+class _Known:
+    values: dict[Resource, Poly] = field(default_factory=dict)
+    conditions: dict[Resource, Atom] = field(default_factory=dict)
+
+
+class _Deeper(Exception):
+    """What is asked for needs another instruction or block first."""
+
+    def __init__(self, wanted: Callable[[], object]) -> None:
+        super().__init__()
+        self.wanted = wanted
+
+
+_T = TypeVar("_T", Poly, Atom)
+
+
+class Slice:
+    """The values of one piece of code; `kernel` says that nothing was in its registers when it began."""
+
+    def __init__(self, code: Code, bank: Bank, kernel: bool) -> None:
+        self.code, self.kernel, self._bank = code, kernel, bank
+        self._results: dict[int, _Known] = {}
+        self._merged: dict[tuple[int, Resource], Poly] = {}
+        self._merged_conditions: dict[tuple[int, Resource], Atom] = {}
+        self._loops: dict[Atom, Loop] = {}
+        self._depth = 0
+
+    # What is asked for from outside.
+
+    def run(self, wanted: Callable[[], _T]) -> _T:
+        """Return what a function gives that asks this slice for values, however far they reach."""
+        stack: list[Callable[[], object]] = [wanted]
+        while True:
+            self._depth = 0
+            try:
+                found = stack[-1]()
+            except _Deeper as deeper:
+                stack.append(deeper.wanted)
+                continue
+            stack.pop()
+            if not stack:
+                return found  # type: ignore[return-value]
+
+    def register(self, register: Resource, n: int) -> Poly:
+        """Return a register or a spilled word before instruction n."""
+        return self.value_of(self.code.definition(register, n), register)
+
+    def predicate(self, register: Register, n: int) -> Atom:
+        """Return a predicate before instruction n."""
+        return self._condition_of(self.code.definition(register, n), register)
+
+    def bank_word(self, bank: int, offset: int, size: int = 4) -> Poly:
+        """Return what stands in a constant bank."""
+        return self._bank(bank, offset, size)
+
+    def source(self, register: Register, n: int) -> tuple[Instruction, int] | None:
+        """Return the unguarded instruction that gives a register its value, and its number."""
+        site = self.code.definition(register, n)
+        if site.kind != "instruction" or site.at in self.code.called:
+            return None
+        i = self.code.instructions[site.at]
+        return (i, site.at) if i.guard is None and i.known == "all" else None
+
+    # Sites.
+
+    def value_of(self, site: Site, r: Resource) -> Poly:
+        """Return what a resource has from a site on."""
+        if site.kind == "entry":
+            return leaf("entry", *r)
+        if site.kind == "phi":
+            return self._meeting(site.at, r)
+        known = self._result(site.at)
+        found = known.values.get(r)
+        return found if found is not None else self._unknown(site.at, r)
+
+    def _condition_of(self, site: Site, r: Resource) -> Atom:
+        if site.kind == "entry":
+            return atom("entry", *r, bits=1)
+        if site.kind == "phi":
+            return self._meeting_condition(site.at, r)
+        known = self._result(site.at)
+        found = known.conditions.get(r)
+        return found if found is not None else atom("opaque", (site.at, r[0]), r[1], bits=1)
+
+    def _unknown(self, n: int, r: Resource) -> Poly:
+        return leaf("result" if n in self.code.called else "opaque", (n, r[0]), r[1])
+
+    def _enter(self, again: Callable[[], object]) -> None:
+        if self._depth >= _DEEPEST:
+            raise _Deeper(again)
+        self._depth += 1
+
+    # Instructions.
+
+    def _result(self, n: int) -> _Known:
+        known = self._results.get(n)
+        if known is None:
+            self._enter(lambda: self._result(n))
+            try:
+                known = self._of_call(n) if n in self.code.called else self._of_instruction(n)
+            finally:
+                self._depth -= 1
+            self._results[n] = known
+        return known
+
+    def _of_instruction(self, n: int) -> _Known:
+        i = self.code.instructions[n]
+        known = _Known()
+        if i.opcode in {"LDL", "STL"} and n in self.code.stack:
+            self._of_stack(n, i, known)
+        elif i.opcode in LOADS and i.known == "all":
+            self._of_load(n, i, known)
+        else:
+            self._of_computation(n, i, known)
+        if i.guard is not None and not (i.guard.register.hardwired and not i.guard.negated):
+            self._guard(n, i.guard, known)
+        return known
+
+    def _of_stack(self, n: int, i: Instruction, known: _Known) -> None:
+        slots = self.code.stack[n]
+        if i.opcode == "LDL":
+            for r, slot in zip(i.destinations[0].registers, slots, strict=False):
+                known.values[r] = self.register(slot, n)
+            return
+        data = i.sources[-1]
+        if isinstance(data, RegisterOperand):
+            for slot in slots if data.register.hardwired else ():
+                known.values[slot] = ZERO
+            for r, slot in zip(data.registers, slots, strict=False):
+                known.values[slot] = self.register(r, n)
+
+    def _of_load(self, n: int, i: Instruction, known: _Known) -> None:
+        kind = next((m for m in i.modifiers if m in {"U8", "S8", "U16", "S16"}), "")
+        word = 0
+        for d in i.destinations:
+            for r in d.registers if not d.register.predicate else ():
+                known.values[r] = leaf("load", n, word, kind)
+                word += 1
+
+    def _of_computation(self, n: int, i: Instruction, known: _Known) -> None:
+        try:
+            results = compute(self, i, n)
+        except TooLarge:
+            results = None
+        for d, result in zip(i.destinations, results or (), strict=False):
+            registers = d.registers
+            if isinstance(result, Atom):
+                for r in registers:
+                    known.conditions[r] = result
+                continue
+            if result is None or not registers:
+                continue
+            words: Sequence[Poly]
+            try:
+                words = result if isinstance(result, tuple) else op.split(result) if result.bits == 64 else (result,)
+            except TooLarge:
+                continue
+            known.values.update(zip(registers, words, strict=False))
+
+    def _guard(self, n: int, guard: RegisterOperand, known: _Known) -> None:
+        """Make everything an instruction writes a choice between that and what was there before."""
+        c = self.predicate(guard.register, n) if not guard.register.hardwired else op.TRUE
+        c = op.negate(c) if guard.negated else c
+        for r in self.code.defined_by(n) or ():
+            before = self.code.definition(r, n)
+            if isinstance(r, Register) and r.predicate:
+                new = known.conditions.get(r) or atom("opaque", (n, r[0]), r[1], bits=1)
+                if not (self.kernel and before.kind == "entry"):
+                    old = self._condition_of(before, r)
+                    new = _choose(c, new, old)
+                known.conditions[r] = new
+            else:
+                value = known.values.get(r) or self._unknown(n, r)
+                known.values[r] = self.choice(c, value, self.value_of(before, r))
+
+    def choice(self, c: Atom, a: Poly, b: Poly) -> Poly:
+        """Return a where c holds, else b; what was never written in a kernel is not meant."""
+        if self.kernel:
+            if _never_written(b):
+                return a
+            if _never_written(a):
+                return b
+        try:
+            return op.select(c, a, b)
+        except TooLarge:
+            return leaf("select", c, a, b)
+
+    # Calls that are not followed.
+
+    def _of_call(self, n: int) -> _Known:
+        known = _Known()
+        callee = self.code.called[n]
+        division = callee.division if callee else None
+        roles = find_roles(self.code, callee, self._bank) if callee and division else None
+        if roles is not None and division is not None:
+            try:
+                over, under = (self._argument(p, n) for p in (roles.over, roles.under))
+                remainder, unsigned = division
+                kind = ("u" if unsigned else "s") + ("rem64" if remainder else "div64")
+                result = of(atom(kind, join(over), join(under), bits=64))
+                known.values.update(zip(roles.result, op.split(result), strict=True))
+            except TooLarge:
+                pass
+        i = self.code.instructions[n]
+        if i.guard is not None:
+            self._guard(n, i.guard, known)
+        return known
+
+    def _argument(self, p: Poly, n: int) -> Poly:
+        """Return a value of a callee's own registers at its entry with those of the call."""
+        low, high = lo(p), hi(p)
+        words = [
+            self.register(Register(*a.args), n) if (a := q.single) is not None and a.kind == "entry" else q  # type: ignore[arg-type]
+            for q in (low, high)
+        ]
+        return pair(*words)
+
+    # Where ways meet.
+
+    def _meeting(self, b: int, r: Resource) -> Poly:
+        found = self._merged.get((b, r))
+        if found is None:
+            if self.is_header(b):
+                found = leaf("phi", b, *r)
+            else:
+                self._enter(lambda: self._meeting(b, r))
+                try:
+                    found = self._merge(
+                        b, list(self.code.before[b]), lambda p: self.value_of(self.code.at_end(r, p), r), self.choice
+                    )
+                finally:
+                    self._depth -= 1
+                if found is None:
+                    found = leaf("phi", b, *r)
+            self._merged[b, r] = found
+        return found
+
+    def _meeting_condition(self, b: int, r: Resource) -> Atom:
+        found = self._merged_conditions.get((b, r))
+        if found is None:
+            if not self.is_header(b):
+                self._enter(lambda: self._meeting_condition(b, r))
+                try:
+                    found = self._merge(
+                        b, list(self.code.before[b]), lambda p: self._condition_of(self.code.at_end(r, p), r), _choose
+                    )
+                finally:
+                    self._depth -= 1
+            if found is None:
+                found = atom("phi", b, *r, bits=1)
+            self._merged_conditions[b, r] = found
+        return found
+
+    def is_header(self, b: int) -> bool:
+        """Say whether a way leads back to a block."""
+        rank = self.code.rank
+        return any(rank[p] >= rank[b] for p in self.code.before[b])
+
+    def _merge(
+        self, b: int, ways: list[int], value: Callable[[int], _T], choose: Callable[[Atom, _T, _T], _T]
+    ) -> _T | None:
+        """Return what these ways into a block give, as choices by the branches that decide between them."""
+        values = [value(p) for p in ways]
+        if all(v == values[0] for v in values):
+            return values[0]
+        if self.kernel:
+            written = [(p, v) for p, v in zip(ways, values, strict=True) if not _never_written(v)]
+            if len(written) < len(ways):
+                return self._merge(b, [p for p, _ in written], value, choose) if written else values[0]
+        top = ways[0]
+        for p in ways[1:]:
+            top = self.code._common(p, top)
+        sides = self._sides(b, top, ways)
+        if sides is None:
+            return None
+        condition, taken, not_taken = sides
+        first, second = self._merge(b, taken, value, choose), self._merge(b, not_taken, value, choose)
+        return None if first is None or second is None else choose(condition, first, second)
+
+    def _sides(self, b: int, top: int, ways: list[int]) -> tuple[Atom, list[int], list[int]] | None:
+        """Return the condition of the branch at the end of a block, and the ways that follow it and that do not."""
+        code = self.code
+        found = self.branch(top)
+        if found is None:
+            return None
+        condition, to, other = found
+        sides: tuple[list[int], list[int]] = ([], [])
+        for p in ways:
+            if p == top:
+                side = 0 if to == b else 1 if other == b else None
+            else:
+                side = next(
+                    (
+                        k
+                        for k, s in enumerate((to, other))
+                        if s not in (b, -1) and code.before[s] == [top] and code.dominates(s, p)
+                    ),
+                    None,
+                )
+            if side is None:
+                return None
+            sides[side].append(p)
+        return (condition, *sides) if sides[0] and sides[1] else None
+
+    def branch(self, b: int) -> tuple[Atom, int, int] | None:
+        """Return the condition at the end of a block, where it leads if that holds, and where else."""
+        code = self.code
+        last = code.blocks[b][1]
+        i = code.instructions[last]
+        if i.opcode not in {"BRA", "EXIT", "RET"} or len(code.after[b]) > 2:
+            return None
+        condition = op.TRUE
+        if i.guard is not None:
+            condition = self._operand(i.guard, last)
+        for s in i.sources:
+            if isinstance(s, RegisterOperand) and s.register.predicate:
+                condition = op.both(condition, self._operand(s, last))
+            elif isinstance(s, RegisterOperand) and not s.register.hardwired and i.opcode == "BRA":
+                return None
+        if {"DIV", "CONV"} & set(i.modifiers):
+            return None
+        if len(code.after[b]) != 2:
+            return (op.negate(condition), code.after[b][0], -1) if i.opcode != "BRA" and code.after[b] else None
+        to, other = code.after[b]
+        return condition, to, other
+
+    def _operand(self, operand: RegisterOperand, n: int) -> Atom:
+        plain = op.TRUE if operand.register.hardwired else self.predicate(operand.register, n)
+        return op.negate(plain) if operand.negated else plain
+
+    def holding(self, n: int) -> list[tuple[Atom, int]]:
+        """Return the conditions that hold where instruction n runs, each with the branch or guard that tests it."""
+        code = self.code
+        found: list[tuple[Atom, int]] = []
+        guard = code.instructions[n].guard
+        if guard is not None and not guard.register.hardwired:
+            found.append((self._operand(guard, n), n))
+        for b in code.dominators(code.block_of(n)):
+            if len(code.before[b]) != 1:
+                continue
+            top = code.before[b][0]
+            branch = self.branch(top)
+            if branch is None or branch[1] == branch[2]:
+                continue
+            condition = branch[0] if branch[1] == b else op.negate(branch[0])
+            if condition not in (op.TRUE, op.FALSE):
+                found.append((condition, code.blocks[top][1]))
+        return found
+
+    # Loops.
+
+    def loop(self, a: Atom) -> Loop:
+        """Return what is known of a leaf of kind `phi`, or of `wide` made of two of them."""
+        found = self._loops.get(a)
+        if found is None:
+            found = self._loops[a] = self._look_at_loop(a)
+        return found
+
+    def _look_at_loop(self, a: Atom) -> Loop:
+        halves = [x for x in a.args if isinstance(x, Atom)] if a.kind == "wide" else [a]
+        block = halves[0].args[0]
+        assert isinstance(block, int)
+        resources = [_resource(x) for x in halves]
+        me = of(a, 64 if a.kind == "wide" else 32)
+        starts: list[Poly] = []
+        turns: list[Poly] = []
+        for p in self.code.before[block]:
+            words = [self._at_end(r, p) for r in resources]
+            if self.kernel and any(_never_written(w) for w in words):
+                continue
+            try:
+                value = join(pair(*words)) if len(words) == 2 else words[0]
+            except TooLarge:
+                value = of(atom("opaque", (self.code.blocks[p][1], "loop"), 0, bits=64), me.bits)
+            turn = self.code.rank[p] >= self.code.rank[block]
+            (turns if turn else starts).append(value)
+        steps: list[Poly] = []
+        others: list[Poly] = []
+        for value in dict.fromkeys(turns):
+            step = value - me
+            if value == me:
+                continue
+            (others if a in inside(step) or any(h in inside(step) for h in halves) else steps).append(step)
+        if others:
+            others = [s + me for s in others]
+        body = self.code.loops.get(block, frozenset())
+        fixed = not others and all(self.is_fixed(x, body) for s in steps for x in inside(s))
+        return Loop(block, tuple(dict.fromkeys(starts)), tuple(dict.fromkeys(steps)), tuple(others), fixed)
+
+    def _at_end(self, r: Resource, p: int) -> Poly:
+        return self.run(lambda: self.value_of(self.code.at_end(r, p), r))
+
+    def is_fixed(self, a: Atom, body: frozenset[int]) -> bool:
+        """Say whether an atom has one value in all turns of a loop of these blocks."""
+        if a.kind in {"phi", "turn"}:
+            return a.args[0] not in body
+        if a.kind == "load":
+            return isinstance(a.args[0], int) and self.code.block_of(a.args[0]) not in body
+        if a.kind in {"opaque", "result"}:
+            site = a.args[0]
+            return isinstance(site, tuple) and self.code.block_of(site[0]) not in body
+        return True
+
+
+def _resource(a: Atom) -> Resource:
+    _, file, number = a.args
+    return Register(file, number) if file != "stack" else (file, number)  # type: ignore[arg-type, return-value]
+
+
+def _choose(c: Atom, a: Atom, b: Atom) -> Atom:
+    if c is op.TRUE or a is b:
+        return a
+    if c is op.FALSE:
+        return b
+    if c.kind == "not" and isinstance(c.args[0], Atom):
+        return _choose(c.args[0], b, a)
+    if a in (op.TRUE, op.FALSE):
+        return op.either(c, b) if a is op.TRUE else op.both(op.negate(c), b)
+    if b in (op.TRUE, op.FALSE):
+        return op.either(op.negate(c), a) if b is op.TRUE else op.both(c, a)
+    return atom("choose", c, a, b, bits=1)
+
+
+def _never_written(value: Poly | Atom) -> bool:
+    a = value if isinstance(value, Atom) else value.single
+    return a is not None and a.kind == "entry" and a.args[0] != "stack"
+
+
+LOADS: Final = frozenset({"LDG", "LD", "LDS", "LDL", "ATOM", "ATOMG", "ATOMS"})
+"""The opcodes whose results are named after the memory that they come from."""

@@ -1,0 +1,200 @@
+"""Formulas in the words of the program: `key_cache + 2 * (block_stride * (slot / block_size) + threadIdx.x)`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gpucore.explain.algebra import Atom, Poly, of
+from gpucore.explain.legend import Legend
+from gpucore.explain.operations import signed
+
+_SIGNS: Final = {
+    "udiv": "/", "sdiv": "/", "udiv64": "/", "sdiv64": "/", "urem": "%", "srem": "%", "urem64": "%", "srem64": "%",
+    "and": "&", "or": "|", "xor": "^", "shr": ">>", "sar": ">>", "shl": "<<", "shr64": ">>", "sar64": ">>",
+}  # fmt: skip
+_NAMES: Final = {"smin": "min", "umin": "min", "smax": "max", "umax": "max"}
+_RELATIONS: Final = {"eq": ("==", "!="), "lt_u": ("<", ">="), "lt_s": ("<", ">=")}
+_LONGEST: Final = 600
+_DEEPEST: Final = 40
+
+
+class Words:
+    """Writes the formulas of one address."""
+
+    def __init__(self, legend: Legend, names: dict[int, str] | None = None) -> None:
+        self.legend = legend
+        self.names = names or {}
+        self._depth = 0
+
+    def formula(self, p: Poly) -> str:
+        """Return a formula, cut where it is too long to read."""
+        text = self.poly(p)
+        return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+
+    def poly(self, p: Poly, bracketed: bool = False) -> str:
+        """Return a sum, in brackets where it is more than one term and is part of a term."""
+        if self._depth > _DEEPEST:
+            return "..."
+        if not p.terms:
+            return "0"
+        self._depth += 1
+        try:
+            remainder = self._remainder(p, bracketed)
+            if remainder is not None:
+                return remainder
+            parts = [self._term(m, c, p.bits) for m, c in sorted(p.terms.items(), key=lambda term: not term[0])]
+        finally:
+            self._depth -= 1
+        text = " + ".join(parts).replace("+ -", "- ")
+        return f"({text})" if bracketed and len(parts) > 1 else text
+
+    def _remainder(self, p: Poly, bracketed: bool) -> str | None:
+        """Return x - d * (x / d) as x % d."""
+        for a in p.atoms():
+            if a.kind not in {"udiv", "sdiv", "udiv64", "sdiv64"}:
+                continue
+            over, under = a.args
+            assert isinstance(over, Poly) and isinstance(under, Poly)
+            if over.bits != p.bits:
+                continue
+            whole = over - under * of(a)
+            for factor in {p.terms.get(m, 0) for m in over.terms} - {0}:
+                scaled = whole * factor
+                if all(p.terms.get(m) == c for m, c in scaled.terms.items()):
+                    text = f"({self.poly(over, True)} % {self.poly(under, True)})"
+                    text = f"{signed(factor, p.bits)}*{text}" if factor != 1 else text
+                    rest = p - scaled
+                    if not rest.terms:
+                        return text
+                    text = f"{text} + {self.poly(rest)}".replace("+ -", "- ")
+                    return f"({text})" if bracketed else text
+        return None
+
+    def _term(self, m: tuple[Atom, ...], c: int, bits: int) -> str:
+        value = signed(c, bits)
+        factors = "*".join(self.atom(a) for a in m)
+        if not m:
+            return number(value)
+        return factors if value == 1 else f"-{factors}" if value == -1 else f"{number(value)}*{factors}"
+
+    def atom(self, a: Atom) -> str:
+        """Return an atom in words."""
+        kind = a.kind
+        first = a.args[0] if a.args else None
+        if kind in {"zx", "sx", "named"} and isinstance(first, Poly):
+            return self.poly(first, True)
+        if kind in {"phi", "turn"} or a in self.legend.loops:
+            return self._loop(a)
+        if kind == "wide":
+            return self._wide(a)
+        if kind == "special":
+            return str(first)
+        if kind == "bank":
+            return self._bank(a, 4)
+        if kind == "load":
+            return self._load(a)
+        if kind in {"select", "select64", "choose"}:
+            condition, x, y = a.args
+            assert isinstance(condition, Atom)
+            return f"({self.condition(condition)} ? {self._any(x)} : {self._any(y)})"
+        if kind in _SIGNS:
+            return f"({self._any(a.args[0])} {_SIGNS[kind]} {self._any(a.args[1])})"
+        if a.bits == 1:
+            return f"({self.condition(a)})"
+        return self._other(a)
+
+    def _other(self, a: Atom) -> str:
+        if a.kind == "sign":
+            return f"({self._any(a.args[0])} < 0 ? -1 : 0)"
+        if a.kind == "hi":
+            return f"upper32({self._any(a.args[0])})"
+        if a.kind == "lo":
+            return f"lower32({self._any(a.args[0])})"
+        if a.kind == "funnel":
+            return f"(({self._any(a.args[1])}:{self._any(a.args[0])}) >> {self._any(a.args[2])})"
+        if a.kind in {"opaque", "result"}:
+            place = self._place(a)
+            return f"{{{self.legend.opcode_of(a)}{place}}}"
+        if a.kind == "entry":
+            return f"{a.args[0]}{a.args[1]} at entry"
+        if a.kind == "carry":
+            return "carry"
+        name = _NAMES.get(a.kind.removesuffix("64"), a.kind.removesuffix("64"))
+        return f"{name}({', '.join(self._plain(x) for x in a.args)})"
+
+    def _place(self, a: Atom) -> str:
+        site = a.args[0]
+        if not isinstance(site, tuple):
+            return ""
+        program = self.legend.address.program
+        offset = self.legend.address.slice.code.instructions[site[0]].offset
+        return f" at {program.line(offset) or f'+{offset:#x}'}"
+
+    def _any(self, x: object) -> str:
+        return self.poly(x, True) if isinstance(x, Poly) else self.atom(x) if isinstance(x, Atom) else str(x)
+
+    def _plain(self, x: object) -> str:
+        return self.poly(x) if isinstance(x, Poly) else self._any(x)
+
+    def _wide(self, a: Atom) -> str:
+        low, high = a.args
+        assert isinstance(low, Atom) and isinstance(high, Atom)
+        if low.kind == "bank":
+            return self._bank(low, 8)
+        if low.kind in {"load", "opaque", "result", "entry"}:
+            return self.atom(low)
+        return f"({self.atom(high)}:{self.atom(low)})"
+
+    def _bank(self, a: Atom, size: int) -> str:
+        bank, offset, width = a.args
+        size = size if size == 8 else int(str(width))
+        found = self.legend.argument(a)
+        if found is None:
+            return f"c[{bank}][{offset:#x}]"
+        argument, at = found
+        if at == 0 and argument.size <= size:
+            return argument.words
+        return f"{argument.words}.bytes[{at}:{at + size}]"
+
+    def _load(self, a: Atom) -> str:
+        n, word, _ = a.args
+        assert isinstance(n, int) and isinstance(word, int)
+        found = self.legend.loads.get(n)
+        if found is None:
+            return "loaded"
+        name = self.names.get(found.number, f"loaded{found.number + 1}")
+        return name + (f".{'xyzwabcd'[word]}" if word and word < 8 else "")
+
+    def _loop(self, a: Atom) -> str:
+        found = self.legend.loops.get(a)
+        if found is None:
+            return "loop"
+        return f"turn{found.number + 1}" if a.kind == "turn" else f"loop{found.number + 1}"
+
+    def condition(self, a: Atom, holds: bool = True) -> str:
+        """Return a condition, or its opposite."""
+        if a.kind == "not" and isinstance(a.args[0], Atom):
+            return self.condition(a.args[0], not holds)
+        if a.kind in _RELATIONS:
+            return f"{self._any(a.args[0])} {_RELATIONS[a.kind][0 if holds else 1]} {self._any(a.args[1])}"
+        if a.kind == "all":
+            sides = [self.condition(x, holds) for x in a.args if isinstance(x, Atom)]
+            return (" && " if holds else " || ").join(f"({s})" if "||" in s or "&&" in s else s for s in sides)
+        if a.kind == "carries":
+            return f"{'' if holds else 'not '}carry"
+        if a.kind in {"true", "false"}:
+            return "true" if (a.kind == "true") == holds else "false"
+        if a.kind == "choose":
+            text = self.atom(a)
+        elif a.kind == "different":
+            text = " != ".join(f"({self.condition(x)})" for x in a.args if isinstance(x, Atom))
+        elif a.kind in {"phi", "entry"}:
+            text = f"{a.args[1] if a.kind == 'phi' else a.args[0]}{a.args[-1]}"
+        else:
+            text = f"{{{self.legend.opcode_of(a)}{self._place(a)}}}"
+        return text if holds else f"!({text})"
+
+
+def number(value: int) -> str:
+    """Return a number: large ones in hex."""
+    return str(value) if abs(value) < 1 << 24 else f"{value:#x}"
