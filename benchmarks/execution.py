@@ -28,7 +28,7 @@ from vdbg_env.record.progress import Progress
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.run.execute import RunContext, RunOrder, StepContext, run_runbook
-from vdbg_env.run.job import StepSettings, needles
+from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses
 from vdbg_env.run.ranks import OneRank
 from vdbg_env.run.worker import ForkedWorker
@@ -185,7 +185,7 @@ def matching(home: Path, size: int = 200 << 20, runs: int = 5) -> None:
 
 def matched_in(log: Path) -> float:
     """Return how many seconds our matchers take for a file."""
-    specs = (MatcherSpec(name=p[:9], pattern=p, take="all", needles=needles(p)) for p in PATTERNS)
+    specs = (MatcherSpec(name=p[:9], pattern=p, take="all") for p in PATTERNS)
     matchers = Matchers([LineMatcher(spec) for spec in specs], SearchTimer())
     began, lines, offset = time.perf_counter(), 0, 0
     with log.open("rb") as file:

@@ -15,7 +15,7 @@ ROOMS: dict[str, set[str]] = {
     "evidence": {"common"},
     "runbook": {"evidence", "common"},
     "record": {"runbook", "evidence", "common"},
-    "supervisor": {"record.redaction", "common.writing"},
+    "supervisor": {"record.redaction", "common.writing", "common.patterns"},
     "crash": {"supervisor.processes", "record", "evidence", "common"},
     "application": {"crash", "record", "runbook", "evidence", "image", "common"},
     "report": {"application", "crash", "record", "runbook", "evidence", "image", "common"},

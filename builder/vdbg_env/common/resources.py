@@ -1,5 +1,6 @@
 """Find and read the runbooks, images and templates that are shipped, in a checkout and in an installed wheel."""
 
+import importlib.util
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,13 @@ def package_dir() -> Path:
 def readers_dir() -> Path:
     """Return the folder of `gpucore`, the readers of CUDA binaries, which is next to this package's."""
     return _PACKAGE.parent / "gpucore"
+
+
+def re2_dir() -> Path:
+    """Return the folder of the package `re2`, which a supervisor is shown: it has no packages of its own."""
+    found = importlib.util.find_spec("re2")
+    assert found and found.origin, "google-re2 is one of this program's requirements"
+    return Path(found.origin).parent
 
 
 def checkout() -> Path | None:

@@ -27,7 +27,7 @@ from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.common.programs import Completed, ProgramRunner
 from vdbg_env.common.reading import read_document
-from vdbg_env.common.resources import package_dir, readers_dir
+from vdbg_env.common.resources import package_dir, re2_dir, readers_dir
 from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.crash.files import LARGEST, BinaryFile, BinarySource, SourceText
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
@@ -205,8 +205,11 @@ class StepContainers:
         return started(self.engine, wanted, self._leave_out, attach=supervised, keep=supervised)
 
     def _own_mounts(self) -> tuple[Mount, ...]:
-        """Return our packages and the shipped runbooks, whose lib/ holds what a step may have a workload load."""
-        code = (package_dir(), readers_dir())
+        """Return our packages and the shipped runbooks, whose lib/ holds what a step may have a workload load.
+
+        RE2 is compiled for this Python: an image with another one cannot import it, and does without.
+        """
+        code = (package_dir(), readers_dir(), re2_dir())
         return (
             *(Mount(source=str(folder), target=f"{PACKAGES}/{folder.name}", read_only=True) for folder in code),
             Mount(source=str(self._runbooks), target=DATA, read_only=True),

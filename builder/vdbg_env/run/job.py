@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import vdbg_env
+from vdbg_env.common.resources import re2_dir
 from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.record.redaction.secrets import as_literals, secret_values
 from vdbg_env.run.guarded import Guarded
@@ -24,54 +22,8 @@ from vdbg_env.supervisor.job import HangCommand, Job, MatcherSpec
 from vdbg_env.supervisor.processes.cgroups import KINDS
 from vdbg_env.supervisor.watch import helpers
 
-_LEAST = 3  # a shorter one is on nearly every line
-_MOST = 12  # more words cost more than the search they save
-
-# The parser that `re` itself uses; there is no public one. In a Python without it no literals are found and every line
-# is searched, which is slower and gives the same matches.
-_parser: Any = importlib.import_module("re._parser") if hasattr(re, "_parser") else None
-
-
-@lru_cache(4096)  # a run searches every step's output for the same few patterns
-def needles(pattern: str) -> tuple[str, ...]:
-    """Return words, in lower case, of which one is in every match; none where that cannot be said."""
-    if _parser is None:
-        return ()
-    words = _required(list(_parser.parse(pattern))) or frozenset()
-    return tuple(sorted(words)) if len(words) <= _MOST and all(w.isascii() for w in words) else ()
-
-
-def _required(items: list[Any]) -> frozenset[str] | None:
-    """Return the best set of words for a sequence of the parsed pattern: the one whose shortest word is longest."""
-    candidates: list[frozenset[str]] = []
-    run = ""
-    for operation, argument in items:
-        name = str(operation)
-        if name == "LITERAL":
-            run += chr(argument).lower()
-            continue
-        candidates.append(frozenset({run}))
-        run = ""
-        inner: frozenset[str] | None = None
-        if name == "SUBPATTERN":
-            inner = _required(list(argument[3]))
-        elif name == "BRANCH":
-            options = [_required(list(option)) for option in argument[1]]
-            if all(options):
-                inner = frozenset(word for option in options if option for word in option)
-        elif name in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"} and argument[0] >= 1:
-            inner = _required(list(argument[2]))
-        if inner:
-            candidates.append(inner)
-    candidates.append(frozenset({run}))
-    usable = [c for c in candidates if min(map(len, c)) >= _LEAST]
-    return max(usable, key=lambda c: min(map(len, c)), default=None)
-
-
-# Turn an invocation into the job of a supervisor: the same for this machine and for a container.
-
-
 PACKAGES = Path(vdbg_env.__file__).parents[1]
+LIBRARIES = (str(re2_dir().parent),)  # searched by a supervisor after its standard library
 SUPERVISOR = Path("vdbg_env") / "supervisor"  # below the folder that holds the package
 
 
@@ -81,11 +33,11 @@ class StepSettings:
 
     `env` is the environment that a step's changes are merged into; where `inherits` is set, it is itself merged into
     that of the supervisor, which in a container the engine made, and of which `inherited` is what is known beforehand.
-    `mark` names the run; `python` is what the supervisor is started with, and `packages` the folder with our package,
-    both as seen where steps run. `hang_tools` names what to run for a hang action, with `{pid}` for a process;
-    `gpu_probe` prints the load of each GPU again and again; `disk_floor` is in bytes; `sensitive` are values that must
-    not be kept, in addition to those of variables with a telling name; `cgroups` are the kinds that may hold a step's
-    processes; `guarded` is given by `vdbg-env guard` alone.
+    `mark` names the run. `python` is what the supervisor is started with, `packages` the folder with our package, and
+    `libraries` those with RE2, all as seen where steps run. `hang_tools` names what to run for a hang action, with
+    `{pid}` for a process; `gpu_probe` prints the load of each GPU again and again; `disk_floor` is in bytes;
+    `sensitive` are values that must not be kept, in addition to those of variables with a telling name; `cgroups` are
+    the kinds that may hold a step's processes; `guarded` is given by `vdbg-env guard` alone.
     """
 
     env: Mapping[str, str]
@@ -95,6 +47,7 @@ class StepSettings:
     inherited: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     packages: Path = PACKAGES
+    libraries: tuple[str, ...] = LIBRARIES
     hang_tools: Mapping[HangAction, HangCommand] = field(default_factory=dict)
     gpu_probe: tuple[str, ...] = ()
     disk_floor: int = 0
@@ -111,7 +64,7 @@ class StepSettings:
     @property
     def supervisor(self) -> tuple[str, ...]:
         """The command of a supervisor, which gets its job on its standard input."""
-        return (*self.interpreter, str(self.packages / SUPERVISOR / "__main__.py"))
+        return (*self.interpreter, str(self.packages / SUPERVISOR / "__main__.py"), *self.libraries)
 
 
 def mark_of(settings: StepSettings, invocation: Invocation, directory: Path) -> str:
@@ -182,7 +135,6 @@ def _matcher(matcher: Matcher, decisive: tuple[str, ...]) -> MatcherSpec:
         take=matcher.take,
         stop=matcher.stop,
         decisive=matcher.name in decisive,
-        needles=needles(matcher.pattern),
     )
 
 

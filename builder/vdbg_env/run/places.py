@@ -158,6 +158,7 @@ class Places:
                 inherited=dict(image.env),
                 python=image.python,
                 packages=Path(PACKAGES),
+                libraries=(),
                 hang_tools=hang_tools(inside, python=image.python, packages=Path(PACKAGES)),
                 gpu_probe=gpu_probe(inside, environment),
                 disk_floor=self._disk_floor,

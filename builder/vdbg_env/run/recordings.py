@@ -24,7 +24,6 @@ from vdbg_env.record.atomic_write import prepared
 from vdbg_env.record.redaction.redact_run import redact_run
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.run.attempt import Check, InThread, Stopped, next_data, observation
-from vdbg_env.run.job import needles
 from vdbg_env.run.placement import Layout, RecordingHead, StartedAttempt, StepPlacement
 from vdbg_env.run.ranks import HOST, StartedRanks, on_this_host
 from vdbg_env.runbook.invocation import Invocation, placed
@@ -153,7 +152,7 @@ def _searched(matchers: tuple[Matcher, ...], directory: Path, found: dict[str, t
     """Search what was recorded, a block at a time; at the end `found` has what matched."""
     for source, names in (("output", ("stdout", "stderr")), ("kernel-log", ("kernel.log",))):
         lines = [
-            LineMatcher(MatcherSpec(name=m.name, pattern=m.pattern, take=m.take, needles=needles(m.pattern)))
+            LineMatcher(MatcherSpec(name=m.name, pattern=m.pattern, take=m.take))
             for m in matchers
             if m.source == source
         ]

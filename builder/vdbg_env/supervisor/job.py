@@ -10,7 +10,7 @@ from vdbg_env.supervisor.processes.cgroups import KINDS
 
 
 class MatcherSpec(NamedTuple):
-    """A named pattern; with `needles` (one of them is in every match) lines without any are not searched."""
+    """A named pattern to search lines of output for."""
 
     name: str
     pattern: str
@@ -18,7 +18,6 @@ class MatcherSpec(NamedTuple):
     take: str = "first"
     stop: bool = False
     decisive: bool = False  # what the step is about: a server that lives on is ended after its grace
-    needles: tuple[str, ...] = ()
 
 
 class HangCommand(NamedTuple):

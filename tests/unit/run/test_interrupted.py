@@ -28,15 +28,21 @@ def ended(step: StartedStep) -> Observation:
 
 def test_a_pattern_that_takes_hours_holds_up_no_time_limit(tmp_path: Path) -> None:
     began = time.monotonic()
-    step = runner(tmp_path).start(python(BAIT, matchers=(SLOW,), timeout_s=1.0), place(tmp_path))
+    step = runner(tmp_path, libraries=()).start(python(BAIT, matchers=(SLOW,), timeout_s=1.0), place(tmp_path))
     seen = ended(step)
     assert time.monotonic() - began < patience(1.0 + 0.4 + 2.0)
     assert seen.ended.by is EndedBy.TIMEOUT
     assert any("matcher slow: its pattern took too long" in note for note in seen.notes)
 
 
+def test_a_supervisor_of_this_machine_searches_with_re2(tmp_path: Path) -> None:
+    code = "print('foobarbaz' * 800)\nprint('foo bar baz and qux')"
+    observed = ended(runner(tmp_path).start(python(code, matchers=(SLOW,)), place(tmp_path)))
+    assert (observed.notes, [match.line for match in observed.matched["slow"]]) == ((), [2])
+
+
 def test_nor_a_cancel(tmp_path: Path) -> None:
-    step = runner(tmp_path).start(python(BAIT, matchers=(SLOW,)), place(tmp_path))
+    step = runner(tmp_path, libraries=()).start(python(BAIT, matchers=(SLOW,)), place(tmp_path))
     assert step.wait(0.6) is None
     began = time.monotonic()
     step.cancel()

@@ -19,7 +19,7 @@ CAUSE, VICTIM = "rank_cause", "rank_victim"
 CAUSE_PATTERN = (
     r"CUDA error|CUDA_EXCEPTION|illegal memory access|device-side assert|unspecified launch failure|"
     # Of an abort Python's fault handler says the same, and NCCL's watchdog aborts every rank.
-    r"OutOfMemoryError|out of memory|Segmentation fault|Segfault encountered|Fatal Python error(?!: Aborted)|"
+    r"OutOfMemoryError|out of memory|Segmentation fault|Segfault encountered|Fatal Python error: (?:[^A]|A[^b])|"
     r"std::bad_alloc|MemoryError"
 )
 # `Worker proc ... died unexpectedly` is said by the rank whose worker died: alone it makes no victim.

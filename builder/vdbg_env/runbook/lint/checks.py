@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
+from vdbg_env.common import patterns
 from vdbg_env.common.errors import Complaint, nearest
 from vdbg_env.common.yaml_source import Path
 from vdbg_env.runbook.catalogue import TOOLS, Role
 from vdbg_env.runbook.expressions import scope, template
 from vdbg_env.runbook.expressions.cel import BadExpression, Names, compile_condition
-from vdbg_env.runbook.lint import patterns
 from vdbg_env.runbook.lint.paths import path_complaints
 from vdbg_env.runbook.lint.ranks import rank_complaints
 from vdbg_env.runbook.model import (

@@ -22,7 +22,7 @@ _ENUM = re.compile(r"<\w+\.(?P<name>\w+): '?(?P<number>[^'>]*)'?>")
 _BACKEND = ("attention_config", "backend")
 _ATTENTION = {
     "refused": r"Cannot use (?:AttentionBackendEnum\.)?(?P<value>\w+) backend on",
-    "used": r"Using (?:AttentionBackendEnum\.)?(?P<value>[A-Z][A-Z0-9_]*) (?:attention )?backend(?! for vit)",
+    "used": r"Using (?:AttentionBackendEnum\.)?(?P<value>[A-Z][A-Z0-9_]*) (?:attention )?backend(?P<other> for vit)?",
 }
 
 
@@ -79,7 +79,8 @@ def _pattern(path: tuple[str, ...]) -> str:
 
 
 def _found(observations: Sequence[Observation], name: str) -> list[str]:
-    return [match.groups["value"] for seen in observations for match in seen.matched.get(name, ())]
+    matches = (match.groups for seen in observations for match in seen.matched.get(name, ()))
+    return [groups["value"] for groups in matches if "other" not in groups]
 
 
 def _plain(value: str) -> str:

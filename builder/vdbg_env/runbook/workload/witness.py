@@ -17,7 +17,7 @@ from vdbg_env.runbook.model import Data, Matcher
 from vdbg_env.runbook.workload.engine_args import HOOK_FOLDER, leaves
 
 VARIABLE = "VDBG_WITNESS"
-MATCHER = Matcher(name="worker_witness", pattern=r"vdbg-env: worker (?P<seen>\{.{1,1800}\})$", take="all")
+MATCHER = Matcher(name="worker_witness", pattern=r"vdbg-env: worker (?P<seen>\{.{1,1000}.{0,800}\})$", take="all")
 _OF_A_RANK = "${{ rank."
 
 

@@ -1,21 +1,23 @@
 """Search lines for the patterns of a step, never for longer than the step may wait.
 
-Python's `re` backtracks: three `.*` in a pattern need hours for a line of 7 KB. But while it backtracks it lets signals
-in, after every 4096 instructions of one attempt at a match. So an interval timer runs while lines are searched, and its
-handler raises out of a search that lasts too long.
+With RE2 a block of output is searched as a whole, for all patterns at once. Without it each line is searched by `re`,
+which backtracks: three `.*` in a pattern need hours for a line of 7 KB. But while it backtracks it lets signals in,
+after every 4096 instructions of one attempt at a match. So an interval timer runs meanwhile, and its handler raises out
+of a search that lasts too long.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from vdbg_env.record.redaction.needle_index import NeedleIndex
+from vdbg_env.common import patterns
 from vdbg_env.supervisor.job import MatcherSpec
 
 MATCHES_KEPT = 200  # of one matcher that takes all
@@ -28,10 +30,12 @@ GIVEN_UP_AFTER = 3  # lines on which a pattern took too long
 SHORT = 512
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
+_RETURNS = re.compile(rb"\r+(?=\n|\Z)")
 _FLAGS = re.compile(rb"^\(\?[aiLmsux]+\)")
 
 
 T = TypeVar("T")
+_Groups = Mapping[Any, bytes | None]  # by names, which RE2 gives as bytes
 
 
 class TooSlow(Exception):
@@ -91,58 +95,135 @@ class LineMatch(NamedTuple):
     groups: dict[str, str]
 
 
+class Block:
+    """Lines of a stream, the first of which begins at `offset` and is the `number`-th.
+
+    `plain` is without colours and carriage returns: a pattern's anchors and a finding's words mean the text.
+    """
+
+    def __init__(self, data: bytes, stream: str, number: int, offset: int) -> None:
+        self.stream = stream
+        self.number = number
+        self.plain = _COLOURS.sub(b"", data) if b"\x1b" in data else data
+        if b"\r" in self.plain:
+            self.plain = _RETURNS.sub(b"", self.plain)
+        self._data = data
+        self._offset = offset
+        self._lines: list[bytes] | None = None
+        self._starts: list[int] | None = None
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The lines of `plain`."""
+        if self._lines is None:
+            self._lines = self.plain.split(b"\n")
+        return self._lines
+
+    def offset_of(self, line: int) -> int:
+        """Return where a line begins in the stream."""
+        if self._starts is None:
+            lengths = (len(text) + 1 for text in self._data.split(b"\n"))
+            self._starts = list(accumulate(lengths, initial=self._offset))
+        return self._starts[line]
+
+
 class LineMatcher:
-    """Looks for one pattern in single lines; keeps the first, the last, or all matches up to a limit."""
+    """Looks for one pattern in lines; keeps the first, the last, or all matches up to a limit."""
 
     def __init__(self, spec: MatcherSpec) -> None:
         self.spec = spec
         self.count = 0
         self.kept: list[LineMatch] = []
         self.slow = 0
-        pattern = re.compile(spec.pattern.encode())
-        self._search = pattern.search
-        self._search_long = _as_one_attempt(pattern).match
+        if patterns.re2:
+            self._linear = patterns.of_lines(spec.pattern.encode())
+        else:
+            pattern = re.compile(spec.pattern.encode())
+            self._search = pattern.search
+            self._search_long = _as_one_attempt(pattern).match
 
     @property
     def done(self) -> bool:
         """Whether no further line needs to be searched."""
         return self.slow >= GIVEN_UP_AFTER or (self.spec.take == "first" and self.count > 0)
 
-    def look(self, line: bytes, stream: str, number: int, offset: int, timer: SearchTimer) -> bool:
-        """Search one line, the `number`-th of its stream, and return whether it matched; raises TooSlow."""
-        if b"\x1b" in line:
-            line = _COLOURS.sub(b"", line)  # a pattern's anchors and a finding's words mean the text
-        found = timer.search(self._search if len(line) <= SHORT else self._search_long, line)
-        if not found:
-            return False
+    def look(self, block: Block, timer: SearchTimer) -> bool:
+        """Search a block, and return whether a line of it matched; raises TooSlow where the step is to end."""
+        before = self.count
+        for line, groups in self._by_re2(block.plain) if patterns.re2 else self._by_re(block.lines, timer):
+            self._take(block, line, groups)
+            if self.done:
+                break
+        return self.count > before
+
+    def _by_re2(self, text: bytes) -> Iterator[tuple[int, _Groups]]:
+        """Yield each line that matches, and the groups of its first match."""
+        at = line = counted = 0
+        while found := self._linear.search(text, at):
+            start = found.start()
+            line += text.count(b"\n", counted, start)
+            counted = start
+            yield line, found.groupdict()
+            at = text.find(b"\n", start) + 1
+            if at == 0:
+                return
+
+    def _by_re(self, lines: list[bytes], timer: SearchTimer) -> Iterator[tuple[int, _Groups]]:
+        for number, line in enumerate(lines):
+            try:
+                found = timer.search(self._search if len(line) <= SHORT else self._search_long, line)
+            except TooSlow:
+                self.slow += 1
+                if timer.hurry():
+                    raise
+                if self.done:
+                    return
+                continue
+            if found:
+                yield number, found.groupdict()
+
+    def _take(self, block: Block, line: int, groups: _Groups) -> None:
         self.count += 1
-        groups = {k: _text(v) for k, v in found.groupdict().items() if v is not None}
-        entry = LineMatch(self.spec.name, stream, number, offset, _text(line[:TEXT_KEPT]), groups)
+        if self.spec.take != "last" and len(self.kept) >= MATCHES_KEPT:
+            return
+        texts = {os.fsdecode(name): _text(value) for name, value in groups.items() if value is not None}
+        text = _text(block.lines[line][:TEXT_KEPT])
         if self.spec.take == "last":
-            self.kept = [entry]
-        elif len(self.kept) < MATCHES_KEPT:
-            self.kept.append(entry)
-        return True
+            self.kept.clear()
+        self.kept.append(
+            LineMatch(self.spec.name, block.stream, block.number + line, block.offset_of(line), text, texts)
+        )
 
 
 class Matchers:
-    """All patterns of one source: a line is searched only for those of which it has a required literal."""
+    """All patterns of one source."""
 
     def __init__(self, matchers: list[LineMatcher], timer: SearchTimer) -> None:
-        words = [(needle.encode(), m) for m in matchers for needle in m.spec.needles]
         self.all = matchers
-        self._always = [m for m in matchers if not m.spec.needles]
-        self._owners = [owner for _, owner in words]
-        self._index = NeedleIndex([word for word, _ in words])
         self._timer = timer
         self._stopped = False
+        self._open: list[LineMatcher] = []
+        self._any: Any = None  # one pattern of all that are open, for RE2
 
-    def look(self, block: bytes, stream: str, lines_before: int, offset: int) -> list[LineMatcher]:
+    def look(self, data: bytes, stream: str, lines_before: int, offset: int) -> list[LineMatcher]:
         """Search a block of lines that begins at `offset` of its stream, and return the matchers that matched."""
-        if self._stopped or not self.all:
+        still_open = [one for one in self.all if not one.done]
+        if self._stopped or not still_open:
             return []
+        block = Block(data, stream, lines_before + 1, offset)
+        if patterns.re2:
+            if still_open != self._open:
+                self._open = still_open
+                self._any = patterns.any_of_lines(one.spec.pattern.encode() for one in still_open)
+            return [one for one in still_open if one.look(block, self._timer)] if self._any.search(block.plain) else []
+        counts = [one.count for one in still_open]
         with self._timer:
-            return list(self._matched(block, stream, lines_before, offset))
+            try:
+                for one in still_open:
+                    one.look(block, self._timer)
+            except TooSlow:
+                self._stopped = True
+        return [one for one, count in zip(still_open, counts, strict=True) if one.count > count]
 
     def notes(self) -> list[str]:
         """Return what was not searched."""
@@ -154,49 +235,10 @@ class Matchers:
         ]
         return [*given_up, *["the last output was not searched: the step had to end"] * self._stopped]
 
-    def _matched(self, block: bytes, stream: str, lines_before: int, offset: int) -> Iterator[LineMatcher]:
-        counted_to, line_number = 0, lines_before + 1
-        for start, candidates in self._candidates(block):
-            line_number += block.count(b"\n", counted_to, start)
-            counted_to = start
-            end = block.find(b"\n", start)
-            line = block[start : end if end >= 0 else len(block)].rstrip(b"\r")
-            for one in candidates:
-                try:
-                    if not one.done and one.look(line, stream, line_number, offset + start, self._timer):
-                        yield one
-                except TooSlow:
-                    one.slow += 1
-                    self._stopped = self._timer.hurry()
-                    if self._stopped:
-                        return
-
-    def _candidates(self, block: bytes) -> Iterator[tuple[int, list[LineMatcher]]]:
-        """Yield the start of each line worth a search, in order, with the matchers to search it for."""
-        words = ((at, self._owners[number]) for at, number in self._index.hits(block)) if self._owners else iter(())
-        if any(not m.done for m in self._always):
-            yield from self._every_line(block, words)
-            return
-        for start, group in groupby(words, key=lambda hit: block.rfind(b"\n", 0, hit[0]) + 1):
-            yield start, list(dict.fromkeys(owner for _, owner in group))
-
-    def _every_line(
-        self, block: bytes, words: Iterator[tuple[int, LineMatcher]]
-    ) -> Iterator[tuple[int, list[LineMatcher]]]:
-        by_line: dict[int, list[LineMatcher]] = {}
-        for at, owner in words:
-            by_line.setdefault(block.rfind(b"\n", 0, at) + 1, []).append(owner)
-        start = 0
-        while 0 <= start < len(block):
-            yield start, list(dict.fromkeys([*self._always, *by_line.get(start, ())]))
-            start = block.find(b"\n", start) + 1 or -1
-
 
 def _as_one_attempt(pattern: re.Pattern[bytes]) -> re.Pattern[bytes]:
     """Return a pattern whose `match` finds what the other's `search` does, within one attempt."""
-    # The line break ends a comment of a verbose pattern.
-    end = b"\n)" if pattern.flags & re.VERBOSE else b")"
-    return re.compile(b"(?s:.)*?(?:" + _FLAGS.sub(b"", pattern.pattern) + end, pattern.flags)
+    return re.compile(b"(?s:.)*?(?:" + _FLAGS.sub(b"", pattern.pattern) + b")", pattern.flags)
 
 
 def _text(data: bytes) -> str:

@@ -5,11 +5,15 @@ import re
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.patience import patience
+from vdbg_env.common import patterns
 from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import (
     GIVEN_UP_AFTER,
+    MATCHES_KEPT,
     SHORT,
     TICK_S,
     LineMatcher,
@@ -20,15 +24,66 @@ from vdbg_env.supervisor.output.matching import (
 
 SLOW = "foo.*bar.*baz.*qux"
 BAIT = b"foobarbaz" * 800
-PATTERNS = [rb"(?i)ab(?P<x>.*)c", rb"^a", rb"b$", rb"(?<=a)b|ca", rb"\bab\b", rb"", rb"(?x) a b # not c", rb"(a)|(b)c"]
+PATTERNS = [rb"(?i)ab(?P<x>.*)c", rb"^a", rb"b$", rb"(?<=a)b|ca", rb"\bab\b", rb"", rb"(a)|(b)c"]
 
 
+@pytest.fixture(params=["re2", "re"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "re":
+        monkeypatch.setattr(patterns, "re2", None)
+    return str(request.param)
+
+
+def searched(*specs: MatcherSpec, data: bytes, lines_before: int = 0, offset: int = 0) -> list[LineMatcher]:
+    matchers = [LineMatcher(spec) for spec in specs]
+    Matchers(matchers, SearchTimer()).look(data, "stderr", lines_before, offset)
+    return matchers
+
+
+@pytest.mark.usefixtures("engine")
 def test_colours_hide_no_match_and_are_not_kept() -> None:
-    matcher = LineMatcher(MatcherSpec(name="frame", pattern=r'^  File "(?P<file>[^"]+)"'))
-    line = b'\x1b[0;36m  File "\x1b[1m/srv/model.py\x1b[0m", line 42'
-    assert matcher.look(line, "stderr", 7, 99, SearchTimer())
+    data = b'before\r\n\x1b[0;36m  File "\x1b[1m/srv/model.py\x1b[0m"\r\nafter'
+    spec = MatcherSpec(name="frame", pattern=r'^  File "(?P<file>[^"]+)"(?P<none>x)?$')
+    (matcher,) = searched(spec, data=data, lines_before=6, offset=100)
     (found,) = matcher.kept
-    assert (found.text, found.groups, found.line) == ('  File "/srv/model.py", line 42', {"file": "/srv/model.py"}, 7)
+    assert (found.text, found.groups, found.line) == ('  File "/srv/model.py"', {"file": "/srv/model.py"}, 8)
+    assert found.offset == 108
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_first_the_last_or_all_matches_are_kept() -> None:
+    specs = [MatcherSpec(take, r"line (?P<n>\d+)", take=take) for take in ("first", "last", "all")]
+    data = b"".join(b"a line %d, and line x\n\n" % n for n in range(MATCHES_KEPT + 9))
+    first, last, every = searched(*specs, data=data)
+    assert [one.groups["n"] for one in (*first.kept, *last.kept)] == ["0", str(MATCHES_KEPT + 8)]
+    assert [(one.line, one.groups["n"]) for one in every.kept] == [(2 * n + 1, str(n)) for n in range(MATCHES_KEPT)]
+    assert (first.count, last.count, every.count) == (1, MATCHES_KEPT + 9, MATCHES_KEPT + 9)
+    assert all(data[one.offset :].startswith(b"a line %d," % n) for n, one in enumerate(every.kept))
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_matcher_that_has_its_match_hides_no_other_one() -> None:
+    specs = MatcherSpec("ready", "ready"), MatcherSpec("error", "(?i)error (?P<n>.)", take="all")
+    matchers = [LineMatcher(spec) for spec in specs]
+    together = Matchers(matchers, SearchTimer())
+    matched = [
+        together.look(block, "stdout", 0, 0) for block in (b"x\n", b"ready\n", b"ready\n", b"an ERROR 1\nerror 2")
+    ]
+    assert matched == [[], [matchers[0]], [], [matchers[1]]]
+    assert [one.groups["n"] for one in matchers[1].kept] == ["1", "2"]
+
+
+LINES = st.lists(st.sampled_from([b"ab", b"a\rb", b"\x1b[1mb\x1b[0m", b"b\r", b"", b" a", b"\x1b]0;a", b"\xffab"]))
+
+
+@given(LINES, st.sampled_from(["^a", "b$", "a(?P<x>[^z]*)b", "(?i)B.*", r"\s?a", "^(?P<x>.)b?$"]))
+def test_with_re2_and_without_it_is_all_the_same(lines: list[bytes], pattern: str) -> None:
+    spec, data = MatcherSpec("one", pattern, take="all"), b"\n".join(lines)
+    (ours,) = searched(spec, data=data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patterns, "re2", None)
+        (plain,) = searched(spec, data=data)
+    assert (ours.count, ours.kept) == (plain.count, plain.kept)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -42,16 +97,29 @@ def test_one_attempt_finds_what_a_search_finds(pattern: bytes) -> None:
         assert searched is None or matched is None or searched.groups() == matched.groups(), line
 
 
-@pytest.mark.parametrize(
-    ("pattern", "line"),
-    [
-        (SLOW, BAIT),  # minutes
-        ("(?:a+)+b", b"a" * 300),  # for ever
-        ("a.*b.*c", (b"a" * 60 + b"b") * 900),  # each attempt is short, all together take an hour
-        ("a.*b.*c.*d", (b"ab" * 300)[:SHORT]),
-    ],
-)
-def test_a_pattern_that_takes_too_long_is_given_up_and_named(pattern: str, line: bytes) -> None:
+HARD = [
+    (SLOW, BAIT),  # minutes
+    ("(?:a+)+b", b"a" * 300),  # for ever
+    ("a.*b.*c", (b"a" * 60 + b"b") * 900),  # each attempt is short, all together take an hour
+    ("a.*b.*c.*d", (b"ab" * 300)[:SHORT]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "line"), HARD)
+def test_no_pattern_takes_long_with_re2(pattern: str, line: bytes) -> None:
+    slow, quick = LineMatcher(MatcherSpec("slow", pattern, take="all")), LineMatcher(MatcherSpec("quick", "done"))
+    matchers = Matchers([slow, quick], SearchTimer())
+    used = time.process_time()
+    assert matchers.look((line + b"\n") * 5 + b"done\n", "stdout", 0, 0) == [quick]
+    assert time.process_time() - used < 1
+    assert matchers.notes() == []
+
+
+@pytest.mark.parametrize(("pattern", "line"), HARD)
+def test_a_pattern_that_takes_too_long_is_given_up_and_named(
+    pattern: str, line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patterns, "re2", None)
     slow, quick = LineMatcher(MatcherSpec("slow", pattern, take="all")), LineMatcher(MatcherSpec("quick", "done"))
     matchers = Matchers([slow, quick], SearchTimer())
     began = time.monotonic()
@@ -62,7 +130,8 @@ def test_a_pattern_that_takes_too_long_is_given_up_and_named(pattern: str, line:
     assert (slow.slow == GIVEN_UP_AFTER) == bool(matchers.notes())
 
 
-def test_a_step_that_is_to_end_waits_for_no_pattern() -> None:
+def test_a_step_that_is_to_end_waits_for_no_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "re2", None)
     many = [LineMatcher(MatcherSpec(f"slow{n}", SLOW)) for n in range(20)]
     matchers = Matchers(many, SearchTimer(hurry=lambda: True))
     began = time.monotonic()
