@@ -5,7 +5,11 @@ from vdbg_env.runbook.machine import ranks
 from vdbg_env.runbook.model import Data
 from vdbg_env.runbook.workload import effective, engine_args, server, witness
 
-ARGUMENTS: dict[str, Data] = {"enforce_eager": True, "attention_config": {"backend": "FLASH_ATTN"}, "compilation_config": {"mode": 0}}
+ARGUMENTS: dict[str, Data] = {
+    "enforce_eager": True,
+    "attention_config": {"backend": "FLASH_ATTN"},
+    "compilation_config": {"mode": 0},
+}
 
 
 def test_each_compiles_with_both_engines() -> None:
