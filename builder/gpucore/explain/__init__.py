@@ -1,8 +1,11 @@
 """Why an address was bad: the formula of an access from its code, and its numbers from a core.
 
-`Program` is the code, `explain_place` answers for an instruction, `why_text` and `why_json` show the answer.
+`Program` is the code, `explain_place` answers for an instruction and `explain_fault` for a fault of a core. `why_text`
+and `why_json` show the answer.
 """
 
+from gpucore.explain.fault import Programs as Programs
+from gpucore.explain.fault import explain_fault as explain_fault
 from gpucore.explain.program import Argument as Argument
 from gpucore.explain.program import Program as Program
 from gpucore.explain.program import SourceText as SourceText

@@ -327,6 +327,10 @@ class Code:
                     todo.append(callee)
         return tuple(found)
 
+    def definitions_of(self, r: Resource) -> Sequence[int]:
+        """Return every instruction that may write a resource."""
+        return self._sites.get(r, self._wild)
+
     def definition(self, r: Resource, n: int) -> Site:
         """Return what gives a resource the value that it has before an instruction."""
         return self._before(r, self.block_of(n), n)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from gpucore.explain.address import Address, Base, explain_address
-from gpucore.explain.algebra import Poly, of
+from gpucore.explain.algebra import Atom, Poly, inside, leaf, of
 from gpucore.explain.legend import Legend, LoadedValue, LoopValue
+from gpucore.explain.numbers import Numbers
+from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
-from gpucore.explain.text import Words
+from gpucore.explain.text import Words, number
 from gpucore.explain.tree import Json, tree_of, tree_of_atom
 
-_VERBS: Final = {"read": "reads", "write": "writes", "update": "updates"}
+_VERBS: Final = {"read": ("reads", "read"), "write": ("writes", "wrote"), "update": ("updates", "updated")}
 _MOST_GUARDS: Final = 4
 _WIDEST: Final = 160
 
@@ -26,6 +29,32 @@ class Why:
     legend: Legend
     names: dict[int, str] = field(default_factory=dict)
     """What the source calls the loaded values, by their number."""
+    numbers: Numbers | None = None
+    """What a core adds; None for an answer from the code alone."""
+
+    def value(self, p: Poly | None) -> int | None:
+        """Return the value of a formula for the thread that is explained; None where it is not known."""
+        return self.numbers.value(p) if self.numbers is not None and p is not None else None
+
+    @property
+    def index(self) -> tuple[int, str] | None:
+        """The index as a signed number, and how it is known: from its parts, or from the address and the base."""
+        address = self.address
+        value = self.value(address.index)
+        if value is not None:
+            return signed(value, 64), "computed"
+        if self.numbers is None or address.base is None or address.index is None:
+            return None
+        held, base = self.numbers.held_address(), self.value(of(address.base.value))
+        if held is None or base is None or (held - base) % address.scale:
+            return None
+        return signed(held - base, 64) // address.scale, "from the address"
+
+    @property
+    def value_of_address(self) -> int | None:
+        """The address that the thread accessed, where it is known."""
+        value = self.value(self.address.formula)
+        return value if value is not None or self.numbers is None else self.numbers.held_address()
 
 
 def explain_place(program: Program, offset: int, calls: Sequence[int] = ()) -> Why | None:
@@ -42,12 +71,72 @@ def explain_place(program: Program, offset: int, calls: Sequence[int] = ()) -> W
 
 def why_text(why: Why) -> list[str]:
     """Return the answer in lines for people, without a heading."""
-    address, words = why.address, Words(why.legend, why.names)
-    lines = [f"{_VERBS[address.direction]} {address.width} bytes of {address.space} memory"]
-    lines += [_formula_line(why, words), *(_load_line(why, words, x) for x in why.legend.loads.values())]
+    words = Words(why.legend, why.names)
+    lines = [_access_line(why)]
+    lines += [
+        _formula_line(why, words),
+        *_index_lines(why, words),
+        *(_load_line(why, words, x) for x in why.legend.loads.values()),
+    ]
     lines += [_loop_line(words, x) for x in why.legend.loops.values() if x.loop is not None]
     lines += _guard_lines(why, words)
+    return lines + (_lines_of_numbers(why) if why.numbers is not None else [])
+
+
+def _access_line(why: Why) -> str:
+    address, numbers = why.address, why.numbers
+    access = f"{address.width} bytes of {address.space} memory"
+    if numbers is None or not numbers.snapshot.lanes:
+        return f"{_VERBS[address.direction][0]} {access}"
+    thread, block = numbers.snapshot.lanes[0].thread, numbers.snapshot.block
+    value = why.value_of_address
+    at = f" at {value:#x}" if value is not None else ""
+    return f"thread {_triple(thread)} of block {_triple(block)} {_VERBS[address.direction][1]} {access}{at}"
+
+
+def _triple(at: tuple[int, int, int]) -> str:
+    return f"({at[0]},{at[1]},{at[2]})"
+
+
+def _lines_of_numbers(why: Why) -> list[str]:
+    numbers = why.numbers
+    assert numbers is not None
+    lines = []
+    found = numbers.addresses()
+    count = len(numbers.snapshot.lanes)
+    if len(found) > 1:
+        steps = {b - a for (_, a), (_, b) in pairwise(found)}
+        apart = f", {next(iter(steps))} bytes apart" if len(steps) == 1 else ""
+        first, last = min(a for _, a in found), max(a for _, a in found)
+        lines.append(f"{len(found)} of {count} threads of the warp: {first:#x} to {last:#x}{apart}")
+    evidence = (
+        f"{numbers.agree:,} registers agree, {numbers.disagree or 'none'} disagree{'' if numbers.disagree else 's'}"
+    )
+    lines.append(evidence + ("; so no value is given" if numbers.disagree else ""))
+    suspect = numbers.suspect
+    if suspect is not None:
+        bits = suspect.held ^ suspect.expected
+        lines.append(
+            f"{suspect.register} of thread {_triple(suspect.thread)} has {suspect.held:#x}, all others say "
+            f"{suspect.expected:#x} ({bits.bit_count()} bits differ): a flipped bit, a race or the compiler"
+        )
     return lines
+
+
+def values_of_leaves(why: Why) -> list[tuple[Atom, int | None]]:
+    """Return the leaves of the formula that an address depends on, with their values; dimensions are left out."""
+    found: dict[Atom, int | None] = {}
+    for a in why.address.formula.atoms() if why.numbers is not None else ():
+        for x in _named_leaves(a):
+            if x is not (why.address.base.value if why.address.base else None):
+                found[x] = why.value(of(x))
+    return list(found.items())
+
+
+def _named_leaves(a: Atom) -> list[Atom]:
+    if a.kind == "wide" or a.kind in {"bank", "load", "phi", "turn", "result", "opaque"}:
+        return [a]
+    return [x for q in a.args if isinstance(q, Poly) for y in q.atoms() for x in _named_leaves(y)]
 
 
 def _formula_line(why: Why, words: Words) -> str:
@@ -57,12 +146,27 @@ def _formula_line(why: Why, words: Words) -> str:
         if len(address.bases) > 1:
             text += f"; based on one of {', '.join(words.atom(b.value) for b in address.bases)}"
         return text
-    base = f"{words.atom(address.base.value)} ({_what(address.base)})"
+    pointer = why.value(of(address.base.value))
+    what = _what(address.base) + (f", {pointer:#x}" if pointer is not None else "")
+    base = f"{words.atom(address.base.value)} ({what})"
     if not address.index.terms:
         return f"= {base}"
     index = words.poly(address.index, bracketed=address.scale != 1)
     index = index if len(index) < 4 * _WIDEST else index[: 4 * _WIDEST] + " ..."
     return f"= {base} + {f'{address.scale} * ' if address.scale != 1 else ''}{index}"
+
+
+def _index_lines(why: Why, words: Words) -> list[str]:
+    lines = []
+    if why.index is not None and why.address.index is not None and why.address.index.terms:
+        value, how = why.index
+        lines.append(f"the index is {value}" + (", from the address" if how != "computed" else ""))
+    known = [
+        f"{words.atom(a)} = {number(signed(value, 32 if a.bits == 32 else 64))}"
+        for a, value in values_of_leaves(why)
+        if value is not None
+    ]
+    return [*lines, *([f"with {', '.join(known)}"] if known else [])]
 
 
 def _what(base: Base) -> str:
@@ -82,7 +186,9 @@ def _load_line(why: Why, words: Words, loaded: LoadedValue) -> str:
         return f"{name} {verb} at {place}"
     if source.base is not None and source.index is not None:
         element = f"{words.atom(source.base.value)}[{words.poly(source.index)[:_WIDEST]}]"
-        return f"{name} {verb} at {place}: {element}"
+        value = why.value(source.index)
+        index = f", index {signed(value, 64)}" if value is not None and source.index.constant is None else ""
+        return f"{name} {verb} at {place}: {element}{index}"
     return f"{name} {verb} at {place} from {source.space} memory at {words.poly(source.formula)[:_WIDEST]}"
 
 
@@ -121,28 +227,66 @@ def why_json(why: Why) -> Json:
         "space": address.space,
         "direction": address.direction,
         "width": address.width,
-        "value": None,
+        "value": why.value_of_address,
         "offset": address.offset,
         "calls": list(address.calls),
-        "base": _base_json(address.base, legend),
-        "bases": [_base_json(b, legend) for b in address.bases] if len(address.bases) > 1 else [],
+        "base": _base_json(address.base, why),
+        "bases": [_base_json(b, why) for b in address.bases] if len(address.bases) > 1 else [],
         "formula": tree_of(address.formula, legend.leaf),
-        "index": _index_json(address, legend),
+        "index": _index_json(address, why, why.index[0] if why.index else None),
         "loads": [_load_json(why, x) for x in legend.loads.values()],
         "loops": [_loop_json(x, legend) for x in legend.loops.values()],
-        "lanes": None,
+        "lanes": _lanes_json(why),
         "guards": [
             {"line": program.line(g.offset), "offset": g.offset, "condition": tree_of_atom(g.condition, legend.leaf)}
             for g in address.guards
         ],
-        "evidence": None,
+        "evidence": _evidence_json(why),
         "not_known": sorted(set(legend.opaque.values())),
         "judgement": None,
-        "how_known": "from the code",
+        "how_known": _how_known(why),
     }
 
 
-def _base_json(base: Base | None, legend: Legend) -> Json | None:
+def _how_known(why: Why) -> str:
+    if why.numbers is None:
+        return "the code"
+    if why.numbers.disagree:
+        return "the code; the registers disagree"
+    return "the code and the registers" if why.numbers.agree else "the code; no register was left to check it"
+
+
+def _lanes_json(why: Why) -> Json | None:
+    if why.numbers is None:
+        return None
+    found = why.numbers.addresses()
+    steps = {b - a for (_, a), (_, b) in pairwise(found)}
+    values = [value for _, value in found]
+    return {
+        "count": len(why.numbers.snapshot.lanes),
+        "first": min(values, default=None),
+        "last": max(values, default=None),
+        "stride": next(iter(steps)) if len(steps) == 1 else None,
+        "addresses": [{"lane": lane.number, "thread": list(lane.thread), "value": value} for lane, value in found],
+    }
+
+
+def _evidence_json(why: Why) -> Json | None:
+    numbers = why.numbers
+    if numbers is None:
+        return None
+    suspect = numbers.suspect
+    return {
+        "agree": numbers.agree,
+        "disagree": numbers.disagree,
+        "suspect": None if suspect is None else {
+            "register": suspect.register, "thread": list(suspect.thread), "held": suspect.held,
+            "expected": suspect.expected,
+        },
+    }  # fmt: skip
+
+
+def _base_json(base: Base | None, why: Why) -> Json | None:
     if base is None:
         return None
     argument = base.argument
@@ -151,15 +295,20 @@ def _base_json(base: Base | None, legend: Legend) -> Json | None:
         "name": argument.name if argument else None,
         "type": argument.type if argument else None,
         "bytes": [base.offset, base.offset + 8] if argument else None,
-        "formula": tree_of(of(base.value), legend.leaf),
-        "value": None,
+        "formula": tree_of(of(base.value), why.legend.leaf),
+        "value": why.value(of(base.value)),
     }
 
 
-def _index_json(address: Address, legend: Legend) -> Json | None:
+def _index_json(address: Address, why: Why, value: int | None) -> Json | None:
     if address.index is None:
         return None
-    return {"scale": address.scale, "formula": tree_of(address.index, legend.leaf), "value": None}
+    return {"scale": address.scale, "formula": tree_of(address.index, why.legend.leaf), "value": value}
+
+
+def _index_value(why: Why, address: Address) -> int | None:
+    value = why.value(address.index)
+    return None if value is None else signed(value, 64)
 
 
 def _load_json(why: Why, loaded: LoadedValue) -> Json:
@@ -172,11 +321,24 @@ def _load_json(why: Why, loaded: LoadedValue) -> Json:
         "opcode": loaded.opcode,
         "space": source.space if source else None,
         "width": source.width if source else None,
-        "base": _base_json(source.base, why.legend) if source else None,
+        "base": _base_json(source.base, why) if source else None,
         "formula": tree_of(source.formula, why.legend.leaf) if source else None,
-        "index": _index_json(source, why.legend) if source else None,
-        "value": None,
+        "index": _index_json(source, why, _index_value(why, source)) if source else None,
+        "value": _loaded_value(why, loaded),
     }
+
+
+def _loaded_value(why: Why, loaded: LoadedValue) -> int | None:
+    """Return the loaded number, of 64 bits where the formula reads it as one."""
+    for a in inside(why.address.formula):
+        low = a.args[0] if a.kind == "wide" else None
+        if isinstance(low, Atom) and low.kind == "load" and low.args[0] == loaded.instruction:
+            return why.value(of(a))
+    width = loaded.address.width if loaded.address else 4
+    kind = next(
+        (a.args[2] for a in inside(why.address.formula) if a.kind == "load" and a.args[0] == loaded.instruction), ""
+    )
+    return why.value(leaf("load", loaded.instruction, 0, kind)) if width <= 4 else None
 
 
 def _loop_json(found: LoopValue, legend: Legend) -> Json:

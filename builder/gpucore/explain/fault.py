@@ -1,0 +1,90 @@
+"""From a fault in a GPU core to the answer: what the code says, with the numbers of the warp that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from gpucore.code_map import CodeMap
+from gpucore.core import Fault, FaultingThread, Scope, read_parameters
+from gpucore.core_layout import GridRow, LaneRow, SectionType
+from gpucore.core_reader import CoreSections, GpuCore
+from gpucore.dwarf import Place
+from gpucore.explain.address import Address
+from gpucore.explain.numbers import Lane, Numbers, Snapshot
+from gpucore.explain.program import Program
+from gpucore.explain.why import Why, explain_place
+from gpucore.sass import WORD
+
+Programs: TypeAlias = Callable[[CodeMap, Place], Program | None]
+"""Gives the disassembled code around a place; None where it cannot be disassembled."""
+
+_MOST_LANES: Final = 32
+
+
+def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs: Programs) -> Why | None:
+    """Return why the address of a fault was what it was.
+
+    None where the faulting instruction is not known exactly, accesses no memory, or cannot be disassembled. Without
+    the registers of its threads, and with any doubt about what ran, the answer is the formula alone.
+    """
+    if fault.pc is None or not fault.precise:
+        return None
+    found = core.find_code(fault.pc, fault.device, fault.grid.module_handle if fault.grid else None)
+    program = programs(*found) if found else None
+    if found is None or program is None:
+        return None
+    code, place = found
+    why = explain_place(program, place.offset, _calls(code, place, fault))
+    if why is None or fault.first is None or fault.grid is None or fault.doubts:
+        return why
+    snapshot = take_snapshot(core, sections, fault, fault.first, fault.grid, why.address)
+    return replace(why, numbers=Numbers(why.address, snapshot))
+
+
+def _calls(code: CodeMap, place: Place, fault: Fault) -> tuple[int, ...]:
+    """Return the offsets of the calls in the same section that led to a place, the outermost first."""
+    offsets = []
+    for call in fault.calls:
+        back = code.place(call.return_pc)
+        if back is not None and back.section == place.section:
+            offsets.append(back.offset - WORD)
+    return tuple(reversed(offsets))
+
+
+def take_snapshot(
+    core: GpuCore, sections: CoreSections, fault: Fault, first: FaultingThread, grid: GridRow, address: Address
+) -> Snapshot:
+    """Return what a core has of the warp that a fault's first thread is in."""
+    warp = first.warp
+    rows = [(k, row) for k, row in warp.threads() if warp.is_active(row)]
+    if fault.scope is Scope.LANE:
+        rows = [(k, row) for k, row in rows if row.exception == first.row.exception]
+    rows.sort(key=lambda found: (found[0] != first.row_index, found[0]))
+    launch = read_parameters(core, fault.device, fault.device.grids.index(grid), sections)
+    return Snapshot(
+        block=first.at.block,
+        lanes=tuple(_lane(sections, first, k, row, address) for k, row in rows[:_MOST_LANES]),
+        uniform=_words(sections.bytes_of(SectionType.UNIFORM_REGISTERS, warp.table, warp.index)),
+        special={
+            "blockDim.x": grid.block_x, "blockDim.y": grid.block_y, "blockDim.z": grid.block_z,
+            "gridDim.x": grid.grid_x, "gridDim.y": grid.grid_y, "gridDim.z": grid.grid_z,
+        },
+        parameters=launch.data if launch.problem is None else None,
+    )  # fmt: skip
+
+
+def _lane(sections: CoreSections, first: FaultingThread, index: int, row: LaneRow, address: Address) -> Lane:
+    table = first.warp.lane_table
+    held = None if table is None else sections.bytes_of(SectionType.REGISTERS, table, index)
+    code = address.slice.code
+    place = address.program.code_map.place(row.virtual_pc)
+    at = None
+    if place is not None and place.section == address.program.section:
+        at = code.place(place.offset, code.contexts[address.instruction])
+    return Lane(row.lane, (row.thread_x, row.thread_y, row.thread_z), at, _words(held))
+
+
+def _words(data: memoryview | None) -> tuple[int, ...]:
+    return tuple(int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data) // 4 * 4, 4)) if data else ()

@@ -1,0 +1,485 @@
+"""The numbers behind a formula: solved from the registers that a warp still has, and checked by all the others.
+
+Every register whose definition is still the one that the formula speaks about gives an equation. What one equation
+alone decides is solved, the rest is evidence. With any disagreement no value is a fact, and none is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from gpucore.explain.address import Address
+from gpucore.explain.algebra import (
+    MASK32,
+    MASK64,
+    Atom,
+    Poly,
+    TooLarge,
+    atom,
+    inside,
+    join,
+    of,
+    pair,
+    split_by,
+)
+from gpucore.explain.code import Code, Resource, Site
+from gpucore.explain.evaluate import LEAVES, Unknown, Values
+from gpucore.explain.operations import signed
+from gpucore.explain.slice import LOADS, Slice
+from gpucore.sass import Memory, Register, uses
+
+How = Literal["read", "computed", "solved"]
+"""In a register or in the core; from values that were; from equations."""
+
+_MOST_ROUNDS: Final = 6
+_MOST_ATOMS: Final = 200
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What a core has of one thread; `at` is the number of the instruction where it stopped, None for elsewhere."""
+
+    number: int
+    thread: tuple[int, int, int]
+    at: int | None
+    general: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a core has of the warp that failed, the thread to explain first.
+
+    `special` are special registers that all threads share, `parameters` the bytes of all arguments, `word` gives what
+    constant banks hold besides.
+    """
+
+    block: tuple[int, int, int]
+    lanes: tuple[Lane, ...]
+    uniform: Sequence[int]
+    special: dict[str, int]
+    parameters: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """The one register of one thread that contradicts all others: what it has and what it should have."""
+
+    register: str
+    thread: tuple[int, int, int]
+    held: int
+    expected: int
+
+
+@dataclass
+class _State:
+    """What is known of one thread so far."""
+
+    lane: Lane
+    known: dict[Atom, int] = field(default_factory=dict)
+    how: dict[Atom, How] = field(default_factory=dict)
+    used: set[Resource] = field(default_factory=set)
+    agree: int = 0
+    wrong: list[tuple[Resource, int, int]] = field(default_factory=list)
+
+
+class _Known(Values):
+    def __init__(self, known: dict[Atom, int]) -> None:
+        super().__init__(_refuse)
+        self._known.update(known)
+
+
+def _refuse(a: Atom) -> int:
+    raise Unknown(a)
+
+
+class Numbers:
+    """The values of one address, thread by thread."""
+
+    def __init__(self, address: Address, snapshot: Snapshot) -> None:
+        self.address, self.snapshot = address, snapshot
+        self._values: Slice = address.slice
+        self._code: Code = address.slice.code
+        self._shared: dict[Atom, int] = {}
+        self._shared_how: dict[Atom, How] = {}
+        self._equations: dict[int | None, list[tuple[Resource, Poly]]] = {}
+        self._pairs: dict[int | None, list[tuple[Resource, Resource, Poly]]] = {}
+        self._states = [_State(lane) for lane in snapshot.lanes]
+        self._read_core()
+        self._solve()
+        self._judge()
+
+    # Answers.
+
+    @property
+    def agree(self) -> int:
+        """How many registers have the value that the formula gives them, without having served to solve it."""
+        return sum(s.agree for s in self._states)
+
+    @property
+    def disagree(self) -> int:
+        """How many have another."""
+        return sum(len(s.wrong) for s in self._states)
+
+    @property
+    def suspect(self) -> Suspect | None:
+        """The one register that contradicts everything else, where 30 registers of other threads agree."""
+        wrong = [(s, w) for s in self._states for w in s.wrong]
+        if len(wrong) != 1 or len(self._states) < 2 or self.agree < 30:
+            return None
+        state, (r, held, expected) = wrong[0]
+        others = [s for s in self._states if s is not state and s.agree]
+        return Suspect(f"{r[0]}{r[1]}", state.lane.thread, held, expected) if len(others) > 1 else None
+
+    def value(self, p: Poly, lane: int = 0) -> int | None:
+        """Return the value of a formula for a thread; None where it is not known, or anything disagrees."""
+        if self.disagree or not self._states:
+            return None
+        try:
+            return self._evaluate(self._states[lane]).of(p)
+        except Unknown:
+            return None
+
+    def how(self, p: Poly, lane: int = 0) -> How | None:
+        """Return how a value is known."""
+        if self.value(p, lane) is None:
+            return None
+        state = self._states[lane]
+        a = p.single
+        known = state.how.get(a) or self._shared_how.get(a) if a is not None else None
+        if known is not None:
+            return known
+        ways = {state.how.get(x) or self._shared_how.get(x) for x in inside(p)}
+        return "solved" if "solved" in ways else "computed"
+
+    def addresses(self) -> list[tuple[Lane, int]]:
+        """Return the address that each thread accessed, where it is known."""
+        found = []
+        for k, state in enumerate(self._states):
+            value = self.value(self.address.formula, k)
+            if value is None and not self.disagree:
+                value = self._held_address(state)
+            if value is not None:
+                found.append((state.lane, value))
+        return found
+
+    def held_address(self) -> int | None:
+        """Return the address in the first thread's registers, where they still hold it."""
+        return self._held_address(self._states[0]) if self._states and not self.disagree else None
+
+    # What the core says.
+
+    def _read_core(self) -> None:
+        snapshot, program = self.snapshot, self.address.program
+        special = {
+            **snapshot.special,
+            **dict(zip(("blockIdx.x", "blockIdx.y", "blockIdx.z"), snapshot.block, strict=True)),
+        }
+        for name, value in special.items():
+            self._share(atom("special", name), value, "read")
+        data = snapshot.parameters
+        for offset in range(0, len(data) // 4 * 4 if data else 0, 4):
+            assert data is not None
+            word = int.from_bytes(data[offset : offset + 4], "little")
+            at = program.bank_offset + offset
+            self._share(atom("bank", 0, at, 4), word, "read")
+            for size in (1, 2):
+                for k in range(0, 4, size):
+                    part = word >> 8 * k & ((1 << 8 * size) - 1)
+                    self._share(atom("bank", 0, at + k, size), part, "read")
+        for state in self._states:
+            for name, value in zip(("threadIdx.x", "threadIdx.y", "threadIdx.z"), state.lane.thread, strict=True):
+                state.known[atom("special", name)] = value
+                state.how[atom("special", name)] = "read"
+            state.known[atom("special", "laneId")] = state.lane.number
+            state.how[atom("special", "laneId")] = "read"
+
+    def _share(self, a: Atom, value: int, how: How) -> None:
+        self._shared[a] = value
+        self._shared_how[a] = how
+
+    # Equations.
+
+    def _equations_at(self, at: int | None) -> list[tuple[Resource, Poly]]:
+        found = self._equations.get(at)
+        if found is None:
+            found = self._equations[at] = [] if at is None else self._collect(at)
+            by_register = dict(found)
+            pairs = self._pairs[at] = []
+            for r, low in found:
+                above = Register(r[0], r[1] + 1)  # type: ignore[arg-type]
+                high = by_register.get(above) if r[1] % 2 == 0 else None
+                if high is not None:
+                    try:
+                        pairs.append((r, above, join(pair(low, high))))
+                    except TooLarge:
+                        continue
+        return found
+
+    def _collect(self, at: int) -> list[tuple[Resource, Poly]]:
+        n, code = self.address.instruction, self._code
+        straight = code.block_of(at) == code.block_of(n) and at >= n
+        later = None if straight else self._reachable_from(n)
+        loose = self._later_turns(at)
+        registers: list[Resource] = [Register("R", k) for k in range(255)]
+        registers += [Register("UR", k) for k in range(len(self.snapshot.uniform))]
+        found: list[tuple[Resource, Poly]] = []
+        for r in registers:
+            site = code.definition(r, at if straight else n)
+            if site.kind == "entry" or (later is not None and self._defined_in(r, n, later)):
+                continue
+            block = site.at if site.kind == "phi" else code.block_of(site.at)
+            if block in loose or (site.kind == "instruction" and not self._arrived(site, r, at if straight else n)):
+                continue
+            try:
+                p = self._values.run(lambda site=site, r=r: self._values.value_of(site, r))  # type: ignore[misc]
+            except TooLarge:
+                continue
+            if len(inside(p)) <= _MOST_ATOMS:
+                found.append((r, p))
+        return found
+
+    def _reachable_from(self, n: int) -> set[int]:
+        code = self._code
+        seen: set[int] = set()
+        todo = list(code.after[code.block_of(n)])
+        while todo:
+            b = todo.pop()
+            if b not in seen:
+                seen.add(b)
+                todo += code.after[b]
+        return seen
+
+    def _defined_in(self, r: Resource, n: int, blocks: set[int]) -> bool:
+        """Say whether a register may have been written again after instruction n."""
+        code = self._code
+        own = code.block_of(n)
+        return any(code.block_of(m) in blocks or (code.block_of(m) == own and m >= n) for m in code.definitions_of(r))
+
+    def _later_turns(self, at: int) -> frozenset[int]:
+        """Return the blocks of a loop that a store may have run on in for more turns: their values are later ones."""
+        n, code = self.address.instruction, self._code
+        if self.address.direction == "read" or at == n:
+            return frozenset()
+        own = code.block_of(n)
+        bodies = [body for body in code.loops.values() if own in body]
+        return frozenset().union(*bodies)
+
+    def _arrived(self, site: Site, r: Resource, at: int) -> bool:
+        """Say whether what an instruction writes is certainly in the register: a load may still be under way."""
+        n, code = self.address.instruction, self._code
+        if site.at == n:
+            return False
+        if code.instructions[site.at].opcode not in LOADS:
+            return True
+        if site.at < n and code.block_of(site.at) != code.block_of(n):
+            between = range(code.blocks[code.block_of(n)][0], at)
+        else:
+            between = range(site.at + 1, at)
+        return any(r in (uses(code.instructions[m]) or ()) for m in between)
+
+    def _value_of(self, r: Resource, lane: Lane) -> int | None:
+        held = self.snapshot.uniform if r[0] == "UR" else lane.general
+        return held[r[1]] if r[1] < len(held) else None
+
+    # Solving.
+
+    def _evaluate(self, state: _State) -> _Known:
+        return _Known({**self._shared, **state.known})
+
+    def _solve(self) -> None:
+        for _ in range(_MOST_ROUNDS):
+            progress = False
+            for state in self._states:
+                while self._solve_once(state):
+                    progress = True
+            if not progress:
+                return
+
+    def _solve_once(self, state: _State) -> bool:
+        equations = self._equations_at(state.lane.at)
+        values = self._evaluate(state)
+        held_address = self._held_pair(state)
+        if held_address is not None:
+            registers, value = held_address
+            if self._learn_from(self.address.formula, value, state, values, registers):
+                return True
+        for r, p in equations:
+            value32 = self._value_of(r, state.lane)
+            if value32 is not None and r not in state.used and self._learn_from(p, value32, state, values, (r,)):
+                return True
+        for low, high, p in self._pairs.get(state.lane.at, ()):
+            first, second = self._value_of(low, state.lane), self._value_of(high, state.lane)
+            if first is None or second is None or (low in state.used and high in state.used):
+                continue
+            if self._learn_from(p, first | second << 32, state, values, (low, high)):
+                return True
+        return False
+
+    def _learn_from(self, p: Poly, value: int, state: _State, values: Values, registers: tuple[Resource, ...]) -> bool:
+        solved = self._solved(p, value, values)
+        if solved is None:
+            return False
+        how: How = "read" if p.single is solved[0] else "solved"
+        a, found = solved
+        state.used.update(registers)
+        self._learn(a, found, how, state)
+        return True
+
+    def _learn(self, a: Atom, value: int, how: How, state: _State) -> None:
+        if a.kind == "wide":
+            for half, part in zip(a.args, (value & MASK32, value >> 32), strict=True):
+                assert isinstance(half, Atom)
+                self._learn(half, part, how, state)
+            return
+        if a.kind == "bank":
+            self._share(a, value, how)
+        else:
+            state.known[a] = value
+            state.how[a] = how
+
+    def _unknown(self, p: Poly, values: Values) -> list[Atom]:
+        """Return the atoms of a sum whose values are not known."""
+        found = []
+        for a in p.atoms():
+            try:
+                values.of_atom(a)
+            except Unknown:
+                found.append(a)
+        return found
+
+    def _solved(self, p: Poly, value: int, values: Values) -> tuple[Atom, int] | None:
+        """Return the one unknown atom of p = value, and its value, where only one value can be."""
+        unknown = self._unknown(p, values)
+        if len(unknown) != 1:
+            return None
+        a = unknown[0]
+        split = split_by(p, a)
+        if split is None:
+            return None
+        try:
+            factor, rest = values.of(split[0]), values.of(split[1])
+        except Unknown:
+            return None
+        found = _divided(a, factor, value - rest, p.bits)
+        if found is None:
+            return None
+        inner = a.args[0] if a.args else None
+        if a.kind in {"zx", "sx", "named"} and isinstance(inner, Poly):
+            return self._solved(inner, found & MASK32, values)
+        if a.kind == "wide":
+            return self._half_known(a, found, values)
+        return (a, found) if a.kind in LEAVES and a.kind != "entry" else None
+
+    def _half_known(self, a: Atom, found: int, values: Values) -> tuple[Atom, int] | None:
+        low, high = a.args
+        assert isinstance(low, Atom) and isinstance(high, Atom)
+        for half, part in ((low, found & MASK32), (high, found >> 32)):
+            try:
+                if values.of_atom(half) != part:
+                    return None  # a contradiction shows in the evidence
+            except Unknown:
+                continue
+        return (a, found) if low.kind in LEAVES and high.kind in LEAVES else None
+
+    # Evidence.
+
+    def _judge(self) -> None:
+        for state in self._states:
+            values = self._evaluate(state)
+            for r, p in self._equations_at(state.lane.at):
+                held = self._value_of(r, state.lane)
+                if held is None or r in state.used:
+                    continue
+                try:
+                    expected = values.of(p)
+                except Unknown:
+                    continue
+                if held == expected:
+                    state.agree += bool(inside(p))  # a register that holds a number of the code proves little
+                elif not self._is_estimate(p, held, state):
+                    state.wrong.append((r, held, expected))
+            pointer = self._held_pair(state)
+            if pointer is not None and not set(pointer[0]) & state.used:
+                try:
+                    if values.of(self.address.formula) != pointer[1]:
+                        state.wrong.append((pointer[0][0], pointer[1], values.of(self.address.formula)))
+                except Unknown:
+                    continue
+
+    def _is_estimate(self, p: Poly, held: int, state: _State) -> bool:
+        """Say whether a register holds what it should before a quotient that is one too small was corrected."""
+        quotients = [a for a in inside(p) if a.kind == "udiv"]
+        for a in quotients:
+            values = self._evaluate(state)
+            try:
+                exact = values.of_atom(a)
+                again = _Known({**self._shared, **state.known, a: exact - 1 & MASK32})
+                if again.of(p) == held:
+                    return True
+            except Unknown:
+                continue
+        return False
+
+    # The address in registers.
+
+    def _held_address(self, state: _State) -> int | None:
+        pointer = self._held_pair(state)
+        return pointer[1] if pointer is not None else None
+
+    def _held_pair(self, state: _State) -> tuple[tuple[Resource, ...], int] | None:
+        """Return the registers of the address operand and the address, where they still hold it."""
+        n, code = self.address.instruction, self._code
+        at = state.lane.at
+        if at is None or code.block_of(at) != code.block_of(n) or at < n:
+            return None
+        memories = [s for s in code.instructions[n].sources if isinstance(s, Memory)]
+        memory = memories[-1] if code.instructions[n].opcode == "LDGSTS" else memories[0]
+        if self._later_turns(at):
+            return None
+        total, registers = memory.offset, []
+        for register, count, scale in (
+            (memory.base, memory.base_count, memory.scale),
+            (memory.uniform, memory.uniform_count, 1),
+        ):
+            if register is None or register.hardwired:
+                continue
+            words = [Register(register.file, register.number + k) for k in range(count)]
+            held = [self._value_of(w, state.lane) for w in words]
+            same = all(code.definition(w, at) == code.definition(w, n) for w in words)
+            arrived = all(code.definition(w, n).at != n for w in words)
+            if not same or not arrived or any(v is None for v in held):
+                return None
+            total += sum((v or 0) << 32 * k for k, v in enumerate(held)) * scale
+            registers += words
+        wide = self.address.space in {"global", "generic"}
+        return tuple(registers), total & (MASK64 if wide else MASK32)
+
+
+def _divided(a: Atom, factor: int, product: int, bits: int) -> int | None:
+    """Return the only value of an atom with factor * value = product modulo 2^bits; None where several can be."""
+    modulus = 1 << bits
+    product %= modulus
+    if not factor:
+        return None
+    if bits == 32 or (a.bits == 64 and a.kind not in {"sx", "zx"} and factor % 2):
+        if factor % 2:
+            return product * pow(factor, -1, modulus) % modulus
+        if a.most * factor >= modulus or product % factor:
+            return None
+        return product // factor if product // factor <= a.most else None
+    divisor, whole = signed(factor, 64), signed(product, 64)
+    if whole % divisor:
+        return None
+    found = whole // divisor
+    if a.kind == "sx":
+        return found % modulus if -(1 << 31) <= found < 1 << 31 else None
+    if a.bits == 64 and a.kind != "zx":
+        return found % modulus if abs(found) < 1 << 62 else None
+    return found if 0 <= found <= a.most and found <= MASK32 else None
+
+
+def unknown_leaves(numbers: Numbers, leaves: Iterable[Atom]) -> list[Atom]:
+    """Return the leaves without a value for the first thread."""
+    return [a for a in leaves if numbers.value(of(a)) is None]
