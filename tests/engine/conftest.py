@@ -13,11 +13,11 @@ from docker.errors import APIError
 
 from tests.support.build_orders import OF_THIS_PROCESS
 from tests.support.groups import leaves_images_alone
-from vdbg_env.adapters.builders.buildkit import BuildKitBuilder, BuildxBuilder, find_buildx
-from vdbg_env.adapters.builders.host import HostBuilder
-from vdbg_env.adapters.docker.client import Engine, connect
-from vdbg_env.adapters.docker.create import OWNER, PURPOSE
-from vdbg_env.application.ports.images import ImageBuilder
+from vdbg_env.build.builder import ImageBuilder
+from vdbg_env.build.buildkit import BuildKitBuilder, BuildxBuilder, find_buildx
+from vdbg_env.build.host import HostBuilder
+from vdbg_env.engine.client import Engine, connect
+from vdbg_env.engine.containers import OWNER, PURPOSE
 
 REPOSITORY = Path(__file__).parents[2]
 SAMPLE = "dev.vdbg-env.profile=sample"

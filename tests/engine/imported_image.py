@@ -6,7 +6,7 @@ import tarfile
 import uuid
 from collections.abc import Iterator, Mapping
 
-from vdbg_env.adapters.docker.client import Engine
+from vdbg_env.engine.client import Engine
 
 
 @contextlib.contextmanager

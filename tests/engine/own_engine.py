@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.adapters.docker.client import Engine, connect
+from vdbg_env.engine.client import Engine, connect
 
 # All that the base image of these tests holds, with the libraries these programs need.
 PROGRAMS = ("/bin/sh", "/bin/sleep", "/bin/echo", "/bin/dd", "/bin/cat")

@@ -15,8 +15,8 @@ from typing import Any
 from docker.errors import ImageNotFound
 
 from tests.support.build_orders import BASE
-from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.adapters.docker.create import PURPOSE
+from vdbg_env.engine.client import Engine
+from vdbg_env.engine.containers import PURPOSE
 from vdbg_env.run.container import RUN
 
 ROOT = Path(__file__).parents[2]

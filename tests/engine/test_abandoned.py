@@ -9,9 +9,9 @@ import pytest
 from docker.errors import NotFound
 
 from tests.support.build_orders import BASE
-from vdbg_env.adapters.docker.client import Engine, connect
-from vdbg_env.adapters.docker.create import NewContainer, created, remove_abandoned, tool_container
 from vdbg_env.common.resources import data_dir
+from vdbg_env.engine.client import Engine, connect
+from vdbg_env.engine.containers import NewContainer, created, remove_abandoned, tool_container
 from vdbg_env.image.settings import Gpu, RunSettings, StepContainer
 from vdbg_env.run.container import ATTEMPT, StepContainers
 

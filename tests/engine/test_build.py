@@ -11,10 +11,9 @@ import pytest
 
 from tests.engine.conftest import unnamed_images
 from tests.support.build_orders import built, failed, output, small_order
-from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.application.ports.build_events import BuildEvent, OutputLine, StepEnded, StepStarted
-from vdbg_env.application.ports.images import ImageBuilder
+from vdbg_env.build.builder import BuildEvent, ImageBuilder, OutputLine, StepEnded, StepStarted
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.engine.client import Engine
 
 pytestmark = pytest.mark.engine
 
@@ -152,7 +151,7 @@ def test_execute_has_no_network_and_returns_both_streams(container_engine: Image
 
 
 def test_the_host_engine_names_the_programs_it_would_need(tmp_path: Path) -> None:
-    from vdbg_env.adapters.builders.host import HostBuilder
+    from vdbg_env.build.host import HostBuilder
 
     engine = HostBuilder(why="test", home=tmp_path)
     with pytest.raises(HostNotAble, match="no-such-compiler"):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
-from vdbg_env.adapters.docker.client import Engine
+from vdbg_env.engine.client import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 

@@ -14,10 +14,10 @@ import pytest
 from tests.engine.conftest import REPOSITORY, make_builder
 from tests.engine.own_engine import TINY, make_base, own_engine
 from tests.support.build_orders import built, small_order
-from vdbg_env.adapters.builders.buildkit import choose_builder
-from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.application.ports.images import BuildxOptions
+from vdbg_env.build.builder import BuildxOptions
+from vdbg_env.build.buildkit import choose_builder
 from vdbg_env.common.errors import EngineFailed, HostNotAble
+from vdbg_env.engine.client import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 

@@ -14,10 +14,10 @@ from tests.engine.own_engine import OwnEngine, own_engine
 from tests.engine.step_images import python_image
 from tests.support import small_run
 from tests.support.killing import EVENTS, STARTS, STEPS, Killing, KillingRunner, ledger, left_running, outcome, run
-from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.adapters.docker.create import PURPOSE
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.resources import data_dir
+from vdbg_env.engine.client import Engine
+from vdbg_env.engine.containers import PURPOSE
 from vdbg_env.image.settings import PACKAGES, Gpu, Mount, RunSettings, StepContainer
 from vdbg_env.record.event_log import read_events
 from vdbg_env.run.container import ContainerSteps, StepContainers, look

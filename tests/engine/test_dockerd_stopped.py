@@ -20,8 +20,8 @@ from tests.engine.own_engine import OwnEngine, own_engine
 from tests.engine.step_images import PYTHON, CommandLine, Ended, python_image, report, until
 from tests.engine.test_runbook_in_containers import NAP, NO_GPU, TWO_STEPS, ledger
 from tests.support.stopped import ended_within
-from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.adapters.docker.create import PURPOSE
+from vdbg_env.engine.client import Engine
+from vdbg_env.engine.containers import PURPOSE
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.long]
 
@@ -30,7 +30,7 @@ BELOW_OWN_LIMIT_S = 30.0  # the client library waits for an answer twice as long
 STOPPING = """
 import json, os, signal, sys
 from pathlib import Path
-from vdbg_env.adapters.docker.client import _Client
+from vdbg_env.engine.client import _Client
 from vdbg_env.cli import main
 dockerd, words, stopped, argv = int(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
 real = _Client.send

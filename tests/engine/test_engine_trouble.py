@@ -10,9 +10,8 @@ from tests.engine.conftest import make_builder
 from tests.engine.own_engine import TINY, OwnEngine, make_base
 from tests.engine.own_engine import own_engine as running_engine
 from tests.support.build_orders import failed, small_order
-from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
-from vdbg_env.application.ports.build_events import OutputLine
-from vdbg_env.application.ports.images import ImageBuilder
+from vdbg_env.build.builder import ImageBuilder, OutputLine
+from vdbg_env.build.buildkit import BuildKitBuilder
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 
 pytestmark = [

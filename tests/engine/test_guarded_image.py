@@ -12,8 +12,8 @@ import pytest
 from tests.engine.step_images import user_image
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
-from vdbg_env.adapters.docker.client import Engine
 from vdbg_env.cli.composition.images import image_swaps, own_package
+from vdbg_env.engine.client import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.engine.step_images import python_image, step_containers
 from tests.support.killing import PLACES, check_killed_and_resumed
-from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.common.resources import data_dir
+from vdbg_env.engine.client import Engine, connect
 from vdbg_env.image.settings import PACKAGES, Gpu, Mount, RunSettings, StepContainer
 from vdbg_env.run.container import ContainerSteps, StepContainers, look
 from vdbg_env.run.job import StepSettings

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.engine.step_images import python_image
-from vdbg_env.adapters.docker.binary_targets import Targets
-from vdbg_env.adapters.docker.client import Engine, connect
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import data_dir
 from vdbg_env.crash.files import SourceFiles
+from vdbg_env.engine.client import Engine, connect
+from vdbg_env.engine.targets import Targets
 from vdbg_env.image.settings import DATA, Gpu, Mount, RunSettings, StepContainer, StepImage
 from vdbg_env.run.container import LOOK, ContainerBinaries, ContainerPrograms, ContainerSources, StepContainers, look
 

@@ -14,10 +14,10 @@ from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.engine.step_images import user_image
 from tests.support.command_line import vdbg_env
-from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.adapters.files.context_tar import upload
 from vdbg_env.cli.composition.images import image_swaps
 from vdbg_env.common.errors import BadInput
+from vdbg_env.engine.client import Engine
+from vdbg_env.engine.context_tar import upload
 from vdbg_env.image.context import BuildContext, FileBytes
 
 pytestmark = pytest.mark.engine

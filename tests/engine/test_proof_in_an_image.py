@@ -12,8 +12,8 @@ from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.build_orders import built, small_order
 from tests.support.toolchain import cuda_tool
-from vdbg_env.application.image.prove import prove_image, require_proven
-from vdbg_env.application.ports.images import ImageBuilder
+from vdbg_env.build.builder import ImageBuilder
+from vdbg_env.build.prove import prove_image, require_proven
 from vdbg_env.common.errors import NotProven
 
 pytestmark = pytest.mark.engine

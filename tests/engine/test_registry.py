@@ -13,8 +13,8 @@ from tests.engine.imported_image import imported
 from tests.engine.registry import PASSWORD, USER, Registry, running_registry
 from tests.support.build_orders import BASE
 from tests.support.command_line import Ran, vdbg_env
-from vdbg_env.adapters.builders.buildkit import BuildKitBuilder
-from vdbg_env.adapters.docker.client import Engine
+from vdbg_env.build.buildkit import BuildKitBuilder
+from vdbg_env.engine.client import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

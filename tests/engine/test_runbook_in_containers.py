@@ -30,7 +30,7 @@ from tests.engine.step_images import (
 from tests.slow.test_ladder import LADDER
 from tests.support.build_orders import BASE
 from tests.support.ladder import SHORTER, outcomes
-from vdbg_env.adapters.docker.client import Engine
+from vdbg_env.engine.client import Engine
 
 pytestmark = pytest.mark.engine
 

@@ -15,9 +15,9 @@ from tests.builders.elf import ElfSpec, build_elf
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.engine.imported_image import imported
 from tests.support.command_line import vdbg_env
-from vdbg_env.adapters.builders.buildkit import EngineBuilder
-from vdbg_env.adapters.docker.client import Engine
-from vdbg_env.adapters.docker.images import DockerImages
+from vdbg_env.build.buildkit import EngineBuilder
+from vdbg_env.engine.client import Engine
+from vdbg_env.engine.images import DockerImages
 from vdbg_env.image.plan import LABEL_BUILT
 
 pytestmark = pytest.mark.engine

@@ -23,21 +23,22 @@ from gpucore.cubin import read_cubin
 from gpucore.line_packs import LinePack, PackedHeaders
 from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchSpec, ModuleSpec, WarpSpec, build_core
 from tests.support.command_line import vdbg_env
+from tests.support.schemas import Contract
 from tests.support.toolchain import cuda_tool
-from vdbg_env.adapters.builders.units.unit_builds import LocalUnitBuilds
-from vdbg_env.application.image.onto import OntoRequest, build_onto
 from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
 from vdbg_env.application.lines.choose import CoreCode, Wanted, wanted_by_core
 from vdbg_env.application.lines.pack import lines_for_core, lines_of_other_headers, pack_built
 from vdbg_env.application.lines.stock import read_stock
-from vdbg_env.application.ports.images import Installed, Swap
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
+from vdbg_env.build.builder import Installed, Swap
+from vdbg_env.build.onto import OntoRequest, build_onto, onto_json, onto_text
+from vdbg_env.build.unit_sources import LocalUnitBuilds
 from vdbg_env.cli.lines.build import exit_status
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
+from vdbg_env.common.printable import json_text
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, CoreFiles
 from vdbg_env.image.units import OtherProject, read_compile_commands
 from vdbg_env.report.lineinfo.lines_built import Written, lines_text
-from vdbg_env.report.lineinfo.onto import onto_text
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 
@@ -309,6 +310,7 @@ def test_onto_refuses_lines_of_other_headers_unless_they_are_accepted(toy: Toy, 
     accepted = replace(request, accept_other_headers=True)
     result = build_onto(accepted, images=image, builds=marked, clock=lambda: 0.0)  # type: ignore[arg-type]
     assert [share.headers.used for share in result.headers] == ["4.2.0"]
+    Contract("onto-v1").check(json.loads(json_text(onto_json(result))))
     text = onto_text(result)
     assert "its lines are the stock wheel's" not in text
     assert "line of lib 4.2.0; the wheel was built with v4.7.1" in text and "again with --dep TOY_LIB_SRC_DIR=" in text

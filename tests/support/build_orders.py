@@ -3,8 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, OutputLine
-from vdbg_env.application.ports.images import BuildOrder
+from vdbg_env.build.builder import BuildEvent, BuildFailed, BuildOrder, Built, OutputLine
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CommandStep, CopyStep
 from vdbg_env.image.profile import Network

@@ -8,10 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vdbg_env.application.ports.build_events import BuildEvent, BuildFailed, Built, StepEnded, StepStarted
-from vdbg_env.application.ports.images import NOTHING_LENT, BuilderDescription, BuildOrder, PushProgress
+from vdbg_env.build.builder import (
+    BuilderDescription,
+    BuildEvent,
+    BuildFailed,
+    BuildOrder,
+    Built,
+    StepEnded,
+    StepStarted,
+)
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Buffer
+from vdbg_env.engine.images import PushProgress
 
 
 @dataclass
@@ -49,7 +57,7 @@ class FakeEngine:
         yield (BinaryFile(name=name, data=data) for name, data in self.libraries.items())
 
     def execute(
-        self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] = NOTHING_LENT
+        self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] | None = None
     ) -> Completed:
         if argv[0] == "sh":
             return Completed(argv=tuple(argv), code=0, stdout="/cuda/bin/cuobjdump\n", stderr="")

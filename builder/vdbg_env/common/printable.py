@@ -22,3 +22,8 @@ def printable_json(text: str) -> str:
         return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in found[0])
 
     return _BEYOND_ASCII.sub(escaped, text)
+
+
+def json_text(document: object) -> str:
+    """Return values as indented JSON that ends with a newline; characters that a terminal acts on are escapes."""
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"

@@ -20,16 +20,15 @@ import requests
 from docker import errors
 from docker.utils import socket as frames
 
-from vdbg_env.adapters.docker.attach import socket_of
-from vdbg_env.adapters.docker.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
-from vdbg_env.adapters.docker.create import PURPOSE, NewContainer, is_own, started, without
-from vdbg_env.adapters.docker.images import DockerImages
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.common.programs import Completed, ProgramRunner
 from vdbg_env.common.reading import read_document
 from vdbg_env.common.resources import package_dir, re2_dir, readers_dir
 from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.crash.files import LARGEST, BinaryFile, BinarySource, SourceText
+from vdbg_env.engine.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
+from vdbg_env.engine.containers import PURPOSE, NewContainer, is_own, socket_of, started, without
+from vdbg_env.engine.images import DockerImages
 from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, StepImage, Ulimit
 from vdbg_env.record.atomic_write import write_json

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from vdbg_env.adapters.builders.buildkit import find_buildx
-from vdbg_env.adapters.docker.client import Engine, connect, engine_errors
-from vdbg_env.adapters.docker.containers import gpu_access, has_gpu
 from vdbg_env.application.host.gpu import cuda_of_driver, read_gpus
+from vdbg_env.build.buildkit import find_buildx
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.size import size_text
+from vdbg_env.engine.client import Engine, connect, engine_errors
+from vdbg_env.engine.containers import gpu_access, has_gpu
 from vdbg_env.evidence.tools.tool_version import tool_version
 from vdbg_env.report.codec.document import Document
 from vdbg_env.supervisor.processes import attempt_tree, cgroups, proc

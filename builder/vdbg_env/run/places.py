@@ -132,7 +132,7 @@ class Places:
 
     def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:
         """Return containers of an image; see `StepPlaces.containers`."""
-        from vdbg_env.adapters.docker.client import connect
+        from vdbg_env.engine.client import connect
         from vdbg_env.run.container import (
             ContainerBinaries,
             ContainerPrograms,

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from tests.support.image_library import shipped
-from vdbg_env.application.image.library import profile_name, read_image_library
+from vdbg_env.build.request import profile_name, read_image_library
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadDocument
 from vdbg_env.common.resources import data_dir

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.adapters.builders.bundles import BundleTar
-from vdbg_env.adapters.files.dumps.export import DumpExport
-from vdbg_env.adapters.files.dumps.folder import FolderDumps
+from vdbg_env.build.bundle import BundleTar
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
+from vdbg_env.engine.dump_folder import DumpExport, FolderDumps
 from vdbg_env.image.context import BuildContext
 from vdbg_env.record.event_log import EventLog
 from vdbg_env.record.redaction.redaction import Redactor

@@ -1,6 +1,6 @@
 import pytest
 
-from vdbg_env.adapters.docker.containers import gpu_access
+from vdbg_env.engine.containers import gpu_access
 
 CDI: dict[str, object] = {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}], "Runtimes": {"runc": {}}}
 RUNTIME: dict[str, object] = {"Runtimes": {"runc": {}, "nvidia": {}}}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.application.image.run import RunRequest
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFiles, BinarySource, SourceFiles, SourceText
+from vdbg_env.engine.request import RunRequest
 from vdbg_env.image.settings import DumpVolume, Gpu, Mount, RunSettings, StepContainer, StepImage
 from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead

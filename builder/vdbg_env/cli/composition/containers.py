@@ -6,32 +6,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vdbg_env.application.ports.containers import ContainerRunner
     from vdbg_env.application.ports.core_dumps import CorePipes, DumpDestination, DumpStore
+    from vdbg_env.engine.request import ContainerRunner
     from vdbg_env.image.settings import DumpVolume
     from vdbg_env.run.doctor import LocalHost
 
 
 def container_runner() -> ContainerRunner:
-    from vdbg_env.adapters.docker.client import connect
-    from vdbg_env.adapters.docker.containers import DockerContainers
+    from vdbg_env.engine.client import connect
+    from vdbg_env.engine.containers import DockerContainers
 
     return DockerContainers(connect())
 
 
 def dump_store(place: DumpVolume) -> DumpStore:
     if place.kind == "bind":
-        from vdbg_env.adapters.files.dumps.folder import FolderDumps
+        from vdbg_env.engine.dump_folder import FolderDumps
 
         return FolderDumps(Path(place.source))
-    from vdbg_env.adapters.docker.client import connect
-    from vdbg_env.adapters.docker.dump_volumes import open_dumps
+    from vdbg_env.engine.client import connect
+    from vdbg_env.engine.dump_volume import open_dumps
 
     return open_dumps(connect(), container_runner(), place.source)
 
 
 def dump_export(target: Path) -> DumpDestination:
-    from vdbg_env.adapters.files.dumps.export import DumpExport
+    from vdbg_env.engine.dump_folder import DumpExport
 
     return DumpExport(target)
 

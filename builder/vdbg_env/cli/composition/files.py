@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vdbg_env.adapters.docker.binary_targets import Targets
+from vdbg_env.engine.targets import Targets
 
 if TYPE_CHECKING:
     from vdbg_env.application.ports.files import LogSource

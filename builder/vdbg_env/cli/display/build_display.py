@@ -7,15 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from vdbg_env.application.ports.build_events import (
-    BuildEvent,
-    BuildFailed,
-    BuildWarning,
-    Built,
-    OutputLine,
-    StepEnded,
-    StepStarted,
-)
+from vdbg_env.build.builder import BuildEvent, BuildFailed, BuildWarning, Built, OutputLine, StepEnded, StepStarted
 from vdbg_env.common.printable import printable
 
 if TYPE_CHECKING:

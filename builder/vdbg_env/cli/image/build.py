@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import click
 
-from vdbg_env.application.image.build import BuildResult, BuildSettings, build_image, dialect_of
-from vdbg_env.application.image.bundle import build_from_bundle
-from vdbg_env.application.image.planning import default_tag
-from vdbg_env.application.ports.images import BuilderDescription, BuilderName, BuildxOptions, ImageBuilder
+from vdbg_env.build.build import BuildResult, BuildSettings, build_image, build_json, build_text, dialect_of
+from vdbg_env.build.builder import BuilderDescription, BuilderName, BuildxOptions, ImageBuilder
+from vdbg_env.build.bundle import build_from_bundle
+from vdbg_env.build.request import default_tag
 from vdbg_env.cli.composition.images import bundle_files, image_builder, machine, source_trees
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.image.onto import print_onto, require_onto
@@ -29,11 +29,10 @@ from vdbg_env.cli.options.build import (
 from vdbg_env.cli.options.given import Sectioned, given_except, given_options
 from vdbg_env.cli.options.units import compiler_option
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.printable import json_text
 from vdbg_env.image.dockerfile import dockerfile
 from vdbg_env.image.plan import build_args, parallelism
 from vdbg_env.image.profile import Site, parse_reference
-from vdbg_env.report.build_result import Built, build_text
-from vdbg_env.report.codec import document as doc
 
 _SECTIONS = {
     "Lines for an image that exists": {"onto", "kernels", "core", "toolkit", "work", "accept_other_headers"},
@@ -115,9 +114,9 @@ def command(engine: str, dry_run: bool, **flags: Any) -> int:
         return 0
     result = _build(engine, flags)
     if flags["metadata_file"]:
-        write_result(flags["metadata_file"], doc.render(result, Built))
+        write_result(flags["metadata_file"], json_text(build_json(result)))
     if flags["as_json"]:
-        click.echo(doc.render(result, Built), nl=False)
+        click.echo(json_text(build_json(result)), nl=False)
     else:
         click.echo(build_text(result), nl=False)
     return 0

@@ -7,17 +7,16 @@ from typing import Any, cast
 
 import click
 
-from vdbg_env.application.image.build import BuildSettings, dialect_of
-from vdbg_env.application.image.bundle import BundleResult, write_bundle
-from vdbg_env.application.image.planning import default_tag
-from vdbg_env.application.ports.images import BuilderName
+from vdbg_env.build.build import BuildSettings, dialect_of
+from vdbg_env.build.builder import BuilderName
+from vdbg_env.build.bundle import BundleResult, bundle_json, write_bundle
+from vdbg_env.build.request import default_tag
 from vdbg_env.cli.composition.images import bundle_files, image_builder, machine
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.build import Builders, build_options, plan_here, read_request, require_writable, show_notes
 from vdbg_env.common import console
+from vdbg_env.common.printable import json_text
 from vdbg_env.image.plan import build_args, parallelism
-from vdbg_env.report.build_result import Bundled
-from vdbg_env.report.codec import document as doc
 
 
 @click.command("bundle")
@@ -68,7 +67,7 @@ def command(file: Path, engine: str, tag: str | None, no_cache: bool, as_json: b
 
 def _show(result: BundleResult, *, as_json: bool) -> None:
     if as_json:
-        click.echo(doc.render(result, Bundled), nl=False)
+        click.echo(json_text(bundle_json(result)), nl=False)
         return
     console.show(f"{result.path}: {result.size / 1e6:,.0f} MB, plan {result.plan_digest}\n")
     console.note(f"next: carry it to the site, and there: vdbg-env build --bundle {result.path.name}")

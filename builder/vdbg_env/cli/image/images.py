@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 
 import click
 
-from vdbg_env.application.image.library import open_profile, read_image_library
+from vdbg_env.build.request import open_profile, read_image_library
 from vdbg_env.cli.options.build import DEFAULT_PROFILE, user_profiles
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadDocument, BadInput
+from vdbg_env.common.printable import json_text
 from vdbg_env.common.resources import data_dir
 from vdbg_env.image import knowledge, profile
 from vdbg_env.image.knowledge import ImageLibrary
 from vdbg_env.image.planner import plan
-from vdbg_env.image.profile import SCHEMA_FILE, BuildRequest, ImageSpec, copied_profile, extending_profile
+from vdbg_env.image.profile import SCHEMA_FILE, BuildRequest, ImageSpec, ProfileFile, copied_profile, extending_profile
 from vdbg_env.record.atomic_write import write_new
-from vdbg_env.report.build_result import Profiles
-from vdbg_env.report.codec import document as doc
 
 
 @click.group("images")
@@ -46,7 +46,7 @@ def list_profiles(as_json: bool) -> int:
     library = read_image_library(user_profiles())
     rows = [(name, _checked(library, name), library.profiles[name]) for name in sorted(library.profiles)]
     if as_json:
-        print(doc.render(rows, Profiles), end="")
+        print(json_text(profiles_json(rows)), end="")
     else:
         width = max(len(name) for name, _, _ in rows)
         for name, found, file in rows:
@@ -135,6 +135,31 @@ def schema(of_knowledge: bool) -> int:
     """
     print(json.dumps(knowledge.json_schema() if of_knowledge else profile.json_schema(), indent=2))
     return 0
+
+
+def profiles_json(rows: Iterable[tuple[str, ImageSpec | BadInput, ProfileFile]]) -> dict[str, object]:
+    """Return profiles as docs/schemas/images-v1.schema.json describes them, and the error of a wrong one."""
+    return {
+        "schema": "vdbg-env/images/v1",
+        "profiles": [
+            {
+                "name": name,
+                "file": file.file,
+                "shipped": file.shipped,
+                **(
+                    {"error": found.what}
+                    if isinstance(found, BadInput)
+                    else {
+                        "summary": found.summary,
+                        "base": found.base.image,
+                        "cuda": found.toolchain.cuda,
+                        "error": None,
+                    }
+                ),
+            }
+            for name, found, file in rows
+        ],
+    }
 
 
 def _checked(library: ImageLibrary, name: str) -> ImageSpec | BadInput:

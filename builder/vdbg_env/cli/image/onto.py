@@ -10,15 +10,16 @@ from typing import Any
 import click
 
 from vdbg_env.application.host.gpu import first_gpu
-from vdbg_env.application.image.onto import OntoRequest, OntoResult, build_onto
 from vdbg_env.application.lines.build import LinesRequest
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
+from vdbg_env.build.onto import OntoRequest, OntoResult, build_onto, onto_json, onto_text
 from vdbg_env.cli.composition.images import image_swaps, installed_compiler, own_package, programs, unit_builds
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.build import architectures, require_writable, write_result
 from vdbg_env.cli.options.given import given_except
 from vdbg_env.cli.options.units import local_trees
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.printable import json_text
 from vdbg_env.crash.files import CoreFiles
 from vdbg_env.image.profile import parse_reference
 from vdbg_env.image.units import parse_arch
@@ -31,15 +32,12 @@ _TAKEN = {
 
 def print_onto(flags: dict[str, Any]) -> int:
     """Run `build --onto`, print its result and return the exit status."""
-    from vdbg_env.report.codec import document as doc
-    from vdbg_env.report.lineinfo.onto import OntoDocument, onto_text
-
     metadata: Path | None = flags["metadata_file"]
     require_writable(metadata)
     result = onto(flags)
     if metadata:
-        write_result(metadata, doc.render(result, OntoDocument))
-    click.echo(doc.render(result, OntoDocument) if flags["as_json"] else onto_text(result), nl=False)
+        write_result(metadata, json_text(onto_json(result)))
+    click.echo(json_text(onto_json(result)) if flags["as_json"] else onto_text(result), nl=False)
     return 0
 
 

@@ -7,18 +7,17 @@ from typing import Any, cast
 
 import click
 
-from vdbg_env.application.image.planning import default_tag
-from vdbg_env.application.image.render import Format, Rendering, render, render_patch
+from vdbg_env.build.render import Format, Rendering, render, render_json, render_patch
+from vdbg_env.build.request import default_tag
 from vdbg_env.cli.composition.images import lay_out_context
 from vdbg_env.cli.composition.runs import runbook_library, runbook_names
 from vdbg_env.cli.options.build import build_options, plan_here, read_request, show_notes
 from vdbg_env.cli.options.given import named_values
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.printable import json_text
 from vdbg_env.image.profile import Dialect, parse_reference
 from vdbg_env.image.settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
-from vdbg_env.report.build_result import Rendered
-from vdbg_env.report.codec import document as doc
 from vdbg_env.runbook.model import Manual
 
 
@@ -156,7 +155,7 @@ def _patch(
 
 def _show(rendering: Rendering, *, as_json: bool) -> None:
     if as_json:
-        print(doc.render(rendering, Rendered), end="")
+        print(json_text(render_json(rendering)), end="")
         return
     what = f", plan {rendering.digest}" if rendering.digest else ""
     console.show(f"{rendering.folder}: {len(rendering.files)} file{'s' * (len(rendering.files) != 1)}{what}\n")

@@ -13,9 +13,7 @@ import platformdirs
 
 from gpucore.arch import as_arch
 from vdbg_env.application.host.gpu import first_gpu
-from vdbg_env.application.image.library import open_profile
-from vdbg_env.application.image.planning import plan_build, read_source
-from vdbg_env.application.image.site import SiteFlags, read_site
+from vdbg_env.build.request import SiteFlags, open_profile, plan_build, read_site, read_source
 from vdbg_env.cli.composition.images import own_package, programs, source_trees
 from vdbg_env.cli.options.given import with_options
 from vdbg_env.common import console

@@ -8,11 +8,11 @@ from typing import Literal, TypedDict, Unpack
 
 import click
 
-from vdbg_env.application.image.run import RunRequest, run_in_image
 from vdbg_env.cli.composition.containers import container_runner, dump_store
 from vdbg_env.cli.options.given import with_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
+from vdbg_env.engine.request import RunRequest, run_in_image
 from vdbg_env.image.context import one_line
 from vdbg_env.image.profile import parse_reference
 from vdbg_env.image.settings import RunSettings, parse_dumps, parse_gpu, parse_mount, parse_size, start_folder

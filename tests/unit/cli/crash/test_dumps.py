@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
-from vdbg_env.adapters.files.dumps.folder import MARKER
 from vdbg_env.application.host.stored_dumps import DumpList, Export, Prune
+from vdbg_env.engine.dump_folder import MARKER
 from vdbg_env.record.dump_files import Dump, Exported, Removal
 from vdbg_env.report.dumps import stored as report
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from vdbg_env.application.ports.build_events import BuildEvent, BuildWarning, Built, OutputLine, StepEnded, StepStarted
+from vdbg_env.build.builder import BuildEvent, BuildWarning, Built, OutputLine, StepEnded, StepStarted
 from vdbg_env.cli.display.build_display import LiveDisplay, PlainDisplay, build_display
 
 EVENTS: tuple[BuildEvent, ...] = (

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.unit.run.test_steps import Answer, Programs
-from vdbg_env.application.image.run import RunRequest
 from vdbg_env.cli import main
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.resources import data_dir
+from vdbg_env.engine.request import RunRequest
 from vdbg_env.image.settings import RunSettings
 from vdbg_env.run.begin import (
     SAMPLE,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders.core_builder import illegal_address_core
 from tests.support.command_line import vdbg_env
-from vdbg_env.adapters.files.dumps.folder import FolderDumps
+from vdbg_env.engine.dump_folder import FolderDumps
 
 # As in containers of one image on the host's network: the same host, number of process and second.
 CRASH = (

@@ -10,14 +10,14 @@ import pytest
 
 from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
-from vdbg_env.report import build_result, triage
+from vdbg_env.report import triage
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.core import as_json as core
 from vdbg_env.report.core import location
 from vdbg_env.report.dumps import stored, triggered
 from vdbg_env.report.lineinfo import as_json as verify
-from vdbg_env.report.lineinfo import lines_built, onto, pack_json
+from vdbg_env.report.lineinfo import lines_built, pack_json
 from vdbg_env.report.run import as_json as run
 from vdbg_env.report.run import exported
 from vdbg_env.report.runbook import plan as shown_plan
@@ -25,8 +25,6 @@ from vdbg_env.report.runbook import text as runbook_text
 from vdbg_env.run import capture, crash_groups, doctor, guard, history
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
-    "build-v1": (build_result.Built,),
-    "bundled-v1": (build_result.Bundled,),
     "capture-v1": (capture.Captured,),
     "core-v1": (core.Core, core.Cores),
     "doctor-v1": (doctor.DoctorDocument,),
@@ -35,10 +33,7 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "guard-v1": (guard.GuardDocument,),
     "lines-v1": (pack_json.PacksDocument, pack_json.PackedDocument),
     "lines-build-v1": (lines_built.LinesDocument,),
-    "onto-v1": (onto.OntoDocument,),
     "locate-v1": (location.Locations,),
-    "images-v1": (build_result.Profiles,),
-    "render-v1": (build_result.Rendered,),
     "run-head-v1": (history.RunHeadDocument,),
     "run-v1": (run.Run,),
     "runbook-plan-v1": (shown_plan.PlanDocument,),

@@ -1,1 +1,0 @@
-"""Builders of images: buildx, BuildKit over the SDK, the classic builder and the host itself."""

@@ -1,1 +1,0 @@
-"""Progress of a build: the events of every builder in one form."""

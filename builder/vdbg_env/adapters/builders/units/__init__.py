@@ -1,1 +1,0 @@
-"""Compile single translation units of a released wheel on this machine, with the compiler that the wheel names."""

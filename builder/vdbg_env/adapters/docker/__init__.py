@@ -1,1 +1,0 @@
-"""The Docker Engine over its SDK: images, containers, volumes and archives."""

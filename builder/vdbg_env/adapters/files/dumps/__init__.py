@@ -1,1 +1,0 @@
-"""Dumps in a folder of this machine, and their copies elsewhere."""

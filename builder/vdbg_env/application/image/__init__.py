@@ -1,1 +1,0 @@
-"""Build, prove, render and run debug images."""

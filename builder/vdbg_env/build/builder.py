@@ -1,0 +1,305 @@
+"""What a builder is: its order, its events and its verbs, alike for buildx, BuildKit and the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from vdbg_env.common.programs import Completed
+from vdbg_env.crash.files import BinaryFile, Buffer
+
+if TYPE_CHECKING:
+    from vdbg_env.application.ports.unit_builds import Release
+    from vdbg_env.engine.images import PushProgress
+    from vdbg_env.image.context import BuildContext, TreeOnDisk
+    from vdbg_env.image.plan import BuildPlan, Bundle
+    from vdbg_env.image.profile import OwnPackage
+
+
+BuilderName = Literal["auto", "docker", "buildx", "buildkit", "host"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuilderDescription:
+    """Which builder was chosen and why; `capabilities` names what a Dockerfile or a build may ask of it.
+
+    Capabilities in use: `secrets` (mounted for one step, never in a layer), `cache-mounts`, `heredocs`, `copy-link`,
+    `platforms` (images for another architecture), `containers` (a built image can be started, saved and pushed).
+    """
+
+    name: Literal["buildx", "buildkit", "host"]
+    version: str
+    why: str
+    capabilities: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildxOptions:
+    """Options of buildx, handed through as they are: caches in a registry, and attestations of the image."""
+
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+    sbom: str | None = None
+    provenance: str | None = None
+
+    def words(self) -> Iterator[str]:
+        """Yield them as buildx takes them."""
+        yield from (f"--cache-from={place}" for place in self.cache_from)
+        yield from (f"--cache-to={place}" for place in self.cache_to)
+        yield from (f"--sbom={self.sbom}",) if self.sbom else ()
+        yield from (f"--provenance={self.provenance}",) if self.provenance else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOrder:
+    """One build: the plan, and the same plan rendered as a context that holds its Dockerfile.
+
+    Containers are built from the context, a bare machine from the plan. `build_args` are values of this machine for
+    the plan's arguments (proxies, mirrors), `secrets` id -> file, which only a builder with that capability takes.
+    `jobs` is how many compilers run at once: it makes the advice after an out-of-memory kill exact. `buildx` is for
+    that builder alone.
+    """
+
+    plan: BuildPlan
+    context: BuildContext
+    dockerfile: str = "Dockerfile"
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    jobs: int | None = None
+    no_cache: bool = False
+    buildx: BuildxOptions = field(default_factory=BuildxOptions)
+
+
+class NamedImages(Protocol):
+    """Reads images, and names them."""
+
+    def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
+        """Yield every ELF file, archive and fat binary below `folders` of the image, named by its path in the image.
+
+        Each one's bytes are valid until the next is asked for. A folder the image lacks yields nothing.
+        """
+        ...
+
+    def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
+        """Give the image these labels and names over the same layers; returns the id it has from then on.
+
+        The image under `image_id` is gone afterwards, unless it had another name. Raises BadInput for a name no
+        engine takes, EngineFailed when the engine refuses; the image then stays as it was.
+        """
+        ...
+
+
+class ImageBuilder(NamedImages, Protocol):
+    """Builds an image and hands it on. Everything it makes is labelled `dev.vdbg-env*`; it touches nothing else."""
+
+    def describe(self) -> BuilderDescription:
+        """Describe this builder and what it can do; never raises."""
+        ...
+
+    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
+        """Build, yielding each event at once; closing the generator cancels the build and removes what it left.
+
+        A step that fails is an event (`BuildFailed`). Raises EngineFailed when the engine cannot be reached at all.
+        """
+        ...
+
+    def execute(
+        self, image_id: str, argv: Sequence[str], *, timeout_s: float = 600.0, lent: Mapping[str, Buffer] | None = None
+    ) -> Completed:
+        """Run a program inside the image, without network, and remove its container whatever happens.
+
+        `lent` are files, by their path in the image, that exist for this run only.
+
+        Raises EngineFailed when the container cannot be started or outlasts `timeout_s`.
+        """
+        ...
+
+    def save(self, image: str, path: Path) -> int:
+        """Write the image as a tar that `docker load` reads, whole or not at all; returns its size in bytes."""
+        ...
+
+    def load(self, path: Path) -> None:
+        """Take the images of a tar that `save` wrote; raises BadInput for a file that is not one."""
+        ...
+
+    def layers(self, image: str) -> str:
+        """Return "sha256:..." over an image's layers, the same in every store; raises BadInput for a missing image."""
+        ...
+
+    def push(self, image: str) -> Iterator[PushProgress]:
+        """Push a tagged image, yielding the progress of each layer; the last event carries the digest.
+
+        Raises EngineFailed with the registry's message when it refuses or cannot be reached.
+        """
+        ...
+
+    def remove(self, image_id: str) -> None:
+        """Remove an image this program built; one that is gone already, or in use, is left alone."""
+        ...
+
+
+class BundleFiles(Protocol):
+    """Puts a plan next to an image in one file, and takes it out again."""
+
+    def write(self, path: Path, save: Callable[[Path], object], manifest: str, context: BuildContext) -> int:
+        """Write the tar of an image by `save` and add both to it, whole or not at all; returns its size in bytes.
+
+        `docker load` still reads the file. Raises BadInput when it cannot be written.
+        """
+        ...
+
+    def open(self, path: Path) -> AbstractContextManager[Bundle]:
+        """Yield what `write` put there, its trees unpacked while the manager is open; raises BadInput for no bundle."""
+        ...
+
+
+class SourceTrees(Protocol):
+    """Says what a folder of sources of this machine holds."""
+
+    def existing(self, text: str, flag: str) -> str:
+        """Return the real path of a folder that was given with `flag`; raises BadInput when it does not exist."""
+        ...
+
+    def digest(self, tree: TreeOnDisk) -> str:
+        """Return "sha256:..." over all that a build would get of the tree; raises BadInput for what it cannot read."""
+        ...
+
+    def revision(self, folder: str) -> str | None:
+        """Return the commit of a checkout, with `-dirty` appended when files differ; None without git."""
+        ...
+
+    def version(self, folder: str) -> str | None:
+        """Return the version of a checkout by its last tag, as in 0.33.0 or 0.33.0+12.gabc1234; None without one."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A package in an image: its metadata, the folder of its modules, and the Python that has it.
+
+    `image_id` is what the image's name stood for.
+    """
+
+    release: Release
+    folder: str
+    image_id: str
+    python: str = "python3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """A library to replace: its path in the image, what is there now, and what comes in its place."""
+
+    path: str
+    stock: bytes
+    new: bytes
+
+    @property
+    def kept(self) -> str:
+        """The path where the original stays; no loader looks for such a name."""
+        return f"{self.path}.stock"
+
+
+class ImageSwaps(NamedImages, Protocol):
+    """Reads an image, and makes another over its layers; nothing in it is started but Python, without network."""
+
+    def installed(self, image: str, project: str) -> Installed:
+        """Return what an image has of a project; raises BadInput when it has none."""
+        ...
+
+    def targets(self, base: Installed, project: str) -> Mapping[str, frozenset[str]]:
+        """Return the cubin targets of each library of a project by its path, asked of the image's own Python.
+
+        That takes seconds, where reading the libraries takes minutes. Empty where that Python cannot say.
+        """
+        ...
+
+    def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
+        """Return the id of an untagged image with the files replaced, and the originals next to them.
+
+        Owners, user, entry point, environment and everything else are the image's own. Raises EngineFailed.
+        """
+        ...
+
+    def guard(self, image_id: str, python: str, package: OwnPackage) -> str:
+        """Return the id of an untagged image with this program in front of the image's own entry point.
+
+        `python` is the program that `installed` found. Raises BadInput where it is too old, or a package is missing.
+        """
+        ...
+
+    def discard(self, image_id: str) -> None:
+        """Remove an image that `swap` or `guard` made; one that has a name, is gone or is in use is left alone."""
+        ...
+
+
+# The events of a build: one stream, the same kinds from every builder.
+#
+# Every builder keeps this order: a step's `StepStarted` precedes its output and its `StepEnded`; the stream ends with
+# exactly one `Built` or `BuildFailed`. Steps of different stages may overlap.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepStarted:
+    """A step began; `number` of `total` are its place in its stage, if the builder reports them."""
+
+    key: str
+    title: str
+    number: int | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepEnded:
+    """A step ended: taken from the cache, done, or failed when `error` is set; a cached step took 0 seconds."""
+
+    key: str
+    cached: bool
+    duration_s: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputLine:
+    """One line a step printed, without its line end and without terminal control sequences."""
+
+    key: str
+    text: str
+    stream: Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildWarning:
+    """Something the user should know that does not stop the build."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """The image is finished, untagged, as `image_id`; `digest` is its manifest digest, if the builder reports one."""
+
+    image_id: str
+    digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildFailed:
+    """The build stopped at a step, or before the first one when `key` is None.
+
+    `code` is the exit status of the step's command (137 = killed, mostly for memory), `cause` says in one sentence
+    what is known of the reason, `next_step` what to type, and `tail` holds the last lines the step printed.
+    """
+
+    key: str | None
+    title: str
+    code: int | None
+    cause: str
+    next_step: str | None = None
+    tail: tuple[str, ...] = ()
+
+
+BuildEvent = StepStarted | StepEnded | OutputLine | BuildWarning | Built | BuildFailed

@@ -1,0 +1,66 @@
+"""Open a target that the user named: a file, folder or wheel, else an image."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+
+from vdbg_env.common.errors import BAD_INPUT, BadInput, EngineFailed, HostNotAble
+from vdbg_env.crash.files import BinaryFile, BinaryFiles
+
+
+class Targets:
+    """A BinarySource over files, folders and wheels first, then over the images of the container engine.
+
+    With `built`, of an image that this program built only what that build made is looked at.
+    """
+
+    def __init__(self, *, built: bool = False) -> None:
+        self._built = built
+
+    @contextmanager
+    def open(self, target: str) -> Generator[Iterator[BinaryFile], None, None]:
+        """Yield every candidate in `target`; raises BadInput when it is neither a path nor an image."""
+        with ExitStack() as stack:
+            if os.path.exists(target):  # noqa: PTH110 - Path raises where a name is too long
+                yield stack.enter_context(BinaryFiles().open(target))
+                return
+            if target == "-":
+                raise BadInput(
+                    "binaries are read from files, not from the standard input",
+                    next_step="cat > FILE, then name FILE in place of -",
+                )
+            if not _may_be_an_image(target):
+                folder = os.path.dirname(target.rstrip("/"))  # noqa: PTH120
+                raise BadInput(
+                    f"{target} is not there",
+                    cause="a mistyped path, or a path relative to another folder",
+                    next_step=f"ls -l {shlex.quote(folder if os.path.isdir(folder) else target)}",  # noqa: PTH112
+                )
+            # The Docker SDK takes longer to import than most libraries take to verify.
+            from vdbg_env.engine.images import ImageFiles
+
+            try:
+                files = stack.enter_context(ImageFiles(built=self._built).open(target))
+            except (*BAD_INPUT, EngineFailed, HostNotAble) as error:
+                raise BadInput(
+                    f"{target} is neither a file or folder here nor an image",
+                    details=(error.what,),
+                    cause="a mistyped path, a path relative to another folder, or an image that was not pulled",
+                    next_step=f"ls -l {target}, or docker pull {target.partition(':/')[0]}",
+                ) from error
+            yield files
+
+
+def _may_be_an_image(target: str) -> bool:
+    """Return whether an engine could know it.
+
+    It knows nothing that begins or ends as a path, but for `IMAGE:/`. A name below a folder that is here needs a tag or
+    a digest.
+    """
+    folder, _, name = target.rpartition("/")
+    if target.startswith(("/", "./", "../", "~")) or (target.endswith("/") and not target.endswith(":/")):
+        return False
+    return ":" in name or "@" in name or ":/" in target or not (folder and os.path.isdir(folder))  # noqa: PTH112
