@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.execution import show, spread
 from vdbg_env.cli.composition.runs import run_ports
 from vdbg_env.image.settings import Gpu, RunSettings, StepContainer
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.state import Invocation
 
 RUNS = 15
 CHILD = ("true",)

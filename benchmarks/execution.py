@@ -32,8 +32,7 @@ from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses
 from vdbg_env.run.ranks import OneRank
 from vdbg_env.run.worker import ForkedWorker
-from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import (
     Builtin,
     Command,
@@ -48,7 +47,7 @@ from vdbg_env.runbook.model import (
     ToStep,
     Watch,
 )
-from vdbg_env.runbook.state import AskPerson, Facts, StepResult, UseBuiltin
+from vdbg_env.runbook.state import AskPerson, Facts, Invocation, StepResult, UseBuiltin
 from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 
@@ -127,8 +126,8 @@ def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float
     order = RunOrder(
         directory=directory,
         head=RunHead(run="steps", runbook="steps"),
-        state=transitions.start(runbook, {}, Facts())[0],
-        start_branch=lambda _: transitions.start(runbook, {}, Facts())[0],
+        state=machine.start(runbook, {}, Facts())[0],
+        start_branch=lambda _: machine.start(runbook, {}, Facts())[0],
     )
     context = RunContext(
         placement=OneRank(runner(home)),

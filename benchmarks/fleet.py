@@ -34,10 +34,9 @@ from vdbg_env.run.placement import Layout
 from vdbg_env.run.ranks import EndingRule, FollowedAttempt, RankRecords
 from vdbg_env.run.slurm import SlurmCommands, SlurmStep
 from vdbg_env.run.worker import ForkedWorker
-from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Command, Outcome, Run, Runbook, Status
-from vdbg_env.runbook.state import Facts, StepResult
+from vdbg_env.runbook.state import Facts, Invocation, StepResult
 from vdbg_env.supervisor.job import Job
 
 OUTPUT = 64 << 10
@@ -122,7 +121,7 @@ def measure(ranks: int) -> None:
         runbook = Runbook(
             name="fleet", title="fleet", steps=(step,), commands={"work": Command(name="work", argv=("x",))}
         )
-        state = transitions.start(runbook, {}, Facts(on="slurm"))[0]
+        state = machine.start(runbook, {}, Facts(on="slurm"))[0]
         head = RunHead(run="run", runbook="fleet")
         order = RunOrder(directory=directory, head=head, state=state, start_branch=lambda _: state)
         none = Nothing()

@@ -17,10 +17,10 @@ from vdbg_env.common import yaml_source
 from vdbg_env.report.runbook.plan import as_text
 from vdbg_env.run.builtins import catalogue
 from vdbg_env.run.library import RunbookFilesOnDisk, RunbookLibrary
-from vdbg_env.runbook.load import load
-from vdbg_env.runbook.machine import plan, transitions
-from vdbg_env.runbook.machine.inputs import final_inputs
-from vdbg_env.runbook.parsing.library import Library
+from vdbg_env.runbook import machine
+from vdbg_env.runbook.lint import load
+from vdbg_env.runbook.machine import final_inputs
+from vdbg_env.runbook.parse import Library
 from vdbg_env.runbook.state import Facts, Finish, RunStep, StepResult
 
 LIMIT_S = 0.3  # what a person at a terminal does not notice as waiting
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     rows = {
         "read the YAML": seconds(lambda: yaml_source.read(text, "long.yaml")),
         "parse and lint": seconds(lambda: load(source, Library({}), catalogue())),
-        "plan": seconds(lambda: as_text(plan.plan(runbook, inputs, Facts()))),
+        "plan": seconds(lambda: as_text(machine.plan(runbook, inputs, Facts()))),
         "walk it with the engine": seconds(lambda: _walk(steps, text), runs=3),
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -107,11 +107,11 @@ def main(arguments: Sequence[str]) -> int:
 def _walk(steps: int, text: str) -> None:
     runbook = load(yaml_source.read(text, "long.yaml"), Library({}), catalogue())
     inputs = final_inputs(runbook, {}, ["vllm", "serve", "M"], {})
-    state, decision = transitions.start(runbook, inputs, Facts())
+    state, decision = machine.start(runbook, inputs, Facts())
     done = 0
     while not isinstance(decision, Finish):
         assert isinstance(decision, RunStep)
-        state, decision = transitions.advance(state, StepResult(step=decision.invocation.step, error="not run"))
+        state, decision = machine.advance(state, StepResult(step=decision.invocation.step, error="not run"))
         done += 1
     assert done == steps
 

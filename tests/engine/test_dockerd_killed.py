@@ -24,8 +24,7 @@ from vdbg_env.run.container import ContainerSteps, StepContainers, look
 from vdbg_env.run.execute import RunContext, RunEnd
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.placement import StartedStep
-from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.state import Verdict
+from vdbg_env.runbook.state import Invocation, Verdict
 
 pytestmark = [
     pytest.mark.engine,

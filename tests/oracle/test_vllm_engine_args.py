@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 
 from tests.support.shipped import RUNBOOKS, shipped
+from vdbg_env.runbook import workload
 from vdbg_env.runbook.model import Data, Run
-from vdbg_env.runbook.workload import engine_args
 
 pytestmark = pytest.mark.slow
 
@@ -78,8 +78,8 @@ def answers() -> dict[str, list[object]]:
         "naively appended": ((*GIVEN, "-cc.cudagraph_mode=NONE"), {}),
     }
     for step in WANTED:
-        cases[f"{step} by flags"] = (engine_args.as_flags(GIVEN, changes(step)), {})
-        delta = engine_args.as_environment(changes(step), data_dir=str(RUNBOOKS), python_path="")
+        cases[f"{step} by flags"] = (workload.as_flags(GIVEN, changes(step)), {})
+        delta = workload.as_environment(changes(step), data_dir=str(RUNBOOKS), python_path="")
         cases[f"{step} by plug-in"] = (GIVEN, delta)
     python = os.environ.get("VDBG_TEST_VLLM_PYTHON", sys.executable)
     told = subprocess.run(

@@ -26,8 +26,8 @@ from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.run.execute import RunContext
 from vdbg_env.run.placement import StartedStep
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import KillPolicy
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.processes import attempt_tree
 from vdbg_env.supervisor.processes.proc import process
 from vdbg_env.supervisor.state import lock_file

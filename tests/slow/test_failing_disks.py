@@ -19,7 +19,7 @@ from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.run.placement import StartedStep
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.state import Invocation
 
 pytestmark = pytest.mark.slow
 

@@ -30,8 +30,8 @@ from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.run.execute import run_runbook
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy
+from vdbg_env.runbook.state import Invocation
 
 pytestmark = pytest.mark.slow
 

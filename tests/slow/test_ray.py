@@ -15,7 +15,7 @@ from tests.support.patience import patience
 from tests.support.steps import place, runner
 from tests.vllm_real.server import free_port
 from vdbg_env.evidence.observation import Observation
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.state import Invocation
 
 RAY = Path(__file__).parents[2] / ".cache" / "ray" / "bin"
 HERE = "127.0.0.1"

@@ -9,8 +9,8 @@ from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.evidence.system.ranks import first_failure
 from vdbg_env.run.slurm import SlurmStep
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
+from vdbg_env.runbook.state import Invocation
 
 SEGV_IN_RANK_1 = "os.kill(os.getpid(), signal.SIGSEGV) if rank == 1 else time.sleep(60)"
 # What a site may have set for srun: with the first both others are killed at once, with the second after two seconds.

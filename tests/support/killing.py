@@ -13,8 +13,7 @@ from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.run.execute import RunContext, RunEnd, run_runbook
 from vdbg_env.run.placement import StartedStep, StepRunner
-from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.state import Verdict
+from vdbg_env.runbook.state import Invocation, Verdict
 from vdbg_env.supervisor.processes.proc import environment
 from vdbg_env.supervisor.watch.helpers import MARK
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, Observation
-from vdbg_env.runbook.model.fields import Part
+from vdbg_env.runbook.model import Part
 from vdbg_env.runbook.state import ResultValue, StepResult
 
 Artifacts = Mapping[str, int] | None

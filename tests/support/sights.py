@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.builders.core_builder import hang_core, idle_core, illegal_address_core
 from vdbg_env.evidence.observation import EndedBy, Observation
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Watch
+from vdbg_env.runbook.state import Invocation
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 UNREACHED = "unreached"

@@ -18,7 +18,7 @@ from vdbg_env.run.local import LocalProcesses
 from vdbg_env.run.placement import StepPlacement, StepRunner
 from vdbg_env.run.ranks import OneRank
 from vdbg_env.run.worker import ForkedWorker
-from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import (
     Builtin,
     Command,
@@ -125,7 +125,7 @@ class NoInterrupts:
 def order(path: Path, *, total_s: float | None = None) -> RunOrder:
     directory = RunDirectory(path)
     directory.create()
-    state, _ = transitions.start(small_runbook(), {}, Facts())
+    state, _ = machine.start(small_runbook(), {}, Facts())
     return RunOrder(
         directory=directory,
         head=RunHead(run=path.name, runbook="small"),
@@ -136,7 +136,7 @@ def order(path: Path, *, total_s: float | None = None) -> RunOrder:
 
 
 def start_branch(branch: BranchTo) -> RunState:
-    return transitions.start(small_runbook(branch.runbook), {}, Facts(), came_from=branch.came_from)[0]
+    return machine.start(small_runbook(branch.runbook), {}, Facts(), came_from=branch.came_from)[0]
 
 
 def context(

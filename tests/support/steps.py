@@ -8,8 +8,8 @@ from typing import Any
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import KillPolicy
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.processes.proc import marked
 from vdbg_env.supervisor.watch.helpers import MARK
 

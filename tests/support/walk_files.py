@@ -11,7 +11,7 @@ import yaml
 
 from tests.support.sights import Sight, Vocabulary, read_text
 from tests.support.walks import Scenario
-from vdbg_env.runbook.catalogue import TOOLS
+from vdbg_env.runbook.model import TOOLS
 
 WALKS = Path(__file__).parents[1] / "data" / "walks"
 _COMMON = "common"

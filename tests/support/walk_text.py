@@ -10,7 +10,7 @@ from vdbg_env.record.progress import StepVisit
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.assemble import assemble
 from vdbg_env.report.model import Report
-from vdbg_env.runbook.verdict import bisect_status, conclude, exit_status
+from vdbg_env.runbook.judge import bisect_status, conclude, exit_status
 
 _OF_OUTCOMES = "VDBG"
 

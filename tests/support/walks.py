@@ -30,12 +30,11 @@ from vdbg_env.run.execute import RunContext, RunOrder, StepContext, run_runbook
 from vdbg_env.run.host import LocalMachine
 from vdbg_env.run.ranks import OneRank
 from vdbg_env.run.recordings import ReplayedStep
-from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.machine.inputs import final_inputs
+from vdbg_env.runbook import machine
+from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import Builtin, End, Manual, Next, Outcome, Runbook, Status, Step, ToRunbook, ToStep
-from vdbg_env.runbook.state import AskPerson, BranchTo, Facts, Finish, RunState, StepResult, UseBuiltin
-from vdbg_env.runbook.workload.engine_args import VARIABLE
+from vdbg_env.runbook.state import AskPerson, BranchTo, Facts, Finish, Invocation, RunState, StepResult, UseBuiltin
+from vdbg_env.runbook.workload import VARIABLE
 
 CUBINS = Path(__file__).parents[1] / "data" / "cubins"
 WITNESS = 'vdbg-env: engine arguments applied: {"set": "by the plug-in"}\n'
@@ -172,7 +171,7 @@ class _Walker:
         facts = Facts(
             tools=wanted.tools, interactive=wanted.interactive, data_dir=str(RUNBOOKS), driver="580.82.07", gpus=1
         )
-        return transitions.start(self.runbook, inputs, facts, came_from=wanted.came_from)[0]
+        return machine.start(self.runbook, inputs, facts, came_from=wanted.came_from)[0]
 
     def _branch(self, branch: BranchTo) -> RunState:
         self.handed_to = branch.runbook

@@ -49,8 +49,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "kernel_makers", "weigh_findings", "triage", "knowledge",
     ),
     "runbook": (
-        "catalogue", "model", "workload", "invocation", "state", "verdict", "expressions", "parsing", "lint", "load",
-        "machine",
+        "model", "workload", "state", "expressions", "scope", "parse", "lint", "judge", "machine",
     ),
     "record": (
         "atomic_write", "set_ids", "redaction", "codec", "event_log", "run_directory", "run_files", "runs",

@@ -18,7 +18,7 @@ from vdbg_env.image.patch import OBJECT, PATCH, UNDO, Arming, arming_patch
 from vdbg_env.image.plan import ROOT, BuildPlan
 from vdbg_env.image.profile import Dialect
 from vdbg_env.image.settings import DUMPS, SECCOMP_FILE, DumpVolume, RunSettings
-from vdbg_env.runbook.workload.recognise import recognise
+from vdbg_env.runbook.workload import recognise
 
 Format = Literal["dockerfile", "compose", "k8s", "apptainer", "slurm"]
 LayOut = Callable[[BuildContext, PurePath, str, bytes], tuple[str, ...]]

@@ -13,7 +13,7 @@ from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.evidence.system.ranks import first_failure
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, damaged
-from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Step
 from vdbg_env.runbook.state import BranchTo, Decision, Finish, RunState, StepRecord, StepResult
 
@@ -112,7 +112,7 @@ def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progre
             return _ended(progress, ranks_of(event))
         case "step_finished":
             result = from_document(StepResult, event.data["result"])
-            return finish_step(progress, result, transitions.advance(progress.state, result)[0], event.elapsed_s)
+            return finish_step(progress, result, machine.advance(progress.state, result)[0], event.elapsed_s)
         case "branched":
             assert isinstance(progress.state.decision, BranchTo)
             state = start_branch(progress.state.decision)

@@ -39,12 +39,11 @@ from vdbg_env.report.model import (
     WarpHistogram,
     attempt_lengths,
 )
-from vdbg_env.runbook.invocation import Invocation, placed
+from vdbg_env.runbook import workload
+from vdbg_env.runbook.judge import conclude
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
-from vdbg_env.runbook.state import Finish, RunStep, StepRecord, Verdict
-from vdbg_env.runbook.verdict import conclude
-from vdbg_env.runbook.workload import engine_args, server
-from vdbg_env.runbook.workload.recognise import recognise
+from vdbg_env.runbook.state import Finish, Invocation, RunStep, StepRecord, Verdict, placed
+from vdbg_env.runbook.workload import recognise
 
 _READ_CORE = "vdbg-env core "
 _READ_RECORD = ("tail ", "less ")
@@ -549,7 +548,7 @@ def _with_command(
         env=invocation.env,
         env_change=changed,
         engine_args=_engine_args(invocation, step),
-        plugged=bool(invocation.env.get(engine_args.VARIABLE)),
+        plugged=bool(invocation.env.get(workload.VARIABLE)),
     )
 
 
@@ -557,9 +556,9 @@ def _engine_args(invocation: Invocation, step: Run) -> tuple[str, ...]:
     """Return the engine arguments a step changed, as flags: what the plug-in got, else what the command gained."""
     if not step.engine_args:
         return ()
-    plugged = invocation.env.get(engine_args.VARIABLE)
+    plugged = invocation.env.get(workload.VARIABLE)
     if plugged:
-        return engine_args.as_flags((), json.loads(plugged))
+        return workload.as_flags((), json.loads(plugged))
     begin = invocation.argv.index(invocation.base_argv[0])  # before it is what wraps the command
     gained = Counter(invocation.argv[begin:]) - Counter((*invocation.base_argv, *step.argv.append))
     return tuple(word for word in invocation.argv[begin:] if gained[word])
@@ -617,7 +616,7 @@ def _reproduced(seen: Observation, record: StepRecord | None) -> bool | None:
 
 def _evidence(observations: Sequence[Observation]) -> tuple[Match, ...]:
     named = ((name, found) for seen in observations for name, found in seen.matched.items())
-    matches = (match for name, found in named if name not in server.MARKS for match in found)
+    matches = (match for name, found in named if name not in workload.MARKS for match in found)
     return tuple(islice(matches, _LINES_OF_EVIDENCE))
 
 

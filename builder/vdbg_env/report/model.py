@@ -16,9 +16,9 @@ from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.evidence.fingerprint import Fingerprint
 from vdbg_env.evidence.observation import Artifact, Ended, Match, Observation
 from vdbg_env.evidence.weigh_findings import is_backdrop
+from vdbg_env.runbook.judge import exit_status
 from vdbg_env.runbook.model import ArgvOverlay, Data, Status
 from vdbg_env.runbook.state import Verdict
-from vdbg_env.runbook.verdict import exit_status
 
 REPORT_FILES: Final[Mapping[str, str]] = {
     "html": "report.html",

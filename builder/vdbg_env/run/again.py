@@ -21,7 +21,7 @@ from vdbg_env.run.begin import pseudonyms
 from vdbg_env.run.history import condition
 from vdbg_env.run.host import ThisHost
 from vdbg_env.run.library import RunbookLibrary
-from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook import machine
 from vdbg_env.runbook.state import Facts
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ def report_anew(
             next_step=f"read the report of then: {run.path / 'report.md'}",
         )
     facts = part_of(head, "facts", Facts)
-    state, _ = transitions.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
+    state, _ = machine.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
     log = LastOf(read_events(run.events))
     progress = replay(at_start(state), log, library.branching(head.inputs, facts))
     finish = progress.finish
     if finish is None and (cut := condition(run, log.last)) != "running":
         known = log.last.data if log.last else {}
         out_of_time = known.get("out_of_time") is True
-        finish = transitions.cut_short(progress.state, str(known.get("why") or cut), out_of_time=out_of_time)[1]
+        finish = machine.cut_short(progress.state, str(known.get("why") or cut), out_of_time=out_of_time)[1]
     elapsed = log.last.elapsed_s if log.last else None
     redactor = Redactor(secret_values(environment), pseudonyms(host, {}, (head.host,)) if head.pseudonyms else None)
     return run_report(

@@ -28,8 +28,8 @@ from vdbg_env.record.redaction.compressed import mask_artifact
 from vdbg_env.record.redaction.file_names import redact_names
 from vdbg_env.record.redaction.secrets import finder_of
 from vdbg_env.record.set_ids import disarm
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.processes import attempt_tree
 from vdbg_env.supervisor.state import lock_file, result_file

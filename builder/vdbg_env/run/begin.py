@@ -37,15 +37,11 @@ from vdbg_env.run.host import ThisHost
 from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.run.placement import DISK_FLOOR, Scratch, StepPlace
 from vdbg_env.run.stale import installed_versions, toolkit_release, workload_libraries, workload_python
-from vdbg_env.runbook.catalogue import TOOLS
-from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.machine.inputs import final_inputs
-from vdbg_env.runbook.machine.plan import unattended
-from vdbg_env.runbook.machine.requirements import unmet
-from vdbg_env.runbook.model import SYNTHETIC, Data, Runbook
+from vdbg_env.runbook import machine, workload
+from vdbg_env.runbook.machine import final_inputs, unattended, unmet
+from vdbg_env.runbook.model import SYNTHETIC, TOOLS, Data, Runbook
 from vdbg_env.runbook.state import Facts
-from vdbg_env.runbook.workload import server
-from vdbg_env.runbook.workload.inputs import Inputs
+from vdbg_env.runbook.workload import Inputs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -330,7 +326,7 @@ def _at_its_port(inputs: Inputs, host: ThisHost) -> Inputs:
             next_step="leave out url: it is read from the command line, into which the port is put",
         )
     port = host.free_port() if text == "auto" else int(text)
-    argv = server.with_port(inputs.workload.argv, port)
+    argv = workload.with_port(inputs.workload.argv, port)
     if argv is None:
         raise BadInput(
             f"where the port goes in this command is not known: {shlex.join(inputs.workload.argv)}",
@@ -570,7 +566,7 @@ def _check_port(request: RunbookRequest, runbook: Runbook, inputs: Inputs, host:
     on = request.placement.on if request.placement else "local"
     if request.replay or request.at_once or request.container or on != "local" or not inputs.workload.serves:
         return
-    url = str(inputs.get("url") or server.url(inputs.workload.argv))
+    url = str(inputs.get("url") or workload.url(inputs.workload.argv))
     if whose := host.listener(url):
         raise BadInput(
             whose,
@@ -703,7 +699,7 @@ def _ready(
     order = RunOrder(
         directory=directory,
         head=head,
-        state=transitions.start(runbook, inputs, facts)[0],
+        state=machine.start(runbook, inputs, facts)[0],
         start_branch=library.branching(inputs, facts),
         total_s=request.total_s,
         disk_floor=_floor(request),

@@ -19,8 +19,7 @@ from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.run_files import RunFiles
 from vdbg_env.run.execute import StepContext
 from vdbg_env.run.host import ThisHost
-from vdbg_env.runbook.catalogue import BuiltinContract, Catalogue
-from vdbg_env.runbook.model import Builtin, Data, Step
+from vdbg_env.runbook.model import Builtin, BuiltinContract, Catalogue, Data, Step
 from vdbg_env.runbook.state import Facts, ResultValue, StepResult, UseBuiltin
 
 if TYPE_CHECKING:

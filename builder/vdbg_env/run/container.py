@@ -34,8 +34,8 @@ from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, StepIm
 from vdbg_env.record.atomic_write import write_json
 from vdbg_env.run.attempt import LOST, SupervisedStep, has_ended
 from vdbg_env.run.job import StepSettings, job_for, mark_of
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import SYNTHETIC
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.job import Job, to_json
 from vdbg_env.supervisor.state import lock_file
 

@@ -20,10 +20,21 @@ from vdbg_env.record.progress import OpenAttempt, Progress, StepVisit, apply, at
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.run.placement import IsolatedWorker, StartedAttempt, StepPlacement
-from vdbg_env.runbook.invocation import OURS, Invocation, placed
-from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Builtin
-from vdbg_env.runbook.state import AskPerson, BranchTo, Finish, ResultValue, RunState, RunStep, StepResult, UseBuiltin
+from vdbg_env.runbook.state import (
+    OURS,
+    AskPerson,
+    BranchTo,
+    Finish,
+    Invocation,
+    ResultValue,
+    RunState,
+    RunStep,
+    StepResult,
+    UseBuiltin,
+    placed,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,7 +188,7 @@ class _Run:
                 decision = self._decisions()
         except _CutShort as cut:
             cut_short = cut
-            finish = transitions.cut_short(self._progress.state, cut.why, out_of_time=cut.out_of_time)[1]
+            finish = machine.cut_short(self._progress.state, cut.why, out_of_time=cut.out_of_time)[1]
             self._append("run_interrupted", signal=cut.signal, why=cut.why, out_of_time=cut.out_of_time)
         else:
             finish = decision
@@ -225,7 +236,7 @@ class _Run:
         """Make the attempts that are due, adopting one that still runs, and let the readers read them."""
         for attempt in self._progress.open:
             self._observe(self._adopted(decision.invocation, attempt), began_before=True)
-        while not self._progress.observations or transitions.again(self._progress.state, self._progress.observations):
+        while not self._progress.observations or machine.again(self._progress.state, self._progress.observations):
             self._check_limits()
             self._observe(self._started_again(decision.invocation))
         return self._read(decision, self._progress.observations)
@@ -379,7 +390,7 @@ class _Run:
         """
         document = self._context.redactor.document(to_document(result))
         recorded = from_document(StepResult, document)
-        state, _ = transitions.advance(self._progress.state, recorded)
+        state, _ = machine.advance(self._progress.state, recorded)
         judged = state.trail[len(self._progress.state.trail)]
         outcome = judged.outcome and judged.outcome.value
         event = self._log.append(

@@ -13,7 +13,7 @@ from vdbg_env.evidence.knowledge.names import NameRow
 from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
 from vdbg_env.evidence.triage.rules import Rule
 from vdbg_env.run.library import RunbookLibrary
-from vdbg_env.runbook.machine.plan import Plan, PlannedStep, plan
+from vdbg_env.runbook.machine import Plan, PlannedStep, plan
 from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts
 

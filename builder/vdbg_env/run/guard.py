@@ -27,7 +27,7 @@ from vdbg_env.run.host import Announcer, GuardedCommand, Room
 from vdbg_env.run.session import FinishedRun, RunPorts, RunView
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
-from vdbg_env.runbook.workload.recognise import recognise
+from vdbg_env.runbook.workload import recognise
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from vdbg_env.evidence.observation import Ended, EndedBy, Observation
 from vdbg_env.record.run_directory import GUARD, RunDirectory
 from vdbg_env.run.host import Room
 from vdbg_env.run.placement import GuardSettings
-from vdbg_env.runbook.invocation import OURS, Invocation
+from vdbg_env.runbook.state import OURS, Invocation
 from vdbg_env.supervisor.state import result_file
 from vdbg_env.supervisor.watch import helpers
 from vdbg_env.supervisor.watch.guard import FORWARDED, STOPS

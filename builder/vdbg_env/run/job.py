@@ -16,8 +16,8 @@ from vdbg_env.common.resources import re2_dir
 from vdbg_env.record.redaction.redaction import Pseudonyms
 from vdbg_env.record.redaction.secrets import as_literals, secret_values
 from vdbg_env.run.guarded import Guarded
-from vdbg_env.runbook.invocation import OURS, Invocation
 from vdbg_env.runbook.model import SYNTHETIC, HangAction, Matcher, ServerDriver
+from vdbg_env.runbook.state import OURS, Invocation
 from vdbg_env.supervisor.job import HangCommand, Job, MatcherSpec
 from vdbg_env.supervisor.processes.cgroups import KINDS
 from vdbg_env.supervisor.watch import helpers

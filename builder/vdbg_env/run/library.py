@@ -15,11 +15,10 @@ from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest, unreadable
 from vdbg_env.common.resources import data_dir
 from vdbg_env.common.yaml_source import Value, YamlSource
-from vdbg_env.runbook.catalogue import Catalogue
-from vdbg_env.runbook.load import load
-from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.model import Data, Runbook
-from vdbg_env.runbook.parsing.library import Library
+from vdbg_env.runbook import machine
+from vdbg_env.runbook.lint import load
+from vdbg_env.runbook.model import Catalogue, Data, Runbook
+from vdbg_env.runbook.parse import Library
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class RunbookLibrary:
         def start(branch: BranchTo) -> RunState:
             other = self.load(branch.runbook)
             own = {name: inputs.get(name, wanted.default) for name, wanted in other.inputs.items()}
-            return transitions.start(other, own, facts, came_from=branch.came_from)[0]
+            return machine.start(other, own, facts, came_from=branch.came_from)[0]
 
         return start
 

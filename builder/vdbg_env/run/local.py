@@ -19,7 +19,7 @@ from vdbg_env.evidence.observation import Observation
 from vdbg_env.run.attempt import SupervisedStep, has_ended
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, job_for
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.job import Job, to_json
 from vdbg_env.supervisor.processes import attempt_tree
 from vdbg_env.supervisor.processes.proc import Process

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vdbg_env.evidence.observation import Observation
     from vdbg_env.image.settings import StepContainer, StepImage
     from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
-    from vdbg_env.runbook.invocation import Invocation
+    from vdbg_env.runbook.state import Invocation
 
 
 class StartedStep(Protocol):

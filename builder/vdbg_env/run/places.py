@@ -14,7 +14,7 @@ from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, gpu_probe, hang_tools
 from vdbg_env.run.placement import DISK_FLOOR, Scratch, StepPlace, StepPlacement
-from vdbg_env.runbook.catalogue import TOOLS
+from vdbg_env.runbook.model import TOOLS
 
 
 class Places:

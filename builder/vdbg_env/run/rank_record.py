@@ -23,8 +23,8 @@ from vdbg_env.record.redaction.secrets import finder_of
 from vdbg_env.record.set_ids import disarm
 from vdbg_env.run.attempt import Stopped, digest_of, masked, observation
 from vdbg_env.run.orders import NODE, Orders
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.watch.growing_files import GROWTH
 
 _CHUNK = 1 << 20

@@ -26,8 +26,8 @@ from vdbg_env.run.attempt import READ_LIMIT_S, READ_MORE_S, Check, InThread, Sto
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, STOP, Orders, sealed
 from vdbg_env.run.placement import Layout, StartedAttempt, StartedStep, StepPlacement, StepRunner
 from vdbg_env.run.rank_record import observe
-from vdbg_env.runbook.invocation import Invocation, placed
-from vdbg_env.runbook.machine.ranks import master_port, ranked
+from vdbg_env.runbook.machine import master_port, ranked
+from vdbg_env.runbook.state import Invocation, placed
 from vdbg_env.supervisor.state import lock_file, result_file
 from vdbg_env.supervisor.watch.growing_files import GROWTH, GrowingFiles
 

@@ -26,8 +26,8 @@ from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.run.attempt import Check, InThread, Stopped, next_data, observation
 from vdbg_env.run.placement import Layout, RecordingHead, StartedAttempt, StepPlacement
 from vdbg_env.run.ranks import HOST, StartedRanks, on_this_host
-from vdbg_env.runbook.invocation import Invocation, placed
 from vdbg_env.runbook.model import Matcher
+from vdbg_env.runbook.state import Invocation, placed
 from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 from vdbg_env.supervisor.state.result_file import NAME as ENDED

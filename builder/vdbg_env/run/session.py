@@ -48,13 +48,12 @@ from vdbg_env.run.host import ThisHost
 from vdbg_env.run.library import RunbookFiles, RunbookLibrary
 from vdbg_env.run.placement import IsolatedWorker, RecordingHead, Recordings, StepPlace, StepPlacement, StepPlaces
 from vdbg_env.run.stale import Settings, installed_vllm, told_before_start
-from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.machine.plan import Plan, plan
+from vdbg_env.runbook import machine
+from vdbg_env.runbook.judge import bisect_status
+from vdbg_env.runbook.machine import Plan, plan
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import Facts
-from vdbg_env.runbook.verdict import bisect_status
-from vdbg_env.runbook.workload.inputs import Inputs
-from vdbg_env.runbook.workload.ray import ray_hints
+from vdbg_env.runbook.workload import Inputs, ray_hints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -264,7 +263,7 @@ class _Session:
         with suppress(VdbgError, OSError):  # it may be the record that cannot be read or written
             events = list(read_events(ready.order.directory.events))
             progress = replay(at_start(ready.order.state), events, ready.order.start_branch)
-            finish = transitions.cut_short(progress.state, error.what)[1]
+            finish = machine.cut_short(progress.state, error.what)[1]
             end = RunEnd(progress=progress, finish=finish, elapsed_s=events[-1].elapsed_s if events else 0.0)
             self._kept(ready, self._report(ready, progress, end))
 

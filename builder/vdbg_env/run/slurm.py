@@ -29,8 +29,8 @@ from vdbg_env.run.job import PACKAGES, StepSettings, job_for
 from vdbg_env.run.orders import ENDED, NODE, Orders
 from vdbg_env.run.placement import BatchJob, Layout, Scratch
 from vdbg_env.run.ranks import AGAIN_S, SILENT_S, EndingRule, FollowedAttempt, RankRecords, RemoteRanks, Repeated
-from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.machine.ranks import master_port, ranked
+from vdbg_env.runbook.machine import master_port, ranked
+from vdbg_env.runbook.state import Invocation
 
 _ANSWER_S = 30.0
 NOT_HERE = "type it on a login node of the cluster, or install its client programs (slurm-client)"

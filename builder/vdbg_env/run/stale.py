@@ -21,8 +21,7 @@ from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
 from vdbg_env.evidence.tools.tool_version import tool_version
 from vdbg_env.image.knowledge import Knowledge, read_knowledge, version_key
 from vdbg_env.runbook.model import Run, Runbook, Step
-from vdbg_env.runbook.workload.engine_args import as_flags
-from vdbg_env.runbook.workload.recognise import recognise
+from vdbg_env.runbook.workload import as_flags, recognise
 
 # Metadata only: importing torch takes half a minute, opens the GPU, and fails if the driver is broken. The
 # current folder is left out: a json.py in it must not be taken for Python's own.

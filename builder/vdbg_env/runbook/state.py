@@ -1,21 +1,91 @@
-"""The values that pass between the engine and who runs its steps: facts, decisions, step results and the trail.
+"""The values that pass between the engine and who runs its steps: invocations, facts, decisions, results, the trail.
 
 A state is a pure function of (runbook, inputs, facts, the step results so far): to resume a run is to replay its
-recorded results through `vdbg_env.runbook.machine.transitions.advance`.
+recorded results through `vdbg_env.runbook.machine.advance`. The contracts of built-ins are here too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.evidence.observation import Ended, Observation
-from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.model import Builtin, Data, Next, Repeat, Runbook, Status
-from vdbg_env.runbook.workload.inputs import Inputs
+from vdbg_env.runbook.model import (
+    ArtifactRule,
+    Builtin,
+    Data,
+    KillPolicy,
+    Matcher,
+    Next,
+    OutputPolicy,
+    Placement,
+    Repeat,
+    Runbook,
+    ServerDriver,
+    Status,
+    Watch,
+)
+from vdbg_env.runbook.workload import Inputs
+
+# What a step's workload is given in addition to what the user and the step ask for. vLLM requires setproctitle, which
+# overwrites the environment that /proc shows, and with it what a worker really has, unless this is set.
+OURS: Mapping[str, str] = {"SPT_NOENV": "1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """One start of one step. `env` is a delta: a value sets, None unsets; `argv` stays a list to the end.
+
+    Without a `driver` the command runs to its end; a `server` has none while it is well, and is ended when one of the
+    matchers named in `decisive` has matched and its grace is over. `listens` is its URL, where nothing may listen
+    before it is started. `hooks` are variables by which our plug-in is loaded, and those of ranks; they are no part of
+    the delta. `alarm` is a file, seen from a rank's folder: a rank that hangs has all others take their stacks by it.
+    """
+
+    step: str
+    attempt: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    hooks: Mapping[str, str] = field(default_factory=dict)
+    base_argv: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    kill: KillPolicy = field(default_factory=KillPolicy)
+    watch: Watch = field(default_factory=Watch)
+    output: OutputPolicy = field(default_factory=OutputPolicy)
+    matchers: tuple[Matcher, ...] = ()
+    artifacts: tuple[ArtifactRule, ...] = ()
+    driver: ServerDriver | None = None
+    server: bool = False
+    listens: str = ""
+    decisive: tuple[str, ...] = ()
+    verify_env: bool = True
+    alarm: str = ""
+    placement: Placement = field(default_factory=Placement)
+
+
+def placed(invocation: Invocation, *, attempt: int, rank: int, host: str, directory: str) -> Invocation:
+    """Return the invocation for one attempt on one rank: the strings `${{ rank.* }}` in it become their values."""
+    known = {"dir": directory, "number": str(rank), "host": host, "local": str(rank)}
+
+    def filled(text: str) -> str:
+        return _RANK.sub(lambda found: known[found[1]], text)
+
+    return replace(
+        invocation,
+        attempt=attempt,
+        argv=tuple(map(filled, invocation.argv)),
+        base_argv=tuple(map(filled, invocation.base_argv)),
+        env={name: None if value is None else filled(value) for name, value in invocation.env.items()},
+        hooks={name: filled(value) for name, value in invocation.hooks.items()},
+    )
+
+
+_RANK = re.compile(r"\$\{\{ rank\.(dir|number|host|local) \}\}")
+
 
 ResultValue = str | int | float | bool | list[str] | list[int] | list[float]
 

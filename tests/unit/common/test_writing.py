@@ -16,7 +16,7 @@ from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.run.orders import ENDED, STOP
 from vdbg_env.run.ranks import NAME as ENDING
 from vdbg_env.run.ranks import EndingRule, EndRequest, RankRecords
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.processes.attempt_tree import AttemptTree
 from vdbg_env.supervisor.state import alarm, lock_file
 from vdbg_env.supervisor.state.result_file import Ending

@@ -7,7 +7,7 @@ import pytest
 
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, MemoryKills, Observation, RankClock
 from vdbg_env.evidence.system.ranks import CAUSE, CAUSE_PATTERN, VICTIM, VICTIM_PATTERN, first_failure, summary
-from vdbg_env.runbook.expressions import scope
+from vdbg_env.runbook import scope
 
 SAME_CLOCK = RankClock(ahead_s=0.0, within_s=0.0)
 

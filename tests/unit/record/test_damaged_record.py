@@ -13,7 +13,7 @@ from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.run.history import recorded
 from vdbg_env.runbook.model import Runbook
 from vdbg_env.runbook.state import BranchTo, Facts, Finish, RunState, Verdict
-from vdbg_env.runbook.workload.inputs import Inputs
+from vdbg_env.runbook.workload import Inputs
 
 DAMAGED: list[tuple[str, dict[str, Any]]] = [
     ("attempt_started", {"step": "s"}),

@@ -13,10 +13,9 @@ from vdbg_env.report.assemble import assemble, next_steps, typed_outside
 from vdbg_env.report.model import Report, StepStatus
 from vdbg_env.report.run.changes import delta
 from vdbg_env.report.run.phrases import headline
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArgvOverlay, Command, End, Repeat, Run, Runbook, Status, ToRunbook, ToStep, Uses
-from vdbg_env.runbook.state import Facts, Finish, RunState, RunStep, StepRecord, UseBuiltin, Verdict
-from vdbg_env.runbook.workload.inputs import Inputs
+from vdbg_env.runbook.state import Facts, Finish, Invocation, RunState, RunStep, StepRecord, UseBuiltin, Verdict
+from vdbg_env.runbook.workload import Inputs
 
 BASELINE = Run(id="baseline", title="Does it reproduce?", command="main", env={"B": None, "D": "${{ rank.dir }}"})
 CORE = Uses(id="core", title="Read the core", uses="builtin/decode-gpu-core@v1")

@@ -18,7 +18,7 @@ from vdbg_env.report.model import REPORT_FILES, Provenance, Report
 from vdbg_env.report.run.files import write_report
 from vdbg_env.runbook.model import End, Runbook, Status
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepRecord, Verdict
-from vdbg_env.runbook.workload.inputs import Inputs
+from vdbg_env.runbook.workload import Inputs
 
 CUBINS = Path(__file__).parents[2] / "data" / "cubins"
 

@@ -23,8 +23,8 @@ from tests.support.steps import place, python, runner, survivors
 from tests.unit.run.test_driven_servers import SERVER, free_port
 from vdbg_env.evidence.observation import EndedBy, Observation, Requests
 from vdbg_env.evidence.system.not_started import not_started_findings
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import KillPolicy, Ready, ServerDriver
+from vdbg_env.runbook.state import Invocation
 
 SLEEPS = "import time; time.sleep(60)"
 # A server whose first request makes it stop listening, and live on.

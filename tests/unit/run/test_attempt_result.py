@@ -12,8 +12,8 @@ import pytest
 
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.run.attempt import observation
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.state import lock_file
 
 INVOCATION = Invocation(step="step", attempt=1, argv=("true",))

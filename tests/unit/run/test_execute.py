@@ -34,10 +34,9 @@ from vdbg_env.record.progress import Progress
 from vdbg_env.run import execute
 from vdbg_env.run.execute import RunEnd, StepContext, run_runbook
 from vdbg_env.run.placement import StartedStep
-from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Builtin, Status, Uses
-from vdbg_env.runbook.state import Facts, StepResult, UseBuiltin, Verdict
+from vdbg_env.runbook.state import Facts, Invocation, StepResult, UseBuiltin, Verdict
 from vdbg_env.supervisor.state import lock_file
 
 SAMPLE = (1, 3, 4, 5, 6, 9, 14, PLACES)
@@ -197,7 +196,7 @@ def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_ru
     first = book.steps[0]
     assert isinstance(first, Uses)
     book = changed(book, steps=(changed(first, timeout_s=0.3), *book.steps[1:]))
-    order = replace(small_run.order(path), state=transitions.start(book, {}, Facts())[0])
+    order = replace(small_run.order(path), state=machine.start(book, {}, Facts())[0])
     with order.directory.locked():
         end = run_runbook(order, replace(small_run.context(path), builtins=Slow()))
     check = end.progress.visits[0].record
@@ -368,7 +367,7 @@ def test_readers_of_much_output_hold_up_no_limit(tmp_path: Path, monkeypatch: py
     readers = (Builtin(uses="builtin/triage@v1"),)
     book = changed(book, steps=(book.steps[0], changed(book.steps[1], readers=readers), *book.steps[2:]))
     limit_s = patience(2.0)
-    order = replace(small_run.order(path, total_s=limit_s), state=transitions.start(book, {}, Facts())[0])
+    order = replace(small_run.order(path, total_s=limit_s), state=machine.start(book, {}, Facts())[0])
     began = time.monotonic()
     with order.directory.locked():
         end = run_runbook(order, replace(small_run.context(path), builtins=Reads()))

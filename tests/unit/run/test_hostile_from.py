@@ -16,7 +16,7 @@ from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.run.begin import PlacementRequest, RunbookRequest, with_recorded_workload
 from vdbg_env.run.recordings import AnsweredSteps, RecordedRanks, Replay
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.state import Invocation
 
 STEP = Invocation(step="guarded", attempt=1, argv=("sh", "-c", "exit 7"))
 DEEP = b"[" * 200_000 + b"]" * 200_000

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from vdbg_env.run.job import PACKAGES, StepSettings, job_for
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import Ready, ServerDriver
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.job import Job, from_json, settled, to_json
 from vdbg_env.supervisor.state import ownership
 

@@ -17,8 +17,8 @@ from tests.support.patience import patience
 from tests.support.steps import ENV, place, python, runner, seen, survivors
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.observation import EndedBy
-from vdbg_env.runbook.invocation import Invocation
 from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Watch
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.job import HangCommand
 
 NASTY = Path(__file__).parents[2] / "workloads" / "nasty.py"

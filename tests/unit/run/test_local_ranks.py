@@ -9,9 +9,9 @@ from tests.support.steps import python, runner
 from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.run.placement import Layout, StartedAttempt
 from vdbg_env.run.ranks import LocalRanks
-from vdbg_env.runbook.invocation import Invocation
-from vdbg_env.runbook.machine.ranks import ranked as of_ranks
+from vdbg_env.runbook.machine import ranked as of_ranks
 from vdbg_env.runbook.model import ArtifactRule, KillPolicy, OnFirstFailure, Placement, Ready, ServerDriver, Watch
+from vdbg_env.runbook.state import Invocation
 
 RANK = "import os,sys,time,signal\nrank=int(sys.argv[1])\n"
 QUICKLY = Placement(on_first_failure=OnFirstFailure(wait_s=0.2))

@@ -8,7 +8,7 @@ import pytest
 from vdbg_env.record.redaction.redaction import Redactor
 from vdbg_env.record.redaction.secrets import as_literals
 from vdbg_env.run.recordings import Replay
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.state import Invocation
 
 SECRET = "very-secret-value-77"
 STEP = Invocation(step="baseline", attempt=1, argv=("x",))

@@ -25,10 +25,9 @@ from vdbg_env.run.builtins import BuiltinSteps, builtins, catalogue
 from vdbg_env.run.core_code import alike
 from vdbg_env.run.execute import StepContext
 from vdbg_env.run.host import LocalMachine
-from vdbg_env.runbook.catalogue import Kind
-from vdbg_env.runbook.model import Builtin, Data, Runbook
+from vdbg_env.runbook.model import Builtin, Data, Kind, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
-from vdbg_env.runbook.workload.inputs import Inputs
+from vdbg_env.runbook.workload import Inputs
 
 CUBINS = Path(__file__).parents[2] / "data" / "cubins"
 Answer = str | HostNotAble

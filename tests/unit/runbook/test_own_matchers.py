@@ -1,9 +1,8 @@
 """The matchers that a run adds to a runbook's own are as legal as those."""
 
 from vdbg_env.common import patterns
-from vdbg_env.runbook.machine import ranks
+from vdbg_env.runbook import machine, workload
 from vdbg_env.runbook.model import Data
-from vdbg_env.runbook.workload import effective, engine_args, server, witness
 
 ARGUMENTS: dict[str, Data] = {
     "enforce_eager": True,
@@ -13,7 +12,7 @@ ARGUMENTS: dict[str, Data] = {
 
 
 def test_each_compiles_with_both_engines() -> None:
-    ours = [*ranks.MATCHERS, *effective.matchers(ARGUMENTS), engine_args.WITNESS, server.STARTED, server.TRACEBACK]
+    ours = [*machine.MATCHERS, *workload.matchers(ARGUMENTS), workload.WITNESS, workload.STARTED, workload.TRACEBACK]
     assert len(ours) == 9
-    for matcher in (*ours, witness.MATCHER):
+    for matcher in (*ours, workload.MATCHER):
         patterns.check(matcher.pattern)

@@ -6,9 +6,9 @@ from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import Ended, EndedBy
 from vdbg_env.run.builtins import catalogue
 from vdbg_env.run.library import RunbookFilesOnDisk, RunbookLibrary
+from vdbg_env.runbook.judge import bisect_status, conclude, exit_status
 from vdbg_env.runbook.model import End, Status
 from vdbg_env.runbook.state import StepRecord, Verdict
-from vdbg_env.runbook.verdict import bisect_status, conclude, exit_status
 
 
 def finding(level: Level) -> Finding:

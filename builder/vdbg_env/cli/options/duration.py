@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from vdbg_env.runbook.model.quantities import duration_s
+from vdbg_env.runbook.model import duration_s
 
 
 def seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:

@@ -19,9 +19,8 @@ from vdbg_env.report.codec import document as doc
 from vdbg_env.report.runbook import text as explain
 from vdbg_env.run.failure_pages import failure_pages, render_all
 from vdbg_env.run.stale import installed_vllm, name_complaints
-from vdbg_env.runbook.model.runbook import SCHEMA_FILE, json_schema
-from vdbg_env.runbook.parsing.layout import formatted
-from vdbg_env.runbook.parsing.skeleton import skeleton
+from vdbg_env.runbook.model import SCHEMA_FILE, json_schema
+from vdbg_env.runbook.parse import formatted, skeleton
 
 _FILES = click.option(
     "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."

@@ -6,9 +6,21 @@ from collections.abc import Mapping
 from typing import Any, Literal, assert_never
 
 from vdbg_env.report.codec.document import ABSENT, Document, Source, field
-from vdbg_env.runbook.machine.plan import Plan, PlannedStep, Whether
-from vdbg_env.runbook.model import Data, End, KillPolicy, Manual, Next, Run, Runbook, Step, ToRunbook, ToStep, Uses
-from vdbg_env.runbook.model.quantities import duration_text
+from vdbg_env.runbook.machine import Plan, PlannedStep, Whether
+from vdbg_env.runbook.model import (
+    Data,
+    End,
+    KillPolicy,
+    Manual,
+    Next,
+    Run,
+    Runbook,
+    Step,
+    ToRunbook,
+    ToStep,
+    Uses,
+    duration_text,
+)
 
 
 def next_text(target: Next) -> str:

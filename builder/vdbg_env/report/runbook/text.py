@@ -9,9 +9,8 @@ from typing import Any, Literal, assert_never
 from vdbg_env.common.errors import Complaint
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.runbook.plan import next_text
-from vdbg_env.runbook.model import Input, Manual, Outcome, Run, Runbook, Status, Step, Uses
-from vdbg_env.runbook.model.quantities import duration_text, size_text
-from vdbg_env.runbook.parsing.library import Library
+from vdbg_env.runbook.model import Input, Manual, Outcome, Run, Runbook, Status, Step, Uses, duration_text, size_text
+from vdbg_env.runbook.parse import Library
 
 _WIDTH = 96
 

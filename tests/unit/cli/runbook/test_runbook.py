@@ -14,7 +14,7 @@ from vdbg_env.common.errors import EngineFailed
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.run.placement import Layout, StartedAttempt
 from vdbg_env.run.places import Places
-from vdbg_env.runbook.invocation import Invocation
+from vdbg_env.runbook.state import Invocation
 
 RUNBOOK = """\
 apiVersion: vdbg-env/v1

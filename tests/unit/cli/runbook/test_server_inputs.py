@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from vdbg_env.report.assemble import flags_after_guard
-from vdbg_env.runbook.workload import server
+from vdbg_env.runbook import workload
 
 SERVE = ("vllm", "serve", "M")
 LADDER = ("runbook", "illegal-memory-access", "--batch")
@@ -68,7 +68,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_port_is_put_into_the_command_line(argv: tuple[str, ...], expected: tuple[str, ...] | None) -> None:
-    assert server.with_port(argv, 9) == expected
+    assert workload.with_port(argv, 9) == expected
 
 
 def test_a_free_port_is_in_every_step_of_the_plan(project: Path) -> None:

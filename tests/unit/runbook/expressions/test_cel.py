@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.runbook.expressions import template
-from vdbg_env.runbook.expressions.cel import (
-    BadExpression,
-    ExpressionFailed,
-    Names,
-    compile_condition,
-    compile_expression,
-)
+from vdbg_env.runbook import expressions
+from vdbg_env.runbook.expressions import BadExpression, ExpressionFailed, Names, compile_condition, compile_expression
 from vdbg_env.runbook.model import Data
 
 NAMES: Names = {"a": None, "ended": {"by": None, "code": None}}
@@ -109,7 +103,7 @@ def test_any_text_compiles_or_is_complained_about_within_itself(text: str) -> No
 
 @given(DATA)
 def test_a_template_that_is_one_expression_keeps_the_type(value: Any) -> None:
-    assert template.fill("${{ a }}", NAMES, {"a": value}) == value
+    assert expressions.fill("${{ a }}", NAMES, {"a": value}) == value
 
 
 def test_a_text_of_the_workload_is_kept_whole_whatever_bytes_it_held() -> None:
@@ -119,17 +113,17 @@ def test_a_text_of_the_workload_is_kept_whole_whatever_bytes_it_held() -> None:
 
 @given(DATA)
 def test_what_is_filled_in_is_not_read_as_a_template(value: Any) -> None:
-    assert template.fill("${{ a }}", NAMES, {"a": "${{ ended.code }}"}) == "${{ ended.code }}"
-    assert template.fill_text("x${{ a }}y", NAMES, {"a": value}) == f"x{template.as_text(value)}y"
+    assert expressions.fill("${{ a }}", NAMES, {"a": "${{ ended.code }}"}) == "${{ ended.code }}"
+    assert expressions.fill_text("x${{ a }}y", NAMES, {"a": value}) == f"x{expressions.as_text(value)}y"
 
 
 @given(st.text(max_size=40))
 def test_a_text_without_a_template_stays_as_it_is(text: str) -> None:
     if "${{" not in text:
-        assert template.fill(text, NAMES, {}) == text
+        assert expressions.fill(text, NAMES, {}) == text
     else:
         try:
-            template.check(text, NAMES)
+            expressions.check(text, NAMES)
         except BadExpression as error:
             assert 0 <= error.offset <= len(text)
 
@@ -149,4 +143,4 @@ def test_a_text_without_a_template_stays_as_it_is(text: str) -> None:
     ],
 )
 def test_templates_are_filled(text: str, expected: str) -> None:
-    assert template.fill(text, NAMES, {"a": {"n": 1, "list": [1, 2], "yes": True}}) == expected
+    assert expressions.fill(text, NAMES, {"a": {"n": 1, "list": [1, 2], "yes": True}}) == expected

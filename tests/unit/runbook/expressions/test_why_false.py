@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.runbook.expressions.cel import Names, Value, compile_expression, conjuncts
-from vdbg_env.runbook.expressions.why_false import why_false
+from vdbg_env.runbook.expressions import Names, Value, compile_expression, conjuncts, why_false
 
 NAMES: Names = {"inputs": None, "workload": None, "steps": None}
 VALUES: dict[str, Value] = {

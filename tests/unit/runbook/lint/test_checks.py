@@ -11,9 +11,9 @@ from tests.unit.runbook.lint.broken_runbooks import BROKEN, RIGHT, broken
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadDocument
 from vdbg_env.run.builtins import catalogue
-from vdbg_env.runbook.catalogue import Catalogue
-from vdbg_env.runbook.load import load
-from vdbg_env.runbook.parsing.library import Library
+from vdbg_env.runbook.lint import load
+from vdbg_env.runbook.model import Catalogue
+from vdbg_env.runbook.parse import Library
 
 # Of the built-ins only some: the golden does not change with each new one.
 SOME = {

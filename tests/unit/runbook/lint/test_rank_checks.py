@@ -6,7 +6,7 @@ from tests.support.shipped import library
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadDocument
 from vdbg_env.run.builtins import catalogue
-from vdbg_env.runbook.load import load
+from vdbg_env.runbook.lint import load
 
 TEXT = """
 apiVersion: vdbg-env/v1

@@ -3,7 +3,7 @@
 import pytest
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.runbook.machine.inputs import typed
+from vdbg_env.runbook.machine import typed
 from vdbg_env.runbook.model import Input
 
 

@@ -14,9 +14,9 @@ from tests.support.shipped import RUNBOOKS, shipped
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.runbook.plan import PlanDocument, as_text
-from vdbg_env.runbook.machine import plan
-from vdbg_env.runbook.machine.inputs import final_inputs
-from vdbg_env.runbook.model.runbook import SCHEMA_FILE, json_schema
+from vdbg_env.runbook import machine
+from vdbg_env.runbook.machine import final_inputs
+from vdbg_env.runbook.model import SCHEMA_FILE, json_schema
 from vdbg_env.runbook.state import Facts
 
 RUNBOOK = shipped("illegal-memory-access")
@@ -28,8 +28,8 @@ WORKLOADS = {
 }
 
 
-def planned(argv: tuple[str, ...], **given: str) -> plan.Plan:
-    return plan.plan(RUNBOOK, final_inputs(RUNBOOK, given, argv, {}), FACTS)
+def planned(argv: tuple[str, ...], **given: str) -> machine.Plan:
+    return machine.plan(RUNBOOK, final_inputs(RUNBOOK, given, argv, {}), FACTS)
 
 
 def relative(text: str) -> str:
@@ -91,7 +91,7 @@ def test_a_sensitive_input_is_masked_in_the_plan() -> None:
     wanted = changed(RUNBOOK.inputs["url"], sensitive=True)
     runbook = changed(RUNBOOK, inputs={**RUNBOOK.inputs, "url": wanted})
     document = doc.plain(
-        plan.plan(runbook, final_inputs(runbook, {"url": "http://h:1"}, ("x",), {}), FACTS), PlanDocument
+        machine.plan(runbook, final_inputs(runbook, {"url": "http://h:1"}, ("x",), {}), FACTS), PlanDocument
     )
     assert document["inputs"]["url"] == "***"
 
@@ -166,9 +166,9 @@ def test_the_json_of_list_show_and_lint_have_their_schemas() -> None:
 
 def test_a_step_that_would_not_run_needs_no_workload() -> None:
     book = shipped("core-dump-too-large")
-    steps = {one.step.id: one for one in plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")).steps}
+    steps = {one.step.id: one for one in machine.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")).steps}
     assert (steps["light"].runs, steps["light"].invocation) == ("no", None)
-    assert "light" in as_text(plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")))
-    document = doc.plain(plan.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")), PlanDocument)
+    assert "light" in as_text(machine.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")))
+    document = doc.plain(machine.plan(book, final_inputs(book, {}, (), {}), Facts(on="plan")), PlanDocument)
     assert len(document["steps"]) == len(book.steps)
     assert "kind" not in next(step for step in document["steps"] if step["id"] == "light")

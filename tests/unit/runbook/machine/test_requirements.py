@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.runbook.machine.requirements import unmet
+from vdbg_env.runbook.machine import unmet
 from vdbg_env.runbook.model import Requires
 from vdbg_env.runbook.state import Facts
 

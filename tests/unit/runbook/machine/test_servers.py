@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.runbooks import changed, match, observation, result
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation, Requests
-from vdbg_env.runbook.machine import transitions
+from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import (
     ArgvOverlay,
     ArtifactRule,
@@ -23,7 +23,7 @@ from vdbg_env.runbook.model import (
     Status,
 )
 from vdbg_env.runbook.state import Facts, RunState, RunStep, StepRecord
-from vdbg_env.runbook.workload.server import STARTED, TRACEBACK, url
+from vdbg_env.runbook.workload import STARTED, TRACEBACK, url
 
 STOPPED = Ended(by=EndedBy.STOPPED, code=0, message="4 of 4 requests sent, 4 answered")
 NEVER_READY = Ended(by=EndedBy.TIMEOUT, signal=15, message="the server was not ready")
@@ -75,7 +75,7 @@ def begun(*argv: str, step: Run = STEP, at_once: int | None = None) -> RunState:
         steps=(step,),
     )
     words = argv or ("vllm", "serve", "M", "--port", "8005")
-    return transitions.start(runbook, {"argv": list(words), "url": None, "concurrency": at_once}, Facts())[0]
+    return machine.start(runbook, {"argv": list(words), "url": None, "concurrency": at_once}, Facts())[0]
 
 
 def attempt(ended: Ended, requests: Requests | None, *matchers: str) -> Observation:
@@ -83,7 +83,7 @@ def attempt(ended: Ended, requests: Requests | None, *matchers: str) -> Observat
 
 
 def judged(seen: Observation, step: Run = STEP) -> StepRecord:
-    return transitions.advance(begun(step=step), result("step", seen))[0].trail[-1]
+    return machine.advance(begun(step=step), result("step", seen))[0].trail[-1]
 
 
 @pytest.mark.parametrize(("asked", "sent"), [(None, None), (8, 8), (0, 1), (-3, 1)])
@@ -138,10 +138,10 @@ def test_a_failure_at_the_start_needs_no_request() -> None:
 def test_an_error_raised_by_the_start_is_not_tried_again() -> None:
     died = Ended(by=EndedBy.EXIT, code=1)
     state = begun()
-    assert not transitions.again(state, [attempt(died, Requests(recorded=4), TRACEBACK.name)])
-    assert transitions.again(state, [attempt(died, Requests(recorded=4))]), "it says nothing of the reason"
+    assert not machine.again(state, [attempt(died, Requests(recorded=4), TRACEBACK.name)])
+    assert machine.again(state, [attempt(died, Requests(recorded=4))]), "it says nothing of the reason"
     ready = Requests(recorded=4, ready=True, sent=1, failed=1)
-    assert transitions.again(state, [attempt(died, ready, TRACEBACK.name)]), "a request may fail otherwise next time"
+    assert machine.again(state, [attempt(died, ready, TRACEBACK.name)]), "a request may fail otherwise next time"
 
 
 def test_a_server_is_ended_after_the_match_that_a_step_is_repeated_for() -> None:

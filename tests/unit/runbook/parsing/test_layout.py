@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.support.command_line import vdbg_env
 from tests.support.shipped import RUNBOOKS
 from vdbg_env.common import yaml_source
-from vdbg_env.runbook.parsing.layout import formatted
-from vdbg_env.runbook.parsing.skeleton import skeleton
+from vdbg_env.runbook.parse import formatted, skeleton
 
 FILES = [*sorted(RUNBOOKS.glob("*.yaml")), *sorted(RUNBOOKS.glob("lib/*.yaml"))]
 MIXED = """\

@@ -4,9 +4,9 @@ import pytest
 
 from tests.support.shipped import shipped
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
-from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.machine.inputs import final_inputs
-from vdbg_env.runbook.machine.judge import record
+from vdbg_env.runbook import machine
+from vdbg_env.runbook.judge import record
+from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import Run, Runbook
 from vdbg_env.runbook.state import Facts, StepResult
 
@@ -22,7 +22,7 @@ def advice(runbook: Runbook, step: str, facts: Facts, **matched: tuple[Match, ..
         step=step, attempt=1, rank=3, ended=Ended(by=EndedBy.EXIT, code=1), duration_s=1, directory=FOLDER,
         matched=matched,
     )  # fmt: skip
-    state = transitions.start(runbook, final_inputs(runbook, {}, ["./prog"], {}), facts)[0]
+    state = machine.start(runbook, final_inputs(runbook, {}, ["./prog"], {}), facts)[0]
     found = record(state, wanted, StepResult(step=step, observations=(seen,))).findings
     return found[-1].next_step or ""
 

@@ -11,11 +11,11 @@ from gpucore.arming import CORE_SIZES, GENERATION_FLAGS
 from tests.support.shipped import RUNBOOKS, library, shipped
 from vdbg_env.application.analysis.triage import rule_book
 from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
-from vdbg_env.runbook.machine import plan
-from vdbg_env.runbook.machine.inputs import final_inputs
+from vdbg_env.runbook import machine
+from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import Run, Runbook
 from vdbg_env.runbook.state import Facts
-from vdbg_env.runbook.workload.engine_args import as_flags
+from vdbg_env.runbook.workload import as_flags
 
 NAMES = sorted(path.stem for path in RUNBOOKS.glob("*.yaml"))
 # What goes wrong while a failure is looked into: no log names these, so no class of triage leads here.
@@ -101,7 +101,7 @@ def test_a_core_is_armed_with_the_flags_of_its_size(name: str, size: str) -> Non
     given = {"the alias of full": {"full_core": "true"}, "not said": {}}.get(size, {"core_size": size})
     wanted = GENERATION_FLAGS[next((s for s in CORE_SIZES if s == size), "full" if given else "default")]
     given = {key: value for key, value in given.items() if key in runbook.inputs}
-    planned = plan.plan(runbook, final_inputs(runbook, given, ["vllm", "serve", "M"], {}), Facts(on="plan"))
+    planned = machine.plan(runbook, final_inputs(runbook, given, ["vllm", "serve", "M"], {}), Facts(on="plan"))
     armed = {
         step.invocation.env.get("CUDA_COREDUMP_GENERATION_FLAGS")
         for step in planned.steps

@@ -12,8 +12,8 @@ from tests.unit.run.test_steps import Bench
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.observation import Observation, WorkerEnvironment
 from vdbg_env.run.recordings import ReplayedStep
-from vdbg_env.runbook.machine import transitions
-from vdbg_env.runbook.machine.inputs import final_inputs
+from vdbg_env.runbook import machine
+from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import Outcome, Runbook
 from vdbg_env.runbook.state import (
     AskPerson,
@@ -27,7 +27,7 @@ from vdbg_env.runbook.state import (
     StepResult,
     UseBuiltin,
 )
-from vdbg_env.runbook.workload.engine_args import VARIABLE, WITNESS
+from vdbg_env.runbook.workload import VARIABLE, WITNESS
 
 SERVE = ("vllm", "serve", "org/model")
 IMA = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
@@ -221,11 +221,11 @@ class Teller:
         self.inputs = final_inputs(self.runbook, {**INPUTS.get(name, {}), **story.inputs}, story.argv, {})
 
     def told(self) -> tuple[RunState, Decision]:
-        state, decision = transitions.start(self.runbook, self.inputs, Facts(data_dir=str(RUNBOOKS)))
+        state, decision = machine.start(self.runbook, self.inputs, Facts(data_dir=str(RUNBOOKS)))
         for _ in range(30):
             if isinstance(decision, Finish | BranchTo):
                 return state, decision
-            state, decision = transitions.advance(state, self.answer(decision))
+            state, decision = machine.advance(state, self.answer(decision))
         raise AssertionError("the story has no end")
 
     def answer(self, decision: Decision) -> StepResult:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.runbook.invocation import Invocation, placed
+from vdbg_env.runbook import workload
 from vdbg_env.runbook.model import ArgvOverlay, Data
-from vdbg_env.runbook.workload import engine_args
-from vdbg_env.runbook.workload.overlay import overlaid_argv, overlaid_env, without_flags
+from vdbg_env.runbook.state import Invocation, placed
+from vdbg_env.runbook.workload import overlaid_argv, overlaid_env, without_flags
 
 WORDS = st.lists(st.text(min_size=1, max_size=6), max_size=8)
 
@@ -78,7 +78,7 @@ def test_the_later_delta_wins_and_null_unsets() -> None:
     ],
 )
 def test_engine_arguments_become_vllms_flags(argv: str, arguments: dict[str, Data], expected: str) -> None:
-    assert list(engine_args.as_flags(argv.split(), arguments)) == expected.split()
+    assert list(workload.as_flags(argv.split(), arguments)) == expected.split()
 
 
 @pytest.mark.parametrize(
@@ -94,19 +94,19 @@ def test_engine_arguments_become_vllms_flags(argv: str, arguments: dict[str, Dat
 def test_a_mapping_is_merged_into_what_the_user_gave(given_flags: list[str]) -> None:
     """vLLM would let the dotted flag replace the user's whole mapping, and so change more than the step says."""
     change: dict[str, Data] = {"compilation_config": {"cudagraph_mode": "NONE"}}
-    result = engine_args.as_flags(["serve", *given_flags, "M"], change)
+    result = workload.as_flags(["serve", *given_flags, "M"], change)
     assert result[:3] == ("serve", "M", "-cc")
     assert json.loads(result[3]) == {"mode": 3, "cudagraph_mode": "NONE"}
 
 
 def test_dotted_flags_win_over_a_mapping_as_they_do_in_vllm() -> None:
     change: dict[str, Data] = {"compilation_config": {"mode": 0}}
-    argv = engine_args.as_flags(["serve", "-cc.backend=eager", "-cc", '{"level": 1}'], change)
+    argv = workload.as_flags(["serve", "-cc.backend=eager", "-cc", '{"level": 1}'], change)
     assert json.loads(argv[-1]) == {"backend": "eager", "mode": 0}
 
 
 def test_a_script_gets_the_plug_in_before_its_own_path() -> None:
-    delta = engine_args.as_environment({"enforce_eager": True}, data_dir="/d", python_path="/mine")
+    delta = workload.as_environment({"enforce_eager": True}, data_dir="/d", python_path="/mine")
     assert delta == {"PYTHONPATH": "/d/lib/vllm-overlay:/mine", "VDBG_VLLM_ENGINE_ARGS": '{"enforce_eager": true}'}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.runbook.workload.ray import ray_hints
+from vdbg_env.runbook.workload import ray_hints
 
 
 @pytest.mark.parametrize(

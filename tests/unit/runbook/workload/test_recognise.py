@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.runbook.workload.recognise import recognise
+from vdbg_env.runbook.workload import recognise
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.shipped import RUNBOOKS
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
+from vdbg_env.runbook import workload
 from vdbg_env.runbook.model import Data
-from vdbg_env.runbook.workload import effective, engine_args, witness
 
 PLUGIN = RUNBOOKS / "lib" / "vllm-overlay"
 
@@ -69,7 +69,7 @@ def ask(folder: Path, changes: object) -> subprocess.CompletedProcess[str]:
     (package / "arg_utils.py").write_text(STAND_IN)
     environment = {"PYTHONPATH": f"{PLUGIN}:{folder}", "PYTHONDONTWRITEBYTECODE": "1"}
     if changes is not None:
-        environment[engine_args.VARIABLE] = json.dumps(changes)
+        environment[workload.VARIABLE] = json.dumps(changes)
     return subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, timeout=60)
 
 
@@ -123,16 +123,16 @@ def witnessed(folder: Path, env: dict[str, str | None], arguments: dict[str, Dat
     for name in ("__init__.py", "v1/__init__.py", "v1/worker/__init__.py"):
         (folder / "vllm" / name).touch()
     (package / "worker_base.py").write_text(WORKER_BASE)
-    hook = witness.hook(env, arguments, data_dir=str(RUNBOOKS), python_path=str(folder))
+    hook = workload.hook(env, arguments, data_dir=str(RUNBOOKS), python_path=str(folder))
     environment = {**hook, **given, "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run([sys.executable, "-c", WORKER], env=environment, capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["made", str("PYTHONFAULTHANDLER" in given)], ran.stderr
     (line,) = ran.stderr.splitlines()  # once, however often the plug-in is loaded
-    found = re.search(witness.MATCHER.pattern, "(Worker_TP3 pid=7) " + line)
+    found = re.search(workload.MATCHER.pattern, "(Worker_TP3 pid=7) " + line)
     assert found
-    match = Match(matcher=witness.MATCHER.name, stream="stderr", line=1, offset=0, text=line, groups=found.groupdict())
+    match = Match(matcher=workload.MATCHER.name, stream="stderr", line=1, offset=0, text=line, groups=found.groupdict())
     return Observation(
-        step="s", attempt=1, ended=Ended(by=EndedBy.EXIT), duration_s=1.0, matched={witness.MATCHER.name: (match,)}
+        step="s", attempt=1, ended=Ended(by=EndedBy.EXIT), duration_s=1.0, matched={workload.MATCHER.name: (match,)}
     )
 
 
@@ -140,10 +140,10 @@ def test_a_worker_reports_what_reached_it(tmp_path: Path) -> None:
     env = {"GOOD": "1", "CHANGED": "secret-a", "DROPPED": "x", "STAYS": None, "RANKED": "${{ rank.number }}"}
     given = {"GOOD": "1", "CHANGED": "secret-b", "STAYS": "", "RANKED": "3", "PYTHONFAULTHANDLER": "1"}
     seen = witnessed(tmp_path, env, {}, **given)
-    (worker,) = witness.witnesses(seen)
+    (worker,) = workload.witnesses(seen)
     assert worker.rank == 3
-    assert "secret" not in seen.matched[witness.MATCHER.name][0].text
-    assert sorted(witness.lost(env, seen)) == [
+    assert "secret" not in seen.matched[workload.MATCHER.name][0].text
+    assert sorted(workload.lost(env, seen)) == [
         "the worker of rank 3 had STAYS set, the step unsets it",
         "the worker of rank 3 had another CHANGED than secret-a, which the step asked for",
         "the worker of rank 3 had no DROPPED, the step asked for x",
@@ -155,18 +155,18 @@ def test_a_worker_reports_what_became_of_the_engine_arguments(tmp_path: Path) ->
         "enforce_eager": True, "compilation_config": {"mode": 0, "backend": "eager"}, "twice": 1, "absent": 2,
     }  # fmt: skip
     seen = witnessed(tmp_path, {}, asked)
-    assert witness.engine_values([seen], ["compilation_config", "mode"]) == ["<Mode.NONE: 0>"]
-    assert witness.engine_values([seen], ["twice"]) == [], "two parts have a field of this name: which is meant?"
-    assert list(effective.undone(asked, [seen])) == [
+    assert workload.engine_values([seen], ["compilation_config", "mode"]) == ["<Mode.NONE: 0>"]
+    assert workload.engine_values([seen], ["twice"]) == [], "two parts have a field of this name: which is meant?"
+    assert list(workload.undone(asked, [seen])) == [
         "a worker runs with compilation_config.backend=inductor, the step asked for eager"
     ]
 
 
 def test_a_line_that_is_cut_short_is_no_witness() -> None:
     match = Match(
-        matcher=witness.MATCHER.name, stream="stderr", line=1, offset=0, text="", groups={"seen": '{"pid": 1}'}
+        matcher=workload.MATCHER.name, stream="stderr", line=1, offset=0, text="", groups={"seen": '{"pid": 1}'}
     )
     seen = Observation(
-        step="s", attempt=1, ended=Ended(by=EndedBy.EXIT), duration_s=1.0, matched={witness.MATCHER.name: (match,)}
+        step="s", attempt=1, ended=Ended(by=EndedBy.EXIT), duration_s=1.0, matched={workload.MATCHER.name: (match,)}
     )
-    assert witness.witnesses(seen) == ()
+    assert workload.witnesses(seen) == ()

@@ -8,12 +8,11 @@ from typing import Literal, TypeVar, assert_never
 
 from vdbg_env.evidence.observation import Ended, Match, Observation
 from vdbg_env.evidence.system import ranks
-from vdbg_env.runbook.expressions.cel import Names, Value
+from vdbg_env.runbook import workload
+from vdbg_env.runbook.expressions import Names, Value
 from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts, StepRecord, StepResult
-from vdbg_env.runbook.workload import server
-from vdbg_env.runbook.workload.inputs import Inputs
-from vdbg_env.runbook.workload.recognise import Workload
+from vdbg_env.runbook.workload import Inputs, Workload
 
 T = TypeVar("T")
 Moment = Literal["before", "attempt", "after"]
@@ -148,7 +147,7 @@ def _workload(known: Workload) -> Data:
         "ranks": known.ranks,
         "eager": known.eager,
         "argv": list(known.argv),
-        "url": server.url(known.argv),
+        "url": workload.url(known.argv),
     }
 
 

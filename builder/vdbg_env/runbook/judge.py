@@ -1,4 +1,4 @@
-"""Judge the result of a step: the first outcome whose `when` holds, its message, its finding, and where it leads."""
+"""Judge the result of a step, and conclude a run: outcome, message, finding, verdict and exit status."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from typing import Any, assert_never
 
 from gpucore.dwarf import SourceFrame, parse_frame
 from vdbg_env.common.errors import BadInput
-from vdbg_env.evidence.finding import Finding, HowKnown
+from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.observation import EndedBy, Observation, WorkerEnvironment
 from vdbg_env.evidence.system.memory_kill import memory_kill_findings
 from vdbg_env.evidence.system.not_started import not_started_findings
 from vdbg_env.evidence.system.ranks import rank_findings, torchrun_findings
-from vdbg_env.runbook.expressions import scope, template
-from vdbg_env.runbook.expressions.cel import ExpressionFailed, Names, Value, compile_condition
-from vdbg_env.runbook.machine.decide import filled_engine_args
-from vdbg_env.runbook.model import Data, End, Manual, Next, Outcome, Run, Status, Step, ToRunbook, Uses
-from vdbg_env.runbook.state import RunState, RunStep, StepRecord, StepResult
-from vdbg_env.runbook.workload import effective, engine_args, server, witness
+from vdbg_env.runbook import expressions, scope, workload
+from vdbg_env.runbook.expressions import ExpressionFailed, Names, Value, compile_condition
+from vdbg_env.runbook.model import Data, End, Manual, Next, Outcome, Run, Runbook, Status, Step, ToRunbook, Uses
+from vdbg_env.runbook.state import Finish, RunState, RunStep, StepRecord, StepResult, Verdict
 
 _UNKNOWN_FACTOR = 0.7  # more likely than not the variable arrived, and so below every finding that saw it arrive
 _WITHOUT_DELTA = {HowKnown.GPU_CORE, HowKnown.SANITIZER}  # what these show is true whatever the step's settings were
@@ -100,7 +98,7 @@ class _Judge:
         results = dict(found)
         for name, text in self.step.results.items():
             try:
-                results[name] = template.fill(text, self.names, {**self.values, "results": results})
+                results[name] = expressions.fill(text, self.names, {**self.values, "results": results})
             except ExpressionFailed as error:
                 self.notes.append(f"result {name!r}: {error}")
         return results
@@ -186,7 +184,7 @@ class _Judge:
 
     def _next(self, target: Next) -> Next:
         """Fill in the name of a runbook that an expression gives; without one the run ends, and that is noted."""
-        if not isinstance(target, ToRunbook) or not template.is_template(target.runbook):
+        if not isinstance(target, ToRunbook) or not expressions.is_template(target.runbook):
             return target
         name = self._text(target.runbook)
         return target.model_copy(update={"runbook": name}) if name else End()
@@ -195,7 +193,7 @@ class _Judge:
         if text is None:
             return None
         try:
-            return template.fill_text(text, self.names, self.values) or None
+            return expressions.fill_text(text, self.names, self.values) or None
         except ExpressionFailed as error:
             self.notes.append(str(error))
             return None
@@ -223,7 +221,7 @@ class _Judge:
         replays = [x.requests for x in self.result.observations if x.requests is not None]
         if not replays or any(x.told_something for x in replays):
             return None
-        started = any(server.STARTED.name in x.matched for x in self.result.observations)
+        started = any(workload.STARTED.name in x.matched for x in self.result.observations)
         if outcome.status not in _SAYS_WELL and not (started and outcome.status is Status.HANG):
             return None
         if refused := replays[-1].refused:
@@ -245,7 +243,7 @@ class _Judge:
         except ExpressionFailed as error:
             self.notes.append(str(error))
             return None
-        return "; ".join(dict.fromkeys(effective.undone(asked, self.result.observations))) or None
+        return "; ".join(dict.fromkeys(workload.undone(asked, self.result.observations))) or None
 
     def _overlay_lost(self) -> str | None:
         """Say which part of the step's delta did not reach the workload: such a step has tried nothing."""
@@ -253,13 +251,13 @@ class _Judge:
         if not isinstance(decision, RunStep) or not decision.invocation.verify_env:
             return None
         seen = {name for x in self.result.observations for name in x.matched}
-        if engine_args.VARIABLE in decision.invocation.env and engine_args.WITNESS.name not in seen:
+        if workload.VARIABLE in decision.invocation.env and workload.WITNESS.name not in seen:
             return (
                 "the engine arguments did not reach vLLM: the workload made no engine, or VLLM_PLUGINS keeps the "
                 "plug-in 'vdbg-env' out"
             )
         env, observations = decision.invocation.env, self.result.observations
-        reported = (sentence for seen in observations for sentence in witness.lost(env, seen))
+        reported = (sentence for seen in observations for sentence in workload.lost(env, seen))
         failed = self.result.results.get("failed_pid")
         kept, aside = _lost_variables(env, observations, failed if isinstance(failed, int) else None)
         self.notes += [f"{sentence}; the process that failed had it" for sentence in aside[:3]]
@@ -290,7 +288,7 @@ def _unknown_workers(seen: Observation) -> Iterator[WorkerEnvironment]:
 
     The front of a server has no witness and does no work on a GPU: where its workers reported, it is not asked.
     """
-    if not witness.witnesses(seen):
+    if not workload.witnesses(seen):
         yield from (worker for worker in seen.workers if not worker.known)
 
 
@@ -342,3 +340,93 @@ def _same(wanted: str | None, had: str | None) -> bool:
 
 def _frame(text: str | None) -> SourceFrame | None:
     return parse_frame(text) if text else None
+
+
+def filled_engine_args(step: Run, names: Names, values: dict[str, Value]) -> dict[str, Data]:
+    """Return the final engine arguments of a step; raises ExpressionFailed."""
+    arguments = expressions.fill(dict(step.engine_args), names, values)
+    assert isinstance(arguments, dict)
+    return arguments
+
+
+# Conclude a run: its verdict, and the exit status for a shell or for `git bisect run`.
+
+
+# The strongest outcome decides: a crash seen once stays seen, whatever a later step with another setting showed.
+_STRENGTH: tuple[tuple[Status, Verdict, str], ...] = (
+    (Status.REPRODUCED, Verdict.REPRODUCED, "the failure was reproduced in step {step!r}"),
+    (Status.HANG, Verdict.HANG, "the workload hung in step {step!r}"),
+    (Status.FAIL, Verdict.FAILED, "step {step!r} failed"),
+    (Status.NOT_REPRODUCED, Verdict.NOT_REPRODUCED, "the failure did not show"),
+    (Status.WARN, Verdict.WARNED, "step {step!r} warned"),
+    (Status.UNRESOLVED, Verdict.INCONCLUSIVE, "step {step!r} decided nothing"),
+    (Status.ERROR, Verdict.INCONCLUSIVE, "step {step!r} could not do its work"),
+)
+
+
+def conclude(trail: Sequence[StepRecord], runbook: Runbook | None = None) -> Finish:
+    """Return the end of a run that came to its end.
+
+    Given the runbook, checks of the host alone conclude nothing about a workload that was to be run and never was.
+    """
+    runs = {step.id for step in runbook.steps if isinstance(step, Run)} if runbook else set()
+    tried = [record for record in trail if record.step in runs and record.skipped_because is None]
+    if runs and all(record.outcome is Status.ERROR for record in tried):
+        failed = next((record.step for record in trail if record.outcome is Status.FAIL), None)
+        if failed is None:
+            because = next((f": {record.message}" for record in tried if record.message), "")
+            ends = {record.ended.by for record in tried if record.ended}
+            what = (
+                "the workload lost a node each time"
+                if EndedBy.NODE_LOST in ends
+                else "how the workload ended was not seen"
+                if EndedBy.ENGINE_LOST in ends
+                else "the workload was never run"
+            )
+            return Finish(verdict=Verdict.INCONCLUSIVE, why=f"{what}{because}")
+    refused = next((x.step for x in tried if x.ended and x.ended.by is EndedBy.NOT_STARTED), None)
+    for status, verdict, why in _STRENGTH:
+        if status is Status.WARN and refused:
+            return Finish(verdict=Verdict.INCONCLUSIVE, why=f"the command of step {refused!r} could not be started")
+        record = next((record for record in trail if record.outcome is status), None)
+        if record:
+            return Finish(verdict=verdict, why=why.format(step=record.step))
+    if any(record.outcome is Status.PASS for record in trail):
+        return Finish(verdict=Verdict.PASSED, why="every check passed")
+    return Finish(verdict=Verdict.INCONCLUSIVE, why="no step said anything")
+
+
+def exit_status(verdict: Verdict, findings: Sequence[Finding]) -> int:
+    """Return the exit status of a run: 0, 3 (an error found), 4 (warnings only), 124 (out of time), 125 (unclear)."""
+    levels = {finding.level for finding in findings}
+    match verdict:
+        case Verdict.OUT_OF_TIME:
+            return 124
+        case Verdict.REPRODUCED | Verdict.HANG | Verdict.FAILED:
+            return 3
+        case Verdict.NOT_REPRODUCED | Verdict.PASSED | Verdict.WARNED | Verdict.INCONCLUSIVE if Level.ERROR in levels:
+            return 3
+        case Verdict.INCONCLUSIVE:
+            return 125
+        case Verdict.WARNED:
+            return 4
+        case Verdict.NOT_REPRODUCED | Verdict.PASSED:
+            return 4 if Level.WARNING in levels else 0
+
+
+def bisect_status(verdict: Verdict, *, handed_over: bool = False) -> int:
+    """Return the exit status for `git bisect run`: 1 for a bad revision, 0 for a good one, 125 to skip it.
+
+    A revision that hangs or fails otherwise is skipped, and so is one whose failure was handed over to another
+    runbook: it says nothing about the bug that is looked for. An engine that fails raises an error,
+    which the command line maps to 128 and more: bisecting then stops.
+    """
+    if handed_over:
+        return 125
+    match verdict:
+        case Verdict.REPRODUCED:
+            return 1
+        case Verdict.NOT_REPRODUCED | Verdict.PASSED:
+            return 0
+        case Verdict.HANG | Verdict.FAILED | Verdict.WARNED | Verdict.INCONCLUSIVE | Verdict.OUT_OF_TIME:
+            return 125

@@ -1,1 +1,0 @@
-"""Conditions and templates, and the names that they may use."""

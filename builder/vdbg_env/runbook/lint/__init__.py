@@ -1,1 +1,0 @@
-"""Lint of runbooks: names, paths, patterns."""

@@ -1,1 +1,0 @@
-"""The state machine of a run: plan, decide, judge, advance."""

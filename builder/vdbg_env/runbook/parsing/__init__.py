@@ -1,1 +1,0 @@
-"""Runbook files: schema, parsing, library and locations."""

@@ -1,1 +1,0 @@
-"""The workload of a runbook: recognised, and changed by a step."""
