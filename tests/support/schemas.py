@@ -1,4 +1,4 @@
-"""The published JSON Schemas as contracts: a document keeps to one, and together all of it is met."""
+"""The published JSON Schemas as contracts: a document keeps to one and says nothing else, and each field is met."""
 
 from __future__ import annotations
 

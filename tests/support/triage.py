@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from vdbg_env.application.analysis.triage import rule_book
+from vdbg_env.crash.triage import rule_book
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import UNKNOWN, RuleBook
 from vdbg_env.evidence.triage.verdict import Triage, judge

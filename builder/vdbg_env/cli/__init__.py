@@ -26,8 +26,8 @@ from vdbg_env.common.errors import ANY_ERROR, BadInput, Interrupted, VdbgError
 from vdbg_env.common.stop import ToldToStop
 from vdbg_env.common.writing import refusal_cause
 
-# Command -> its folder and the line that `--help` shows. A command's module is imported only when the command is
-# called: `vdbg-env --version` and shell completion stay fast, whatever the other commands need.
+# Command -> its module and function, or its folder, and the line that `--help` shows. A command's module is imported
+# only when the command is called: `vdbg-env --version` and shell completion stay fast, whatever other commands need.
 COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("image", "Build a debug image, prove its line info, and only then tag it."),
     "guard": ("runbook", "Run a production command as it is, and explain its failure."),
@@ -40,14 +40,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "shell": ("container", "Open a shell in the debug image."),
     "run": ("container", "Run a program in the debug image."),
     "doctor": ("container", "Check whether this machine is able, and say what to type where it is not."),
-    "dumps": ("crash", "List, remove and carry away what crashes left."),
+    "dumps": ("crash:dumps_command", "List, remove and carry away what crashes left."),
     "verify": ("image", "Prove that every cubin with code carries line info."),
     "capture": ("runbook", "Record the requests that a server gets, to replay them."),
-    "triage": ("runbook", "Name the failure a log tells of, and the line that says so."),
-    "core": ("crash", "Read GPU core dumps: exception, kernel, thread, source line, inline chain."),
-    "locate": ("crash", "Find the source line and inline chain of an address."),
+    "triage": ("crash:triage_command", "Name the failure a log tells of, and the line that says so."),
+    "core": ("crash:core_command", "Read GPU core dumps: exception, kernel, thread, source line, inline chain."),
+    "locate": ("crash:locate_command", "Find the source line and inline chain of an address."),
     "lines": ("lines", "Make, search and carry line tables for code that was shipped without them."),
-    "dump": ("crash", "Make the processes of a hung program write GPU core dumps."),
+    "dump": ("crash:dump_command", "Make the processes of a hung program write GPU core dumps."),
 }
 
 _OF_OUR_OWN = 128  # the least status that makes `git bisect run` stop

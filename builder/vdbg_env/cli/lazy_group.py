@@ -12,7 +12,9 @@ from vdbg_env.common.errors import nearest
 
 
 class LazyGroup(click.Group):
-    """Imports the module of a command on its first use; `modules` has its folder, and the line that `--help` shows.
+    """Imports the module of a command on its first use.
+
+    `modules` has its `module:function` or its folder, and the line that `--help` shows.
 
     A command that was added to the group itself needs no module.
     """
@@ -27,8 +29,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.commands or cmd_name not in self._modules:
             return super().get_command(ctx, cmd_name)
-        folder, _ = self._modules[cmd_name]
-        command: click.Command = importlib.import_module(f"vdbg_env.cli.{folder}.{cmd_name}").command
+        module, _, function = self._modules[cmd_name][0].partition(":")
+        path = f"vdbg_env.cli.{module}" if function else f"vdbg_env.cli.{module}.{cmd_name}"
+        command: click.Command = getattr(importlib.import_module(path), function or "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,8 +10,8 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from vdbg_env.application.analysis.triage import rule_book
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.crash.triage import rule_book
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.logs.cuda_error import parse_cuda_error
 from vdbg_env.evidence.logs.fatal_error import FatalError, read_fatal_errors

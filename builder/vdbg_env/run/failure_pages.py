@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from vdbg_env.application.analysis.triage import rule_book
+from vdbg_env.crash.triage import rule_book
 from vdbg_env.evidence.knowledge.names import NameRow
 from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
 from vdbg_env.evidence.triage.rules import Rule

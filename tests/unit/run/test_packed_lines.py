@@ -8,8 +8,7 @@ import pytest
 from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support.line_packs import pack_of
 from tests.unit.run.test_steps import Bench, promised
-from vdbg_env.adapters.lines.folder import PackFolder
-from vdbg_env.application.line_packs.lookup import PackedLines
+from vdbg_env.crash.line_packs import PackedLines, PackFolder
 from vdbg_env.run.builtins import BuiltinSteps
 
 SAME = "line table of a build with identical code (sample 1.0, nvcc 13.0.88)"

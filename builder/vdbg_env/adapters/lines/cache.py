@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from vdbg_env.adapters.lines.folder import SUFFIX, write_whole
-from vdbg_env.application.ports.files import PackFile
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.mapped import mapped_for_good
+from vdbg_env.crash.line_packs import SUFFIX, PackFile, write_whole
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 

@@ -10,10 +10,10 @@ import requests
 from gpucore.errors import UnreadableBinary
 from vdbg_env.adapters.lines import fetch, key_shards
 from vdbg_env.adapters.lines.cache import DIGEST, PackCache
-from vdbg_env.adapters.lines.folder import SUFFIX
 from vdbg_env.adapters.lines.published import KEYS, LIST, PACKS, read_list
 from vdbg_env.adapters.lines.remote_store import RemoteStore
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.crash.line_packs import SUFFIX
 
 _LARGEST_INDEX: Final = 64 << 20
 _MISSING: Final = (404, 410)

@@ -11,9 +11,9 @@ from typing import Final
 from gpucore.errors import UnreadableBinary
 from gpucore.line_packs import LinePack
 from vdbg_env.adapters.lines import key_shards
-from vdbg_env.adapters.lines.folder import SUFFIX, write_whole
 from vdbg_env.application.ports.files import CarriedPack
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.line_packs import SUFFIX, write_whole
 
 LIST: Final = "packs.json"
 PACKS: Final = "packs"

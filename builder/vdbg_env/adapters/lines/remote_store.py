@@ -7,8 +7,8 @@ from typing import Final
 
 from gpucore.errors import UnreadableBinary
 from vdbg_env.adapters.lines.cache import PackCache
-from vdbg_env.application.ports.files import PackFile
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.crash.line_packs import PackFile
 
 
 class RemoteStore:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from vdbg_env.adapters.lines.cache import least_used
-from vdbg_env.adapters.lines.folder import SUFFIX, write_whole
 from vdbg_env.application.ports.files import CarriedPack
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.line_packs import SUFFIX, write_whole
 
 
 class Shelf:

@@ -1,50 +1,34 @@
-"""The places that the user configured for line packs, and the default one."""
+"""Line packs at an address, the cache of what was fetched, and where packs are put."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from platformdirs import user_cache_path, user_data_path
+from platformdirs import user_cache_path
 
-from vdbg_env.adapters.lines.folder import PackFolder
-from vdbg_env.application.ports.files import LineStore, PackTarget
+from vdbg_env.application.ports.files import PackTarget
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.line_packs import LineStore
 
 if TYPE_CHECKING:
     from vdbg_env.adapters.lines.cache import PackCache
 
-VARIABLE: Final = "VDBG_LINES"
 BOUND: Final = "VDBG_LINES_CACHE"
 
 _BOUND: Final = 4 << 30
 
 
-def open_stores(named: Sequence[str], environment: Mapping[str, str]) -> tuple[LineStore, ...]:
-    """Return what `--lines` names, then what VDBG_LINES lists (by blanks or commas), then the default folder.
-
-    Raises BadInput for a place of `--lines` that does not exist; of the others that is a note when they are used.
-    """
-    listed = environment.get(VARIABLE, "").replace(",", " ").split()
-    asked = [open_store(name, environment) for name in named]
-    for store in asked:
-        if isinstance(store, PackFolder):
-            store.paths()
-    return (*asked, *(open_store(name, environment) for name in listed), PackFolder(default_folder(), optional=True))
-
-
-def open_store(name: str, environment: Mapping[str, str]) -> LineStore:
-    """Return the store that a name means; raises BadInput for an address of another form."""
-    if name.startswith(("http://", "https://")):
-        from vdbg_env.adapters.lines.http_store import HttpStore  # loads an HTTP client
-
-        return HttpStore(name, cache(environment))
+def open_remote(name: str, environment: Mapping[str, str]) -> LineStore:
+    """Return the store at an address; raises BadInput for one of another form."""
     if name.startswith("oci://"):
         from vdbg_env.adapters.lines.registry import RegistryStore, parse_reference
 
         return RegistryStore(parse_reference(name), cache(environment))
-    return PackFolder(Path(name).expanduser())
+    from vdbg_env.adapters.lines.http_store import HttpStore  # loads an HTTP client
+
+    return HttpStore(name, cache(environment))
 
 
 def open_target(name: str) -> PackTarget:
@@ -75,8 +59,3 @@ def cache(environment: Mapping[str, str]) -> PackCache:
 def cache_folder() -> Path:
     """Return the folder of packs that were fetched: `vdbg-env/lines` in the user's cache folder."""
     return user_cache_path("vdbg-env") / "lines"
-
-
-def default_folder() -> Path:
-    """Return the folder that is always looked through: `vdbg-env/lines` in the user's data folder."""
-    return user_data_path("vdbg-env") / "lines"

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from gpucore.errors import UnreadableBinary
 from gpucore.line_packs import LinePack, merge
 from vdbg_env.application.line_packs.inspect import PackSummary, summarize
-from vdbg_env.application.ports.files import CarriedPack, LineStore, PackFile, PackTarget
+from vdbg_env.application.ports.files import CarriedPack, PackTarget
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.line_packs import LineStore, PackFile
 
 
 def merged(stores: Iterable[LineStore]) -> tuple[bytes, PackSummary]:

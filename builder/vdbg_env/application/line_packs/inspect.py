@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpucore.errors import UnreadableBinary
 from gpucore.line_packs import LinePack, Provenance
-from vdbg_env.application.ports.files import PackFile
+from vdbg_env.crash.line_packs import PackFile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,12 @@ from gpucore.dwarf import OtherHeaders, SourceFrame
 from gpucore.line_pack import LineRecord
 from gpucore.line_packs import LinePack, Provenance
 from gpucore.mangling import demangle, short_name
-from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.application.line_packs.pack import Packed, PackRequest, pack_lines
 from vdbg_env.application.lines.build import LinesBuilt
 from vdbg_env.application.lines.compare import Comparison
-from vdbg_env.application.ports.files import PackFile
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, CoreFiles
+from vdbg_env.crash.line_packs import PackedLines, PackFile
 
 
 @dataclass(frozen=True, kw_only=True)

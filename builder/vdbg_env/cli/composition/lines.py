@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vdbg_env.adapters.lines import stores
-from vdbg_env.application.line_packs.lookup import PackedLines
+from vdbg_env.crash.line_packs import PackedLines, default_folder, open_store, open_stores
 
 if TYPE_CHECKING:
     from vdbg_env.adapters.lines.shelf import Shelf
-    from vdbg_env.application.ports.files import LineStore, PackTarget
+    from vdbg_env.application.ports.files import PackTarget
+    from vdbg_env.crash.line_packs import LineStore
 
 
 def packed_lines(named: Sequence[str] = ()) -> PackedLines:
@@ -20,28 +20,37 @@ def packed_lines(named: Sequence[str] = ()) -> PackedLines:
 
 
 def line_stores(named: Sequence[str] = ()) -> tuple[LineStore, ...]:
-    return stores.open_stores(named, os.environ)
+    return open_stores(named, os.environ, remote_store)
 
 
 def line_store(name: str) -> LineStore:
-    return stores.open_store(name, os.environ)
+    return open_store(name, remote_store)
+
+
+def remote_store(name: str) -> LineStore:
+    from vdbg_env.adapters.lines.stores import open_remote
+
+    return open_remote(name, os.environ)
 
 
 def pack_target(name: str) -> PackTarget:
-    return stores.open_target(name)
+    from vdbg_env.adapters.lines.stores import open_target
+
+    return open_target(name)
 
 
 def pack_folder(folder: Path | None, *, fetched: bool = False) -> Shelf:
     from vdbg_env.adapters.lines.shelf import Shelf
+    from vdbg_env.adapters.lines.stores import cache_folder
 
-    return Shelf(folder or (stores.cache_folder() if fetched else stores.default_folder()))
+    return Shelf(folder or (cache_folder() if fetched else default_folder()))
 
 
 def default_pack(name: str) -> Path:
-    return stores.default_folder() / name
+    return default_folder() / name
 
 
 def write_file(path: Path, data: bytes) -> None:
-    from vdbg_env.adapters.lines.folder import write_whole
+    from vdbg_env.crash.line_packs import write_whole
 
     write_whole(path, data)

@@ -9,13 +9,13 @@ import click
 
 from gpucore.lineinfo import Verdict
 from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
-from vdbg_env.application.line_packs.coverage import compare_with_packs
 from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.images import programs, scratch_files
 from vdbg_env.cli.composition.lines import packed_lines
 from vdbg_env.cli.display.bar import progress_bar
 from vdbg_env.cli.options.source import lines_option
 from vdbg_env.common import console
+from vdbg_env.crash.line_packs import compare_with_packs
 from vdbg_env.report.lineinfo import as_json as lineinfo_json
 from vdbg_env.report.lineinfo import pack_text
 from vdbg_env.report.lineinfo import text as lineinfo

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpucore import lineinfo
 from gpucore.lineinfo import BOUND, Cause, FunctionCoverage, LineinfoReport, Verdict
-from vdbg_env.application.line_packs.coverage import PackCoverage
+from vdbg_env.crash.line_packs import PackCoverage
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, field
 

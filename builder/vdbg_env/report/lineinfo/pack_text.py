@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from gpucore.line_pack import LineRecord
 from gpucore.line_packs import Provenance
 from gpucore.mangling import demangle
-from vdbg_env.application.line_packs.coverage import PackCoverage
 from vdbg_env.application.line_packs.inspect import PackSummary
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
+from vdbg_env.crash.line_packs import PackCoverage
 
 if TYPE_CHECKING:
     from vdbg_env.application.line_packs.pack import Packed  # loads the plans of builds: `verify` does without

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from gpucore.dwarf import SourceFrame
+from gpucore.dwarf import OtherHeaders, SourceFrame
 from vdbg_env.evidence import finding, fingerprint, observation
 from vdbg_env.evidence.finding import HowKnown, Level
 from vdbg_env.evidence.observation import EndedBy
 from vdbg_env.report import model
 from vdbg_env.report.codec import document as doc
-from vdbg_env.report.codec.document import Document, Hex, field
-from vdbg_env.report.core.json_parts import Headers, headers_field
+from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.plain_text import signal_name
 from vdbg_env.report.run import changes
 from vdbg_env.report.run.changes import Change
 from vdbg_env.runbook.model import ArgvOverlay, Status
 from vdbg_env.runbook.state import Verdict
+
+
+class Headers(Document, of=OtherHeaders):
+    """Another project's headers that a line is of, and the release that the code was built with."""
+
+    project: str
+    used: str
+    wanted: str
 
 
 class Ended(Document, of=observation.Ended):
@@ -108,7 +115,10 @@ class Frame(Document, of=SourceFrame):
     function: str | None
     file: str
     line: int
-    headers: Headers = headers_field()
+    headers: Headers = field(
+        lambda value, _: value.headers or ABSENT, may_be_absent=True,
+        doc="Where the line is of another release of these headers than the code was built with.",
+    )  # fmt: skip
 
 
 class Finding(Document, of=finding.Finding):

@@ -7,7 +7,7 @@ import stat
 import threading
 from pathlib import Path
 
-from vdbg_env.adapters.lines.folder import write_whole
+from vdbg_env.crash.line_packs import write_whole
 
 
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:

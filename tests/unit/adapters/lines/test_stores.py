@@ -15,7 +15,7 @@ import pytest
 from tests.builders.core_builder import illegal_address_core
 from tests.support.command_line import Ran, vdbg_env
 from tests.support.line_packs import pack_of
-from vdbg_env.application.line_packs import lookup
+from vdbg_env.crash import line_packs
 
 ONE, OTHER = pack_of("inline_chain_sm90"), pack_of("shared_leaf_sm90")
 
@@ -248,7 +248,7 @@ def test_triage_takes_packs_of_the_release_first_and_no_more_than_a_few(
     mine = hashlib.sha256(OTHER).hexdigest()
     listed[mine]["builds"] = "vllm 0.33.0, nvcc 13.0.88"
     Path("www/packs.json").write_text(json.dumps(listed))
-    monkeypatch.setattr(lookup, "MOST_FETCHED", 1)
+    monkeypatch.setattr(line_packs, "MOST_FETCHED", 1)
     assert lines_of(triaged("--lines", server.address)) == []
     assert [path for path in server.asked if "/packs/" in path] == [f"/packs/{mine}.lines"]
 

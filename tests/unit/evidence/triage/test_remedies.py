@@ -4,16 +4,15 @@ import re
 
 import pytest
 
-from vdbg_env.application.analysis.triage import rule_book
 from vdbg_env.common.errors import BadDocument
 from vdbg_env.common.resources import data_dir, read_tables
+from vdbg_env.crash.triage import rule_book, triage_text
 from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
 from vdbg_env.evidence.knowledge.surface_table import version_key
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.remedy import Remedy
 from vdbg_env.evidence.triage.rules import read_rule_book
 from vdbg_env.evidence.triage.verdict import Triage, judge
-from vdbg_env.report.triage import triage_text
 
 BOOK = rule_book()
 

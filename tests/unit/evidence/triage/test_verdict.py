@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.command_line import vdbg_env
 from tests.support.triage import LOGS, corpus, triage_bytes
-from vdbg_env.application.analysis.triage import runbook_to_start
+from vdbg_env.crash.triage import runbook_to_start
 from vdbg_env.evidence.triage.verdict import Triage
 
 PREFIX = "(EngineCore pid=7) ERROR 11-03 23:14:03 [core.py:1] "

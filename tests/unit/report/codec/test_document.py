@@ -1,4 +1,7 @@
-"""Documents are written by their types, and the published schemas are made from the same types."""
+"""Documents are written by their types, and their published schemas are made from the same types.
+
+The schemas of core, locate and triage are kept by hand: `tests/unit/crash/test_schemas.py`.
+"""
 
 import json
 from collections.abc import Iterator
@@ -10,11 +13,8 @@ import pytest
 
 from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
-from vdbg_env.report import triage
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
-from vdbg_env.report.core import as_json as core
-from vdbg_env.report.core import location
 from vdbg_env.report.dumps import stored, triggered
 from vdbg_env.report.lineinfo import as_json as verify
 from vdbg_env.report.lineinfo import lines_built, pack_json
@@ -26,14 +26,12 @@ from vdbg_env.run import capture, crash_groups, doctor, guard, history
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "capture-v1": (capture.Captured,),
-    "core-v1": (core.Core, core.Cores),
     "doctor-v1": (doctor.DoctorDocument,),
     "dump-v1": (triggered.Triggered,),
     "dumps-v1": (stored.ListDocument, stored.PruneDocument, stored.ExportDocument),
     "guard-v1": (guard.GuardDocument,),
     "lines-v1": (pack_json.PacksDocument, pack_json.PackedDocument),
     "lines-build-v1": (lines_built.LinesDocument,),
-    "locate-v1": (location.Locations,),
     "run-head-v1": (history.RunHeadDocument,),
     "run-v1": (run.Run,),
     "runbook-plan-v1": (shown_plan.PlanDocument,),
@@ -44,7 +42,6 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "runs-export-v1": (exported.ExportDocument,),
     "runs-prune-v1": (history.PrunedRunsDocument,),
     "runs-v1": (history.RunsDocument, crash_groups.GroupsDocument),
-    "triage-v1": (triage.TriageDocument,),
     "verify-v1": (verify.Verified,),
 }
 

@@ -9,7 +9,7 @@ import yaml
 
 from gpucore.arming import CORE_SIZES, GENERATION_FLAGS
 from tests.support.shipped import RUNBOOKS, library, shipped
-from vdbg_env.application.analysis.triage import rule_book
+from vdbg_env.crash.triage import rule_book
 from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.machine import final_inputs

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.adapters.files.log_files import CHUNK, LogFiles
+from vdbg_env.crash.triage import CHUNK, open_logs
 
 
 def read(path: Path) -> bytes:
-    return b"".join(b"".join(log.chunks) for log in LogFiles().open([str(path)]))
+    return b"".join(b"".join(log.chunks) for log in open_logs([str(path)]))
 
 
 def test_a_log_that_grows_as_fast_as_it_is_read_has_an_end(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_bytes(b"x" * (2 * CHUNK))
     seen = 0
-    for one in LogFiles().open([str(log)]):
+    for one in open_logs([str(log)]):
         for chunk in one.chunks:
             seen += len(chunk)
             assert seen <= 2 * CHUNK
@@ -44,7 +44,7 @@ def test_a_log_that_is_cut_while_it_is_read_gives_what_was_read(tmp_path: Path) 
     log = tmp_path / "server.log"
     log.write_bytes(b"x" * (4 * CHUNK))
     seen = b""
-    for one in LogFiles().open([str(log)]):
+    for one in open_logs([str(log)]):
         for chunk in one.chunks:
             seen += chunk
             os.truncate(log, 0)
@@ -57,7 +57,7 @@ def test_a_log_that_is_renamed_while_it_is_read_is_read_to_its_end(tmp_path: Pat
     text = os.urandom(3 * CHUNK).replace(b"\0", b"0")
     log.write_bytes(gzip.compress(text) if packed else text)
     seen = b""
-    for one in LogFiles().open([str(log)]):
+    for one in open_logs([str(log)]):
         for chunk in one.chunks:
             seen += chunk
             if log.exists():

@@ -1,11 +1,12 @@
-"""`vdbg-env locate`: from an address, or a kernel and an offset, to the source line and the inline chain."""
+"""Find the source line and the inline chain of an address, or of a kernel and an offset, and show them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Final
 
 import gpucore
 from gpucore.code_map import (
@@ -25,23 +26,24 @@ from gpucore.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.mangling import demangle, short_name
-from vdbg_env.application.analysis.source_lines import SourceLines, find_lines
-from vdbg_env.application.line_packs.lookup import PackedLines
 from vdbg_env.common.errors import BAD_INPUT, BadInput, nearest
+from vdbg_env.common.printable import json_text, printable
 from vdbg_env.crash.files import BinaryFile, BinarySource, CoreFiles, SourceText, Tell, done
+from vdbg_env.crash.line_packs import PackedLines
+from vdbg_env.crash.places import (
+    SourceLines,
+    borrowed_lines,
+    chain_doubt,
+    chain_lines,
+    find_lines,
+    kernel_json,
+    location_json,
+)
 
-_MOST_NAMES = 200_000
-_MOST_ALIKE = 64
-_MOST_OVERLOADS = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocateRequest:
-    """What to look for and where; `arch` keeps to one architecture, such as `sm_90`."""
-
-    query: PlaceQuery
-    files: tuple[str, ...]
-    arch: str | None = None
+_MOST_NAMES: Final = 200_000
+_MOST_ALIKE: Final = 64
+_MOST_OVERLOADS: Final = 10
+_MOST_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,29 +84,30 @@ class LocateReport:
 
 
 def locate(
-    request: LocateRequest,
-    *,
+    query: PlaceQuery,
+    files: Sequence[str],
     binaries: BinarySource,
-    cores: CoreFiles,
     source_text: SourceText,
     lines: PackedLines | None = None,
+    *,
+    arch: str | None = None,
     tell: Tell = lambda *_: None,
 ) -> LocateReport:
     """Find every place that the query means; `lines` has those of code that was built without.
 
-    `tell` hears of each file and how much is done.
+    `arch` keeps to one architecture, such as `sm_90`. `tell` hears of each file and how much is done.
 
     Raises BadInput when there is none: with the nearest names for an unknown name, and with the function's size
     for an offset outside it.
     """
-    search = _Search(request, lines)
-    for number, file in enumerate(request.files):
-        told = partial(_told, tell, number, len(request.files))
-        for cubin in _cubins(file, binaries, cores, search.notes, told):
+    search = _Search(query, arch, lines)
+    for number, file in enumerate(files):
+        told = partial(_told, tell, number, len(files))
+        for cubin in _cubins(file, binaries, search.notes, told):
             search.look_into(cubin)
     found = search.answer()
     sources = find_lines((place.location.chain for place in found), source_text)
-    return LocateReport(query=request.query, candidates=found, sources=sources, notes=tuple(search.notes))
+    return LocateReport(query=query, candidates=found, sources=sources, notes=tuple(search.notes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +136,11 @@ class _Cubin:
 class _Search:
     """Collects the places that fit, and what is needed to explain why none does."""
 
-    def __init__(self, request: LocateRequest, lines: PackedLines | None) -> None:
+    def __init__(self, query: PlaceQuery, arch: str | None, lines: PackedLines | None) -> None:
         self._lines = lines
-        self._query = request.query
-        self._arch = request.arch
-        self._needle = identifier_in(request.query.name).encode() if request.query.name else b""
+        self._query = query
+        self._arch = arch
+        self._needle = identifier_in(query.name).encode() if query.name else b""
         self._found: list[Located] = []
         self._names: set[str] = set()  # what an answer may suggest
         self._meant: dict[str, bool] = {}
@@ -280,14 +283,14 @@ def _told(tell: Tell, number: int, count: int, file: BinaryFile, within: float) 
 
 
 def _cubins(
-    file: str, binaries: BinarySource, cores: CoreFiles, notes: list[str], told: Callable[[BinaryFile, float], None]
+    file: str, binaries: BinarySource, notes: list[str], told: Callable[[BinaryFile, float], None]
 ) -> Iterator[_Cubin]:
     """Yield every cubin of a file, whether a dump, a library, an object file, a wheel, a cubin, or a folder of them.
 
     What a folder or a wheel has that cannot be read is noted; a file that was named itself raises UnreadableBinary.
     """
-    if _is_gzipped(file, cores):
-        with cores.open(file) as core:
+    if _is_gzipped(file):
+        with CoreFiles().open(file) as core:
             yield from _of_core(file, core.data)
         return
     with binaries.open(file) as found:
@@ -305,9 +308,9 @@ def _cubins(
                 notes.append(f"{binary.name}: not read: {error.what}")
 
 
-def _is_gzipped(file: str, cores: CoreFiles) -> bool:
+def _is_gzipped(file: str) -> bool:
     try:
-        return cores.is_gzipped(file)
+        return CoreFiles().is_gzipped(file)
     except BAD_INPUT:
         return False  # the name of an image, or something that the other reader explains better
 
@@ -338,3 +341,81 @@ def _of_core(file: str, data: Buffer) -> Iterator[_Cubin]:
     for target, module in [*modules, *(("", module) for module in core.stray_modules)]:
         if module.code:
             yield _Cubin(file=file, name="", target=target, data=partial(getattr, module.code.elf, "data"))
+
+
+def locate_text(report: LocateReport) -> str:
+    """Return the report as text."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: LocateReport) -> Iterator[str]:
+    distinct = report.distinct
+    if report.ambiguous:
+        asked = printable(report.query.name or hex(report.query.value))
+        yield f"{asked} means {len(distinct)} different places; --arch or the whole mangled name selects one:"
+        yield ""
+    for number, candidate in enumerate(distinct[:_MOST_SHOWN]):
+        if number:
+            yield ""
+        yield from _place(candidate, report.sources)
+    if len(distinct) > _MOST_SHOWN:
+        yield f"\nand {len(distinct) - _MOST_SHOWN} more (--json lists all of them)"
+    same = len(report.candidates) - len(distinct)
+    if same:
+        yield f"({same} more cubin(s) hold the same code with the same lines)"
+    yield from (f"note: {printable(note)}" for note in report.notes)
+
+
+def _place(candidate: Located, sources: SourceLines) -> Iterator[str]:
+    location = candidate.location
+    inner = location.function
+    name = short_name(inner.demangled) if inner else "no function"
+    pc = f", PC {candidate.pc:#x}" if candidate.pc is not None else ""
+    yield printable(f"{name}+{location.function_offset:#x}{pc}")
+    if location.kernel:
+        within = f" (+{location.offset:#x} in it)" if inner != location.kernel else ""
+        yield printable(f"  kernel  {location.kernel.demangled}{within}")
+    if candidate.arch or candidate.cubin:
+        cubin = f" {candidate.cubin}" if candidate.cubin else ""
+        yield printable(f"  in      {candidate.file}, {candidate.arch}{cubin}")
+    if location.chain:
+        yield from chain_lines(location.chain, sources, indent="  ")
+    else:
+        yield "  no line info for this place"
+    if location.ptx_line:
+        yield f"  PTX line {location.ptx_line}"
+    if location.siblings:
+        yield f"  {chain_doubt(location)}"
+    yield from borrowed_lines(location.borrowed, indent="  ")
+
+
+# JSON: docs/schemas/locate-v1.schema.json is the contract and says what each field means.
+
+
+def locate_json(report: LocateReport) -> str:
+    """Return the report as JSON: the first place on top, all of them in `candidates`."""
+    candidates = [_place_json(found, report.sources) for found in report.candidates]
+    return json_text(
+        {
+            "schema": "vdbg-env/locate/v1",
+            **candidates[0],
+            "ambiguous": report.ambiguous,
+            "candidates": candidates,
+            "notes": report.notes,
+        }
+    )
+
+
+def _place_json(found: Located, sources: SourceLines) -> dict[str, Any]:
+    location = found.location
+    return {
+        "file": found.file,
+        "cubin": found.cubin or None,
+        "arch": found.arch or None,
+        "pc": None if found.pc is None else hex(found.pc),
+        "kernel": location.kernel and kernel_json(location.kernel.name),
+        "function": location.function and location.function.demangled,
+        "offset": hex(location.offset),
+        "function_offset": hex(location.function_offset),
+        **location_json(location, sources),
+    }

@@ -22,7 +22,7 @@ from vdbg_env.application.host.trigger_dumps import DumpRequest, DumpStatus, dum
 from vdbg_env.application.ports.core_dumps import DumpTarget
 from vdbg_env.common.clock import SystemClock
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "dump-v1.schema.json").read_text())
 PROGRAM = armed_program.__file__
 Start = Callable[..., "subprocess.Popen[str]"]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from vdbg_env.adapters.files.log_files import LogFiles
 from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.triage import open_logs
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 
 
 def names(folder: Path) -> list[str]:
-    return [str(Path(log.name).relative_to(folder)) for log in LogFiles().open([str(folder)])]
+    return [str(Path(log.name).relative_to(folder)) for log in open_logs([str(folder)])]
 
 
 def test_our_own_runs_below_a_folder_are_passed_over_and_a_run_that_is_named_is_read(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_our_own_runs_below_a_folder_are_passed_over_and_a_run_that_is_named_is_
 
 
 def content(target: str) -> bytes:
-    return b"".join(chunk for log in LogFiles().open([target]) for chunk in log.chunks)
+    return b"".join(chunk for log in open_logs([target]) for chunk in log.chunks)
 
 
 LOG = b"".join(b"line %d: CUDA error\n" % number for number in range(5000))

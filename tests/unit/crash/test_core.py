@@ -25,9 +25,9 @@ from tests.builders.core_builder import (
 from tests.builders.cubin import cubin
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
-from vdbg_env.report.core.text import rank_of
+from vdbg_env.crash.core import rank_of
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "core-v1.schema.json").read_text())
 SOURCES = ROOT / "tests" / "data" / "cubins"
 

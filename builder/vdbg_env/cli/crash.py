@@ -1,0 +1,380 @@
+"""`vdbg-env core`, `locate`, `triage`, `dump` and `dumps`: read what a crash left, cause it, and keep it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+import click
+
+from gpucore.arch import as_target
+from gpucore.arming import CORE_SIZES, CoreSize, arming, as_env_file, as_exports
+from gpucore.code_map import parse_place
+from vdbg_env.cli.composition.containers import core_pipes, dump_export, dump_store
+from vdbg_env.cli.composition.files import binary_source
+from vdbg_env.cli.composition.lines import remote_store
+from vdbg_env.cli.composition.runs import clock, runbook_names
+from vdbg_env.cli.display.bar import progress_bar
+from vdbg_env.cli.options.container import (
+    DEFAULTS_OF_OTHERS,
+    FEW,
+    ContainerFlags,
+    container_options,
+    container_request,
+    given_option,
+)
+from vdbg_env.cli.options.retention import read_retention, retention_options
+from vdbg_env.cli.options.source import Mapping, lines_option, source_options
+from vdbg_env.common import console
+from vdbg_env.common.errors import BadInput
+from vdbg_env.crash.files import SourceFiles
+from vdbg_env.crash.line_packs import PackedLines, open_stores
+
+if TYPE_CHECKING:
+    from vdbg_env.application.host.stored_dumps import DumpList, Prune
+    from vdbg_env.application.ports.core_dumps import DumpStore
+    from vdbg_env.run.begin import ContainerRequest
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@click.command("core")
+@click.argument("targets", nargs=-1, required=True, metavar="FILE|FOLDER...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/core/v1).")
+@click.option("--registers", is_flag=True, help="Show the registers of each fault's first thread.")
+@click.option("--parameters", is_flag=True, help="Show the parameters and constant banks of each launch.")
+@click.option("--all", "everything", is_flag=True, help="Show every fault and every place where warps stand.")
+@lines_option
+@source_options
+def core_command(
+    targets: tuple[str, ...],
+    as_json: bool,
+    registers: bool,
+    parameters: bool,
+    everything: bool,
+    line_packs: tuple[str, ...],
+    source_roots: tuple[str, ...],
+    path_maps: tuple[Mapping, ...],
+) -> int:
+    """Read GPU core dumps: exception, kernel, thread, source line, inline chain, and where all other warps stand.
+
+    No GPU, driver, debugger or CUDA toolkit is needed. Of several dumps, one of each rank, a line says what they come
+    to; those with an exception are first, in order of time, and of the others --all shows more than a line.
+
+    Exit status: 0 no exception; 3 a GPU exception was found; 4 no exception, but a dump is truncated or other files
+    could not be read; 2 nothing could be read.
+
+    \b
+    Example:
+      vdbg-env core core_1717171717_node7_4242.nvcudmp
+      vdbg-env core --source-root ~/src/vllm /dumps
+      vdbg-env core --lines vllm-0.33.0.lines core_1717171717_node7_4242.nvcudmp
+      vdbg-env core --json rank*.nvcudmp.gz | jq '.cores[0].faults[0].chain'
+    """
+    from vdbg_env.crash.core import cores_json, cores_text, read_cores
+
+    sources = SourceFiles(source_roots, path_maps)
+    packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
+    read = read_cores(targets, sources, packs, registers=registers, parameters=parameters)
+    for path, error in read.problems:
+        console.note(f"{path}: not read: {error.what}")
+    if as_json:
+        click.echo(cores_json(read.readings, read.sources), nl=False)
+    else:
+        click.echo(cores_text(read.readings, read.sources, everything=everything), nl=False)
+    if any(reading.faults for reading in read.readings):  # an exception outweighs what could not be read
+        return 3
+    return 4 if read.problems or any(not reading.core.complete for reading in read.readings) else 0
+
+
+@click.command("locate")
+@click.argument("place", metavar="PLACE")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--kernel", "-k", metavar="NAME", help="The function that a bare offset counts from.")
+@click.option("--arch", metavar="SM", help="Keep to one architecture, such as sm_90 or 9.0.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/locate/v1).")
+@lines_option
+@source_options
+def locate_command(
+    place: str,
+    files: tuple[str, ...],
+    kernel: str | None,
+    arch: str | None,
+    as_json: bool,
+    line_packs: tuple[str, ...],
+    source_roots: tuple[str, ...],
+    path_maps: tuple[Mapping, ...],
+) -> int:
+    """Find the source line and the whole inline chain of an instruction.
+
+    PLACE is an absolute address in a GPU core dump, an offset with --kernel, or a function with an offset as
+    compute-sanitizer or cuda-gdb print it; without an offset it is where the function begins. NAME may be mangled,
+    demangled, or just the function's own name. FILE is a GPU core dump, library, object file, wheel, .cubin, .fatbin or
+    a folder of these.
+
+    Exit status: 0 found; 4 found, but without line info or in several places that differ; 2 not found.
+
+    \b
+    Example:
+      vdbg-env locate 0x7fffd9001140 core.nvcudmp
+      vdbg-env locate kern libkernels.so
+      vdbg-env locate 0x140 --kernel 'kern<float>' libkernels.so
+      vdbg-env locate 'kern(float *, int)+0x120 [in file.cu:6]' libkernels.so --arch sm_90
+    """
+    from vdbg_env.crash.locate import locate, locate_json, locate_text
+
+    sources = SourceFiles(source_roots, path_maps)
+    packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
+    query, kept = parse_place(place, kernel), as_target(arch) if arch else None
+    with progress_bar() as tell:
+        report = locate(query, files, binary_source(), sources, packs, arch=kept, tell=tell)
+    click.echo(locate_json(report) if as_json else locate_text(report), nl=False)
+    return 4 if report.ambiguous or not report.candidates[0].location.chain else 0
+
+
+@click.command("triage", context_settings={"ignore_unknown_options": False})
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as a JSON document.")
+@click.option("--run", is_flag=True, help="Start the runbook that the verdict names, on the command after `--`.")
+@click.option("--rules", type=click.Path(path_type=Path), help="A folder of triage rules instead of the shipped ones.")
+@lines_option
+@container_options(*FEW)
+@click.pass_context
+def triage_command(
+    context: click.Context,
+    /,
+    logs: tuple[str, ...],
+    as_json: bool,
+    run: bool,
+    rules: Path | None,
+    line_packs: tuple[str, ...],
+    **place: Any,
+) -> int:
+    """Name the failure, the line that says so and the runbook to start.
+
+    LOG is a file, a folder of per-rank logs, or - for the standard input; .gz and .zst are opened. All logs given
+    belong to one run. With --run, the options that say where steps run are those of the runbook.
+
+    \b
+    Example:
+      vdbg-env triage server.log
+      kubectl logs vllm-0 | vdbg-env triage --json -
+      vdbg-env triage --run server.log -- vllm serve Qwen/Qwen3-32B
+      vdbg-env triage --run server.log --image vdbg/vllm-cu130:lineinfo -- vllm serve Qwen/Qwen3-32B
+
+    Exit status: 3 a line shows a failure, of the GPU or not; 0 a line shows that the run did its work, and none a
+    failure; 4 neither is shown: the logs are empty, say nothing of a known form, or leave a guess; 2 a log cannot be
+    read.
+    """
+    from vdbg_env.crash.triage import runbook_to_start, triage_json, triage_logs, triage_text
+
+    given = given_option(context)
+    if given and not run:
+        raise click.UsageError(f"{given} is for the runbook that --run starts", context)
+    if place["on"] == "slurm":
+        raise click.UsageError("--run starts one rank: vdbg-env runbook NAME --on slurm starts more", context)
+    targets, argv = _split(logs, run)
+    packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
+    verdict = triage_logs(targets, packs, rules=rules)
+    runbook = verdict.failure.runbook
+    start = runbook_to_start(runbook, runbook_names())
+    if run and start:
+        console.note(*triage_text(verdict, start).split("\n"))
+        container = container_request(context, cast(ContainerFlags, {**DEFAULTS_OF_OTHERS, **place}))
+        return _start_runbook(start, argv, container, as_json=as_json)
+    console.show(triage_json(verdict) if as_json else triage_text(verdict, start))
+    return {True: 3, False: 0, None: 4}[verdict.failed]
+
+
+def _start_runbook(runbook: str, argv: tuple[str, ...], container: ContainerRequest | None, *, as_json: bool) -> int:
+    # What runs a runbook takes twice the memory of reading a log, and is loaded only for it.
+    from vdbg_env.cli.runbook.runbook_run import run
+    from vdbg_env.run.begin import RunbookRequest
+
+    return run(RunbookRequest(runbook=runbook, argv=argv, json=as_json, container=container))
+
+
+def _split(words: tuple[str, ...], run: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """With --run the first word is the log and the rest is the command: click drops the `--` between them."""
+    if not run:
+        return words, ()
+    if len(words) < 2:
+        raise BadInput("--run needs the command to run", next_step="vdbg-env triage --run LOG -- vllm serve MODEL")
+    return words[:1], words[1:]
+
+
+def _pid(_context: click.Context, _argument: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text.isdecimal() and int(text):
+        return int(text)
+    raise click.BadParameter(f"{text!r} is not the number of a process: pgrep -af {shlex.quote(text)}")
+
+
+@click.command("dump")
+@click.argument("pid", callback=_pid, required=False)
+@click.option("--timeout", default=600.0, show_default=True, type=click.FloatRange(0), help="Seconds for all of them.")
+@click.option("--no-wait", is_flag=True, help="Fire the pipes and leave.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/dump/v1).")
+@click.option("--arm", is_flag=True, help="Only print the environment that a program must be started with.")
+@click.option(
+    "--format", "form", type=click.Choice(["export", "env"]), default="export", show_default=True,
+    help="With --arm: lines for a shell, or a file for docker run --env-file.",
+)  # fmt: skip
+@click.option("--folder", default=lambda: str(Path.cwd()), help="With --arm: the folder of the dumps. [default: here]")
+@click.option(
+    "--core", "size", type=click.Choice(CORE_SIZES), default="default", show_default=True,
+    help="With --arm: what the dumps keep: registers and code; shared, local and constant memory too; all memory.",
+)  # fmt: skip
+@click.option("--full", is_flag=True, help="The same as --core full.")
+def dump_command(
+    pid: int | None,
+    timeout: float,
+    no_wait: bool,
+    as_json: bool,
+    arm: bool,
+    form: Literal["export", "env"],
+    folder: str,
+    size: CoreSize,
+    full: bool,
+) -> int:
+    """Make every armed process of the tree of PID write a GPU core dump, and wait until the dumps are whole.
+
+    The process continues afterwards. It must have been started with the environment that --arm prints; its pipe is
+    found among its open files, also inside a container. Run as the process's user or as root.
+
+    Exit status: 0 every dump is written; 4 some are; 1 none is; 2 no such process, or none of them is armed.
+
+    \b
+    Example:
+      eval "$(vdbg-env dump --arm --folder /dumps)"; vllm serve MODEL &
+      vdbg-env dump $!
+      vdbg-env dump --arm --format env > cuda.env; docker run --env-file cuda.env ...
+    """
+    from vdbg_env.application.host.trigger_dumps import DumpRequest, DumpStatus, dump
+    from vdbg_env.report.codec import document as doc
+    from vdbg_env.report.dumps import triggered
+
+    if arm:
+        variables = arming(folder, size="full" if full else size)
+        click.echo(as_exports(variables) if form == "export" else as_env_file(variables), nl=False)
+        return 0
+    if pid is None:
+        raise click.UsageError("Missing argument 'PID' (or --arm).")
+    request = DumpRequest(pid=pid, timeout_s=0 if no_wait else timeout)
+    report = dump(request, pipes=core_pipes(), clock=clock())
+    click.echo(doc.render(report, triggered.Triggered) if as_json else triggered.as_text(report), nl=False)
+    good = [p.status in {DumpStatus.WRITTEN, DumpStatus.FIRED} for p in report.processes]
+    return 0 if all(good) else 4 if any(good) else 1
+
+
+def _shared(function: Function) -> Function:
+    place = click.option(
+        "--dumps", "place", default="vdbg-dumps", metavar="PLACE", help="A volume, or a folder (/x), without Docker."
+    )
+    return place(click.option("--json", "as_json", is_flag=True, help="As JSON (schema vdbg-env/dumps/v1).")(function))
+
+
+def _store(place: str) -> DumpStore:
+    if place.startswith("/") and not Path(place).is_dir():
+        raise BadInput(
+            f"there is no folder {place}",
+            cause="a mistyped path, or a folder of another machine or of a container",
+            next_step="ls -ld it; without --dumps it is the volume vdbg-dumps",
+        )
+    from vdbg_env.image.settings import parse_dumps
+
+    return dump_store(parse_dumps(place))
+
+
+@click.group("dumps")
+def dumps_command() -> None:
+    """List, remove and carry away what crashes left in the dump volume.
+
+    \b
+    Example:
+      vdbg-env dumps list
+      vdbg-env dumps prune --keep 5 --max-size 50g
+      vdbg-env dumps export crash.tar
+    """
+
+
+@dumps_command.command("list")
+@_shared
+def dumps_list(place: str, as_json: bool) -> int:
+    """Show every dump, newest first, with its size, age and kind.
+
+    Other files, such as the records of guard, are counted; --json names them too.
+    Exit status: 0 all was read; 4 some of it could not be.
+
+    \b
+    Example:
+      vdbg-env dumps list --dumps /var/dumps
+    """
+    from vdbg_env.application.host.stored_dumps import list_dumps
+    from vdbg_env.report.dumps import stored as report
+
+    found = list_dumps(_store(place), now=time.time())
+    click.echo(report.as_json(found) if as_json else report.list_text(found), nl=False)
+    return _told(found)
+
+
+@dumps_command.command("prune")
+@_shared
+@retention_options("dumps")
+@click.option("--adopt", is_flag=True, help="Allow it in a place that vdbg-env did not make; needed once.")
+def dumps_prune(
+    place: str, as_json: bool, keep: int | None, older_than: str | None, max_size: str | None, yes: bool, adopt: bool
+) -> int:
+    """Show what the rules would remove, and remove it with --yes.
+
+    Only files that are dumps by their content are ever removed: GPU cores, host cores, compressed ones. Of a folder or
+    volume that vdbg-env did not make, nothing is removed until --adopt was given.
+    Exit status: 0 all was read; 4 some of it could not be.
+
+    \b
+    Example:
+      vdbg-env dumps prune --older-than 7d
+      vdbg-env dumps prune --older-than 7d --yes
+    """
+    from vdbg_env.application.host.stored_dumps import PruneRequest, prune_dumps
+    from vdbg_env.report.dumps import stored as report
+
+    retention = read_retention(keep, older_than, max_size)
+    request = PruneRequest(retention=retention, remove=yes, adopt=adopt)
+    found = prune_dumps(request, _store(place), now=time.time())
+    click.echo(report.as_json(found) if as_json else report.prune_text(found), nl=False)
+    return _told(found)
+
+
+def _told(found: DumpList | Prune) -> int:
+    """Say what could not be read, and return the exit status: 4 where there was such a thing."""
+    for dump in found.unreadable:
+        console.note(f"{dump.path}: not read: {dump.problem}")
+    return 4 if found.unreadable else 0
+
+
+@dumps_command.command("export")
+@_shared
+@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("names", nargs=-1, metavar="[FILE]...")
+def dumps_export(place: str, as_json: bool, target: Path, names: tuple[str, ...]) -> int:
+    """Copy dumps to the folder TARGET, or into one tar when TARGET ends in .tar.
+
+    Without FILE every dump is taken. Each is printed with its SHA-256.
+
+    \b
+    Example:
+      vdbg-env dumps export crash.tar
+      vdbg-env dumps export ./for-upstream core_node7_4711.nvcudmp
+    """
+    from vdbg_env.application.host.stored_dumps import export_dumps
+    from vdbg_env.report.dumps import stored as report
+
+    found = export_dumps(_store(place), dump_export(target), names, console.note)
+    click.echo(report.as_json(found) if as_json else report.export_text(found), nl=False)
+    return 0

@@ -1,0 +1,597 @@
+"""Read GPU cores and show them: faults with their chains, where all warps stand, what wrote them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Any, Final
+
+from gpucore.code_map import Location
+from gpucore.core import (
+    Coordinates,
+    DecodedCore,
+    Fault,
+    Launch,
+    LaunchParameters,
+    Parameter,
+    Registers,
+    Scope,
+    WarpGroup,
+    decode_core,
+)
+from gpucore.core_layout import GridRow, generation_flags, grid_origin, grid_status, kernel_type
+from gpucore.core_reader import Device, Metadata
+from gpucore.errors import GpucoreError, UnreadableBinary
+from gpucore.mangling import demangle, short_name
+from vdbg_env.common.errors import BAD_INPUT, BadInput
+from vdbg_env.common.printable import json_text, printable
+from vdbg_env.crash.files import CoreFiles, SourceText
+from vdbg_env.crash.line_packs import PackedLines
+from vdbg_env.crash.places import (
+    SourceLines,
+    borrowed_lines,
+    chain_doubt,
+    chain_json,
+    chain_lines,
+    find_lines,
+    function_at,
+    kernel_json,
+    leaf,
+    lines_from_json,
+    location_json,
+)
+from vdbg_env.evidence.kernel_makers import maker_of, vllm_library
+
+_MOST_PLACES: Final = 12
+_MOST_FAULTS: Final = 8
+_MOST_KERNELS: Final = 10
+_MOST_LAUNCHES: Final = 4
+_MOST_BYTES: Final = 32
+_RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoresRead:
+    """Every dump that could be read, in order of time, the source lines found, and why others could not be read."""
+
+    readings: tuple[DecodedCore, ...]
+    sources: SourceLines
+    problems: tuple[tuple[str, BadInput | GpucoreError], ...]
+
+
+def read_cores(
+    targets: Iterable[str],
+    source_text: SourceText,
+    lines: PackedLines | None = None,
+    *,
+    registers: bool = False,
+    parameters: bool = False,
+) -> CoresRead:
+    """Read every dump that is named, or lies in a folder; `lines` has those of code that was built without.
+
+    Raises BadInput when none of them could be read; with some readable the others are in `problems`.
+    """
+    readings: list[DecodedCore] = []
+    problems: list[tuple[str, BadInput | GpucoreError]] = []
+    files = CoreFiles()
+    for path in dict.fromkeys(path for target in targets for path in files.find(target)):
+        try:
+            with files.open(path) as core:
+                read = decode_core(
+                    core.data, file=core.name, modified=core.modified, registers=registers, parameters=parameters,
+                    lines=lines,
+                )  # fmt: skip
+                if lines and any(location and not location.chain for location in _locations(read)):
+                    read = replace(read, notes=(*read.notes, *lines.notes))
+                if core.notes:
+                    read = replace(read, core=replace(read.core, truncated=True), notes=(*core.notes, *read.notes))
+                readings.append(read)
+        except BAD_INPUT as error:
+            problems.append((path, error))
+    if not readings:
+        raise _nothing_read(problems)
+    readings.sort(key=lambda r: (r.written, r.file))
+    chains = (location.chain for read in readings for location in _locations(read) if location)
+    sources = find_lines(chains, source_text)
+    return CoresRead(readings=tuple(readings), sources=sources, problems=tuple(problems))
+
+
+def _locations(read: DecodedCore) -> list[Location | None]:
+    calls = (call.location for fault in read.faults for call in fault.calls)
+    return [*(fault.location for fault in read.faults), *(group.location for group in read.warp_groups), *calls]
+
+
+def _nothing_read(problems: list[tuple[str, BadInput | GpucoreError]]) -> BadInput | UnreadableBinary:
+    path, error = problems[0]
+    what = error.what if error.what.startswith(f"{path} ") else f"{path}: {error.what}"
+    if len(problems) > 1:
+        what = f"none of {len(problems)} files could be read"
+    details = tuple(f"{name}: {other.what}" for name, other in problems) if len(problems) > 1 else error.details
+    if isinstance(error, UnreadableBinary) and len(problems) == 1:
+        return UnreadableBinary(what, cause=error.cause, next_step=error.next_step)
+    return BadInput(what, cause=error.cause, next_step=error.next_step, details=details)
+
+
+def cores_text(readings: Sequence[DecodedCore], sources: SourceLines, *, everything: bool = False) -> str:
+    """Return the report of one core or of several: those with an exception first, each in order of time.
+
+    Of several, where one has an exception, the others are a line each; `everything` leaves nothing out.
+    """
+    faulting = [reading for reading in readings if reading.faults]
+    others = [reading for reading in readings if not reading.faults]
+    parts = list(_summary(readings, faulting, others)) if len(readings) > 1 else []
+    for reading in [*faulting, *(others if everything or not faulting else ())]:
+        parts += [*([""] if parts else []), *_core(reading, sources, everything)]
+    return "\n".join(parts) + "\n"
+
+
+def rank_of(path: str) -> int | None:
+    """Return the rank that wrote a dump, by the name of its file or of its folder; None where neither says.
+
+    A run keeps the files of a rank in `HOST-RANK`, below the folder of a step and its attempt.
+    """
+    folders = PurePath(path).parts
+    if len(folders) > 4 and folders[-5] == "steps" and folders[-3].isdecimal():
+        rank = folders[-2].rpartition("-")[2]
+        if rank.isascii() and rank.isdecimal() and len(rank) <= 6:
+            return int(rank)
+    named = next((found for part in reversed(folders[-2:]) if (found := _RANK.search(part))), None)
+    return int(named[1]) if named else None
+
+
+def verdict(readings: Sequence[DecodedCore]) -> str:
+    """Return what several cores come to, in one line: the first exception in time, else that there is none."""
+    faulting = [reading for reading in readings if reading.faults]
+    if faulting:
+        rank = rank_of(faulting[0].file)
+        where = f" (rank {rank})" if rank is not None else ""
+        first = ", first in time" if len(faulting) > 1 else ""
+        return f"{len(faulting)} of {len(readings)} cores with an exception{first}: {_headline(faulting[0])}{where}"
+    whole = all(reading.core.complete for reading in readings)
+    return f"no exception in {'' if whole else 'what could be read of '}{len(readings)} cores"
+
+
+def _summary(
+    readings: Sequence[DecodedCore], faulting: Sequence[DecodedCore], others: Sequence[DecodedCore]
+) -> Iterator[str]:
+    start, own = readings[0].written, _tells_its_time(readings[0])
+    ranks = {id(reading): rank_of(reading.file) for reading in readings}
+    ranked = any(rank is not None for rank in ranks.values())
+    yield verdict(readings)
+    yield f"  {'rank  ' if ranked else ''}   when  core"
+    for reading in [*faulting, *others]:
+        when = f"+{reading.written - start:.0f} s" if start and own == _tells_its_time(reading) else "?"
+        rank = ranks[id(reading)]
+        shown = f"{rank if rank is not None else '?':>4}  " if ranked else ""
+        yield f"  {shown}{when:>7}  {printable(reading.file)}: {_headline(reading)}"
+    if faulting and others:
+        count = _many(len(others), "core")
+        yield f"  of the {count} without an exception no more is shown (--all shows it)"
+
+
+def _tells_its_time(reading: DecodedCore) -> bool:
+    """Whether the dump itself says when it was written; a file's own time may be that of a copy."""
+    metadata = reading.core.metadata
+    return metadata is not None and metadata.row.timestamp > 0
+
+
+def _headline(reading: DecodedCore) -> str:
+    if reading.faults:
+        fault = reading.faults[0]
+        kernel = f" in {short_name(demangle(fault.kernel))}" if fault.kernel else ""
+        place = f" at {leaf(fault.location)}" if leaf(fault.location) else ""
+        more = f" (and {len(reading.faults) - 1} more)" if len(reading.faults) > 1 else ""
+        return printable(f"{fault.exception.name}{kernel}{place}{more}")
+    if not reading.core.devices:
+        return "its threads are not known"
+    none = "no exception" if reading.core.complete else "no exception in what could be read"
+    return (
+        f"{none}; {_many(reading.warps, 'warp')} were resident"
+        if reading.warp_groups
+        else f"{none}, and no warp was resident"
+    )
+
+
+def _core(reading: DecodedCore, sources: SourceLines, everything: bool) -> Iterator[str]:
+    yield f"{printable(reading.file)}: {_headline(reading)}"
+    shown = len(reading.faults) if everything else _MOST_FAULTS
+    for fault, registers in _with_registers(reading)[:shown]:
+        yield ""
+        yield from _fault(fault, sources)
+        yield from _registers(registers) if registers else ()
+    if len(reading.faults) > shown:
+        yield f"\n  and {len(reading.faults) - shown} more faults (--all shows them)"
+    if reading.warp_groups:
+        yield ""
+        yield from _groups(reading, sources, everything)
+    if any(launch.parameters for launch in reading.launches):
+        yield ""
+        yield from _launches(reading, everything)
+    if reading.loaded:
+        yield ""
+        yield from _loaded(reading.loaded, everything)
+    yield ""
+    yield from _provenance(reading)
+    yield from (f"  note: {printable(note)}" for note in reading.notes)
+    yield from _next(reading)
+
+
+def _next(reading: DecodedCore) -> Iterator[str]:
+    """Say how to get lines of vLLM's own kernels, where a place that counts has none."""
+    places: Sequence[Fault | WarpGroup] = reading.faults or reading.warp_groups[:1]
+    without = [place.kernel for place in places if place.kernel and not (place.location and place.location.chain)]
+    if any(_may_be_vllm(demangle(kernel)) for kernel in without):
+        yield f"  try: vdbg-env lines build vllm==VERSION --core {printable(shlex.quote(reading.file))}"
+
+
+def _may_be_vllm(kernel: str) -> bool:
+    return vllm_library(kernel) is not None or (maker_of(kernel) is None and "cutlass::" in kernel)
+
+
+def _library(kernel: str) -> Iterator[str]:
+    """Name the library that a kernel is in, or what made it, as far as its name says that."""
+    name = demangle(kernel)
+    library, maker = vllm_library(name), maker_of(name)
+    if library:
+        yield f"    library  vLLM's {library}, by the kernel's name"
+    elif maker:
+        yield f"    library  {maker.name}, by the kernel's name; for lines: {maker.remedy}"
+
+
+def _with_registers(reading: DecodedCore) -> list[tuple[Fault, Registers | None]]:
+    return list(zip(reading.faults, reading.registers or (None,) * len(reading.faults), strict=True))
+
+
+def _fault(fault: Fault, sources: SourceLines) -> Iterator[str]:
+    exception = fault.exception
+    number = f" ({exception.code})" if exception.code is not None else ""
+    yield f"  {exception.name}{number}" + (f": {exception.meaning}" if exception.meaning else "")
+    if fault.exception_string:
+        yield f"    the driver's words: {printable(fault.exception_string)}"
+    yield f"    at       {_place(fault)}"
+    if fault.kernel or fault.grid:
+        name = printable(demangle(fault.kernel)) if fault.kernel else "unknown"
+        yield f"    kernel   {name}" + (f"  {_dimensions(fault.grid)}" if fault.grid else "")
+    if fault.kernel:
+        yield from _library(fault.kernel)
+    yield f"    threads  {_threads(fault)}"
+    location = fault.location
+    if location and location.chain:
+        yield ""
+        yield from chain_lines(location.chain, sources)
+        yield from [f"    ({chain_doubt(location)})"] if location.siblings else []
+        yield from borrowed_lines(location.borrowed)
+    for call in fault.calls[fault.calls_out :]:
+        source = f"  {leaf(call.location)}" if leaf(call.location) else ""
+        yield printable(f"    called from {function_at(call.location) or hex(call.return_pc)}{source}")
+    if fault.doubts:
+        yield "    (names and lines may be wrong: see the notes)"
+
+
+def _place(fault: Fault) -> str:
+    if fault.pc is None:
+        return "no PC is known"
+    where = printable(function_at(fault.location))
+    if fault.calls_out:
+        return f"PC {fault.pc:#x}, in code that the dump does not hold; called from {where}"
+    imprecise = "" if fault.precise else " (imprecise: where the thread was stopped, at or after the instruction)"
+    return f"{where}{', ' if where else ''}PC {fault.pc:#x}{imprecise}"
+
+
+def _threads(fault: Fault) -> str:
+    sms = f"SM {', '.join(map(str, fault.sms[:6]))}{' ...' if len(fault.sms) > 6 else ''}"
+    if fault.scope is Scope.SM:
+        return f"all have exited; the mark stayed on {sms}"
+    count = f"{fault.threads} in {_many(fault.warps, 'warp')} of {_many(fault.blocks, 'block')}"
+    return count + (f"; first: {_coordinates(fault.first.at)}" if fault.first else f" on {sms}")
+
+
+def _coordinates(at: Coordinates) -> str:
+    cluster = (
+        f" ({_dim(at.block_in_cluster)} of cluster {_dim(at.cluster)})" if at.cluster and at.block_in_cluster else ""
+    )
+    return f"block {_dim(at.block)}{cluster} thread {_dim(at.thread)} (SM {at.sm}, warp {at.warp}, lane {at.lane})"
+
+
+def _dimensions(grid: GridRow) -> str:
+    cluster = (grid.cluster_x, grid.cluster_y, grid.cluster_z)
+    shown = f" cluster {_dim(cluster)}" if grid.cluster_x and cluster != (1, 1, 1) else ""
+    blocks, threads = (grid.grid_x, grid.grid_y, grid.grid_z), (grid.block_x, grid.block_y, grid.block_z)
+    return f"grid {_dim(blocks)} block {_dim(threads)}{shown}"
+
+
+def _groups(reading: DecodedCore, sources: SourceLines, everything: bool) -> Iterator[str]:
+    yield f"  Where the {_many(reading.warps, 'warp')} stood:"
+    shown = len(reading.warp_groups) if everything else _MOST_PLACES
+    for group in reading.warp_groups[:shown]:
+        source = f"  {leaf(group.location)}" if leaf(group.location) else ""
+        where = function_at(group.location) or hex(group.pc)
+        yield f"    {group.warps:6} x {printable(where)}{printable(source)}  {group.state}"
+        if group.barrier_words:
+            yield f"             the driver's words: {printable(group.barrier_words)}"
+        if not reading.faults and group.location:
+            yield from chain_lines(group.location.chain, sources, indent="             ")
+    if len(reading.warp_groups) > shown:
+        yield f"    and {len(reading.warp_groups) - shown} more places (--all shows them)"
+
+
+def _loaded(names: Sequence[str], everything: bool) -> Iterator[str]:
+    yield f"  Loaded when it was written: {_many(len(names), 'kernel')}"
+    shown = len(names) if everything else _MOST_KERNELS
+    yield from (f"    {printable(demangle(name))}" for name in names[:shown])
+    if len(names) > shown:
+        yield f"    and {len(names) - shown} more (--all shows them)"
+
+
+def _launches(reading: DecodedCore, everything: bool) -> Iterator[str]:
+    """Yield the parameters of each launch, those that faulted first."""
+    faulted = [fault.grid.grid_id for fault in reading.faults if fault.grid]
+    launches = sorted(reading.launches, key=lambda launch: launch.grid.grid_id not in faulted)
+    shown = len(launches) if everything else _MOST_LAUNCHES
+    for launch in launches[:shown]:
+        if launch.parameters:
+            yield from _launch(launch, launch.parameters, everything)
+    if len(launches) > shown:
+        yield f"  and {len(launches) - shown} more launches (--all shows them)"
+
+
+def _launch(launch: Launch, read: LaunchParameters, everything: bool) -> Iterator[str]:
+    name = short_name(demangle(launch.kernel)) if launch.kernel else "an unknown kernel"
+    yield printable(f"  Parameters of launch {launch.grid.grid_id}, {name}:")
+    width = min(max((len(one.type or "") for one in read.parameters), default=0), 40)
+    for one in read.parameters:
+        yield printable(f"    [{one.index}] {one.type or '':{width}}  {_value(one, everything)}")
+    if not read.parameters and read.data:
+        yield f"    {_bytes(read.data, everything)}"
+    for bank in read.banks:
+        where = "in the dump" if bank.held else "not in the dump"
+        yield f"    constant bank {bank.number}: {bank.size:,} bytes at {bank.address:#x}, {where}"
+    if read.problem:
+        yield printable(f"    ({read.problem})")
+
+
+def _value(one: Parameter, everything: bool) -> str:
+    if one.data is None:
+        return f"{one.size} bytes, not in the dump"
+    return one.value or _bytes(one.data, everything)
+
+
+def _bytes(data: bytes, everything: bool) -> str:
+    """Return bytes in memory order, in groups of four."""
+    shown = data if everything else data[:_MOST_BYTES]
+    rest = f" ... {len(data):,} bytes" if len(data) > len(shown) else ""
+    return shown.hex(" ", 4) + rest
+
+
+def _registers(registers: Registers) -> Iterator[str]:
+    yield ""
+    yield "    registers of the first thread:"
+    general = [f"R{n:<3} {value:#010x}" for n, value in enumerate(registers.general)]
+    uniform = [f"UR{n:<2} {value:#010x}" for n, value in enumerate(registers.uniform)]
+    for file in (general, uniform):
+        yield from ("      " + "  ".join(file[i : i + 6]) for i in range(0, len(file), 6))
+    predicates = [f"P{n}" for n, value in enumerate(registers.predicates) if value]
+    predicates += [f"UP{n}" for n, value in enumerate(registers.uniform_predicates) if value]
+    if registers.predicates:
+        yield f"      true predicates: {' '.join(predicates) or 'none'}"
+
+
+def _provenance(reading: DecodedCore) -> Iterator[str]:
+    core = reading.core
+    for device in core.devices:
+        gpu = device.row
+        yield (
+            f"  device {device.index}: {printable(device.name)} ({printable(device.sm_type)}, PCI {gpu.pci_bus:02x}:"
+            f"{gpu.pci_device:02x}, {gpu.sms} SMs), {_many(len(device.grids), 'launch', 'launches')}, "
+            f"{_many(len(device.modules), 'module')}"
+        )
+    if core.metadata:
+        row = core.metadata.row
+        driver = f", driver r{row.driver_major}.{row.driver_minor}" if row.driver_major else ""
+        cuda = f", CUDA {row.cuda_major}.{row.cuda_minor}" if row.cuda_major else ""
+        written = f", {datetime.fromtimestamp(row.timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC" if row.timestamp else ""
+        yield f"  written by {printable(core.metadata.generator)}{driver}{cuda}{written}"
+        if row.flags:
+            yield f"  flags: {', '.join(generation_flags(row.flags))}"
+    if core.unused:
+        left = ", ".join(
+            f"{_many(kind.count, 'section')} of {kind.kind} ({kind.bytes:,} bytes)" for kind in core.unused
+        )
+        yield f"  not read: {left}"
+
+
+def _dim(values: Sequence[int | None]) -> str:
+    return f"({','.join(str(value) for value in values)})"
+
+
+def _many(count: int, one: str, more: str | None = None) -> str:
+    return f"{count} {one if count == 1 else more or one + 's'}"
+
+
+# JSON: docs/schemas/core-v1.schema.json is the contract and says what each field means.
+
+SCHEMA: Final = "vdbg-env/core/v1"
+
+
+def cores_json(readings: Sequence[DecodedCore], sources: SourceLines) -> str:
+    """Return one core as a document, several as a document that lists them, first in time first."""
+    cores = [_core_json(reading, sources) for reading in readings]
+    return json_text(cores[0] if len(cores) == 1 else {"schema": SCHEMA, "verdict": verdict(readings), "cores": cores})
+
+
+def _core_json(read: DecodedCore, sources: SourceLines) -> dict[str, Any]:
+    core = read.core
+    return {
+        "schema": SCHEMA,
+        "file": read.file,
+        "rank": rank_of(read.file),
+        "truncated": core.truncated,
+        "complete": core.complete,
+        "elf_identity": str(core.identity),
+        "metadata": core.metadata and _metadata_json(core.metadata),
+        "devices": [_device_json(device, read.launches) for device in core.devices],
+        "faults": [_fault_json(fault, registers, sources) for fault, registers in _with_registers(read)],
+        "warps": [_group_json(group, sources) for group in read.warp_groups],
+        "loaded_kernels": [kernel_json(name) for name in read.loaded],
+        "unused": [asdict(kind) for kind in core.unused],
+        "notes": read.notes,
+    }
+
+
+def _metadata_json(of: Metadata) -> dict[str, Any]:
+    row = of.row
+    return {
+        "generator": of.generator,
+        "driver": f"{row.driver_major}.{row.driver_minor}" if row.driver_major else None,
+        "cuda": f"{row.cuda_major}.{row.cuda_minor}" if row.cuda_major else None,
+        "flags": generation_flags(row.flags),
+        "timestamp": row.timestamp,
+        "written": datetime.fromtimestamp(row.timestamp, UTC).isoformat() if row.timestamp else None,
+    }
+
+
+def _device_json(device: Device, launches: Sequence[Launch]) -> dict[str, Any]:
+    row = device.row
+    return {
+        "index": device.index,
+        "id": row.device_id,
+        "name": device.name,
+        "type": device.type,
+        "sm": device.sm_type,
+        "pci": f"{row.pci_bus:02x}:{row.pci_device:02x}",
+        "sms": row.sms,
+        "warps_per_sm": row.warps_per_sm,
+        "contexts": [
+            {"id": hex(one.row.context_id), "host_thread": one.row.thread_id, "modules": len(one.modules)}
+            for one in device.contexts
+        ],
+        "grids": [_launch_json(launch) for launch in launches if launch.device is device],
+        "resident": {"blocks": sum(len(sm.ctas) for sm in device.sms), "warps": sum(1 for _ in device.warps())},
+    }
+
+
+def _launch_json(launch: Launch) -> dict[str, Any]:
+    grid = launch.grid
+    return {
+        "id": grid.grid_id,
+        "kernel": _launched_json(launch),
+        "status": grid_status(grid.status),
+        "origin": grid_origin(grid.origin),
+        "kind": kernel_type(grid.kernel_type),
+        "parent": grid.parent_grid_id or None,
+        "registers_per_thread": grid.registers,
+        "host_thread": grid.host_thread_id,
+        **({"parameters": _parameters_json(launch.parameters)} if launch.parameters else {}),
+    }
+
+
+def _launched_json(of: Fault | WarpGroup | Launch) -> dict[str, Any] | None:
+    """Return a kernel with the dimensions of its launch, where the launch is known."""
+    if of.kernel is None and of.grid is None:
+        return None
+    named: dict[str, Any] = {"name": of.kernel, "demangled": demangle(of.kernel) if of.kernel else None}
+    if of.grid is None:
+        return named
+    row = of.grid
+    cluster = None if row.cluster_x is None else (row.cluster_x, row.cluster_y or 0, row.cluster_z or 0)
+    blocks, threads = (row.grid_x, row.grid_y, row.grid_z), (row.block_x, row.block_y, row.block_z)
+    return {**named, "grid": blocks, "block": threads, "cluster": cluster}
+
+
+def _parameters_json(read: LaunchParameters) -> dict[str, Any]:
+    return {
+        "parameters": [
+            {
+                "index": one.index, "type": one.type, "offset": one.offset, "size": one.size, "value": one.value,
+                "bytes": None if one.data is None else one.data.hex(),
+            }
+            for one in read.parameters
+        ],
+        "bytes": None if read.data is None else read.data.hex(),
+        "constant_banks": [{**asdict(bank), "address": hex(bank.address)} for bank in read.banks],
+        "problem": read.problem,
+    }  # fmt: skip
+
+
+def _fault_json(fault: Fault, registers: Registers | None, sources: SourceLines) -> dict[str, Any]:
+    exception, location, first = fault.exception, fault.location, fault.first
+    return {
+        "exception": {
+            "code": exception.code, "name": exception.name, "identifier": exception.identifier,
+            "meaning": exception.meaning, "driver_words": fault.exception_string,
+        },
+        "scope": fault.scope.value,
+        "device": fault.device.index,
+        "sms": fault.sms,
+        "pc": _hex(fault.pc),
+        "precise": fault.precise,
+        "thread_pc": _hex(first.row.virtual_pc) if first else None,
+        "kernel": _launched_json(fault),
+        "library": vllm_library(demangle(fault.kernel)) if fault.kernel else None,
+        "function": _function(location),
+        "calls_out": fault.calls_out,
+        "offset": _hex(location.offset) if location else None,
+        "function_offset": _hex(location.function_offset) if location else None,
+        **location_json(location, sources),
+        "threads": {
+            "count": fault.threads, "warps": fault.warps, "blocks": fault.blocks, "first": first and asdict(first.at),
+        },
+        "cluster_target": fault.cluster_target or None,
+        "calls": [
+            {
+                "level": call.level, "return_pc": hex(call.return_pc), "function": _function(call.location),
+                "offset": _hex(call.location.offset) if call.location else None,
+                "chain": chain_json(call.location.chain if call.location else (), sources),
+            }
+            for call in fault.calls
+        ],
+        "doubts": fault.doubts,
+        **({"registers": _registers_json(registers)} if registers else {}),
+    }  # fmt: skip
+
+
+def _registers_json(files: Registers) -> dict[str, Any]:
+    return {
+        "general": {f"R{n}": hex(value) for n, value in enumerate(files.general)},
+        "predicates": {f"P{n}": bool(value) for n, value in enumerate(files.predicates)},
+        "uniform": {f"UR{n}": hex(value) for n, value in enumerate(files.uniform)},
+        "uniform_predicates": {f"UP{n}": bool(value) for n, value in enumerate(files.uniform_predicates)},
+        "barriers": {f"B{n}": hex(value) for n, value in enumerate(files.barriers)},
+        "backtrace": [
+            {"level": row.level, "return_pc": hex(row.return_pc), "return_offset": hex(row.return_offset)}
+            for row in files.backtrace
+        ],
+    }
+
+
+def _group_json(group: WarpGroup, sources: SourceLines) -> dict[str, Any]:
+    location = group.location
+    return {
+        "device": group.device.index,
+        "pc": hex(group.pc),
+        "kernel": _launched_json(group),
+        "function": _function(location),
+        "offset": _hex(location.offset) if location else None,
+        "count": group.warps,
+        "threads": group.threads,
+        "blocks": group.blocks,
+        "state": group.state,
+        "barrier": group.barrier,
+        "barrier_words": group.barrier_words,
+        "thread_states": dict(group.thread_states),
+        "first": asdict(group.first),
+        "chain": chain_json(location.chain if location else (), sources),
+        "lines_from": lines_from_json(location, sources),
+    }
+
+
+def _function(location: Location | None) -> str | None:
+    return location.function.demangled if location and location.function else None
+
+
+def _hex(value: int | None) -> str | None:
+    return None if value is None else hex(value)

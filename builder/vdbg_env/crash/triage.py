@@ -1,0 +1,360 @@
+"""Read the logs of a run, name its failure, and show the verdict."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import os
+import re
+import sys
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from vdbg_env.common.errors import BAD_INPUT, BadInput, unreadable
+from vdbg_env.common.printable import json_text, printable
+from vdbg_env.common.resources import data_dir, read_tables
+from vdbg_env.crash.line_packs import PackedLines, lines_by_name, named_place
+from vdbg_env.crash.places import chain_json, chain_lines
+from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
+from vdbg_env.evidence.triage.classifier import LogClassifier
+from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
+from vdbg_env.evidence.triage.sighting import LogEvidence
+from vdbg_env.evidence.triage.verdict import Alternative, Triage, judge
+
+_NAME = re.compile(r"(?<!\S)(?:--[a-z][\w.-]*|-[a-z]{2,3}\b|[A-Z][A-Z0-9_]{3,})")
+
+# The runbook of an illegal access also finds other exceptions of kernels, and hangs: it dumps and reads both.
+_ONE_RUNBOOK = "illegal-memory-access"
+_ALSO_FOUND = frozenset({"misaligned-address", "device-side-assert", "kernel-hang"})
+
+
+def triage_logs(targets: Sequence[str], lines: PackedLines | None = None, *, rules: Path | None = None) -> Triage:
+    """Name the failure of one run from its logs, as paths, `-` the standard input; raises BadInput if none can be read.
+
+    Where they name a kernel with an offset, `lines` are asked for its lines; packs are fetched only from addresses
+    that are configured, a few of each.
+    """
+    book = rule_book(rules)
+    evidence = [_read_log(log, book) for log in open_logs(targets)]
+    _refuse_if_nothing_was_read(evidence)
+    verdict = judge(evidence, book.classes)
+    problems = tuple(note for log in evidence for note in log.notes or _empty(log))
+    verdict = replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
+    return _with_lines(verdict, lines, _release(evidence)) if lines else verdict
+
+
+def _with_lines(verdict: Triage, lines: PackedLines, release: str | None) -> Triage:
+    """Add the lines of the kernel that the logs name: by packs on this machine, else by those of the addresses."""
+    place = named_place(verdict.kernel_text) if verdict.kernel_text else None
+    if place is None:
+        return verdict
+    found = lines_by_name(lines.local_packs(), place)
+    found = found or lines_by_name(lines.fetched_packs(place.name or "", release), place)
+    return replace(verdict, lines=found, notes=(*verdict.notes, *lines.notes))
+
+
+def _release(evidence: Sequence[LogEvidence]) -> str | None:
+    """Return the release of vLLM that the logs name."""
+    return next((log.release for log in evidence if log.release), None)
+
+
+def _stale(evidence: Sequence[LogEvidence]) -> Iterator[str]:
+    """Yield what replaced the flags and variables that the logs report as unknown."""
+    release = _release(evidence)
+    said = " ".join(text for log in evidence for text in log.settings)
+    for name in dict.fromkeys(_NAME.findall(said)):
+        judged = shipped_knowledge().judge_name(name, release)
+        if judged.level == "error" and judged.replaced_by:
+            yield f"has no effect: {judged.message}" + (f" ({judged.source})" if judged.source else "")
+
+
+def runbook_to_start(name: str | None, available: Collection[str]) -> str | None:
+    """Return the available runbook for a class that names the runbook `name`, or None."""
+    if name in available:
+        return name
+    return _ONE_RUNBOOK if name in _ALSO_FOUND and _ONE_RUNBOOK in available else None
+
+
+def rule_book(folder: Path | None = None) -> RuleBook:
+    """Read the rules of a folder, or the shipped ones; raises BadDocument where one is wrong, BadInput without any."""
+    folder = folder or data_dir("runbooks") / "triage"
+    files = read_tables(folder)
+    if not files:
+        raise BadInput(f"{folder} holds no triage rules", next_step="leave --rules out to use the shipped ones")
+    return read_rule_book(files)
+
+
+def _read_log(log: LogFile, book: RuleBook) -> LogEvidence:
+    """Read one log to its end. A log that breaks off (a damaged archive) still counts as far as it went."""
+    classifier = LogClassifier(book, log.name)
+    problem: tuple[str, ...] = ()
+    read = 0
+    try:
+        for chunk in log.chunks:
+            read += len(chunk)
+            classifier.feed(chunk)
+    except BAD_INPUT as error:
+        problem = (f"{error.what}; only what could be read was looked at",)
+    found = replace(classifier.finish(), notes=problem)
+    return found if read else replace(found, lines=0)
+
+
+def _empty(log: LogEvidence) -> tuple[str, ...]:
+    """Say of a log that it is empty: that it names no failure is then no word for the run."""
+    return () if log.lines else (f"{log.file} is empty",)
+
+
+def _refuse_if_nothing_was_read(evidence: Sequence[LogEvidence]) -> None:
+    broken = [log for log in evidence if log.notes]
+    if broken and len(broken) == len(evidence) and not any(log.sightings or log.lines > 1 for log in evidence):
+        raise BadInput(broken[0].notes[0].split(";", 1)[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFile:
+    """One log: its name as shown to the user, and its bytes in chunks, decompressed, read once."""
+
+    name: str
+    chunks: Iterator[bytes]
+
+
+CHUNK = 1 << 20
+MAX_FILES = 4096
+STDIN = "-"
+_SHOWN = 200
+
+_LOG_NAME = re.compile(
+    r".*\.(?:log|txt|out|err|stdout|stderr)(?:[.-]?\d+)?(?:\.(?:gz|zst))?|(?:stdout|stderr|output)(?:\.\d+)?"
+)
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+def open_logs(targets: Sequence[str]) -> Iterator[LogFile]:
+    """Yield the logs of each target in order: a file, `-` for the standard input, or a folder.
+
+    A folder gives what is named as a log, else all its files. The chunks of each are valid until the next is asked for.
+    Raises BadInput when a target does not exist or cannot be read, also from the chunks where a file is damaged.
+    """
+    for target in targets:
+        if target == STDIN:
+            yield LogFile(name="(standard input)", chunks=_chunks(_rest(sys.stdin.buffer), "(standard input)"))
+            continue
+        for path in _files(Path(target)):
+            with _opened(path) as stream:
+                yield LogFile(name=str(path), chunks=_chunks(_pieces(stream), str(path)))
+
+
+def _files(target: Path) -> list[Path]:
+    try:
+        if not target.is_dir():
+            return [target]
+        found = sorted(_below(target))
+    except OSError as error:
+        raise unreadable(target, error) from None
+    logs = [path for path in found if _LOG_NAME.fullmatch(path.name)] or found
+    if not logs:
+        raise BadInput(
+            f"{target} holds no file of a workload; records of vdbg-env below it are not read",
+            next_step="give the folder that holds the logs, a log file, or one run: vdbg-env runs list",
+        )
+    if len(logs) > MAX_FILES:
+        raise BadInput(f"{target} holds {len(logs)} logs; at most {MAX_FILES} are read at once")
+    return logs
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, but of none of our runs in it: their logs are of other attempts."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not Path(place, name, "run.json").is_file()]
+        yield from (path for name in names if (path := Path(place, name)).is_file())
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise BadInput(
+            f"{path} does not exist", next_step="give a log file, a folder of logs, or - for stdin"
+        ) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """Read to the end as UTF-8. The first bytes, not the name, say whether a log is compressed or UTF-16."""
+    try:
+        head, raw = _head(raw)
+        if head.startswith(_GZIP):
+            head, raw = _head(_gunzip(raw))
+        elif head.startswith(_ZSTD):
+            head, raw = _head(_unzstd(raw))
+        # A zero byte is no text: a disk that lost its power leaves blocks of them, and UTF-16 without its mark is ASCII
+        # with one next to each letter.
+        yield from (data.replace(b"\0", b"") for data in (_utf8(raw) if head.startswith(_UTF_16) else raw))
+    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise BadInput(f"{name} is damaged: {error}", cause="the file was cut while it was written or copied") from None
+    except OSError as error:
+        raise unreadable(name, error) from None
+
+
+def _head(raw: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    head = next(filter(None, raw), b"")
+    return head, chain((head,), raw)
+
+
+def _utf8(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """Recode UTF-16, as PowerShell writes it (`kubectl logs POD > pod.log`)."""
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for data in raw:
+        yield decoder.decode(data).encode()
+    yield decoder.decode(b"", final=True).encode()
+
+
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield a file as long as it is now, without its holes: others may write faster than this is read.
+
+    A log that was cut to nothing while its writer kept its place (logrotate's `copytruncate`) begins with a hole that
+    is as long as all that was written before.
+    """
+    size, at = os.fstat(stream.fileno()).st_size, 0
+    if not size:  # a pipe, or a file of the kernel
+        yield from _rest(stream)
+    while at < size:
+        try:
+            at = os.lseek(stream.fileno(), at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole follows, or it has been cut
+                return
+            raise
+        data = os.pread(stream.fileno(), min(CHUNK, size - at), at)
+        if not data:
+            return
+        yield data
+        at += len(data)
+
+
+def _rest(stream: BinaryIO) -> Iterator[bytes]:
+    while chunk := stream.read(CHUNK):
+        yield chunk
+
+
+def _gunzip(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """Decompress member after member, giving all there is before a member that breaks off; raises EOFError then."""
+    member = zlib.decompressobj(wbits=31)
+    for data in raw:
+        while data:
+            if member.eof:
+                member = zlib.decompressobj(wbits=31)
+            yield member.decompress(data, CHUNK)
+            data = member.unused_data if member.eof else member.unconsumed_tail
+            if not data and not member.eof and (more := member.decompress(b"", CHUNK)):
+                yield more
+    if not member.eof:
+        raise EOFError("it ends in the middle of its compressed data")
+
+
+def _unzstd(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """Decompress frame after frame; raises EOFError when the last one breaks off."""
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    for data in raw:
+        while data:
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+            yield frame.decompress(data)
+            data = frame.unused_data
+    if not frame.eof:
+        raise EOFError("it ends in the middle of its compressed data")
+
+
+def triage_text(triage: Triage, runbook: str | None) -> str:
+    """Return the verdict as lines for a terminal, the answer first, and `runbook` to start it if it is not None."""
+    root, failure = triage.root_cause, triage.failure
+    lines = [f"{failure.name}  ({triage.title or failure.title}; confidence {triage.confidence:.0%})"]
+    if root:
+        lines += ["", f"  {root.file}:{root.line}", f"    {_short(root.text)}"]
+        lines.append(f"  known from {root.how_known}; wording of {root.origin}")
+    for name, value in (("rank", triage.rank), ("process", triage.process), ("kernel", triage.kernel)):
+        if value is not None:
+            lines.append(f"  {name}: {value}")
+    lines += _by_packs(triage)
+    if triage.alternatives:
+        lines += ["", "also seen or possible:", *(f"  {_alternative(other)}" for other in triage.alternatives)]
+    if triage.remedies:
+        lines += ["", *(f"try: {r.do}  ({r.releases}; {r.source})" for r in triage.remedies)]
+    if triage.notes:
+        lines += ["", *(f"note: {note}" for note in triage.notes)]
+    if triage.fix:
+        lines += ["", f"next: {triage.fix}"]
+    if runbook:
+        lines += ["", f"next: vdbg-env runbook {runbook} -- COMMAND"]
+    elif failure.runbook and not triage.fix:
+        lines += ["", f"next: do what would settle it; no runbook is called {failure.runbook} here"]
+    return "".join(f"{printable(line)}\n" for line in lines)  # a name of a log may have a line break
+
+
+def _by_packs(triage: Triage) -> Iterator[str]:
+    for found in triage.lines:
+        yield ""
+        yield f"  +{found.offset:#x} on {', '.join(found.archs)}, by the line table of {found.build}:"
+        yield from chain_lines(found.chain, {}, indent="    ")
+        yield "    by name and offset alone: the code that ran was not compared; a core dump would be"
+
+
+def _alternative(other: Alternative) -> str:
+    where = f"  {other.file}:{other.line}" if other.file else ""
+    why = "an effect of the above" if other.effect else f"confidence {other.confidence:.0%}"
+    return f"{other.failure} ({why}){where}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+# JSON: docs/schemas/triage-v1.schema.json is the contract and says what each field means.
+
+
+def triage_json(triage: Triage) -> str:
+    """Return the verdict as the JSON document that `vdbg-env triage --json` prints."""
+    root = triage.root_cause
+    return json_text(
+        {
+            "schema": "vdbg-env/triage/v1",
+            "class": triage.failure.name,
+            "runbook": triage.failure.runbook,
+            "confidence": triage.confidence,
+            "root_cause": root
+            and {
+                "line": root.line, "text": root.text, "file": root.file, "rule": root.rule, "source": root.origin,
+                "how_known": root.how_known,
+            },
+            "title": triage.title,
+            "next": triage.fix,
+            "rank": triage.rank,
+            "process": triage.process,
+            "kernel": triage.kernel,
+            "lines": [
+                {
+                    "how_known": one.how_known, "function": one.function, "offset": hex(one.offset), "archs": one.archs,
+                    "build": one.build, "pack": one.pack, "chain": chain_json(one.chain, {}),
+                }
+                for one in triage.lines
+            ],
+            "alternatives": [
+                {
+                    "class": other.failure, "confidence": other.confidence, "effect": other.effect, "file": other.file,
+                    "line": other.line, "text": other.text,
+                }
+                for other in triage.alternatives
+            ],
+            "notes": triage.notes,
+            "remedies": [asdict(remedy) for remedy in triage.remedies],
+            "logs": [{"file": log.file, "lines": log.lines} for log in triage.logs],
+        }
+    )  # fmt: skip

@@ -1,1 +1,0 @@
-"""GPU core dumps and source chains as text and JSON."""

@@ -1,0 +1,75 @@
+"""The published schemas of core, locate and triage: every document keeps to its schema, and every field is met."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from gpucore.code_map import Location, parse_place
+from gpucore.core import decode_core
+from gpucore.dwarf import BorrowedLines, LinesByName, OtherHeaders, SourceFrame
+from tests.builders.core_builder import CUBINS
+from tests.support.schemas import Contract
+from tests.unit.crash.test_core import CORES, everything_core
+from vdbg_env.crash.core import cores_json
+from vdbg_env.crash.files import BinaryFiles, SourceFiles
+from vdbg_env.crash.locate import locate, locate_json
+from vdbg_env.crash.triage import triage_json, triage_logs
+
+LOGS = Path(__file__).parents[2] / "data" / "logs"
+OTHER = OtherHeaders(project="CUTLASS", used="4.2.1", wanted="4.4.0")
+FRAME = SourceFrame(function="kern", file="inline_chain.cu", line=3, headers=OTHER)
+SOURCES = {("inline_chain.cu", 3): "  *at = 1;"}
+BORROWED = BorrowedLines(build="vLLM 0.33.0", pack="a.lines", chain=(FRAME,), others=(("another", (FRAME,)),))
+
+
+def borrowing(location: Location | None) -> Location:
+    assert location
+    return replace(location, chain=(FRAME,), siblings=((FRAME,),), borrowed=BORROWED, ptx_line=7)
+
+
+def test_core() -> None:
+    contract = Contract("core-v1")
+    readings = [
+        decode_core(data, file=f"rank-{rank}/{name}.nvcudmp", registers=True, parameters=True)
+        for rank, (name, data) in enumerate([*CORES.items(), ("all", everything_core())])
+    ]
+    fault = readings[0].faults[0]
+    launch = readings[0].launches[0]
+    group = readings[0].warp_groups[0]
+    rare = replace(
+        readings[0],
+        faults=(replace(fault, kernel="_ZN4vllm1kEv", location=borrowing(fault.location), cluster_target=(1, 0, 0)),),
+        launches=(replace(launch, grid=launch.grid._replace(parent_grid_id=3)),),
+        warp_groups=(replace(group, location=borrowing(group.location), barrier_words="waiting"),),
+    )
+    for reading in [*readings, rare]:
+        contract.check(json.loads(cores_json([reading], SOURCES)))
+    contract.check(json.loads(cores_json(readings, SOURCES)))
+    assert contract.never_met() == set()
+
+
+def test_locate(tmp_path: Path) -> None:
+    contract = Contract("locate-v1")
+    core = tmp_path / "core.nvcudmp"
+    core.write_bytes(CORES["fault"])
+    for place, file in (("kern+0x140", CUBINS / "inline_chain_sm90.cubin"), ("0x7fffd9001140", core)):
+        found = locate(parse_place(place), [str(file)], BinaryFiles(), SourceFiles([str(CUBINS)]))
+        contract.check(json.loads(locate_json(found)))
+    (one,) = found.candidates
+    rare = replace(
+        found, sources=SOURCES, candidates=(replace(one, cubin="kern.cu", location=borrowing(one.location)),)
+    )
+    contract.check(json.loads(locate_json(rare)))
+    assert contract.never_met() == set()
+
+
+def test_triage() -> None:
+    contract = Contract("triage-v1")
+    for log in sorted((LOGS / "dev").glob("*.log"))[::2]:
+        found = triage_logs([str(log)])
+        contract.check(json.loads(triage_json(found)))
+    named = LinesByName(function="k", offset=16, archs=("sm_90",), build="vLLM", pack="a.lines", chain=(FRAME,))
+    contract.check(json.loads(triage_json(replace(found, lines=(named,), title="a title", fix="a fix"))))
+    assert contract.never_met() == {("Frame", "text")}, "the source of a line that a log names is not looked for"
