@@ -384,25 +384,31 @@ _HALVED: Final = {"hi", "carry"}
 
 @lru_cache(_KEPT)
 def norm(p: Poly) -> Poly:
-    """Apply the identities to the terms with factor 2^32 until nothing changes."""
+    """Apply the identities to what has a factor of 2^32 until nothing changes."""
     for _ in range(_MOST_ROUNDS):
         out = ZERO64
         keep: dict[Monomial, int] = {}
+        changed = False
         for m, c in p.terms.items():
-            found = _to_rewrite(m) if c & MASK32 == 0 else None
+            low = _signed(c & MASK32)
+            found = _to_rewrite(m) if (c - low) & MASK64 else None
             if found is None:
                 keep[m] = keep.get(m, 0) + c
-            else:
-                out = out + _rewritten(found, m, c)
-        if len(keep) == len(p.terms):
+                continue
+            changed = True
+            out = out + _rewritten(found, m, c - low & MASK64)
+            if low:
+                keep[m] = keep.get(m, 0) + low
+        if not changed:
             return p
         p = out + Poly(keep, 64)
     raise TooLarge
 
 
 def _to_rewrite(m: Monomial) -> Atom | None:
+    """Return what may be written otherwise in a product with 2^32: halves by what they are of, the rest by low words."""
     return next((a for a in m if a.kind in _HALVED), None) or next(
-        (a for a in m if a.kind in {"zx", "named", "sx"}), None
+        (a for a in m if a.kind == "named" or (a.bits == 64 and a.kind != "turn")), None
     )
 
 
@@ -410,8 +416,9 @@ def _rewritten(a: Atom, m: Monomial, c: int) -> Poly:
     rest = list(m)
     rest.remove(a)
     first = a.args[0]
-    if a.kind in {"zx", "named", "sx"} and isinstance(first, Poly):
-        return extend(first) * Poly({tuple(rest): c}, 64)
+    if a.kind not in _HALVED:
+        low = first if a.kind == "named" and isinstance(first, Poly) else low_of(a)
+        return extend(low) * Poly({tuple(rest): c}, 64)
     factor = Poly({product_of(_extended(x) for x in rest): c >> 32}, 64)
     if a.kind == "hi" and isinstance(first, Poly):
         return (first - zx(lo(first))) * factor
@@ -513,11 +520,25 @@ def _mates_of_select(high: Atom, atoms: list[Atom]) -> _Mates:
             yield low, lambda low=low: _select64(low, high)  # type: ignore[misc]
 
 
+FOLDS_OF_SELECT64: Final[list[Callable[[Atom, Poly, Poly], Poly | None]]] = []
+"""What knows selects of 64 bits that are no choice; `operations` fills it."""
+
+
 def _select64(low: Atom, high: Atom) -> Poly:
     condition, a, b = low.args
     _, c, d = high.args
-    assert isinstance(a, Poly) and isinstance(b, Poly) and isinstance(c, Poly) and isinstance(d, Poly)
+    assert (
+        isinstance(condition, Atom)
+        and isinstance(a, Poly)
+        and isinstance(b, Poly)
+        and isinstance(c, Poly)
+        and isinstance(d, Poly)
+    )
     first, second = join(pair(a, c)), join(pair(b, d))
+    for fold in FOLDS_OF_SELECT64:
+        folded = fold(condition, first, second)
+        if folded is not None:
+            return folded
     # What both sides have is no part of the choice: a pointer stays visible as the base of either.
     shared = Poly({m: f for m, f in first.terms.items() if second.terms.get(m) == f}, 64)
     first, second = first - shared, second - shared

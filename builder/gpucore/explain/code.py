@@ -119,6 +119,10 @@ class Code:
             return self._by_name.get(target.symbol)
         return self._routines.get(target.offset)
 
+    def of(self, routine: Routine) -> Code:
+        """Return the code of another routine of the section."""
+        return Code(self._section, self._routines.values(), routine)
+
     def place(self, offset: int, context: tuple[int, ...] = ()) -> int | None:
         """Return the number of the instruction at an offset of the section, within these calls."""
         return self._places.get((context, offset))

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Final
 
 from gpucore.explain.algebra import (
+    FOLDS_OF_SELECT64,
     MASK32,
     ONES,
     ZERO,
@@ -19,7 +20,6 @@ from gpucore.explain.algebra import (
     constant,
     fits,
     hi,
-    join,
     leaf,
     lo,
     most,
@@ -450,8 +450,9 @@ def _division_folded(condition: Atom, a: Poly, b: Poly) -> Poly | None:
         return None
     if condition.kind == "lt_s":
         return _signed_division(left, b) if a == -b else None
-    if a not in (ONES, ~left):
-        return None
+    whole = _whole_division(left, a, b)
+    if whole is not None or a not in (ONES, ~left):
+        return whole
     for t in b.atoms():  # the result for a divisor of 0 is all ones, which is part of what these atoms mean
         if t.kind in {"udiv", "sdiv"} and t.args[1] == left:
             over = t.args[0]
@@ -460,6 +461,46 @@ def _division_folded(condition: Atom, a: Poly, b: Poly) -> Poly | None:
                 return b
             if b == over - left * of(t):
                 return leaf("urem" if t.kind == "udiv" else "srem", over, left)
+    return None
+
+
+def _whole_division(upper: Poly, short: Poly, b: Poly) -> Poly | None:
+    """Return a word of a 64-bit quotient that is computed in 32 bits where both upper words are 0."""
+    for a in b.atoms():
+        inner = a.args[0] if a.kind in {"lo", "hi"} else None
+        q = inner.single if isinstance(inner, Poly) else inner
+        if not isinstance(q, Atom) or q.kind not in {"sdiv64", "udiv64", "srem64", "urem64"} or b != of(a):
+            continue
+        over, under = q.args
+        assert isinstance(over, Poly) and isinstance(under, Poly)
+        if upper == bit_or(hi(over), hi(under)) and (short == ZERO if a.kind == "hi" else short in _in_32_bits(q)):
+            return b
+    return None
+
+
+def _in_32_bits(q: Atom) -> list[Poly]:
+    """Return what a 64-bit quotient or remainder is for operands whose upper words are 0."""
+    over, under = (lo(x) for x in q.args if isinstance(x, Poly))
+    quotient = leaf("udiv", over, under)
+    return [quotient] if "div" in q.kind else [leaf("urem", over, under), over - under * quotient]
+
+
+def remainder_folded(condition: Atom, short: Poly, whole: Poly) -> Poly | None:
+    """Return x - d * (x / d) in 64 bits where `short` is the same in 32, chosen where both upper words are 0."""
+    if condition.kind != "eq" or condition.args[1] != ZERO:
+        return None
+    for q in whole.atoms():
+        if q.kind not in {"sdiv64", "udiv64", "srem64", "urem64"}:
+            continue
+        over, under = q.args
+        assert isinstance(over, Poly) and isinstance(under, Poly)
+        if condition.args[0] != bit_or(hi(over), hi(under)):
+            continue
+        quotient = leaf("udiv", lo(over), lo(under))
+        if whole == of(q) and short in [zx(x) for x in _in_32_bits(q)]:
+            return whole
+        if whole == over - of(q) * under and short == zx(lo(over) - lo(under) * quotient):
+            return whole
     return None
 
 
@@ -595,15 +636,4 @@ def split(p: Poly) -> tuple[Poly, Poly]:
     return lo(p), hi(p)
 
 
-def quotient64(over: Poly, under: Poly, unsigned: bool) -> Poly:
-    """Return a 64-bit quotient."""
-    kind = "udiv64" if unsigned else "sdiv64"
-    return of(atom(kind, join(over), join(under), bits=64))
-
-
-def is_quotient_in_32_bits(short: Poly, quotient: Atom) -> bool:
-    """Say whether a 32-bit quotient is the 64-bit one for operands whose upper words are 0."""
-    over, under = quotient.args
-    assert isinstance(over, Poly) and isinstance(under, Poly)
-    inner = short.single
-    return inner is not None and inner.kind == "udiv" and inner.args == (lo(over), lo(under))
+FOLDS_OF_SELECT64.append(remainder_folded)

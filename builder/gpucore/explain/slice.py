@@ -26,8 +26,8 @@ from gpucore.explain.algebra import (
     of,
     pair,
 )
-from gpucore.explain.code import Code, Resource, Site
-from gpucore.explain.division import find_roles
+from gpucore.explain.code import Code, Resource, Routine, Site
+from gpucore.explain.division import Roles, find_roles
 from gpucore.explain.semantics import compute
 from gpucore.sass import Instruction, Register, RegisterOperand
 
@@ -77,6 +77,7 @@ class Slice:
         self._merged: dict[tuple[int, Resource], Poly] = {}
         self._merged_conditions: dict[tuple[int, Resource], Atom] = {}
         self._loops: dict[Atom, Loop] = {}
+        self._roles: dict[Routine, Roles | None] = {}
         self._depth = 0
 
     # What is asked for from outside.
@@ -245,7 +246,7 @@ class Slice:
         known = _Known()
         callee = self.code.called[n]
         division = callee.division if callee else None
-        roles = find_roles(self.code, callee, self._bank) if callee and division else None
+        roles = self._roles_of(callee) if callee and division else None
         if roles is not None and division is not None:
             try:
                 over, under = (self._argument(p, n) for p in (roles.over, roles.under))
@@ -259,6 +260,13 @@ class Slice:
         if i.guard is not None:
             self._guard(n, i.guard, known)
         return known
+
+    def _roles_of(self, callee: Routine) -> Roles | None:
+        if callee not in self._roles:
+            division = callee.division
+            inner = Slice(self.code.of(callee), self._bank, False)
+            self._roles[callee] = find_roles(inner, bool(division and division[1]))
+        return self._roles[callee]
 
     def _argument(self, p: Poly, n: int) -> Poly:
         """Return a value of a callee's own registers at its entry with those of the call."""
