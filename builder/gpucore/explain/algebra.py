@@ -406,7 +406,7 @@ def norm(p: Poly) -> Poly:
 
 
 def _to_rewrite(m: Monomial) -> Atom | None:
-    """Return what may be written otherwise in a product with 2^32: halves by what they are of, the rest by low words."""
+    """Return what a product with 2^32 may hold otherwise: a half, else a value that its low word may replace."""
     return next((a for a in m if a.kind in _HALVED), None) or next(
         (a for a in m if a.kind == "named" or (a.bits == 64 and a.kind != "turn")), None
     )
