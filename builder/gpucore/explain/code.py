@@ -97,6 +97,8 @@ class Code:
 
     def _follow(self, n: int, context: tuple[int, ...]) -> None:
         callee = self.callee(self.instructions[n])
+        if callee is None and self._is_jump(n, context):
+            return
         inner = (*context, n)
         recursive = callee is not None and callee in (self.root, *(self.callee(self.instructions[c]) for c in context))
         if (
@@ -109,6 +111,12 @@ class Code:
             self.called[n] = callee
         else:
             self._lay(callee, inner)
+
+    def _is_jump(self, n: int, context: tuple[int, ...]) -> bool:
+        """Say whether a call leads into the middle of its function, which is how ptxas leaves some loops."""
+        target = self.instructions[n].target
+        inside = target is not None and target.offset is not None and (context, target.offset) in self._places
+        return inside and not context
 
     def callee(self, call: Instruction) -> Routine | None:
         """Return the routine of this section that a call leads to; None for one elsewhere."""
@@ -173,7 +181,8 @@ class Code:
         if i.opcode == "RET":
             back = [context[-1] + 1] if context else []
             return back if always else [*back, *following]
-        if i.opcode == "BRA":
+        callee = self.callee(i) if i.opcode == "CALL" and n not in self.called else None
+        if i.opcode == "BRA" or (i.opcode == "CALL" and n not in self.called and callee is None):
             target = i.target
             to = self._places.get((context, target.offset)) if target and target.offset is not None else None
             conditional = not always or any(isinstance(s, RegisterOperand) for s in i.sources)
@@ -186,7 +195,6 @@ class Code:
         if n in self.called:
             name = i.target.symbol if i.target else ""
             return [] if name in _NEVER_RETURN and always else None
-        callee = self.callee(i)
         entry = self._places[(*context, n), callee.start] if callee else n + 1
         return [entry] if always else [entry, *following]
 

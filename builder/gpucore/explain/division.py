@@ -81,8 +81,23 @@ def _dividend(values: Slice, under: Poly, ret: int) -> Poly | None:
         return None
     low, high = sorted(read, key=lambda r: r.number)
     if low.file != high.file or low.number + 1 != high.number:
-        return None
+        signs = [r for r in (low, high) if _tested_for_sign(values, r)]
+        if len(signs) != 1:
+            return None
+        low, high = (low, high) if signs[0] == high else (high, low)
     return join(pair(leaf("entry", *low), leaf("entry", *high)))
+
+
+def _tested_for_sign(values: Slice, r: Register) -> bool:
+    """Say whether what a register had at the entry is compared with 0 as a signed number: an upper word."""
+    code = values.code
+    for n, i in enumerate(code.instructions):
+        plain = [s for s in i.sources if isinstance(s, RegisterOperand)]
+        if i.opcode == "ISETP" and "U32" not in i.modifiers and "EX" not in i.modifiers:
+            registers = [s.register for s in plain if not s.register.predicate]
+            if r in registers and any(x.hardwired for x in registers) and code.definition(r, n) == ENTRY:
+                return True
+    return False
 
 
 def _entries_of(values: Slice, ret: Instruction, n: int) -> list[Atom]:

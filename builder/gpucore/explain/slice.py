@@ -271,10 +271,11 @@ class Slice:
     def _argument(self, p: Poly, n: int) -> Poly:
         """Return a value of a callee's own registers at its entry with those of the call."""
         low, high = lo(p), hi(p)
-        words = [
-            self.register(Register(*a.args), n) if (a := q.single) is not None and a.kind == "entry" else q  # type: ignore[arg-type]
-            for q in (low, high)
-        ]
+        words = []
+        for q in (low, high):
+            a = q.single
+            is_register = a is not None and a.kind == "entry"
+            words.append(self.register(Register(*a.args), n) if a is not None and is_register else q)  # type: ignore[arg-type]
         return pair(*words)
 
     # Where ways meet.
@@ -369,7 +370,7 @@ class Slice:
         code = self.code
         last = code.blocks[b][1]
         i = code.instructions[last]
-        if i.opcode not in {"BRA", "EXIT", "RET"} or len(code.after[b]) > 2:
+        if i.opcode not in {"BRA", "EXIT", "RET", "CALL"} or len(code.after[b]) > 2:
             return None
         condition = op.TRUE
         if i.guard is not None:
@@ -382,7 +383,9 @@ class Slice:
         if {"DIV", "CONV"} & set(i.modifiers):
             return None
         if len(code.after[b]) != 2:
-            return (op.negate(condition), code.after[b][0], -1) if i.opcode != "BRA" and code.after[b] else None
+            return (
+                (op.negate(condition), code.after[b][0], -1) if i.opcode in {"EXIT", "RET"} and code.after[b] else None
+            )
         to, other = code.after[b]
         return condition, to, other
 

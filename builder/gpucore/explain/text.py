@@ -167,6 +167,8 @@ class Words:
 
     def _loop(self, a: Atom) -> str:
         found = self.legend.loops.get(a)
+        if found is None:  # a word of a variable of two
+            found = next((x for key, x in self.legend.loops.items() if a in key.args), None)
         if found is None:
             return "loop"
         return f"turn{found.number + 1}" if a.kind == "turn" else f"loop{found.number + 1}"
