@@ -72,6 +72,7 @@ def take_snapshot(
             "gridDim.x": grid.grid_x, "gridDim.y": grid.grid_y, "gridDim.z": grid.grid_z,
         },
         parameters=launch.data if launch.problem is None else None,
+        shared_size=warp.row.shared_memory or None,
     )  # fmt: skip
 
 

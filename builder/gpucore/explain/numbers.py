@@ -60,6 +60,8 @@ class Snapshot:
     uniform: Sequence[int]
     special: dict[str, int]
     parameters: bytes | None = None
+    shared_size: int | None = None
+    """Bytes of shared memory that the block has; None where the core does not say."""
 
 
 @dataclass(frozen=True)

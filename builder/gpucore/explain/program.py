@@ -194,6 +194,12 @@ class Program:
         """Return the inline chain of an instruction, leaf first; empty without line info."""
         return self.code_map.locate(Place(section=self.section, offset=offset)).chain
 
+    def source_line(self, offset: int) -> str | None:
+        """Return the text of an instruction's line of source; None where it is not available."""
+        chain = self.chain(offset)
+        lines = self._source(chain[0].file) if self._source is not None and chain and chain[0].file else None
+        return lines[chain[0].line - 1] if lines and 0 < chain[0].line <= len(lines) else None
+
     def line(self, offset: int) -> str | None:
         """Return file and line of an instruction in few words; None without line info."""
         chain = self.chain(offset)

@@ -389,6 +389,21 @@ class Slice:
         to, other = code.after[b]
         return condition, to, other
 
+    def condition_behind(self, b: int) -> Atom | None:
+        """Return the condition at the end of a block; None where it is not understood."""
+        found: list[Atom | None] = []
+
+        def look() -> Atom:
+            branch = self.branch(b)
+            found.append(branch[0] if branch else None)
+            return op.TRUE
+
+        try:
+            self.run(look)
+        except TooLarge:
+            return None
+        return found[-1]
+
     def _operand(self, operand: RegisterOperand, n: int) -> Atom:
         plain = op.TRUE if operand.register.hardwired else self.predicate(operand.register, n)
         return op.negate(plain) if operand.negated else plain

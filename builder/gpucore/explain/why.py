@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import Final
 
 from gpucore.explain.address import Address, Base, explain_address
 from gpucore.explain.algebra import Atom, Poly, inside, leaf, of
+from gpucore.explain.judgement import Judgement, judge
 from gpucore.explain.legend import Legend, LoadedValue, LoopValue
 from gpucore.explain.numbers import Numbers
 from gpucore.explain.operations import signed
@@ -51,6 +53,12 @@ class Why:
         return signed(held - base, 64) // address.scale, "from the address"
 
     @property
+    def judgements(self) -> list[Judgement]:
+        """What is certainly wrong, the most telling first."""
+        words = Words(self.legend, self.names)
+        return judge(self.address, self.numbers, words, self.index[0] if self.index else None)
+
+    @property
     def value_of_address(self) -> int | None:
         """The address that the thread accessed, where it is known."""
         value = self.value(self.address.formula)
@@ -63,7 +71,24 @@ def explain_place(program: Program, offset: int, calls: Sequence[int] = ()) -> W
     `calls` are the offsets of the calls that lead to it, outermost first, as a backtrace has them.
     """
     address = explain_address(program, offset, calls)
-    return Why(address, Legend(address)) if address is not None else None
+    if address is None:
+        return None
+    legend = Legend(address)
+    return Why(address, legend, _names_of_loads(legend))
+
+
+def _names_of_loads(legend: Legend) -> dict[int, str]:
+    """Return what the source calls loaded values, where it assigns them from the very argument that is loaded from."""
+    found: dict[int, str] = {}
+    for loaded in legend.loads.values():
+        base = loaded.address.base if loaded.address is not None else None
+        if base is None or base.argument is None or base.argument.name is None:
+            continue
+        line = legend.address.program.source_line(loaded.offset) or ""
+        assigned = re.search(rf"(\w+)\s*=\s*[^=;]*\b{re.escape(base.argument.name)}\s*\[", line)
+        if assigned and assigned[1] not in found.values():
+            found[loaded.number] = assigned[1]
+    return found
 
 
 # Text.
@@ -79,6 +104,7 @@ def why_text(why: Why) -> list[str]:
         *(_load_line(why, words, x) for x in why.legend.loads.values()),
     ]
     lines += [_loop_line(words, x) for x in why.legend.loops.values() if x.loop is not None]
+    lines += [j.text for j in why.judgements]
     lines += _guard_lines(why, words)
     return lines + (_lines_of_numbers(why) if why.numbers is not None else [])
 
@@ -113,13 +139,6 @@ def _lines_of_numbers(why: Why) -> list[str]:
         f"{numbers.agree:,} registers agree, {numbers.disagree or 'none'} disagree{'' if numbers.disagree else 's'}"
     )
     lines.append(evidence + ("; so no value is given" if numbers.disagree else ""))
-    suspect = numbers.suspect
-    if suspect is not None:
-        bits = suspect.held ^ suspect.expected
-        lines.append(
-            f"{suspect.register} of thread {_triple(suspect.thread)} has {suspect.held:#x}, all others say "
-            f"{suspect.expected:#x} ({bits.bit_count()} bits differ): a flipped bit, a race or the compiler"
-        )
     return lines
 
 
@@ -243,7 +262,7 @@ def why_json(why: Why) -> Json:
         ],
         "evidence": _evidence_json(why),
         "not_known": sorted(set(legend.opaque.values())),
-        "judgement": None,
+        "judgement": [{"kind": j.kind, "text": j.text} for j in why.judgements],
         "how_known": _how_known(why),
     }
 

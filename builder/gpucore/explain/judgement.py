@@ -1,0 +1,223 @@
+"""What is certainly wrong with an address, in one line each: only what code and registers prove.
+
+Nothing here weighs likelihoods. A placeholder is named because the value is exactly that, a product is said to wrap
+because its exact value does not fit, and a comparison is said to be missing because no branch on the way has it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpucore.explain.address import Address, leaves
+from gpucore.explain.algebra import Atom, Poly, inside, of
+from gpucore.explain.numbers import Numbers
+from gpucore.explain.operations import signed
+from gpucore.explain.text import Words
+
+_PLACEHOLDERS: Final = {
+    0xFFFFFFFF: "-1",
+    0x7FFFFFFF: "the largest int",
+    0x80000000: "the smallest int",
+    0xDEADBEEF: "the pattern 0xdeadbeef",
+    0xCDCDCDCD: "the pattern 0xcdcdcdcd",
+    0x7FC00000: "the float NaN",
+    0x7FFF7FFF: "the pattern 0x7fff7fff",
+}
+_PLACEHOLDERS_64: Final = {
+    (1 << 64) - 1: "-1",
+    (1 << 63) - 1: "the largest 64-bit integer",
+    1 << 63: "the smallest 64-bit integer",
+}
+_ADDRESSES: Final = 1 << 49
+"""No device address reaches this: today's GPUs have virtual addresses of 49 bits at most."""
+_WIDEST: Final = 100
+_MOST_BLOCKS: Final = 400
+_CLAMPS: Final = frozenset(
+    {"smin", "smax", "umin", "umax", "select", "select64", "and", "urem", "srem", "urem64", "srem64"}
+)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One certain statement; `kind` names it for programs."""
+
+    kind: str
+    text: str
+
+
+def judge(address: Address, numbers: Numbers | None, words: Words, index: int | None) -> list[Judgement]:
+    """Return what is certainly wrong, the most telling first; `index` is its value where that is known."""
+    found: list[Judgement] = []
+    if numbers is not None:
+        suspect = numbers.suspect
+        if suspect is not None:
+            bits = suspect.held ^ suspect.expected
+            which = f"bit {bits.bit_length() - 1}" if bits.bit_count() == 1 else f"{bits.bit_count()} bits"
+            found.append(
+                Judgement(
+                    "contradicted register",
+                    f"{suspect.register} of thread {suspect.thread} contradicts every other register: it has "
+                    f"{suspect.held:#x} and should have {suspect.expected:#x} ({which} differ)",
+                )
+            )
+        found += _of_loads(address, numbers, words)
+        found += _of_products(address, numbers, words)
+        found += _of_pointer(address, numbers, words)
+        if index is not None and index < 0:
+            found.append(Judgement("negative index", f"the index is negative: {index}"))
+        found += _of_address(address, numbers)
+    found += _of_guards(address, words)
+    return found
+
+
+def _loaded(address: Address) -> Iterator[Atom]:
+    """Yield the loaded values that the index depends on, a pair of words as one."""
+    formula = address.index if address.index is not None else address.formula
+    atoms = inside(formula)
+    halves = {half for a in atoms if a.kind == "wide" for half in a.args}
+    for a in atoms:
+        low = a.args[0] if a.kind == "wide" else a
+        if isinstance(low, Atom) and low.kind == "load" and a not in halves:
+            yield a
+
+
+def _of_loads(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:
+    for a in _loaded(address):
+        value = numbers.value(of(a))
+        if value is None:
+            continue
+        known = (_PLACEHOLDERS_64 if a.bits == 64 else _PLACEHOLDERS).get(value)
+        if known is not None:
+            yield Judgement("placeholder", f"{words.atom(a)} is {known}: a placeholder, not an index")
+        elif a.bits == 32 and (other := _other_reading(value)) is not None:
+            yield Judgement("other type", f"{words.atom(a)} is {value:#x}, which is {other}")
+
+
+def _other_reading(value: int) -> str | None:
+    """Return what a large number is as a float or as text, where it is a plain one."""
+    if value < 1 << 24:
+        return None
+    data = value.to_bytes(4, "little")
+    if all(0x20 <= byte < 0x7F for byte in data):
+        return f"the text {data.decode('ascii')!r}"
+    (real,) = struct.unpack("<f", data)
+    if value & 0xFFFF == 0 and 1e-6 < abs(real) < 1e6:
+        return f"the float {real:g}"
+    return None
+
+
+def _of_products(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:
+    """Yield the sums of products whose exact value does not fit the 32 bits that they were computed in."""
+    for a in inside(address.formula):
+        inner = a.args[0] if a.kind in {"sx", "zx"} else None
+        if not isinstance(inner, Poly) or not any(
+            len(m) > 1 or (m and abs(signed(c)) > 1) for m, c in inner.terms.items()
+        ):
+            continue
+        exact = _exact(inner, numbers)
+        if exact is None:
+            continue
+        least, most = (-(1 << 31), (1 << 31) - 1) if a.kind == "sx" else (-(1 << 31), (1 << 32) - 1)
+        if not least <= exact <= most:
+            text = words.poly(inner)
+            kind = "an int" if a.kind == "sx" else "32 bits"
+            yield Judgement("wrapped product", f"{text[:_WIDEST]} is {exact}, which does not fit {kind}: it wrapped")
+
+
+def _exact(p: Poly, numbers: Numbers) -> int | None:
+    """Return a 32-bit sum without wrapping, its leaves read as signed numbers; None where one is not known."""
+    total = 0
+    for m, c in p.terms.items():
+        term = signed(c)
+        for a in m:
+            value = numbers.value(of(a, 32))
+            if value is None:
+                return None
+            term *= signed(value)
+        total += term
+    return total
+
+
+def _of_pointer(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:
+    base = address.base
+    value = numbers.value(of(base.value)) if base is not None else None
+    if base is None or value is None:
+        return
+    name = words.atom(base.value)
+    if value == 0:
+        yield Judgement("null pointer", f"{name} is a null pointer")
+    elif value >= _ADDRESSES:
+        yield Judgement(
+            "no device address", f"{name} is {value:#x}, which no device address is: its upper word is wrong"
+        )
+
+
+def _of_address(address: Address, numbers: Numbers) -> Iterator[Judgement]:
+    value = numbers.value(address.formula)
+    if value is None:
+        value = numbers.held_address()
+    if value is None:
+        return
+    width = address.width
+    if width & (width - 1) == 0 and value % min(width, 16):
+        yield Judgement("misaligned", f"{value:#x} is not a multiple of {min(width, 16)}, which {width} bytes need")
+    size = numbers.snapshot.shared_size
+    if address.space == "shared" and size is not None and value + width > size and value < 1 << 24:
+        yield Judgement(
+            "beyond shared memory",
+            f"the block has {size} bytes of shared memory, and the access ends {value + width - size} bytes beyond",
+        )
+
+
+def _of_guards(address: Address, words: Words) -> Iterator[Judgement]:
+    """Yield the loaded values in the index that no branch of the function tests and nothing clamps."""
+    loaded = {a: {a, *(x for x in a.args if isinstance(x, Atom))} for a in _loaded(address)}
+    clamped = {x for a in inside(address.formula) if a.kind in _CLAMPS for x in _within(a)}
+    free = {a: parts for a, parts in loaded.items() if not parts & clamped}
+    tested = _tested(address) if free else None
+    if tested is None:
+        return
+    for name in dict.fromkeys(words.atom(a) for a, parts in free.items() if not parts & tested):
+        yield Judgement("not compared", f"no branch of this function tests {name}")
+
+
+def _tested(address: Address) -> set[Atom] | None:
+    """Return what the branches and guards of the function compare; None where one of them is not understood."""
+    values = address.slice
+    code = values.code
+    if len(code.blocks) > _MOST_BLOCKS or code.indirect:
+        return None
+    conditions = [g.condition for g in address.guards]
+    for b in code.order:
+        if len(code.after[b]) > 1:
+            branch = values.condition_behind(b)
+            if branch is None:
+                return None
+            conditions.append(branch)
+    found: set[Atom] = set()
+    for condition in conditions:
+        within = _within(condition)
+        if any(a.bits == 1 and a.kind in {"opaque", "result", "phi", "entry", "carry_bit"} for a in within):
+            return None
+        for a in list(within):
+            if a.kind in {"phi", "wide", "turn"}:
+                found.update(leaves(values, of(a)))
+        found |= within
+    return found
+
+
+def _within(a: Atom) -> set[Atom]:
+    """Return every atom in an atom, itself included."""
+    found: set[Atom] = set()
+    todo: list[object] = [a]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Poly):
+            todo += x.atoms()
+        elif isinstance(x, Atom) and x not in found:
+            found.add(x)
+            todo += x.args
+    return found
