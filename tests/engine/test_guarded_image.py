@@ -12,8 +12,9 @@ import pytest
 from tests.engine.step_images import user_image
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
-from vdbg_env.cli.composition.images import image_swaps, own_package
-from vdbg_env.engine.client import Engine
+from vdbg_env.build.swap import DockerSwaps
+from vdbg_env.build.trees import own_package
+from vdbg_env.engine.client import Engine, connect
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -113,7 +114,7 @@ def test_onto_puts_the_guard_in_front_of_the_entry_point_of_another_image(docker
     client = docker_engine.client
     said = list(client.build(fileobj=io.BytesIO(dockerfile.encode()), tag=base, rm=True, decode=True))
     assert not any("error" in message for message in said), said[-1]
-    images = image_swaps()
+    images = DockerSwaps(connect())
     guarded = images.tag(images.guard(base, "python3", own_package()), [result], {})
 
     assert docker(result).returncode == 7

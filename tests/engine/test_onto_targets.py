@@ -14,9 +14,9 @@ from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.engine.step_images import user_image
 from tests.support.command_line import vdbg_env
-from vdbg_env.cli.composition.images import image_swaps
+from vdbg_env.build.swap import DockerSwaps
 from vdbg_env.common.errors import BadInput
-from vdbg_env.engine.client import Engine
+from vdbg_env.engine.client import Engine, connect
 from vdbg_env.engine.context_tar import upload
 from vdbg_env.image.context import BuildContext, FileBytes
 
@@ -78,7 +78,7 @@ def damaged(docker_engine: Engine) -> Iterator[str]:
 
 
 def test_an_architecture_without_a_cubin_is_refused_unread(image: str) -> None:
-    swaps = image_swaps()
+    swaps = DockerSwaps(connect())
     assert swaps.targets(swaps.installed(image, "vllm"), "vllm") == {
         f"/{SITE}/vllm/_C.abi3.so": frozenset({"sm_80", "sm_90"})
     }
@@ -88,7 +88,7 @@ def test_an_architecture_without_a_cubin_is_refused_unread(image: str) -> None:
 
 
 def test_what_the_image_cannot_say_is_read(damaged: str) -> None:
-    swaps = image_swaps()
+    swaps = DockerSwaps(connect())
     assert swaps.targets(swaps.installed(damaged, "vllm"), "vllm") == {}
     ran = vdbg_env("build", "--onto", damaged, "--kernel", "k", "--arch", "6.1")
     assert ran.status == 2 and "_C.abi3.so" in ran.stderr
@@ -102,7 +102,7 @@ def test_what_the_image_cannot_say_is_read(damaged: str) -> None:
 def test_what_hooks_of_the_image_s_python_print_is_not_the_answer(docker_engine: Engine, hook: str) -> None:
     more = {"hook.pth": f"import sys; exec({hook!r})\n".encode()}
     with with_vllm(docker_engine, {"_C.abi3.so": BOTH}, more=more) as image:
-        swaps = image_swaps()
+        swaps = DockerSwaps(connect())
         found = swaps.installed(image, "vllm")
         assert (found.release.version, found.folder) == ("1.0", f"/{SITE}")
         assert list(swaps.targets(found, "vllm")) == [f"/{SITE}/vllm/_C.abi3.so"]
@@ -134,13 +134,13 @@ def test_an_image_does_not_choose_what_is_fetched_and_run_here(
         with_vllm(docker_engine, {"_C.abi3.so": BOTH}, metadata=metadata) as image,
         pytest.raises(BadInput, match=what),
     ):
-        image_swaps().installed(image, "vllm")
+        DockerSwaps(connect()).installed(image, "vllm")
 
 
 def test_a_library_that_is_a_link_is_read_where_it_is(docker_engine: Engine) -> None:
     links = {f"{SITE}/vllm/_C.abi3.so": "/usr/lib/python3/dist-packages/store/_C.abi3.so"}
     with with_vllm(docker_engine, {}, links=links, more={"store/_C.abi3.so": BOTH, "vllm/__init__.py": b""}) as image:
-        swaps = image_swaps()
+        swaps = DockerSwaps(connect())
         found = swaps.installed(image, "vllm")
         with swaps.files(found.image_id, [f"{found.folder}/vllm"]) as files:
             assert [file.name for file in files] == [f"/{SITE}/store/_C.abi3.so"]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from vdbg_env.common.flags import flag
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Buffer
 
 if TYPE_CHECKING:
     from vdbg_env.application.ports.unit_builds import Release
     from vdbg_env.engine.images import PushProgress
-    from vdbg_env.image.context import BuildContext, TreeOnDisk
-    from vdbg_env.image.plan import BuildPlan, Bundle
-    from vdbg_env.image.profile import OwnPackage
+    from vdbg_env.image.context import BuildContext
+    from vdbg_env.image.plan import BuildPlan
 
 
 BuilderName = Literal["auto", "docker", "buildx", "buildkit", "host"]
@@ -40,10 +40,18 @@ class BuilderDescription:
 class BuildxOptions:
     """Options of buildx, handed through as they are: caches in a registry, and attestations of the image."""
 
-    cache_from: tuple[str, ...] = ()
-    cache_to: tuple[str, ...] = ()
-    sbom: str | None = None
-    provenance: str | None = None
+    cache_from: tuple[str, ...] = flag(
+        default=(), metavar="WHERE", section="With buildx", help="Take layers from there; may be repeated."
+    )
+    cache_to: tuple[str, ...] = flag(
+        default=(), metavar="WHERE", section="With buildx", help="Keep layers there, as in type=inline."
+    )
+    sbom: str | None = flag(
+        metavar="VALUE", section="With buildx", help="Attach a list of what is in the image, as in true."
+    )
+    provenance: str | None = flag(
+        metavar="VALUE", section="With buildx", help="Attach how it was built, as in true or mode=max."
+    )
 
     def words(self) -> Iterator[str]:
         """Yield them as buildx takes them."""
@@ -73,8 +81,19 @@ class BuildOrder:
     buildx: BuildxOptions = field(default_factory=BuildxOptions)
 
 
-class NamedImages(Protocol):
-    """Reads images, and names them."""
+class ImageBuilder(Protocol):
+    """Builds an image and hands it on. Everything it makes is labelled `dev.vdbg-env*`; it touches nothing else."""
+
+    def describe(self) -> BuilderDescription:
+        """Describe this builder and what it can do; never raises."""
+        ...
+
+    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
+        """Build, yielding each event at once; closing the generator cancels the build and removes what it left.
+
+        A step that fails is an event (`BuildFailed`). Raises EngineFailed when the engine cannot be reached at all.
+        """
+        ...
 
     def files(self, image_id: str, folders: Sequence[str]) -> AbstractContextManager[Iterator[BinaryFile]]:
         """Yield every ELF file, archive and fat binary below `folders` of the image, named by its path in the image.
@@ -88,21 +107,6 @@ class NamedImages(Protocol):
 
         The image under `image_id` is gone afterwards, unless it had another name. Raises BadInput for a name no
         engine takes, EngineFailed when the engine refuses; the image then stays as it was.
-        """
-        ...
-
-
-class ImageBuilder(NamedImages, Protocol):
-    """Builds an image and hands it on. Everything it makes is labelled `dev.vdbg-env*`; it touches nothing else."""
-
-    def describe(self) -> BuilderDescription:
-        """Describe this builder and what it can do; never raises."""
-        ...
-
-    def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
-        """Build, yielding each event at once; closing the generator cancels the build and removes what it left.
-
-        A step that fails is an event (`BuildFailed`). Raises EngineFailed when the engine cannot be reached at all.
         """
         ...
 
@@ -141,41 +145,6 @@ class ImageBuilder(NamedImages, Protocol):
         ...
 
 
-class BundleFiles(Protocol):
-    """Puts a plan next to an image in one file, and takes it out again."""
-
-    def write(self, path: Path, save: Callable[[Path], object], manifest: str, context: BuildContext) -> int:
-        """Write the tar of an image by `save` and add both to it, whole or not at all; returns its size in bytes.
-
-        `docker load` still reads the file. Raises BadInput when it cannot be written.
-        """
-        ...
-
-    def open(self, path: Path) -> AbstractContextManager[Bundle]:
-        """Yield what `write` put there, its trees unpacked while the manager is open; raises BadInput for no bundle."""
-        ...
-
-
-class SourceTrees(Protocol):
-    """Says what a folder of sources of this machine holds."""
-
-    def existing(self, text: str, flag: str) -> str:
-        """Return the real path of a folder that was given with `flag`; raises BadInput when it does not exist."""
-        ...
-
-    def digest(self, tree: TreeOnDisk) -> str:
-        """Return "sha256:..." over all that a build would get of the tree; raises BadInput for what it cannot read."""
-        ...
-
-    def revision(self, folder: str) -> str | None:
-        """Return the commit of a checkout, with `-dirty` appended when files differ; None without git."""
-        ...
-
-    def version(self, folder: str) -> str | None:
-        """Return the version of a checkout by its last tag, as in 0.33.0 or 0.33.0+12.gabc1234; None without one."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Installed:
     """A package in an image: its metadata, the folder of its modules, and the Python that has it.
@@ -201,39 +170,6 @@ class Swap:
     def kept(self) -> str:
         """The path where the original stays; no loader looks for such a name."""
         return f"{self.path}.stock"
-
-
-class ImageSwaps(NamedImages, Protocol):
-    """Reads an image, and makes another over its layers; nothing in it is started but Python, without network."""
-
-    def installed(self, image: str, project: str) -> Installed:
-        """Return what an image has of a project; raises BadInput when it has none."""
-        ...
-
-    def targets(self, base: Installed, project: str) -> Mapping[str, frozenset[str]]:
-        """Return the cubin targets of each library of a project by its path, asked of the image's own Python.
-
-        That takes seconds, where reading the libraries takes minutes. Empty where that Python cannot say.
-        """
-        ...
-
-    def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
-        """Return the id of an untagged image with the files replaced, and the originals next to them.
-
-        Owners, user, entry point, environment and everything else are the image's own. Raises EngineFailed.
-        """
-        ...
-
-    def guard(self, image_id: str, python: str, package: OwnPackage) -> str:
-        """Return the id of an untagged image with this program in front of the image's own entry point.
-
-        `python` is the program that `installed` found. Raises BadInput where it is too old, or a package is missing.
-        """
-        ...
-
-    def discard(self, image_id: str) -> None:
-        """Remove an image that `swap` or `guard` made; one that has a name, is gone or is in use is left alone."""
-        ...
 
 
 # The events of a build: one stream, the same kinds from every builder.

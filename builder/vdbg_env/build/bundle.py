@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from vdbg_env import __version__
 from vdbg_env.build.build import BuildResult, BuildSettings, Tell, build_image, fetch_first
-from vdbg_env.build.builder import BundleFiles, ImageBuilder
+from vdbg_env.build.builder import ImageBuilder
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
 from vdbg_env.engine.context_tar import Unpacking, upload
@@ -47,13 +47,13 @@ def bundle_json(result: BundleResult) -> dict[str, Any]:
 
 
 def write_bundle(
-    plan: BuildPlan, settings: BuildSettings, path: Path, *, builder: ImageBuilder, files: BundleFiles, tell: Tell
+    plan: BuildPlan, settings: BuildSettings, path: Path, *, builder: ImageBuilder, tell: Tell
 ) -> BundleResult:
     """Fetch everything, and write the image with all of it and the rest of the plan into one file."""
     rest = fetch_first(plan, settings, builder, tell)
     manifest = describe_bundle(rest, layers=builder.layers(rest.base), tag=settings.tags[0], made_by=__version__)
     context = BuildContext(items=rest.context)
-    size = files.write(path, lambda tar: builder.save(rest.base, tar), manifest.text(), context)
+    size = write_tar(path, lambda tar: builder.save(rest.base, tar), manifest.text(), context)
     return BundleResult(path=path, size=size, image=rest.base, plan_digest=rest.digest)
 
 
@@ -84,37 +84,39 @@ _CONTEXT = "vdbg-env/context.tar"
 _LARGEST_MANIFEST = 16 << 20
 
 
-class BundleTar:
-    """`BundleFiles` over the tar that an engine writes: members with other names than its own have no effect on it."""
+def write_tar(path: Path, save: Callable[[Path], object], manifest: str, context: BuildContext) -> int:
+    """Write the tar of an image by `save` and add both to it, whole or not at all; returns its size in bytes.
 
-    def write(self, path: Path, save: Callable[[Path], object], manifest: str, context: BuildContext) -> int:
-        """See `BundleFiles.write`."""
+    `docker load` still reads the file: members with other names than its own have no effect on it. Raises BadInput when
+    it cannot be written.
+    """
+    try:
+        with prepared(path) as made:
+            save(made)
+            _add(made, manifest, context)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}", next_step=f"df -h {path.parent}") from error
+    return path.stat().st_size
+
+
+@contextmanager
+def open_bundle(path: Path) -> Iterator[Bundle]:
+    """Yield what `write_bundle` put there, its trees unpacked within the block; raises BadInput for no bundle."""
+    with tempfile.TemporaryDirectory(prefix="vdbg-bundle-") as folder:
         try:
-            with prepared(path) as made:
-                save(made)
-                _add(made, manifest, context)
+            with tarfile.open(path, mode="r:") as archive:
+                manifest = read_manifest(_bytes(archive, archive.getmember(_MANIFEST)))
+                _require_one_name(archive, manifest.image)
+                files = _unpack(archive, Path(folder), {i.name for i in manifest.context if i.kind == "file"})
+        except (KeyError, ValueError, tarfile.TarError, EOFError) as error:
+            raise BadInput(
+                f"{path} is not a whole bundle: {error}",
+                cause="it was cut off on its way, or something else made it",
+                next_step="vdbg-env bundle FILE makes one, where there is a network",
+            ) from error
         except OSError as error:
-            raise BadInput(f"{path} cannot be written: {error.strerror}", next_step=f"df -h {path.parent}") from error
-        return path.stat().st_size
-
-    @contextmanager
-    def open(self, path: Path) -> Iterator[Bundle]:
-        """See `BundleFiles.open`."""
-        with tempfile.TemporaryDirectory(prefix="vdbg-bundle-") as folder:
-            try:
-                with tarfile.open(path, mode="r:") as archive:
-                    manifest = read_manifest(_bytes(archive, archive.getmember(_MANIFEST)))
-                    _require_one_name(archive, manifest.image)
-                    files = _unpack(archive, Path(folder), {i.name for i in manifest.context if i.kind == "file"})
-            except (KeyError, ValueError, tarfile.TarError, EOFError) as error:
-                raise BadInput(
-                    f"{path} is not a whole bundle: {error}",
-                    cause="it was cut off on its way, or something else made it",
-                    next_step="vdbg-env bundle FILE makes one, where there is a network",
-                ) from error
-            except OSError as error:
-                raise BadInput(f"{path} cannot be read: {error.strerror}", next_step=f"ls -l {path}") from error
-            yield Bundle(manifest=manifest, files=files, folder=folder)
+            raise BadInput(f"{path} cannot be read: {error.strerror}", next_step=f"ls -l {path}") from error
+        yield Bundle(manifest=manifest, files=files, folder=folder)
 
 
 def _add(path: Path, manifest: str, context: BuildContext) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpucore.elf import SHT_NOBITS, Elf, Section
 from gpucore.graft import add_line_tables, rewrite_library
@@ -20,7 +20,7 @@ from vdbg_env.application.lines.choose import require_runnable
 from vdbg_env.application.lines.pack import HeadersShare, lines_of_other_headers, pack_built
 from vdbg_env.application.lines.stock import StockCubin, StockLibrary, extension_of, read_stock
 from vdbg_env.application.ports.unit_builds import UnitBuilds
-from vdbg_env.build.builder import ImageSwaps, Installed, Swap
+from vdbg_env.build.builder import Installed, Swap
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
 from vdbg_env.crash.files import BinaryFile
 from vdbg_env.image.plan import LABEL_PROOF
@@ -72,7 +72,7 @@ class OntoProof:
 
 
 def prove_swap(
-    images: ImageSwaps,
+    images: DockerSwaps,
     image_id: str,
     swaps: Mapping[str, Swap],
     replaced: Mapping[str, Mapping[int, frozenset[str]]],
@@ -87,7 +87,7 @@ def prove_swap(
     return OntoProof(libraries=tuple(proofs))
 
 
-def _read(images: ImageSwaps, image_id: str, path: str) -> bytes:
+def _read(images: DockerSwaps, image_id: str, path: str) -> bytes:
     with images.files(image_id, [path]) as files:
         found = next(files, None)
         if found is None:
@@ -184,6 +184,9 @@ def _contents(elf: Elf, section: Section) -> bytes:
     return b"" if section.type == SHT_NOBITS else bytes(elf.contents(section))
 
 
+if TYPE_CHECKING:
+    from vdbg_env.build.swap import DockerSwaps
+
 LABEL_BASE = "dev.vdbg-env.onto"
 """The image that a swapped one was made from, by its id."""
 
@@ -221,7 +224,7 @@ class OntoResult:
 
 
 def build_onto(
-    request: OntoRequest, *, images: ImageSwaps, builds: UnitBuilds, clock: Callable[[], float]
+    request: OntoRequest, *, images: DockerSwaps, builds: UnitBuilds, clock: Callable[[], float]
 ) -> OntoResult:
     """Compile, swap, prove, and only then tag.
 
@@ -296,7 +299,7 @@ def _identical_units(lines: LinesBuilt) -> tuple[BuiltUnit, ...]:
     return tuple(unit for unit in lines.built if unit.comparison and unit.comparison.complete)
 
 
-def _swaps(lines: LinesBuilt, images: ImageSwaps, base: Installed) -> dict[str, Swap]:
+def _swaps(lines: LinesBuilt, images: DockerSwaps, base: Installed) -> dict[str, Swap]:
     cubins: dict[str, dict[int, dict[str, bytes]]] = {}
     for unit in _identical_units(lines):
         stock, comparison = unit.choice.unit.cubin(unit.choice.target), unit.comparison

@@ -103,7 +103,7 @@ def _doubt_line(file: FileReport) -> str:
 
 @dataclass(frozen=True)
 class _InsideImage:
-    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`; files of `lent` exist while a program runs.
+    """An image as a `BinarySource`, a `ProgramRunner` and `ScratchFiles`, which last while a program runs.
 
     `empty` are the targets in which nothing was found.
     """

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Literal
 
 from gpucore.arming import arming
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
+from vdbg_env.engine.context_tar import replace_folder
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.dockerfile import build_context
 from vdbg_env.image.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, apptainer, batch_script, compose, kubernetes
@@ -21,12 +22,6 @@ from vdbg_env.image.settings import DUMPS, SECCOMP_FILE, DumpVolume, RunSettings
 from vdbg_env.runbook.workload import recognise
 
 Format = Literal["dockerfile", "compose", "k8s", "apptainer", "slurm"]
-LayOut = Callable[[BuildContext, PurePath, str, bytes], tuple[str, ...]]
-"""Writes a context as files into a folder, all of it or nothing, and returns their names in order.
-
-An empty folder is replaced, and one whose file of this name holds these bytes. Raises BadInput for any other.
-"""
-
 MARK = "plan.json"  # in every folder rendered here: only such a folder is ever replaced
 _OURS = b'"vdbg-env/plan/v1"'
 _OUR_PATCH = b"# Rendered by vdbg-env."
@@ -63,7 +58,6 @@ def render(
     *,
     format: Format,
     dialect: Dialect,
-    lay_out: LayOut,
     pulled: str | None = None,
 ) -> Rendering:
     """Write a plan into `folder`, all of it or nothing: it appears only when it is complete.
@@ -71,7 +65,7 @@ def render(
     An empty folder and one rendered earlier are replaced. `pulled` is an image that the nodes of a Slurm cluster can
     get; without it tasks run on what is installed there. Raises BadInput for any other folder that exists.
     """
-    files = lay_out(_context(plan, run, format, dialect, pulled), folder, MARK, _OURS)
+    files = replace_folder(_context(plan, run, format, dialect, pulled), folder, MARK, _OURS)
     return Rendering(folder=folder, files=files, digest=plan.digest, next_step=_next_step(format, folder, run, plan))
 
 
@@ -83,7 +77,6 @@ def render_patch(
     image: str | None,
     dumps: DumpVolume,
     grace_s: int,
-    lay_out: LayOut,
     runbook: str = "",
     inputs: Mapping[str, str] | None = None,
     without_requests: str | None = None,
@@ -106,7 +99,7 @@ def render_patch(
             next_step="add -i request=synthetic, or -i request=FILE with a file that the container has",
         )
     items = (_file(PATCH, patch.text), _file(UNDO, patch.undo), _file(OBJECT, patch.object))
-    files = lay_out(BuildContext(items=items), folder, PATCH, _OUR_PATCH)
+    files = replace_folder(BuildContext(items=items), folder, PATCH, _OUR_PATCH)
     step = patch.apply.replace(PATCH, str(folder / PATCH)).replace(OBJECT, str(folder / OBJECT))
     return Rendering(folder=folder, files=files, digest=None, next_step=step), patch.notes
 

@@ -2,33 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vdbg_env.build.builder import SourceTrees
+import platformdirs
+
+from gpucore.arch import as_arch
+from vdbg_env.application.host.gpu import first_gpu
+from vdbg_env.build import trees
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.flags import Flag, flag
+from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.context import FileBytes
+from vdbg_env.image.context import FileBytes, one_line
 from vdbg_env.image.knowledge import ImageLibrary, read_knowledge
-from vdbg_env.image.plan import BuildPlan
+from vdbg_env.image.plan import MOST_JOBS, BuildPlan, Machine
 from vdbg_env.image.planner import plan
-from vdbg_env.image.profile import BuildRequest, HostGpu, LocalTree, PipIndex, ProfileFile, Site, Source, parse_source
+from vdbg_env.image.profile import (
+    BuildRequest,
+    DebugInfo,
+    DependencyTree,
+    Dialect,
+    HostGpu,
+    LocalTree,
+    Network,
+    PipIndex,
+    Platform,
+    ProfileFile,
+    Secret,
+    Site,
+    Source,
+    parse_source,
+)
+
+DEFAULT_PROFILE = "vllm-cu130"
 
 
-def plan_build(request: BuildRequest, library: ImageLibrary, *, gpu: HostGpu | None, trees: SourceTrees) -> BuildPlan:
+_NETWORK = "Network, indexes and secrets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatToBuild:
+    """The flags of `build`, `bundle` and `render` that say what to build."""
+
+    profile: str = flag(help="A profile's name, or its YAML file.", default=DEFAULT_PROFILE, show_default=True)
+    debug: DebugInfo = flag(
+        "--lineinfo", help="Line tables (the default).", default="lineinfo", flag_value="lineinfo",
+        also=Flag(
+            names=("--device-debug",),
+            help="Compile with -G: variables can be read, but nothing is optimised; the last resort.",
+            settings={"flag_value": "device-debug"},
+        ),
+    )  # fmt: skip
+    source: str | None = flag(metavar="S", help="vllm==X, git+https://...@REF, or a folder (./x).")
+    archs: tuple[str, ...] = flag(
+        "--arch", default=(), metavar="X.Y",
+        help="Compute capability of the GPUs, as in 9.0 or sm_90; repeatable. The GPU here, else the profile's.",
+    )  # fmt: skip
+    target: str | None = flag(
+        metavar="EXT", help="Build this one extension of vLLM only, as in _moe_C_stable_libtorch."
+    )
+    deps: tuple[str, ...] = flag(
+        "--dep", default=(), metavar="NAME=DIR",
+        help="A local tree for a project that the build fetches, as in cutlass=./cutlass; repeatable.",
+    )  # fmt: skip
+    base: str | None = flag(metavar="IMAGE", help="Another base image than the profile's, best by digest.")
+    platform: Platform | None = flag(help="Build for this platform.")
+    jobs: int | None = flag(between=(1, MOST_JOBS), metavar="N", help="Compilers at once; else by cores and memory.")
+    network: Network = flag(default="default", section=_NETWORK, help="The network that build steps have.")
+    offline_compile: bool = flag(default=False, section=_NETWORK, help="Fetch first, then compile without network.")
+    object_cache: str | None = flag(metavar="NAME", help="Keep compiled objects for the next build of this name.")
+    guard: bool | None = flag("--guard/--no-guard", help="Guard what the image runs (the default, except with --onto).")
+    secrets: tuple[str, ...] = flag(
+        "--secret", default=(), metavar="ID=FILE", section=_NETWORK,
+        help="A secret file that build steps can read, kept in no layer; repeatable.",
+    )  # fmt: skip
+    ca_bundle: Path | None = flag(section=_NETWORK, help="Certificates that build steps trust (PEM).")
+    keep_ca: bool = flag(default=False, section=_NETWORK, help="Leave the certificates of --ca-bundle in the image.")
+    pip_index_url: str | None = flag(metavar="URL", section=_NETWORK, help="The package index of build steps.")
+    pip_extra_index_url: tuple[str, ...] = flag(
+        default=(), metavar="URL", section=_NETWORK, help="One more package index; repeatable."
+    )
+    apt_mirror: str | None = flag(metavar="URL", section=_NETWORK, help="The mirror that apt fetches from.")
+
+
+def read_request(flags: WhatToBuild, *, dialect: Dialect = "classic") -> tuple[BuildRequest, ImageLibrary]:
+    """Turn the flags into a request, with the library of its profile; raises BadInput for what cannot be meant."""
+    profile, library = open_profile(flags.profile, user_profiles())
+    site, notes = read_site(flags, os.environ)
+    deps, secrets = _pairs(flags.deps, "--dep"), _pairs(flags.secrets, "--secret")
+    request = BuildRequest(
+        profile=profile,
+        debug=flags.debug,
+        source=None if flags.source is None else _source(flags.source),
+        arch=architectures(flags.archs),
+        target=flags.target,
+        deps=tuple(DependencyTree(name=n, path=trees.existing(p, f"--dep {n}")) for n, p in deps),
+        base=flags.base,
+        platform=flags.platform,
+        jobs=flags.jobs,
+        network=flags.network,
+        offline_compile=flags.offline_compile,
+        object_cache=flags.object_cache,
+        guard=trees.own_package() if flags.guard is not False else None,
+        site=site,
+        secrets=tuple(Secret(id=n, path=_existing_file(p, f"--secret {n}")) for n, p in secrets),
+        dialect=dialect,
+        notes=notes,
+    )
+    return request, library
+
+
+def plan_here(request: BuildRequest, library: ImageLibrary) -> BuildPlan:
+    """Plan a request for this machine and its GPU."""
+    return plan_build(request, library, gpu=first_gpu(Programs()))
+
+
+def plan_build(request: BuildRequest, library: ImageLibrary, *, gpu: HostGpu | None) -> BuildPlan:
     """Plan a request, local trees counted by their content; raises BadInput for what cannot be built."""
     return plan(library.spec(request.profile), request, library, gpu=gpu).with_contents(trees.digest)
 
 
-def read_source(text: str, trees: SourceTrees) -> Source:
-    """Read `--source`, with the commit of a local checkout; raises BadInput when there is no such source."""
+def build_machine() -> Machine:
+    """Return what a build may use: the cores of this process, and the memory that is free."""
+    import psutil
+
+    return Machine(cores=len(os.sched_getaffinity(0)), free_memory=psutil.virtual_memory().available)
+
+
+def user_profiles() -> Path:
+    """Return the user's folder of profiles: VDBG_IMAGES, else the platform's place for configuration."""
+    return Path(os.environ.get("VDBG_IMAGES") or platformdirs.user_config_path("vdbg-env") / "images")
+
+
+def architectures(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the architectures that --arch named, as in 9.0 or sm_90; one value may hold several."""
+    return tuple(as_arch(part.strip()) for text in texts for part in text.replace(";", ",").split(","))
+
+
+def _source(text: str) -> Source:
+    """Read `--source`, with the commit of a local checkout."""
     source = parse_source(text)
     if not isinstance(source, LocalTree):
         return source
     path = trees.existing(source.path, "--source")
     return LocalTree(path=path, revision=trees.revision(path), version=trees.version(path))
+
+
+def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts:
+        name, equals, path = one_line(text, flag).partition("=")
+        if not (name and equals and path):
+            example = "cutlass=./cutlass" if flag == "--dep" else "netrc=~/.netrc"
+            raise BadInput(f"{flag} {text!r} is not NAME=PATH", next_step=f"write it as in {flag} {example}")
+        pairs.append((name, path))
+    return pairs
+
+
+def _existing_file(text: str, flag: str) -> str:
+    """Return the real path of a file of this machine; raises BadInput when it does not exist."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise BadInput(f"{flag}: {path} is {'not a file' if path.exists() else 'not there'}", next_step=f"ls -l {path}")
+    return str(path.resolve())
 
 
 def default_tag(plan: BuildPlan, request: BuildRequest) -> str:
@@ -106,25 +246,10 @@ def _read(path: Path, *, at_most: int = -1) -> bytes:
         ) from None
 
 
-# The settings of this site, from flags, else the environment: certificate authority, proxies, index, mirror.
-
-
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SiteFlags:
-    """The flags about the site; None and empty where they are not given."""
-
-    ca_bundle: Path | None = None
-    keep_ca: bool = False
-    index_url: str | None = None
-    extra_index_urls: tuple[str, ...] = ()
-    trusted_hosts: tuple[str, ...] = ()
-    apt_mirror: str | None = None
-
-
-def read_site(flags: SiteFlags, environment: Mapping[str, str]) -> tuple[Site, tuple[str, ...]]:
+def read_site(flags: WhatToBuild, environment: Mapping[str, str]) -> tuple[Site, tuple[str, ...]]:
     """Return the site, and a note for each thing that the environment decided.
 
     The environment counts because a machine that needs PIP_CERT or HTTPS_PROXY needs them in the build too.
@@ -133,11 +258,11 @@ def read_site(flags: SiteFlags, environment: Mapping[str, str]) -> tuple[Site, t
     """
     notes: list[str] = []
     ca = flags.ca_bundle or _from_environment(environment, ("VDBG_CA_BUNDLE", "PIP_CERT", "SSL_CERT_FILE"), notes)
-    index = flags.index_url or environment.get("PIP_INDEX_URL")
+    index = flags.pip_index_url or environment.get("PIP_INDEX_URL")
     if index and index.startswith("file:"):
         notes.append(f"PIP_INDEX_URL={index} is a folder of this machine and not used in the image")
         index = None
-    extra = flags.extra_index_urls or tuple(environment.get("PIP_EXTRA_INDEX_URL", "").split())
+    extra = flags.pip_extra_index_url or tuple(environment.get("PIP_EXTRA_INDEX_URL", "").split())
     if any(url.startswith("file:") for url in extra):
         notes.append("folders of this machine in PIP_EXTRA_INDEX_URL are not used in the image")
     site = Site(
@@ -147,7 +272,7 @@ def read_site(flags: SiteFlags, environment: Mapping[str, str]) -> tuple[Site, t
         pip=PipIndex(
             index_url=index,
             extra_index_urls=tuple(url for url in extra if not url.startswith("file:")),
-            trusted_hosts=flags.trusted_hosts or tuple(environment.get("PIP_TRUSTED_HOST", "").split()),
+            trusted_hosts=tuple(environment.get("PIP_TRUSTED_HOST", "").split()),
         ),
         apt_mirror=flags.apt_mirror or environment.get("VDBG_APT_MIRROR"),
     )

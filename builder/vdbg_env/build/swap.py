@@ -177,13 +177,13 @@ _FOUND: Final = TypeAdapter(dict[str, tuple[str, ...]])
 
 
 class DockerSwaps(EngineBuilder):
-    """`ImageSwaps` with Docker."""
+    """Reads an image, and makes another over its layers; nothing in it is started but Python, without network."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
 
     def installed(self, image: str, project: str) -> Installed:
-        """See `ImageSwaps.installed`."""
+        """Return what an image has of a project; raises BadInput when it has none."""
         self.buildx_instead()  # before the libraries are read and compiled, which takes minutes
         found_image = inspect_image(self.engine, image)
         image_id = str(found_image["Id"])
@@ -214,7 +214,10 @@ class DockerSwaps(EngineBuilder):
         )
 
     def targets(self, base: Installed, project: str) -> Mapping[str, frozenset[str]]:
-        """See `ImageSwaps.targets`."""
+        """Return the cubin targets of each library of a project by its path, asked of the image's own Python.
+
+        That takes seconds, where reading the libraries takes minutes. Empty where that Python cannot say.
+        """
         argv = [base.python, "-c", _TARGETS, f"{base.folder}/{project}"]
         ran = self.execute(base.image_id, argv, lent=readers())
         # None with an older Python than ours, or a damaged library, which the next read reports.
@@ -222,7 +225,10 @@ class DockerSwaps(EngineBuilder):
         return {path: frozenset(targets) for path, targets in (found or {}).items() if targets}
 
     def swap(self, image_id: str, swaps: Sequence[Swap]) -> str:
-        """See `ImageSwaps.swap`."""
+        """Return the id of an untagged image with the files replaced, and the originals next to them.
+
+        Owners, user, entry point, environment and everything else are the image's own. Raises EngineFailed.
+        """
         items: list[FileBytes] = []
         lines: list[str] = []
         for number, swap in enumerate(swaps):
@@ -239,11 +245,14 @@ class DockerSwaps(EngineBuilder):
             return self.build_over(context, failed="the engine could not replace the libraries")
 
     def guard(self, image_id: str, python: str, package: OwnPackage) -> str:
-        """See `ImageSwaps.guard`."""
+        """Return the id of an untagged image with this program in front of the image's own entry point.
+
+        `python` is the program that `installed` found. Raises BadInput where it is too old, or a package is missing.
+        """
         return add_guard(self, image_id, python, package)
 
     def discard(self, image_id: str) -> None:
-        """See `ImageSwaps.discard`."""
+        """Remove an image that `swap` or `guard` made; one that has a name, is gone or is in use is left alone."""
         with engine_errors(self.engine.endpoint), suppress(errors.APIError):
             if not self.engine.client.inspect_image(image_id).get("RepoTags"):  # type: ignore[no-untyped-call]
                 self.engine.client.remove_image(image_id)

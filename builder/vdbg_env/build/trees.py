@@ -15,12 +15,13 @@ from typing import Final
 
 from vdbg_env import __version__
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
-from vdbg_env.common.programs import ProgramRunner
+from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import checkout, data_dir, package_dir, readers_dir
 from vdbg_env.engine.context_tar import walk
 from vdbg_env.image.context import FileBytes, TreeOnDisk, one_line
 from vdbg_env.image.profile import OwnPackage
 
+_PROGRAMS = Programs()
 _GIT_TIMEOUT_S = 60.0
 _DESCRIBED = re.compile(r"v(?P<tag>[0-9][0-9a-z.]*)-(?P<commits>[0-9]+)-(?P<commit>g[0-9a-f]+)")
 # A checkout's own configuration may name programs, and the checkout may be anyone's: none of them runs, nothing is
@@ -32,73 +33,72 @@ _OWN_SCOPES = {"local", "worktree"}
 _METADATA_VERSION = re.compile(r"^Version: ([0-9][0-9A-Za-z.]*)", re.MULTILINE)  # without "+empty" and the like
 
 
-class SourceTreesOnDisk:
-    """SourceTrees over the file system, and git where it is installed."""
+def existing(text: str, flag: str) -> str:
+    """Return the real path of a folder that was given with `flag`; raises BadInput when it does not exist."""
+    path = Path(one_line(text, flag)).expanduser()
+    if not path.is_dir():
+        what = "a file, not a folder" if path.exists() else "not there"
+        raise BadInput(f"{flag}: {path} is {what}", next_step="name a folder that exists")
+    return str(path.resolve())
 
-    def __init__(self, programs: ProgramRunner) -> None:
-        self._programs = programs
 
-    def existing(self, text: str, flag: str) -> str:
-        """See `SourceTrees.existing`."""
-        path = Path(one_line(text, flag)).expanduser()
-        if not path.is_dir():
-            what = "a file, not a folder" if path.exists() else "not there"
-            raise BadInput(f"{flag}: {path} is {what}", next_step="name a folder that exists")
-        return str(path.resolve())
+def digest(tree: TreeOnDisk) -> str:
+    """Return "sha256:..." over all that a build would get of the tree; raises BadInput for what it cannot read."""
+    hashed = hashlib.sha256()
+    for entry in walk(tree):
+        kind = "program" if entry.executable else entry.kind
+        content = _content(entry.path) if entry.kind == "file" else entry.target
+        hashed.update(f"{kind}\0{entry.relative}\0{content}\0".encode("utf-8", "surrogateescape"))
+    return f"sha256:{hashed.hexdigest()}"
 
-    def digest(self, tree: TreeOnDisk) -> str:
-        """See `SourceTrees.digest`."""
-        hashed = hashlib.sha256()
-        for entry in walk(tree):
-            kind = "program" if entry.executable else entry.kind
-            content = _content(entry.path) if entry.kind == "file" else entry.target
-            hashed.update(f"{kind}\0{entry.relative}\0{content}\0".encode("utf-8", "surrogateescape"))
-        return f"sha256:{hashed.hexdigest()}"
 
-    def revision(self, folder: str) -> str | None:
-        """See `SourceTrees.revision`."""
-        if _released(folder):  # a repository around an unpacked source distribution is another project's
-            return None
-        commit = self._git(folder, "rev-parse", "--verify", "HEAD")
-        changed = self._changed(folder)
-        if not commit or changed is None:
-            return None
-        return commit.strip() + ("-dirty" if changed else "")
+def revision(folder: str) -> str | None:
+    """Return the commit of a checkout, with `-dirty` appended when files differ; None without git."""
+    if _released(folder):  # a repository around an unpacked source distribution is another project's
+        return None
+    commit = _git(folder, "rev-parse", "--verify", "HEAD")
+    changed = _changed(folder)
+    if not commit or changed is None:
+        return None
+    return commit.strip() + ("-dirty" if changed else "")
 
-    def version(self, folder: str) -> str | None:
-        """See `SourceTrees.version`."""
-        if released := _released(folder):
-            return released
-        said = self._git(folder, "describe", "--tags", "--long", "--match", "v[0-9]*")
-        found = _DESCRIBED.fullmatch(said.strip()) if said else None
-        if found is None:
-            return None
-        # Files that git does not know are no change of the version, as with `git describe --dirty`.
-        changed = self._changed(folder, "--untracked-files=no")
-        local = [found["commits"], found["commit"]] if found["commits"] != "0" else []
-        local += ["dirty"] if changed else []
-        return found["tag"] + (f"+{'.'.join(local)}" if local else "")
 
-    def _changed(self, folder: str, *options: str) -> bool | None:
-        """Return whether files differ from the commit, submodules by theirs alone; None where that is not known."""
-        settings = self._git(folder, "config", "--null", "--show-scope", "--list")
-        if settings is None:
-            return None
-        words = settings.split("\0")
-        own = {e.partition("\n")[0] for s, e in zip(words[::2], words[1::2], strict=False) if s in _OWN_SCOPES}
-        # Not `-c NAME=`: the name of a filter may have a "=" too, and the last one counts here.
-        without = (f"--config-env={name}=VDBG_NONE" for name in sorted(own) if name.startswith("filter."))
-        said = self._git(folder, *without, "status", "--porcelain", "--ignore-submodules=dirty", *options, "--", ".")
-        return None if said is None else bool(said)
+def version(folder: str) -> str | None:
+    """Return the version of a checkout by its last tag, as in 0.33.0 or 0.33.0+12.gabc1234; None without one."""
+    if released := _released(folder):
+        return released
+    said = _git(folder, "describe", "--tags", "--long", "--match", "v[0-9]*")
+    found = _DESCRIBED.fullmatch(said.strip()) if said else None
+    if found is None:
+        return None
+    # Files that git does not know are no change of the version, as with `git describe --dirty`.
+    changed = _changed(folder, "--untracked-files=no")
+    local = [found["commits"], found["commit"]] if found["commits"] != "0" else []
+    local += ["dirty"] if changed else []
+    return found["tag"] + (f"+{'.'.join(local)}" if local else "")
 
-    def _git(self, folder: str, *words: str) -> str | None:
-        if self._programs.which("git") is None:
-            return None
-        try:
-            ran = self._programs.run([*_GIT, "-C", folder, *words], timeout_s=_GIT_TIMEOUT_S)
-        except HostNotAble:  # the revision is a label; the digest tells trees apart without it
-            return None
-        return ran.stdout if ran.code == 0 else None
+
+def _changed(folder: str, *options: str) -> bool | None:
+    """Return whether files differ from the commit, submodules by theirs alone; None where that is not known."""
+    settings = _git(folder, "config", "--null", "--show-scope", "--list")
+    if settings is None:
+        return None
+    words = settings.split("\0")
+    own = {e.partition("\n")[0] for s, e in zip(words[::2], words[1::2], strict=False) if s in _OWN_SCOPES}
+    # Not `-c NAME=`: the name of a filter may have a "=" too, and the last one counts here.
+    without = (f"--config-env={name}=VDBG_NONE" for name in sorted(own) if name.startswith("filter."))
+    said = _git(folder, *without, "status", "--porcelain", "--ignore-submodules=dirty", *options, "--", ".")
+    return None if said is None else bool(said)
+
+
+def _git(folder: str, *words: str) -> str | None:
+    if _PROGRAMS.which("git") is None:
+        return None
+    try:
+        ran = _PROGRAMS.run([*_GIT, "-C", folder, *words], timeout_s=_GIT_TIMEOUT_S)
+    except HostNotAble:  # the revision is a label; the digest tells trees apart without it
+        return None
+    return ran.stdout if ran.code == 0 else None
 
 
 def _released(folder: str) -> str | None:

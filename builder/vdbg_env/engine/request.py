@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.flags import flag
 from vdbg_env.common.size import size_text
-from vdbg_env.image.settings import Gpu, RunSettings, warnings
+from vdbg_env.image.context import one_line
+from vdbg_env.image.profile import parse_reference
+from vdbg_env.image.settings import (
+    Gpu,
+    RunSettings,
+    Seccomp,
+    parse_dumps,
+    parse_gpu,
+    parse_mount,
+    parse_size,
+    start_folder,
+    warnings,
+)
 
 # Starting containers from images that were built.
 
@@ -69,6 +84,89 @@ class RunRequest:
     image: str | None = None
     gpu: Gpu | None = None
     dump_quota: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerFlags:
+    """The flags that say how a debug container is started."""
+
+    image: str | None = flag(metavar="IMAGE", help="The debug image; the newest one built here if not given.")
+    gpu: str = flag(default="auto", metavar="HOW", help="auto (the default), cdi[:DEVICES], runtime[:DEVICES] or none.")
+    dumps: str = flag(
+        default="vdbg-dumps", metavar="PLACE",
+        help="A volume (vdbg-dumps if not given), a folder (/x), or none; at /dumps.",
+    )  # fmt: skip
+    dump_quota: str | None = flag(metavar="SIZE", help="Do not start while PLACE holds more than this, as in 50g.")
+    mounts: tuple[str, ...] = flag(
+        "--mount", default=(), metavar="SRC[:DST][:ro]",
+        help="A folder to see in the container, as in --mount . or --mount /models:ro; repeatable.",
+    )  # fmt: skip
+    user: str | None = flag(metavar="USER", help="The user that processes run as; the image's if not given.")
+    variables: tuple[str, ...] = flag(
+        "-e", "--env", default=(), metavar="NAME[=VALUE]",
+        help="Set a variable, or pass one of this shell; repeatable.",
+    )  # fmt: skip
+    ports: tuple[int, ...] = flag(
+        "-p", "--port", default=(), between=(1, 65535),
+        help="Publish this port of the container on 127.0.0.1; repeatable.",
+    )  # fmt: skip
+    ipc: Literal["private", "host"] = flag(
+        default="private", help="Whose shared memory processes see; the container's (private) if not given."
+    )
+    shm_size: str | None = flag(metavar="SIZE", help="The size of /dev/shm, with --ipc private; 16g if not given.")
+    capabilities: tuple[str, ...] = flag(
+        "--cap-add", default=(), metavar="CAP", help="One more Linux capability, as in NET_ADMIN; repeatable."
+    )
+    seccomp: Seccomp = flag(
+        default="ptrace", help="System calls allowed; ptrace, if not given, is what debuggers need."
+    )
+    stop_grace: int = flag(
+        default=300, between=(0, 86400), metavar="S",
+        help="Seconds that it gets to write dumps when it is stopped; 300 if not given.",
+    )  # fmt: skip
+    name: str | None = flag(metavar="NAME", help="The name of the container; the engine gives one if not given.")
+
+
+def read_flags(flags: ContainerFlags, argv: tuple[str, ...] = (), *, interactive: bool = False) -> RunRequest:
+    """Turn the flags into a request for a container of this command; raises BadInput for a value that says nothing."""
+    if interactive and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadInput("there is no terminal here for a shell", next_step="vdbg-env run -- COMMAND needs none")
+    if flags.image is not None:
+        parse_reference(flags.image, "--image")
+    here = os.getcwd()  # noqa: PTH109 - as the shell names it
+    mounts = tuple(parse_mount(text, here) for text in flags.mounts)
+    settings = RunSettings(
+        image=flags.image or "",
+        command=argv,
+        env=tuple(_variable(text) for text in flags.variables),
+        capabilities=tuple(dict.fromkeys([*RunSettings.capabilities, *flags.capabilities])),
+        seccomp=flags.seccomp,
+        ipc=flags.ipc,
+        shm_bytes=parse_size(flags.shm_size, "--shm-size") if flags.shm_size else RunSettings.shm_bytes,
+        dumps=None if flags.dumps == "none" else parse_dumps(flags.dumps),
+        stop_grace_s=flags.stop_grace,
+        name=flags.name,
+        ports=flags.ports,
+        interactive=interactive,
+        mounts=mounts,
+        user=one_line(flags.user, "--user") if flags.user else None,
+        folder=start_folder(mounts, here),
+    )
+    return RunRequest(
+        settings=settings,
+        image=flags.image,
+        gpu=None if flags.gpu == "auto" else parse_gpu(flags.gpu),
+        dump_quota=parse_size(flags.dump_quota, "--dump-quota") if flags.dump_quota else None,
+    )
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """Read `--env`; a name alone takes the value it has here, which keeps a secret off the command line."""
+    name, equals, value = text.partition("=")
+    if not name or not (equals or name in os.environ):
+        what = f"--env {text!r} is not NAME=VALUE" if not name else f"--env {name}: there is no such variable here"
+        raise BadInput(what, next_step="write it as in --env CUDA_LAUNCH_BLOCKING=1, or --env HF_TOKEN")
+    return name, value if equals else os.environ[name]
 
 
 def run_in_image(request: RunRequest, containers: ContainerRunner, dumps: DumpStore | None, tell: Tell) -> int:

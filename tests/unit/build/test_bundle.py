@@ -15,16 +15,14 @@ from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.fake_builder import FakeEngine
 from tests.support.golden import assert_golden
 from tests.support.image_library import PACKAGE, shipped
+from vdbg_env.build import trees
 from vdbg_env.build.build import BuildResult, BuildSettings
-from vdbg_env.build.bundle import BundleResult, BundleTar, build_from_bundle, write_bundle
+from vdbg_env.build.bundle import BundleResult, build_from_bundle, open_bundle, write_bundle
 from vdbg_env.build.request import plan_build
-from vdbg_env.build.trees import SourceTreesOnDisk
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.programs import Programs
 from vdbg_env.image.plan import CommandStep, CopyStep, Manifest
 from vdbg_env.image.profile import BuildRequest, LocalTree
 
-TREES = SourceTreesOnDisk(Programs())
 PROVEN = {
     "/opt/vdbg/out/lib/libsample.so": host_library(
         container(EntrySpec(payload=cubin("k", lines=True), identifier="csrc/k.cu"), EntrySpec(payload=cubin()))
@@ -46,10 +44,10 @@ def bundled(tmp_path: Path, checkout: Path) -> BundleResult:
     request = BuildRequest(
         profile="sample", source=LocalTree(path=str(checkout)), offline_compile=True, jobs=3, guard=PACKAGE
     )
-    plan = plan_build(request, shipped(), gpu=None, trees=TREES)
+    plan = plan_build(request, shipped(), gpu=None)
     settings = BuildSettings(tags=("vdbg/sample:lineinfo",))
     path = tmp_path / "sample.tar"
-    return write_bundle(plan, settings, path, builder=FakeEngine(PROVEN), files=BundleTar(), tell=lambda _: None)
+    return write_bundle(plan, settings, path, builder=FakeEngine(PROVEN), tell=lambda _: None)
 
 
 def test_the_published_schema_is_that_of_the_manifest() -> None:
@@ -58,8 +56,8 @@ def test_the_published_schema_is_that_of_the_manifest() -> None:
 
 
 def build(path: Path, on: FakeEngine, *tags: str) -> BuildResult:
-    with BundleTar().open(path) as bundle:
-        plan = bundle.plan(TREES.digest)
+    with open_bundle(path) as bundle:
+        plan = bundle.plan(trees.digest)
         return build_from_bundle(
             path, bundle.manifest, plan, BuildSettings(tags=tags), builder=on, tell=lambda _: None,
             clock=iter([0.0, 1.0]).__next__,
@@ -139,9 +137,9 @@ def test_an_image_with_other_layers_is_refused(bundled: BundleResult) -> None:
 def test_a_file_cut_off_on_its_way_is_refused(bundled: BundleResult, tmp_path: Path) -> None:
     cut = tmp_path / "cut.tar"
     cut.write_bytes(bundled.path.read_bytes()[:-12_000])
-    with pytest.raises(BadInput, match="not a whole bundle"), BundleTar().open(cut):
+    with pytest.raises(BadInput, match="not a whole bundle"), open_bundle(cut):
         raise AssertionError("it was opened")
-    with pytest.raises(BadInput, match="cannot be read"), BundleTar().open(tmp_path / "none.tar"):
+    with pytest.raises(BadInput, match="cannot be read"), open_bundle(tmp_path / "none.tar"):
         raise AssertionError("it was opened")
 
 
@@ -199,17 +197,17 @@ def test_a_bundle_without_any_name_is_refused(bundled: BundleResult) -> None:
 def test_a_plan_with_a_network_or_another_image_is_refused_whatever_its_digest(
     bundled: BundleResult, change: dict[str, Any]
 ) -> None:
-    with BundleTar().open(bundled.path) as bundle:
-        forged = replace(bundle.plan(TREES.digest), **change)
+    with open_bundle(bundled.path) as bundle:
+        forged = replace(bundle.plan(trees.digest), **change)
         manifest = bundle.manifest.model_copy(
             update={"plan": bundle.manifest.plan | change, "plan_digest": forged.digest}
         )
         with pytest.raises(BadInput, match="the plan in the bundle starts from"):
-            replace(bundle, manifest=manifest).plan(TREES.digest)
+            replace(bundle, manifest=manifest).plan(trees.digest)
 
 
 def test_a_plan_that_is_none_ends_in_words(bundled: BundleResult, tmp_path: Path) -> None:
-    with BundleTar().open(bundled.path) as bundle:
+    with open_bundle(bundled.path) as bundle:
         text = bundle.manifest.model_copy(update={"plan": {}}).text()
     old = bundle.manifest.text()
     changed = rewritten(bundled, "vdbg-env/bundle.json", (old.encode(), text.encode()))

@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.build.trees import SourceTreesOnDisk
-from vdbg_env.common.programs import Programs
+from vdbg_env.build import trees
 from vdbg_env.image.context import TreeOnDisk
-
-TREES = SourceTreesOnDisk(Programs())
 
 
 @pytest.fixture
@@ -27,7 +24,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def digest(folder: Path) -> str:
-    return TREES.digest(TreeOnDisk(name="source", path=str(folder), exclude=(".git", "*.o")))
+    return trees.digest(TreeOnDisk(name="source", path=str(folder), exclude=(".git", "*.o")))
 
 
 @pytest.mark.parametrize(
@@ -62,15 +59,15 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
 def test_the_revision_is_the_commit_and_says_whether_files_differ(tree: Path) -> None:
-    assert TREES.revision(str(tree)) is None
+    assert trees.revision(str(tree)) is None
     git(tree, "init", "-q")
-    assert TREES.revision(str(tree)) is None, "there is no commit yet"
+    assert trees.revision(str(tree)) is None, "there is no commit yet"
     git(tree, "add", "-A")
     git(tree, "commit", "-q", "-m", "first")
     commit = git(tree, "rev-parse", "HEAD").strip()
-    assert TREES.revision(str(tree)) == commit
+    assert trees.revision(str(tree)) == commit
     (tree / "csrc" / "new.cu").write_text("")
-    assert TREES.revision(str(tree)) == f"{commit}-dirty"
+    assert trees.revision(str(tree)) == f"{commit}-dirty"
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
@@ -97,9 +94,9 @@ def test_an_unpacked_source_distribution_has_the_version_of_its_metadata(tree: P
     git(tree.parent, "add", ".")
     git(tree.parent, "commit", "--quiet", "--message", "one")
     git(tree.parent, "tag", "v9.9.9")
-    assert TREES.version(str(tree)) == "9.9.9"
+    assert trees.version(str(tree)) == "9.9.9"
     (tree / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: vllm\nVersion: 0.33.0+empty\n")
-    assert (TREES.version(str(tree)), TREES.revision(str(tree))) == ("0.33.0", None)
+    assert (trees.version(str(tree)), trees.revision(str(tree))) == ("0.33.0", None)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
@@ -125,6 +122,6 @@ def test_no_program_that_a_checkout_names_runs_here(tree: Path, tmp_path: Path) 
     for path in tree.rglob("*"):
         if path.is_file() and ".git" not in path.parts:
             os.utime(path, (1, 1))  # git reads it again, through the filter
-    revision, version = TREES.revision(str(tree)), TREES.version(str(tree))
+    revision, version = trees.revision(str(tree)), trees.version(str(tree))
     assert not ran.exists()
     assert (revision or "").endswith("-dirty") and version == "1.2.0", "a new file is no change of the version"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.build.bundle import BundleTar
+from vdbg_env.build.bundle import write_tar
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
 from vdbg_env.engine.dump_folder import DumpExport, FolderDumps
 from vdbg_env.image.context import BuildContext
@@ -110,7 +110,7 @@ def _export_tar(path: Path) -> None:
 
 
 def _bundle(path: Path) -> None:
-    BundleTar().write(path, lambda tar: tar.write_bytes(bytes(10240)), "{}", BuildContext(items=()))
+    write_tar(path, lambda tar: tar.write_bytes(bytes(10240)), "{}", BuildContext(items=()))
 
 
 def _recording(path: Path) -> None:

@@ -11,11 +11,12 @@ from vdbg_env.application.line_packs.pack import Packed
 from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
 from vdbg_env.application.lines.choose import Wanted, wanted_by_core
 from vdbg_env.application.lines.pack import lines_for_core, lines_of_other_headers, pack_built
+from vdbg_env.build.request import architectures
+from vdbg_env.build.unit_sources import LocalUnitBuilds
+from vdbg_env.build.units import installed_release
 from vdbg_env.cli.composition.files import binary_source
-from vdbg_env.cli.composition.images import installed_compiler, unit_builds
 from vdbg_env.cli.composition.lines import default_pack, write_file
 from vdbg_env.cli.display.build_display import build_display
-from vdbg_env.cli.options.build import architectures
 from vdbg_env.cli.options.units import compiler_option, local_trees
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import CoreFiles
@@ -92,12 +93,12 @@ def command(
     request = LinesRequest(
         requirement=requirement,
         wanted=wanted,
-        compiler=compiler_release or (installed_compiler(toolkit) if toolkit else None),
+        compiler=compiler_release or (installed_release(toolkit) if toolkit else None),
         externals=local_trees(externals, "--external"),
         jobs=jobs or os.cpu_count() or 1,
     )
     with build_display(quiet=quiet, verbose=verbose) as display:
-        builds = unit_builds(display.tell, work, toolkit)
+        builds = LocalUnitBuilds(display.tell, work, toolkit)
         result = build_lines(request, builds=builds, binaries=binary_source())
     if cubins:
         _write_cubins(result, cubins)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal
+from dataclasses import fields, replace
+from typing import Any, Literal, TypedDict
 
 import click
 
-from vdbg_env.cli.options.given import Function, given_options, refuse, with_options
-from vdbg_env.cli.options.run import OPTIONS, PlaceInContainers, read_request
+from vdbg_env.cli.options.given import Function, given_options, options_of, refuse, with_options
+from vdbg_env.engine import request as engine
 from vdbg_env.image.settings import parse_size
 from vdbg_env.run.begin import IN_A_POD, NO_PODS, ContainerRequest
 
@@ -23,6 +23,8 @@ class _Places(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
+_NAMES = tuple(one.name for one in fields(engine.ContainerFlags))
+_SHARED = dict(zip(_NAMES, options_of(engine.ContainerFlags), strict=True))
 # Without a name and published ports: those fit one container, and steps have one each.
 _OPTIONS = {
     "on": click.option(
@@ -30,12 +32,12 @@ _OPTIONS = {
         type=_Places(["local", "docker", "slurm"]),
         help="Where steps run: here, in containers (docker, if an image is named), or in a Slurm allocation.",
     ),
-    "image": OPTIONS["image"],
-    "mounts": OPTIONS["mounts"],
-    **{name: OPTIONS[name] for name in ("variables", "gpu", "dumps", "dump_quota")},
-    "user": OPTIONS["user"],
+    "image": _SHARED["image"],
+    "mounts": _SHARED["mounts"],
+    **{name: _SHARED[name] for name in ("variables", "gpu", "dumps", "dump_quota")},
+    "user": _SHARED["user"],
     "memory": click.option("--memory", metavar="SIZE", help="What a container may use, as in 64g; else no limit."),
-    **{name: OPTIONS[name] for name in ("ipc", "shm_size", "capabilities", "seccomp", "stop_grace")},
+    **{name: _SHARED[name] for name in ("ipc", "shm_size", "capabilities", "seccomp", "stop_grace")},
 }
 # Those that a command takes to pass them on; the others need the other command.
 FEW = ("on", "image", "mounts", "variables", "gpu", "dumps")
@@ -48,10 +50,22 @@ DEFAULTS_OF_OTHERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class ContainerFlags(PlaceInContainers):
+class ContainerFlags(TypedDict):
     """What the flags give."""
 
     on: Literal["local", "docker", "slurm"] | None
+    image: str | None
+    gpu: str
+    dumps: str
+    dump_quota: str | None
+    mounts: tuple[str, ...]
+    user: str | None
+    variables: tuple[str, ...]
+    ipc: Literal["private", "host"]
+    shm_size: str | None
+    capabilities: tuple[str, ...]
+    seccomp: Literal["ptrace", "default", "unconfined"]
+    stop_grace: int
     memory: str | None
 
 
@@ -74,7 +88,8 @@ def container_request(context: click.Context, flags: ContainerFlags) -> Containe
     if on != "docker":
         refuse(context, _OPTIONS.keys() - {"on"}, "steps in containers: add --on docker")
         return None
-    run = read_request((), flags)
+    given = {name: value for name, value in flags.items() if name in _NAMES}
+    run = engine.read_flags(engine.ContainerFlags(**given))  # type: ignore[arg-type]
     place = run.settings
     return ContainerRequest(
         run=replace(run, settings=replace(place, mounts=(), user=None, folder=None)),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Set
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
+
+from vdbg_env.common.flags import FLAGS, Flag
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,19 +28,86 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Function], Functio
     return add
 
 
-class Sectioned(click.Command):
-    """A command whose help lists options under titles: those that no section names first."""
+def takes(**groups: type) -> Callable[[Function], Function]:
+    """Give a command the options that the fields of dataclasses declare, in their order.
 
-    def __init__(self, *args: Any, sections: Mapping[str, Container[str]], **settings: Any) -> None:
+    The command gets each dataclass, filled, under the name that it has here.
+    """
+
+    def add(function: Function) -> Function:
+        @functools.wraps(function)
+        def filled(*args: Any, **values: Any) -> Any:
+            made = {
+                name: group(**{one.name: values.pop(one.name) for one in fields(group) if FLAGS in one.metadata})
+                for name, group in groups.items()
+            }
+            return function(*args, **made, **values)
+
+        options = [option for group in groups.values() for option in options_of(group)]
+        return with_options(*options)(filled)  # type: ignore[return-value]
+
+    return add
+
+
+def options_of(group: type) -> Iterator[Callable[[Any], Any]]:
+    """Yield click's options for the fields of a dataclass that are declared by `flag`."""
+    hints = get_type_hints(group)
+    for one in fields(group):
+        for flag in one.metadata.get(FLAGS, ()):
+            names = flag.names or (f"--{one.name.replace('_', '-')}",)
+            settings = {**_settings(hints[one.name], one.default, flag), **flag.settings}
+            yield click.option(*names, one.name, cls=Option, section=flag.section, help=flag.help, **settings)
+
+
+def _settings(hint: Any, default: Any, flag: Flag) -> dict[str, Any]:
+    """Return what the type of a field and its default say of its option."""
+    if "flag_value" in flag.settings:
+        return {"default": default} if flag.settings["flag_value"] == default else {}
+    settings: dict[str, Any] = {"callback": flag.callback} if flag.callback else {}
+    if NoneType in get_args(hint):
+        hint = next(kind for kind in get_args(hint) if kind is not NoneType)
+    if hint is bool:
+        return {"default": default} if any("/" in name for name in flag.names) else {"is_flag": True}
+    if get_origin(hint) is tuple:
+        hint, settings["multiple"] = get_args(hint)[0], True
+    elif default is not None:
+        settings["default"] = default
+    if get_origin(hint) is Literal:
+        settings["type"] = (flag.choice or click.Choice)(list(get_args(hint)))
+    elif hint is Path:
+        settings["type"] = click.Path(path_type=Path, **dict(flag.path))
+    elif flag.path:
+        settings["type"] = click.Path(**dict(flag.path))
+    elif flag.between:
+        settings["type"] = click.IntRange(*flag.between)
+    return settings
+
+
+class Option(click.Option):
+    """An option that knows under which title help lists it."""
+
+    def __init__(self, *args: Any, section: str = "", **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._sections = sections
+        self.section = section
+
+
+class Sectioned(click.Command):
+    """A command whose help lists options under titles: those without a section first.
+
+    `sections` has the titles in their order; one given with names of options is theirs, too.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Container[str]] | Sequence[str], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._sections = sections if isinstance(sections, Mapping) else dict.fromkeys(sections, ())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, section by section."""
         rows: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Options", *self._sections)}
         for option in self.get_params(ctx):
             if isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
-                title = next((title for title, names in self._sections.items() if option.name in names), "Options")
+                named = (title for title, names in self._sections.items() if option.name in names)
+                title = next(named, getattr(option, "section", "") or "Options")
                 rows[title].append(record)
         for title, records in rows.items():
             with formatter.section(title):

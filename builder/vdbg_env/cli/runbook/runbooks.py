@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from vdbg_env.cli.composition.images import programs
 from vdbg_env.cli.composition.runs import runbook_library
 from vdbg_env.common import console, yaml_source
 from vdbg_env.common.errors import BadInput, unreadable
+from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.knowledge.shipped import explain_name, is_name
 from vdbg_env.record.atomic_write import replacement, write_new
@@ -102,7 +102,7 @@ def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document:
     """
     results = runbook_library(files).lint(targets)
     complaints = [complaint for _, found in results for complaint in found]
-    release = vllm or installed_vllm(programs())
+    release = vllm or installed_vllm(Programs())
     complaints += name_complaints((entry.path for entry, found in results if not found), release)
     if as_document:
         click.echo(doc.render(complaints, explain.Lint, len(results)), nl=False)
@@ -168,7 +168,7 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
         told = None
         if names[0].startswith("VDBG") and "_" not in names[0]:
             told = explain.rule_text(map(library.load_entry, library.entries), names[0])
-        console.show(told or explain_name(names[0], vllm=vllm or installed_vllm(programs())))
+        console.show(told or explain_name(names[0], vllm=vllm or installed_vllm(Programs())))
         return 0
     if len(names) > 2:
         raise click.UsageError("explain takes a runbook, and one of its steps")

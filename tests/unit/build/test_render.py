@@ -13,7 +13,7 @@ from vdbg_env.image.profile import HostGpu
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"
 
-FIRST_GPU = "vdbg_env.cli.options.build.first_gpu"
+FIRST_GPU = "vdbg_env.build.request.first_gpu"
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_a_driver_too_old_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("profile", sorted(shipped().profiles))
 def test_a_dry_run_prints_the_golden_dockerfile_and_nothing_else(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vdbg_env.cli.options.build.own_package", lambda: PACKAGE)
+    monkeypatch.setattr("vdbg_env.build.trees.own_package", lambda: PACKAGE)
     ran = vdbg_env("build", "--lineinfo", "--profile", profile, "--dry-run")
     assert ran.status == 0
     assert_golden(f"image/{profile}.amd64.classic.Dockerfile", ran.stdout)

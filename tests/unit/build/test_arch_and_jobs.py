@@ -7,7 +7,7 @@ import pytest
 from gpucore.arch import as_arch, as_target
 from tests.support.command_line import vdbg_env
 
-CUBIN = Path(__file__).parents[3] / "data" / "cubins" / "inline_chain_sm90.cubin"
+CUBIN = Path(__file__).parents[2] / "data" / "cubins" / "inline_chain_sm90.cubin"
 PLANNED = ("build", "--dry-run", "--profile", "sample", "--no-guard")
 
 

@@ -1,0 +1,536 @@
+"""`vdbg-env build`, `bundle` and `render`: from flags to an image, a file for an air-gapped site, or a folder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from vdbg_env.build.build import BuildResult, BuildSettings, build_image, build_json, build_text, dialect_of
+from vdbg_env.build.builder import BuilderName, BuildxOptions, ImageBuilder
+from vdbg_env.build.request import WhatToBuild, architectures, build_machine, default_tag, plan_here, read_request
+from vdbg_env.cli.options.given import Sectioned, given_except, given_options, named_values, takes
+from vdbg_env.common import console
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.flags import flag
+from vdbg_env.common.printable import json_text
+from vdbg_env.image.dockerfile import dockerfile
+from vdbg_env.image.plan import BuildPlan, build_args, parallelism
+from vdbg_env.image.profile import BuildRequest, Dialect, Site, parse_reference
+from vdbg_env.image.settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
+
+if TYPE_CHECKING:
+    from vdbg_env.application.lines.choose import Wanted
+    from vdbg_env.build.render import Rendering
+    from vdbg_env.cli.display.build_display import LiveDisplay, PlainDisplay
+
+_ONTO = "Lines for an image that exists"
+_RESULT = "The result"
+_SECTIONS = (_ONTO, "Network, indexes and secrets", "With buildx", _RESULT)
+
+
+class _Builders(click.Choice[str]):
+    """The builders that `--engine` names; what was one of them once is refused with what took its place."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "classic":
+            self.fail(
+                "the classic builder is no longer used. Instead: apt-get install docker-buildx, or --engine buildkit",
+                param, ctx,
+            )  # fmt: skip
+        return super().convert(value, param, ctx)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildFlags:
+    """The flags of `build` beyond what to build."""
+
+    engine: Literal["auto", "docker", "buildx", "buildkit", "host"] = flag(
+        default="auto", choice=_Builders, show_default=True,
+        help="What builds; auto takes the best of Docker and says why, host a folder of this machine.",
+    )  # fmt: skip
+    onto: str | None = flag(
+        metavar="IMAGE", section=_ONTO, help="Add line tables to the kernels of this image, and change nothing else."
+    )
+    kernels: tuple[str, ...] = flag(
+        "--kernel", default=(), metavar="NAME", section=_ONTO, help="With --onto: this kernel."
+    )
+    core: str | None = flag(
+        path={"exists": True}, section=_ONTO, help="With --onto: the kernel and GPU of a GPU core dump."
+    )
+    toolkit: Path | None = flag(
+        "--compiler", path={"exists": True, "file_okay": False}, metavar="DIR", section=_ONTO,
+        help="With --onto: an installed CUDA toolkit instead of packages, as vLLM of CUDA 12 needs.",
+    )  # fmt: skip
+    work: Path | None = flag(
+        path={"file_okay": False}, section=_ONTO,
+        help="With --onto: the folder that sources, compiler and results are kept in.",
+    )  # fmt: skip
+    accept_other_headers: bool = flag(
+        default=False, section=_ONTO,
+        help="With --onto: take lines of other headers (CUTLASS) than the image's vLLM was built with.",
+    )  # fmt: skip
+    dry_run: bool = flag(default=False, section=_RESULT, help="Print the Dockerfile and stop.")
+    tags: tuple[str, ...] = flag(
+        "--tag", "-t", default=(), metavar="NAME", section=_RESULT,
+        help="Name of the proven image; may be repeated.",
+    )  # fmt: skip
+    push: bool = flag(default=False, section=_RESULT, help="Push every tag once it is proven.")
+    output: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Also write a tar for `docker load`.")
+    metadata_file: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Write digest and proof as JSON.")
+    bundle: Path | None = flag(help="Build what `vdbg-env bundle` put into this file.")
+    no_cache: bool = flag(default=False, help="Take no step from an earlier build.")
+    as_json: bool = flag("--json", default=False, section=_RESULT, help="Print the result as JSON.")
+    verbose: bool = flag("--verbose", "-v", default=False, section=_RESULT, help="Show every line the steps print.")
+    quiet: bool = flag("--quiet", "-q", default=False, section=_RESULT, help="Show warnings and the result only.")
+
+
+# Flags of `build` that a bundle does not decide, and those that --onto takes; all others are refused with them.
+_FREE_WITH_BUNDLE = {
+    "bundle", "jobs", "engine", "tags", "push", "output", "metadata_file", "no_cache", "as_json", "verbose", "quiet",
+    "sbom", "provenance",
+}  # fmt: skip
+_FREE_WITH_ONTO = {
+    "onto", "kernels", "core", "work", "target", "archs", "deps", "jobs", "tags", "metadata_file", "as_json", "verbose",
+    "quiet", "debug", "guard", "toolkit", "accept_other_headers",
+}  # fmt: skip
+
+
+@click.command("build", cls=Sectioned, sections=_SECTIONS)
+@takes(what=WhatToBuild, flags=BuildFlags, buildx=BuildxOptions)
+def build_command(what: WhatToBuild, flags: BuildFlags, buildx: BuildxOptions) -> int:
+    """Build a debug image in which every cubin is proven to carry line info.
+
+    What is not proven is not tagged. Exit status: 0 proven and tagged, 1 the build failed, 2 bad input, 3 built but
+    some cubins lack line info, 4 with --onto: lines would be of other headers than the image's.
+
+    \b
+    Examples:
+      vdbg-env build --lineinfo --profile sample
+      vdbg-env build --lineinfo --arch 9.0 --tag debug/vllm:0.33.0-lineinfo
+      vdbg-env build --lineinfo --source ./vllm --target _moe_C_stable_libtorch
+      vdbg-env build --onto vllm/vllm-openai:v0.33.0 --core core.nvcudmp --tag vllm:0.33.0-lines
+    """
+    if flags.onto:
+        return _build_onto(flags.onto, what, flags)
+    _refuse_of_onto(flags)
+    if flags.bundle:
+        _refuse_decided()
+    if flags.dry_run:
+        request, library = read_request(what)
+        plan = plan_here(request, library)
+        show_notes((*request.notes, *plan.notes), plan.warnings)
+        click.echo(dockerfile(plan, request.dialect), nl=False)
+        return 0
+    result = _build(what, flags, buildx)
+    _show_result(flags, json_text(build_json(result)), build_text(result))
+    return 0
+
+
+def _build(what: WhatToBuild, flags: BuildFlags, buildx: BuildxOptions) -> BuildResult:
+    tags = tuple(str(parse_reference(tag, "--tag")) for tag in flags.tags)
+    if flags.push and not tags:
+        raise BadInput("--push needs the name to push to", next_step="add --tag REGISTRY/NAME:TAG")
+    for path in (flags.metadata_file, flags.output):
+        require_writable(path)
+    if flags.engine == "host":
+        _refuse_of_images()
+    builder = _builder(flags.engine)
+    described = builder.describe()
+    if (words := tuple(buildx.words())) and described.name != "buildx":
+        raise BadInput(
+            f"{words[0].partition('=')[0]} is an option of buildx, and {described.name} builds here",
+            cause=described.why,
+            next_step="install docker-buildx (vdbg-env doctor says how), or leave it out",
+        )
+    settings = BuildSettings(
+        tags=tags, no_cache=flags.no_cache, push=flags.push, output=flags.output, threads=os.cpu_count() or 1,
+        buildx=buildx,
+    )  # fmt: skip
+    if flags.bundle:
+        return _build_bundle(flags.bundle, what, flags, settings, builder)
+    request, library = read_request(what, dialect=dialect_of(described))
+    if described.name == "host":  # a folder has no entry point, and our new release must not compile everything again
+        request = replace(request, guard=None)
+    plan = plan_here(request, library)
+    jobs = parallelism(
+        build_machine(), architectures=len(plan.arch), gib_per_job=plan.memory_per_job_gib, requested=request.jobs
+    )
+    if not flags.quiet:
+        show_notes(
+            (f"builder {described.name}: {described.why}", f"MAX_JOBS {jobs.sum}", *request.notes, *plan.notes), ()
+        )
+    show_notes((), (*plan.warnings, *((jobs.warning,) if jobs.warning else ())))
+    settings = replace(
+        settings,
+        tags=tags or (() if described.name == "host" else (default_tag(plan, request),)),
+        build_args=build_args(jobs, request.site),
+        secrets={secret.id: Path(secret.path) for secret in request.secrets},
+        jobs=jobs.max_jobs,
+        offline_compile=request.offline_compile,
+    )
+    with _display(flags) as display:
+        return build_image(plan, settings, builder=builder, tell=display.tell, clock=time.monotonic)
+
+
+def _build_bundle(
+    path: Path, what: WhatToBuild, flags: BuildFlags, settings: BuildSettings, builder: ImageBuilder
+) -> BuildResult:
+    """Build what is in a bundle: everything but the number of compilers, names and outputs was decided with it."""
+    from vdbg_env.build import trees
+    from vdbg_env.build.bundle import build_from_bundle, open_bundle
+
+    with open_bundle(path) as bundle:
+        plan = bundle.plan(trees.digest)
+        jobs = parallelism(
+            build_machine(), architectures=len(plan.arch), gib_per_job=plan.memory_per_job_gib, requested=what.jobs
+        )
+        settings = replace(settings, build_args=build_args(jobs, Site()), jobs=jobs.max_jobs)
+        with _display(flags) as display:
+            return build_from_bundle(
+                path, bundle.manifest, plan, settings, builder=builder, tell=display.tell, clock=time.monotonic
+            )
+
+
+def _builder(wanted: BuilderName) -> ImageBuilder:
+    from vdbg_env.build.buildkit import choose_builder  # the client of the engine takes a while to load
+
+    return choose_builder(wanted)
+
+
+def _display(flags: BuildFlags | BundleFlags) -> PlainDisplay | LiveDisplay:
+    from vdbg_env.cli.display.build_display import build_display
+
+    return build_display(quiet=flags.quiet, verbose=flags.verbose)
+
+
+def _show_result(flags: BuildFlags, document: str, text: str) -> None:
+    """Print a result, and write it to --metadata-file."""
+    if flags.metadata_file:
+        try:
+            flags.metadata_file.write_text(document)
+        except OSError as error:
+            raise BadInput(f"{flags.metadata_file} cannot be written: {error.strerror}") from None
+    click.echo(document if flags.as_json else text, nl=False)
+
+
+def show_notes(notes: tuple[str, ...], warnings: tuple[str, ...]) -> None:
+    """Print notes and warnings on the error stream."""
+    console.note(*(f"note: {text}" for text in notes), *(f"warning: {text}" for text in warnings))
+
+
+def require_writable(path: Path | None) -> None:
+    """Refuse before hours of building, not after."""
+    if path is not None and not os.access(path.parent or Path(), os.W_OK | os.X_OK):
+        raise BadInput(
+            f"{path} cannot be written",
+            cause="its folder is missing or not yours",
+            next_step=f"mkdir -p {shlex.quote(str(path.parent))}, or name a file in another folder",
+        )
+
+
+def _refuse_of_images() -> None:
+    """Refuse flags that have no effect on a folder of this machine."""
+    given = given_options(click.get_current_context(), {"base", "tags", "push", "output", "bundle"})
+    if given:
+        raise BadInput(
+            f"{given[0].opts[0]} is for an image, and --engine host makes a folder of this machine",
+            next_step=f"leave out {given[0].opts[0]}, or start Docker and leave out --engine host",
+        )
+
+
+def _refuse_decided() -> None:
+    """Refuse flags that say what to build: with a bundle that is decided."""
+    given = [option.opts[0] for option in given_except(click.get_current_context(), _FREE_WITH_BUNDLE)]
+    if given:
+        raise BadInput(
+            f"--bundle and {', '.join(given)} exclude one another",
+            cause="a bundle is one plan, decided where it was made",
+            next_step="leave them out, or make another bundle with them",
+        )
+
+
+def _refuse_of_onto(flags: BuildFlags) -> None:
+    """Refuse, without --onto, the flags that belong to it."""
+    ours = {"kernel": flags.kernels, "core": flags.core, "compiler": flags.toolkit, "work": flags.work,
+            "accept-other-headers": flags.accept_other_headers}  # fmt: skip
+    given = [f"--{name}" for name, value in ours.items() if value]
+    if given:
+        raise BadInput(
+            f"{', '.join(given)} has no meaning without --onto",
+            next_step="--onto IMAGE adds line tables to an image; --target EXT builds one extension from source",
+        )
+
+
+def _build_onto(image: str, what: WhatToBuild, flags: BuildFlags) -> int:
+    """Add line tables to the kernels of an image; raises BadInput for a flag that has no meaning with that."""
+    from vdbg_env.application.lines.build import LinesRequest
+    from vdbg_env.build.onto import OntoRequest, build_onto, onto_json, onto_text
+    from vdbg_env.build.swap import DockerSwaps
+    from vdbg_env.build.trees import own_package
+    from vdbg_env.build.unit_sources import LocalUnitBuilds
+    from vdbg_env.build.units import installed_release
+    from vdbg_env.cli.options.units import local_trees
+    from vdbg_env.engine.client import connect
+
+    require_writable(flags.metadata_file)
+    wrong = [max(option.opts, key=len) for option in given_except(click.get_current_context(), _FREE_WITH_ONTO)]
+    if wrong:
+        raise BadInput(
+            f"{', '.join(wrong)} has no meaning with --onto",
+            cause="the image and its vLLM are those of the image named; only kernels are compiled",
+            next_step="vdbg-env build --onto IMAGE --core FILE --tag NAME",
+        )
+    request = OntoRequest(
+        image=image,
+        project="vllm",
+        lines=LinesRequest(
+            requirement=image,
+            wanted=_wanted(what, flags),
+            compiler=installed_release(flags.toolkit) if flags.toolkit else None,
+            externals=local_trees(what.deps, "--dep"),
+            jobs=what.jobs or os.cpu_count() or 1,
+        ),
+        tags=tuple(str(parse_reference(tag, "--tag")) for tag in flags.tags) or ("vdbg/onto:lineinfo",),
+        guard=own_package() if what.guard else None,
+        accept_other_headers=flags.accept_other_headers,
+    )
+    with _display(flags) as display:
+        builds = LocalUnitBuilds(display.tell, flags.work, flags.toolkit)
+        result = build_onto(request, images=DockerSwaps(connect()), builds=builds, clock=time.monotonic)
+    _show_result(flags, json_text(onto_json(result)), onto_text(result))
+    return 0
+
+
+def _wanted(what: WhatToBuild, flags: BuildFlags) -> Wanted:
+    """Return the kernels and the architectures that get line tables."""
+    from vdbg_env.application.host.gpu import first_gpu
+    from vdbg_env.application.lines.choose import Wanted, wanted_by_core
+    from vdbg_env.common.programs import Programs
+    from vdbg_env.crash.files import CoreFiles
+    from vdbg_env.image.units import parse_arch
+
+    if what.debug != "lineinfo":
+        raise BadInput(
+            "--device-debug changes the code, and --onto keeps it", next_step="leave out --device-debug, or --onto"
+        )
+    if not (flags.kernels or flags.core or what.target):
+        raise BadInput(
+            "nothing says which kernels of the image get line tables",
+            next_step="--core FILE, --kernel NAME, or --target EXTENSION for all of a library",
+        )
+    by_core = wanted_by_core(flags.core, CoreFiles()) if flags.core else Wanted()
+    archs = what.archs or by_core.archs
+    if not archs:
+        gpu = first_gpu(Programs())
+        archs = (gpu.arch,) if gpu else ()
+    if not archs:
+        raise BadInput(
+            "this machine has no GPU, so the architecture is not known", next_step="--arch 9.0; or --core FILE"
+        )
+    each = architectures(archs)
+    for arch in each:
+        parse_arch(arch)  # before the image is read, which takes minutes
+    return Wanted(
+        kernels=(*flags.kernels, *by_core.kernels),
+        extensions=(what.target,) if what.target else (),
+        archs=each,
+        codes=by_core.codes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleFlags:
+    """The flags of `bundle` beyond what to build."""
+
+    engine: Literal["auto", "docker", "buildx", "buildkit"] = flag(
+        default="auto", choice=_Builders, show_default=True,
+        help="What fetches and builds; auto takes the best there is and says why.",
+    )  # fmt: skip
+    tag: str | None = flag(
+        "--tag", "-t", metavar="NAME", help="Name of the image once it is proven; the site may give another."
+    )
+    no_cache: bool = flag(default=False, help="Take no step from an earlier build.")
+    as_json: bool = flag("--json", default=False, help="Report what was written as JSON.")
+    verbose: bool = flag("--verbose", "-v", default=False, help="Show every line the steps print.")
+    quiet: bool = flag("--quiet", "-q", default=False, help="Show warnings and the result only.")
+
+
+@click.command("bundle")
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@takes(what=WhatToBuild, flags=BundleFlags)
+def bundle_command(file: Path, what: WhatToBuild, flags: BundleFlags) -> int:
+    """Write one file that builds a debug image where there is no network.
+
+    It holds an image with the base, apt packages, wheels, tools and external projects, and next to it the source and
+    the steps that are left: they compile, and no container of theirs has a network. The site needs vdbg-env and a
+    Docker Engine.
+
+    \b
+    Example:
+      vdbg-env bundle --lineinfo --arch 9.0 vllm-debug.tar      # where there is a network
+      vdbg-env build --bundle vllm-debug.tar                    # at the site
+    """
+    from vdbg_env.build.bundle import bundle_json, write_bundle
+
+    require_writable(file)
+    builder = _builder(flags.engine)
+    described = builder.describe()
+    request, library = read_request(replace(what, offline_compile=True), dialect=dialect_of(described))
+    plan = plan_here(request, library)
+    jobs = parallelism(build_machine(), architectures=len(plan.arch), gib_per_job=plan.memory_per_job_gib)
+    if not flags.quiet:
+        show_notes((f"builder {described.name}: {described.why}", *request.notes, *plan.notes), ())
+    show_notes((), plan.warnings)
+    settings = BuildSettings(
+        tags=(flags.tag or default_tag(plan, request),),
+        build_args=build_args(jobs, request.site),
+        secrets={secret.id: Path(secret.path) for secret in request.secrets},
+        no_cache=flags.no_cache,
+    )
+    with _display(flags) as display:
+        result = write_bundle(plan, settings, file, builder=builder, tell=display.tell)
+    if flags.as_json:
+        click.echo(json_text(bundle_json(result)), nl=False)
+    else:
+        console.show(f"{result.path}: {result.size / 1e6:,.0f} MB, plan {result.plan_digest}\n")
+        console.note(f"next: carry it to the site, and there: vdbg-env build --bundle {result.path.name}")
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderFlags:
+    """The flags of `render` beyond what to build."""
+
+    format: Literal["dockerfile", "compose", "k8s", "apptainer", "slurm"] = flag(
+        default="dockerfile", show_default=True, help="What to render."
+    )
+    existing: Path | None = flag(
+        "--for", "--for-lws", metavar="FILE", path={"exists": True, "dir_okay": False},
+        help="With --format k8s: a patch that arms the LeaderWorkerSet, JobSet, Deployment, StatefulSet or Job in "
+        "FILE.",
+    )  # fmt: skip
+    runbook: str | None = flag(metavar="NAME", help="With --for: one run of this runbook in the pod, instead of guard.")
+    inputs: Mapping[str, str] = flag(
+        "-i", "--input", default=(), multiple=True, callback=named_values, metavar="NAME=VALUE",
+        help="With --runbook: an input of it; repeatable.",
+    )  # fmt: skip
+    dialect: Dialect = flag(
+        default="classic", show_default=True, help="Instructions the builder takes; buildkit adds RUN --mount."
+    )
+    image: str | None = flag(
+        metavar="NAME", help="The image's name; by default that of `build`, with -unproven where built from DIR."
+    )
+    gpu: str = flag(default="runtime", show_default=True, help="cdi, runtime or none; runtime:8 in a pod is eight.")
+    dumps: str = flag(default="vdbg-dumps", show_default=True, help="Volume or folder that keeps dumps.")
+    seccomp: Seccomp = flag(
+        default="ptrace", show_default=True, help="System calls allowed; in a pod, ptrace needs a file on every node."
+    )
+    as_json: bool = flag("--json", default=False, help="Report what was written as JSON.")
+
+
+@click.command("render")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@takes(flags=RenderFlags, what=WhatToBuild)
+def render_command(folder: Path, flags: RenderFlags, what: WhatToBuild) -> int:
+    """Write a debug image's Dockerfile and whole context, or manifests, into DIR.
+
+    \b
+    Example:
+      vdbg-env render --profile sample ./sample-image
+      vdbg-env render --format k8s --gpu none ./manifests
+      vdbg-env render --format k8s --for deployment.yaml ./armed
+      vdbg-env render --format k8s --for lws.yaml --runbook illegal-memory-access -i request=synthetic ./debug
+      vdbg-env render --format slurm ./job
+    """
+    from vdbg_env.build.render import render
+
+    if flags.existing:
+        if flags.format != "k8s":
+            raise click.UsageError("--for renders a patch: add --format k8s")
+        if flags.inputs and not flags.runbook:
+            raise click.UsageError("--input is of a runbook: add --runbook NAME")
+        return _render_patch(flags.existing, folder, flags)
+    if flags.runbook or flags.inputs:
+        raise click.UsageError("--runbook runs in a pod that you have: add --for FILE")
+    request, library = read_request(what, dialect=flags.dialect)
+    plan = plan_here(request, library)
+    run = _run_settings(plan, request, flags)
+    rendering = render(
+        plan, run, folder, format=flags.format, dialect=flags.dialect, pulled=run.image if flags.image else None
+    )
+    if flags.format in {"k8s", "slurm"}:  # of an image that is there: nothing is built from them
+        show_notes((), warnings(run))
+    else:
+        show_notes((*request.notes, *plan.notes), (*plan.warnings, *warnings(run)))
+    _show_rendering(rendering, as_json=flags.as_json)
+    return 0
+
+
+def _run_settings(plan: BuildPlan, request: BuildRequest, flags: RenderFlags) -> RunSettings:
+    # The name that `build` gives means that the image is proven; an image that another builder makes is not.
+    own = default_tag(plan, request) + ("-unproven" if flags.format in {"dockerfile", "compose"} else "")
+    return RunSettings(
+        image=str(parse_reference(flags.image or own, "--image")),
+        gpu=parse_gpu(flags.gpu),
+        dumps=parse_dumps(flags.dumps),
+        seccomp=flags.seccomp,
+        command=("sleep", "infinity"),
+    )
+
+
+def _render_patch(existing: Path, folder: Path, flags: RenderFlags) -> int:
+    from vdbg_env.build.render import render_patch
+
+    rendering, notes = render_patch(
+        existing.read_text(errors="replace"),
+        str(existing),
+        folder,
+        image=str(parse_reference(flags.image, "--image")) if flags.image else None,
+        dumps=parse_dumps(flags.dumps),
+        grace_s=RunSettings.stop_grace_s,
+        runbook=flags.runbook or "",
+        inputs=flags.inputs,
+        without_requests=_without_requests(flags.runbook, flags.inputs) if flags.runbook else None,
+    )
+    show_notes(notes, ())
+    _show_rendering(rendering, as_json=flags.as_json)
+    return 0
+
+
+def _without_requests(runbook: str, inputs: Mapping[str, str]) -> str | None:
+    """Return why a pod would not begin this runbook on a server with these inputs; raises BadInput for wrong ones."""
+    from vdbg_env.cli.composition.runs import runbook_library, runbook_names
+    from vdbg_env.runbook.model import Manual
+
+    if runbook not in runbook_names() and ("/" in runbook or runbook.endswith((".yaml", ".yml"))):
+        raise BadInput(
+            f"{runbook} is a file of this machine, and a pod does not have it",
+            next_step="vdbg-env runbooks list names those that every installation has",
+        )
+    known = runbook_library().load(runbook)
+    if unknown := sorted(inputs.keys() - known.inputs.keys()):
+        raise BadInput(
+            f"runbook {runbook!r} has no input {unknown[0]!r}", next_step=f"vdbg-env runbooks show {runbook}"
+        )
+    if "request" not in known.inputs or inputs.get("request"):
+        return None
+    asked = (step.question.unattended for step in known.steps if isinstance(step, Manual))
+    return next(filter(None, asked), None)
+
+
+def _show_rendering(rendering: Rendering, *, as_json: bool) -> None:
+    if as_json:
+        from vdbg_env.build.render import render_json
+
+        click.echo(json_text(render_json(rendering)), nl=False)
+        return
+    what = f", plan {rendering.digest}" if rendering.digest else ""
+    console.show(f"{rendering.folder}: {len(rendering.files)} file{'s' * (len(rendering.files) != 1)}{what}\n")
+    console.note(f"next: {rendering.next_step}")

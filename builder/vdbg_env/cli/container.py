@@ -1,0 +1,103 @@
+"""`vdbg-env run` and `shell` start a program in the debug image; `doctor` checks this machine.
+
+Below 150 lines: what the flags mean is `engine.request`, what is checked is `run.doctor`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import assert_never
+
+import click
+
+from vdbg_env.cli.composition.containers import container_runner, dump_store, host_inspector
+from vdbg_env.cli.options.given import takes
+from vdbg_env.common import console
+from vdbg_env.common.console import shows_colour
+from vdbg_env.common.errors import BadInput
+from vdbg_env.engine.request import ContainerFlags, read_flags, run_in_image
+from vdbg_env.report.codec import document as doc
+from vdbg_env.run import doctor
+from vdbg_env.run.doctor import TOOLS, Status, judge
+from vdbg_env.run.stale import Settings, stale_settings
+
+
+@click.command("run")
+@takes(flags=ContainerFlags)
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- ARGV...")
+def run_command(argv: tuple[str, ...], flags: ContainerFlags) -> int:
+    """Run a program in the debug image, with what a debugger and a crashing process need.
+
+    The container may trace processes (SYS_PTRACE, and a seccomp profile that allows it, not --privileged), writes cores
+    of any size, and keeps what a crash leaves in the dump volume at /dumps. A limit that the engine may not raise is
+    left out, with a note. The exit status is the program's own.
+
+    \b
+    Example:
+      vdbg-env run --mount /models:ro -- vllm serve /models/MODEL
+      vdbg-env run --gpu none --mount . -- python repro.py
+    """
+    if not argv:
+        raise BadInput("no program is named", next_step="vdbg-env run -- COMMAND, or vdbg-env shell for a shell")
+    return _run(argv, flags, interactive=False)
+
+
+@click.command("shell")
+@takes(flags=ContainerFlags)
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGV...]")
+def shell_command(argv: tuple[str, ...], flags: ContainerFlags) -> int:
+    """Open a shell in the debug image, on this terminal.
+
+    As `run`, but with the keys you type; bash if no other program is named.
+
+    \b
+    Example:
+      vdbg-env shell
+      vdbg-env shell --image my-debug-image:latest -- cuda-gdb python
+    """
+    return _run(argv or ("bash",), flags, interactive=True)
+
+
+def _run(argv: tuple[str, ...], flags: ContainerFlags, *, interactive: bool) -> int:
+    """Start the container that the flags describe and return its exit status."""
+    request = read_flags(flags, argv, interactive=interactive)
+    for stale in stale_settings(Settings(argv=argv, environment=dict(request.settings.env)), {}, None):
+        console.note(f"stale: {stale.text}")
+    watched = request.settings.dumps if request.dump_quota is not None else None
+    dumps = dump_store(watched) if watched else None
+    return run_in_image(request, container_runner(), dumps, console.note)
+
+
+@click.command("doctor")
+@click.option("--dumps", "dump_place", default=".", metavar="FOLDER", help="Where dumps will go: its disk is checked.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON (schema vdbg-env/doctor/v1).")
+def doctor_command(dump_place: str, as_json: bool) -> int:
+    """Check whether this machine is able to build, run and debug, and say what to type where it is not.
+
+    Nothing is changed and nothing is started but the tools' own --version.
+
+    Exit status: 0 all is well; 4 warnings only; 3 something will fail.
+
+    \b
+    Example:
+      vdbg-env doctor
+      vdbg-env doctor --json --dumps /var/dumps
+    """
+    found = judge(host_inspector(TOOLS).gather(os.path.abspath(dump_place)))  # noqa: PTH100 - as typed
+    colour = shows_colour(sys.stdout)
+    click.echo(doc.render(found, doctor.DoctorDocument) if as_json else doctor.as_text(found, colour=colour), nl=False)
+    return exit_status(found.status)
+
+
+def exit_status(status: Status) -> int:
+    """Return the exit status that says the worst check."""
+    match status:
+        case "ok":
+            return 0
+        case "warn":
+            return 4
+        case "fail":
+            return 3
+        case never:
+            assert_never(never)
