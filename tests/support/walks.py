@@ -23,7 +23,7 @@ from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, StepVisit
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.run.builtins import BuiltinSteps, catalogue
 from vdbg_env.run.execute import RunContext, RunOrder, StepContext, run_runbook

@@ -1,4 +1,4 @@
-"""Regular expressions over output: which ones a runbook may use, and the engine that searches for them.
+"""Regular expressions over output: which ones a runbook may use, and the engine that searches for them and for words.
 
 RE2 searches in time linear in the output. A supervisor in a container of another Python than the host's has no RE2, and
 searches with `re`, which backtracks: it must watch the time. So a pattern is legal when both compile it and mean the
@@ -17,11 +17,12 @@ try:
 except ImportError:  # a package of compiled code, for one version of Python
     re2 = None
 
-__all__ = ["BadPattern", "any_of_lines", "check", "of_lines", "re2"]
+__all__ = ["BadPattern", "any_of_lines", "any_word", "check", "of_lines", "re2"]
 
 MAX_LENGTH = 2000  # characters
 _MEMORY = 64 << 20  # bytes of one compiled pattern; RE2 grows them as it needs, and is slower without
 _LINES = b"(?m)"
+_END = -1  # of a word, in a tree of words
 
 _INSTEAD = {  # what RE2 calls by its first characters -> what it is, and what to write
     "(?=": "look-ahead cannot be matched in linear time: match the text that follows too",
@@ -88,6 +89,37 @@ def of_lines(pattern: bytes) -> Any:
 def any_of_lines(patterns: Iterable[bytes]) -> Any:
     """Compile patterns as one, which finds where any of them matches, for RE2."""
     return _linear(_LINES + b"|".join(b"(?:%s)" % pattern for pattern in patterns), never_capture=True)
+
+
+def any_word(words: Iterable[bytes]) -> Any:
+    """Compile words of small letters as one pattern, which finds the longest of them at each place.
+
+    RE2 finds them in any case. `re` is four times as fast where it does not: it is given text of small letters.
+    """
+    tree: dict[int, Any] = {}
+    for word in words:
+        node = tree
+        for byte in word:
+            node = node.setdefault(byte, {})
+        node[_END] = {}
+    pattern = _from_tree(tree) or b"[^\\x00-\\xff]"  # of no words: matches nowhere
+    return _linear(pattern, case_sensitive=False) if re2 else re.compile(pattern)
+
+
+def _from_tree(node: dict[int, Any]) -> bytes:
+    """Return a pattern of the words below a node: `re` then tries at each byte only those that may follow."""
+    rests: dict[bytes, list[int]] = {}
+    for byte, below in node.items():
+        if byte != _END:
+            rests.setdefault(_from_tree(below), []).append(byte)
+    branches = []
+    for rest, firsts in rests.items():
+        escaped = b"".join(re.escape(bytes([byte])) for byte in firsts)
+        branches.append((escaped if len(firsts) == 1 else b"[" + escaped + b"]") + rest)
+    if not branches:
+        return b""
+    whole = branches[0] if len(branches) == 1 and _END not in node else b"(?:" + b"|".join(branches) + b")"
+    return whole + b"?" if _END in node else whole
 
 
 def _linear(pattern: bytes, **options: bool) -> Any:

@@ -20,7 +20,7 @@ from typing import IO, Any
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import opened, parse_json, read_whole
 from vdbg_env.common.writing import NotAFile, open_file, refusal_cause, write_whole
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 
 RESERVED = 64 << 10  # bytes: on a full disk some 90 events still fit
 _AT_ONCE = 16 << 20  # bytes of a log that are read at once

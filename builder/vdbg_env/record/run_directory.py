@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.nesting import limit_nesting
 from vdbg_env.common.reading import opened, read_document
 from vdbg_env.common.writing import NotAFile, open_file, refusal_cause
 from vdbg_env.record.atomic_write import write_json
@@ -232,7 +231,6 @@ class RunDirectory:
         going = self.path.with_name(f".{self.path.name}.removed")
         self.path.rename(going)
         try:
-            limit_nesting(going)
             shutil.rmtree(going)
         except BaseException:
             going.rename(self.path)

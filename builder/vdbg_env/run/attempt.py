@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.common.nesting import limit_nesting, nesting_notes
 from vdbg_env.common.reading import opened, parse_json
 from vdbg_env.common.stop import in_background
 from vdbg_env.common.writing import NotAFile, refusal_cause
@@ -24,9 +23,7 @@ from vdbg_env.evidence.logs.host_stacks import stopped_and_running
 from vdbg_env.evidence.logs.torchrun import root_cause
 from vdbg_env.evidence.observation import Artifact, Observation
 from vdbg_env.record.codec import from_document
-from vdbg_env.record.redaction.compressed import mask_artifact
-from vdbg_env.record.redaction.file_names import redact_names
-from vdbg_env.record.redaction.secrets import finder_of
+from vdbg_env.record.masking import mask_artifact
 from vdbg_env.record.set_ids import disarm
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.runbook.state import Invocation
@@ -115,11 +112,8 @@ def observation(
 
 def _search(directory: Path, literals: tuple[bytes, ...], notes: list[str], check: Check) -> None:
     """Take set-uid bits and secrets from what the workload left: there may be a million files. Raises Stopped."""
-    notes += nesting_notes(limit_nesting(directory, check=check))
     if disarmed := disarm(directory, check=check):
         notes.append(f"{disarmed} files had set-uid bits, which were taken away, or were device nodes and removed")
-    if renamed := redact_names(directory, finder_of(literals), check):
-        notes.append(f"{renamed} file names, links or attributes had a secret and were changed")
     for path in _foreign_files(directory, check):
         check()
         notes += masked(path, path.relative_to(directory), literals, check)

@@ -19,7 +19,7 @@ from yarl import URL
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.stop import in_background
 from vdbg_env.record.recorded_requests import HOP_BY_HOP, RecordedRequest, as_line
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.run.capture import CaptureReport, CaptureSettings, RequestFile
 
 _LOG = logging.getLogger(__name__)

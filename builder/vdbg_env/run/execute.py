@@ -17,7 +17,7 @@ from vdbg_env.evidence.observation import EndedBy, Observation
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, EventLog
 from vdbg_env.record.progress import OpenAttempt, Progress, StepVisit, apply, at_start, finish_step, replay
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.run.placement import IsolatedWorker, StartedAttempt, StepPlacement
 from vdbg_env.runbook import machine

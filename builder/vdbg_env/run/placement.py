@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vdbg_env.crash.files import BinarySource, SourceText
     from vdbg_env.evidence.observation import Observation
     from vdbg_env.image.settings import StepContainer, StepImage
-    from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+    from vdbg_env.record.redactor import Pseudonyms, Redactor
     from vdbg_env.runbook.state import Invocation
 
 

@@ -10,7 +10,7 @@ from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import data_dir
 from vdbg_env.crash.files import BinarySource, SourceFiles, SourceText
 from vdbg_env.image.settings import DATA, PACKAGES, StepContainer
-from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, gpu_probe, hang_tools
 from vdbg_env.run.placement import DISK_FLOOR, Scratch, StepPlace, StepPlacement

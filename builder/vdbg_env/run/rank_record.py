@@ -13,13 +13,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.common.nesting import limit_nesting, nesting_notes
 from vdbg_env.common.reading import read_document, read_whole
 from vdbg_env.common.writing import write_whole
 from vdbg_env.evidence.observation import Artifact, Observation, RankClock
 from vdbg_env.record.codec import to_document
-from vdbg_env.record.redaction.file_names import redact_names
-from vdbg_env.record.redaction.secrets import finder_of
 from vdbg_env.record.set_ids import disarm
 from vdbg_env.run.attempt import Stopped, digest_of, masked, observation
 from vdbg_env.run.orders import NODE, Orders
@@ -125,10 +122,7 @@ def move_dumps(
     What is too large, or was not moved before `check` raised Stopped, is left on the node, and the notes say where.
     """
     moved = Moved()
-    moved.notes += nesting_notes(limit_nesting(source))
     disarm(source)
-    if renamed := redact_names(source, finder_of(literals)):
-        moved.notes.append(f"{renamed} file names, links or attributes had a secret and were changed")
     named: dict[Path, list[ArtifactRule]] = {}
     for rule in rules:
         found = tuple(_files(source, rule.glob))

@@ -19,9 +19,8 @@ from vdbg_env.common.writing import NotAFile, open_file
 from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
 from vdbg_env.record.atomic_write import write_json
 from vdbg_env.record.codec import from_document
-from vdbg_env.record.redaction.compressed import mask_artifact
-from vdbg_env.record.redaction.redact_run import redact_text
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.masking import mask_artifact, redact_text
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.run.attempt import READ_LIMIT_S, READ_MORE_S, Check, InThread, Stopped, digest_of
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, STOP, Orders, sealed
 from vdbg_env.run.placement import Layout, StartedAttempt, StartedStep, StepPlacement, StepRunner

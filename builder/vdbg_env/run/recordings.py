@@ -10,19 +10,18 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.nesting import DEEPEST, opened_folder
 from vdbg_env.common.reading import read_document
 from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
 from vdbg_env.record.atomic_write import prepared
-from vdbg_env.record.redaction.redact_run import redact_run
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.masking import redact_run
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.run.attempt import Check, InThread, Stopped, next_data, observation
 from vdbg_env.run.placement import Layout, RecordingHead, StartedAttempt, StepPlacement
 from vdbg_env.run.ranks import HOST, StartedRanks, on_this_host
@@ -31,6 +30,8 @@ from vdbg_env.runbook.state import Invocation, placed
 from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 from vdbg_env.supervisor.state.result_file import NAME as ENDED
+
+DEEPEST = 64  # folders in folders; a run with its steps, attempts and ranks has five
 
 
 class Replay:
@@ -86,7 +87,7 @@ class Replay:
             shutil.rmtree(staged, ignore_errors=True)
             try:
                 _copy(rank, staged, check)
-                redact_run(staged, self._redactor, self._redactor.finder.known.values, check=check)
+                redact_run(staged, self._redactor, self._redactor.literals, check=check)
                 for path in staged.iterdir():
                     path.replace(directory / path.name)
             finally:
@@ -192,6 +193,16 @@ def _ranks(attempt: int) -> tuple[str, ...]:
 
 def _is_folder(name: str, parent: int) -> bool:
     return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+
+
+@contextmanager
+def opened_folder(folder: str | Path, parent: int | None = None) -> Iterator[int]:
+    """Yield a descriptor of a folder; raises OSError where the last part of its path is a link."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _copy(source: int, target: Path, check: Check, depth: int = 0) -> None:

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 from vdbg_env.common.writing import open_file
-from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.launch import NotStarted, launch
 from vdbg_env.supervisor.output.streams import Streams

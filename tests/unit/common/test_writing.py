@@ -12,7 +12,7 @@ import pytest
 from tests.support import not_files
 from vdbg_env.common.reading import opened
 from vdbg_env.common.writing import NotAFile, open_file
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.run.orders import ENDED, STOP
 from vdbg_env.run.ranks import NAME as ENDING
 from vdbg_env.run.ranks import EndingRule, EndRequest, RankRecords

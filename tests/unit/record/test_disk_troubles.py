@@ -13,7 +13,7 @@ import pytest
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.writing import refusal_cause
 from vdbg_env.record.event_log import EventLog
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.record.runs import remove_run, run_folders
 

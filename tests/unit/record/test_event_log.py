@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.record.event_log import EventLog, read_events, summarize
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 
 
 def log_at(path: Path, monotonic: float = 0.0, wall: float = 0.0) -> EventLog:

@@ -13,7 +13,7 @@ from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
 from vdbg_env.engine.dump_folder import DumpExport, FolderDumps
 from vdbg_env.image.context import BuildContext
 from vdbg_env.record.event_log import EventLog
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 from vdbg_env.record.runs import INDEX, RunIndex
 from vdbg_env.run.placement import RecordingHead

@@ -11,7 +11,7 @@ from tests.support import reports
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.evidence.observation import Artifact
 from vdbg_env.record.progress import Progress
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.assemble import complete, excerpt, run_report
 from vdbg_env.report.model import REPORT_FILES, Provenance, Report

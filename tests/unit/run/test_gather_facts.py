@@ -10,7 +10,7 @@ from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.programs import Programs as RealPrograms
 from vdbg_env.crash.files import BinaryFiles, BinarySource, SourceFiles
-from vdbg_env.record.redaction.redaction import Pseudonyms
+from vdbg_env.record.redactor import Pseudonyms
 from vdbg_env.run.begin import RunbookRequest, gather_facts
 from vdbg_env.run.placement import StepPlace, StepPlacement
 from vdbg_env.run.stale import installed_versions, workload_libraries, workload_python

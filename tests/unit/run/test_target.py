@@ -12,7 +12,7 @@ from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFiles, BinarySource, SourceFiles, SourceText
 from vdbg_env.engine.request import RunRequest
 from vdbg_env.image.settings import DumpVolume, Gpu, Mount, RunSettings, StepContainer, StepImage
-from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.run.begin import ContainerRequest, container_record, resumed_container, with_image_facts
 from vdbg_env.run.placement import StepPlace, StepPlacement

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from vdbg_env.common.writing import open_file, write_whole
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
 
 LINE_KEPT = 8192  # bytes of an endless line that are searched again with what follows them

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.output.capture import LimitedFile, Stream
 from vdbg_env.supervisor.output.live import Live

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.processes.proc import Process, below, open_files, process, processes
 
 _ACCEPT_S = 15.0  # for a server's process to take a connection that may be another's until then

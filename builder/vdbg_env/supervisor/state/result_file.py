@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from vdbg_env.common.writing import open_file, write_whole
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 
 RESERVED = 256 << 10  # bytes set aside at the start: the end can be written when nothing else can
 NAME = "ended.json"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from vdbg_env.common.writing import open_file
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.job import HangCommand, Job
 from vdbg_env.supervisor.launch import NotStarted, launch_helper
 from vdbg_env.supervisor.processes.proc import Process, executable, stack, title

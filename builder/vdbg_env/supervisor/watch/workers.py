@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.processes.proc import Process, environment, executable, uses_cuda
 
 _WORKERS_KEPT = 512

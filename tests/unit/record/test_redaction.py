@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vdbg_env.record.redaction import redaction, secrets
-from vdbg_env.record.redaction.masking import mask_file
-from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
-from vdbg_env.record.redaction.secrets import SecretFinder, as_literals, is_sensitive_name, secret_values
+from vdbg_env.record import redactor as redaction
+from vdbg_env.record import secrets
+from vdbg_env.record.masking import mask_file
+from vdbg_env.record.redactor import Pseudonyms, Redactor
+from vdbg_env.record.secrets import SecretFinder, as_literals, is_sensitive_name, secret_values
 
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"
 PEM = (

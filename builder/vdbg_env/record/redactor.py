@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from vdbg_env.record.redaction.secrets import OVERLAP, SecretFinder, Span, flags_of_secrets, is_sensitive_name
+from vdbg_env.record.secrets import OVERLAP, SecretFinder, Span, flags_of_secrets, is_sensitive_name
 
 LINE_LIMIT = 64 << 10  # bytes of one line that are held back while its end has not come
 _AT_ONCE = 1 << 18  # bytes that are searched at once: a text may be nothing but secrets
@@ -66,6 +66,7 @@ class Redactor:
     """
 
     def __init__(self, literals: tuple[bytes, ...] = (), pseudonyms: Pseudonyms | None = None) -> None:
+        self.literals = literals
         self.finder = SecretFinder(literals)
         self.pseudonyms = pseudonyms
 
@@ -149,7 +150,6 @@ class StreamRedactor:
         self._redactor = redactor
         self._json = json
         self._held = b""
-        self._last = b""  # the last byte written that was no line end: a known value may begin with it
         self._until: re.Pattern[bytes] | None = None  # inside a secret that began in bytes already written
         self._swallowed = 0
 
@@ -182,20 +182,14 @@ class StreamRedactor:
         if forced:
             cut = len(data)
         head = data[:cut]
-        if head and not end and not forced:
-            # A known value may be split by a line end: its first line waits for the next one.
-            open_at = self._redactor.finder.open_end(head)
-            head = head if open_at == cut else data[: data.rfind(b"\n", 0, open_at) + 1]
-            cut = len(head)
         if cut == 0:
             return b"", data
-        spans = _with_open_key(head, self._redactor.finder.find(head, self._last))
+        spans = _with_open_key(head, self._redactor.finder.find(head))
         if forced:
             cut = self._forced_cut(head, spans)
             head, spans = data[:cut], [s for s in spans if s.start < cut]
         elif spans and _is_open_key(head, spans[-1]):
             self._until, self._swallowed = _PEM_END, 0
-        self._last = (head[-80:].rstrip(b"\r\n") or head.rstrip(b"\r\n"))[-1:] or self._last
         return self._redactor.replace(head, spans, json=self._json), data[cut:]
 
     def _forced_cut(self, head: bytes, spans: list[Span]) -> int:

@@ -1,24 +1,54 @@
 """Find secrets in bytes: by their published prefixes, by the name before them, and values known in advance.
 
-Each rule has needles, plain words that every match begins with, and its pattern is tried only at a needle (see
-`search`). NamedTuple and not dataclass: the supervisor imports this at every step's start, and `dataclasses`
-would double its start-up time.
+Each rule has needles, plain words that every match begins with, and its pattern is tried only at a needle. All needles,
+and the beginnings of all known values, are one pattern (see `common.patterns`), which RE2 searches for at the speed of
+memory where this Python has it. NamedTuple and not dataclass: the supervisor imports this at every step's start, and
+`dataclasses` would double its start-up time.
 """
 
 from __future__ import annotations
 
+import base64
+import html
+import json
 import re
+import shlex
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import accumulate
 from typing import NamedTuple
+from urllib.parse import quote, quote_plus, unquote
 
-from vdbg_env.record.redaction.literals import LiteralFinder
-from vdbg_env.record.redaction.search import LOOKBACK, LineByLine, OnePass
-from vdbg_env.record.redaction.whole_text import WholeText
+from vdbg_env.common import patterns
 
 MIN_LITERAL = 6  # a shorter known value ("1", "true") would blacken the whole log
 OVERLAP = 8192  # no secret needs more bytes than this to be recognised as one
-_BEFORE = 64  # bytes before a needle that may have a say: the dashes of a flag, the `api_` of a key
+LOOKBACK = 64  # bytes before a needle that may have a say: the dashes of a flag, the `api_` of a key
+_PREFIX = 8  # bytes of a known value that are searched for; what follows them is compared
+# A log's colours, also what erases a line behind them: compilers print both.
+_COLOURS = re.compile(rb"\x1b\[[0-;]{0,64}+[mK]")
+_EACH_COLOUR = re.compile(b"(" + _COLOURS.pattern + b")")
+
+_BLANKS = (b" ", b"\t", b"\v", b"\f")
+# How what is between a name and its value begins: a quote, a bracket, a sign, or a blank and then one of these.
+_ASSIGNED = (
+    *(b"=", b":", b"\\", b'"', b"'", b"]"),
+    *(blank + after for blank in _BLANKS for after in (b"=", b":", *_BLANKS)),
+)
+_ENDS_OF_KEYS = (b"i", b"s", b"t", b"_", b"-")  # of apikey, accesskey, accountkey, and of all that is set apart
+# Needles that many lines have are looked for with what must follow: `tokens/s` is on every other line of an inference
+# log, `token=` and `--hf-token` are not. For each the words to look for, and where in them the needle is.
+_IN_WORDS: Mapping[bytes, tuple[tuple[bytes, int], ...]] = {
+    b"token": tuple((b"token" + after, 0) for after in _ASSIGNED),
+    b"pass": tuple((b"pass" + after, 0) for after in _ASSIGNED),
+    b"pwd": tuple((b"pwd" + after, 0) for after in _ASSIGNED),
+    b"key": tuple((end + b"key" + after, len(end)) for end in _ENDS_OF_KEYS for after in _ASSIGNED),
+    b"sig": ((b"sig=", 0), (b"signature=", 0)),
+}
+_OF_FLAGS = {b"token", b"key", b"pass"}
+_FLAGS = tuple(b"--" + bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz0123456789_")
+_FLAG = re.compile(rb"--[\w-]{0,80}?(token|key|pass)(?![\w-])", re.IGNORECASE)
 
 
 class Span(NamedTuple):
@@ -247,8 +277,6 @@ def _is_plain(name: str, value: str) -> bool:
 
 def _found(text: str) -> Iterator[str]:
     """Yield what the rules find in a text: of an address the password, also as it is without percent signs."""
-    from urllib.parse import unquote  # not at the supervisor's start
-
     data = text.encode("utf-8", "surrogateescape")
     for span in finder_of(()).find(data):
         value = data[span.start : span.end].decode("utf-8", "surrogateescape")
@@ -268,41 +296,126 @@ def _found(text: str) -> Iterator[str]:
 
 
 def as_literals(values: Iterable[str]) -> tuple[bytes, ...]:
-    """Return every form in which values may be found (see `encodings`), longest first."""
-    from vdbg_env.record.redaction.encodings import encoded_forms  # not in the supervisor, which is given the forms
+    """Return every form in which values may be found on a line or in memory (see `forms`), longest first."""
+    kept = {line.strip() for value in values for line in (value, *value.splitlines())}
+    found = {form for value in kept if len(value) >= MIN_LITERAL for form in forms(value)}
+    return tuple(sorted((f for f in found if len(f) >= MIN_LITERAL and b"\n" not in f), key=lambda f: (-len(f), f)))
 
-    kept = {v.strip() for v in values if len(v.strip()) >= MIN_LITERAL}
-    forms = {form for value in kept for form in encoded_forms(value) if len(form) >= MIN_LITERAL}
-    return tuple(sorted(forms, key=lambda f: (-len(f), f)))
+
+def forms(value: str) -> set[bytes]:
+    """Return the forms in which programs print or store a value: escaped, quoted, in base64, in UTF-16 and UTF-32."""
+    raw = value.encode("utf-8", "surrogateescape")
+    text = raw.decode("utf-8", "replace")
+    found = {form.encode("utf-8", "surrogateescape") for form in _escaped(value, raw)}
+    found |= {form for form in _base64(raw) if len(form) > MIN_LITERAL}
+    return found | {text.encode(f"utf-{bits}-le", "replace") for bits in (16, 32)}  # Python's own argv is in UTF-32
+
+
+def _escaped(value: str, raw: bytes) -> Iterator[str]:
+    """Yield the forms of source code, JSON, HTML, URLs and shells; most of a plain token are the token itself."""
+    yield value
+    for form in (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
+        yield from (form, form.replace("/", "\\/"), json.dumps(form)[1:-1])
+    yield from (repr(value)[1:-1], ascii(value)[1:-1], repr(raw)[2:-1], shlex.quote(value).strip("'"))
+    escaped = html.escape(value)
+    yield from (escaped, html.escape(value, quote=False), escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;"))
+    for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
+        first, *rest = quoted.split("%")
+        yield from (quoted, "%".join([first, *(part[:2].lower() + part[2:] for part in rest)]))
+
+
+def _base64(raw: bytes) -> Iterator[bytes]:
+    """Yield base64 at every alignment: of each, the characters that the value alone decides."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        for before in range(3):
+            yield encode(b"\0" * before + raw)[-(-8 * before // 6) : 8 * (before + len(raw)) // 6]
+
+
+class _Uncoloured:
+    """Data without its colours, and where each of its bytes was: a rule sees `password=` and its value side by side."""
+
+    def __init__(self, data: bytes) -> None:
+        self.text = data
+        self._ends: list[int] = []  # of the pieces between colours, in the text
+        self._left_out = [0]  # bytes of colours before each piece, in the data
+        if b"\x1b[" in data:
+            self.text = _COLOURS.sub(b"", data)
+            self._data = data
+
+    def in_data(self, span: Span) -> Span:
+        """Return where a span of the text is in the data, with the colours inside of it."""
+        if len(self._left_out) == 1:
+            lengths = [len(piece) for piece in _EACH_COLOUR.split(self._data)]
+            self._ends = list(accumulate(lengths[:-1:2]))
+            self._left_out = [0, *accumulate(lengths[1::2])]
+        start, last, context = map(self._place, (span.start, span.end - 1, span.context))
+        return Span(start, last + 1, span.kind, context)
+
+    def _place(self, place: int) -> int:
+        return place + self._left_out[bisect_right(self._ends, place)]
+
+
+class _Begin(NamedTuple):
+    """What may begin where a word was found: known values, needles by offset and number, and a flag."""
+
+    values: tuple[bytes, ...]
+    needles: tuple[tuple[int, int], ...]
+    flag: bool
 
 
 class SecretFinder:
-    """Finds secrets by RULES, and known values; keep one for all that is searched, because it remembers lines.
+    """Finds secrets by RULES, and known values; `literals` are the forms of those.
 
     A `strict` one is for binary files: of the rules only those with a distinctive prefix count.
     """
 
     def __init__(self, literals: tuple[bytes, ...] = (), *, strict: bool = False) -> None:
-        known = self.known = LiteralFinder(literals)
         self._rules = tuple((rule, needle) for rule in RULES if rule.strict or not strict for needle in rule.needles)
-        needles = tuple(needle for _, needle in self._rules)
-        try:
-            self._search: OnePass | LineByLine = OnePass(known, needles)
-        except ImportError:
-            self._search = LineByLine(known, needles)
-        self.open_end = self._search.open_end
+        self._of_flags = {needle: number for number, (_, needle) in enumerate(self._rules) if needle in _OF_FLAGS}
+        values: dict[bytes, list[bytes]] = {}
+        for literal in literals:
+            values.setdefault(literal[:_PREFIX].lower(), []).append(literal)
+        needles: dict[bytes, list[tuple[int, int]]] = {}
+        for number, (_, needle) in enumerate(self._rules):
+            for word, at in _IN_WORDS.get(needle, ((needle, 0),)):
+                needles.setdefault(word, []).append((at, number))
+        flags = _FLAGS if self._of_flags else ()
+        words = {*values, *needles, *flags}
+        self._search = patterns.any_word(sorted(words)).search
+        self._begins: dict[bytes, _Begin] = {}
+        for word in words:  # the longest word at a place is found; those that it begins with are there too
+            shorter = [word[:size] for size in range(1, len(word) + 1)]
+            self._begins[word] = _Begin(
+                tuple(value for one in shorter for value in values.get(one, ())),
+                tuple(needle for one in shorter for needle in needles.get(one, ())),
+                any(one in flags for one in shorter),
+            )
 
-    def find(self, data: bytes, before: bytes = b"") -> list[Span]:
-        """Return the secrets in `data`, in order and without overlap; `before` is the byte ahead of it."""
-        joined = WholeText(data)
-        found = self._search.find(data, joined, before)
-        spans = [Span(start, end, "known-value", start) for start, end in found.values]
-        by_rules = self._rule_spans(joined.plain, found.needles)
-        spans += by_rules if joined.plain is data else (_in_data(joined, span) for span in by_rules)
-        spans += self._rule_spans(data, found.in_codes)
-        return _merged(spans) if spans else spans
+    def find(self, data: bytes) -> list[Span]:
+        """Return the secrets in `data`, in order and without overlap."""
+        plain = _Uncoloured(data)
+        text = plain.text
+        spans: list[Span] = []
+        hits: list[tuple[int, int]] = []
+        at = 0
+        searched = text if patterns.re2 else text.lower()
+        while found := self._search(searched, at):
+            at = found.start()
+            begin = self._begins.get(found.group().lower())
+            if begin:
+                spans += (Span(at, at + len(v), "known-value", at) for v in begin.values if text.startswith(v, at))
+                hits += ((at + offset, number) for offset, number in begin.needles)
+                name = _FLAG.match(text, at) if begin.flag else None
+                if name:
+                    hits.append((name.start(1), self._of_flags[name[1].lower()]))
+            at += 1
+        if hits:
+            spans += self._by_rules(text, sorted(hits))
+        if not spans:
+            return spans
+        return _merged(spans if text is data else [plain.in_data(span) for span in spans])
 
-    def _rule_spans(self, data: bytes, hits: Iterable[tuple[int, int]]) -> Iterator[Span]:
+    def _by_rules(self, data: bytes, hits: Iterable[tuple[int, int]]) -> Iterator[Span]:
         """Yield what the rules find, in linear time: a hit within a rule's last match can only end where that ends."""
         seen_to: dict[int, int] = {}
         for at, number in hits:
@@ -315,7 +428,7 @@ class SecretFinder:
                 seen_to[number] = run.end() if run else at
             elif found.re.groups == 1 or not found["flag"] or _is_flag(data, at):
                 seen_to[number] = found.end("secret")
-                yield Span(*found.span("secret"), rule.kind, max(0, at - _BEFORE))
+                yield Span(*found.span("secret"), rule.kind, max(0, at - LOOKBACK))
 
 
 @lru_cache(maxsize=4)
@@ -328,12 +441,6 @@ def finder_of(literals: tuple[bytes, ...], *, strict: bool = False) -> SecretFin
 def _compiled(pattern: bytes) -> re.Pattern[bytes]:
     """Compile a pattern when its needle is first seen: all at once would be a quarter of the supervisor's start."""
     return re.compile(pattern, re.IGNORECASE | re.DOTALL)
-
-
-def _in_data(joined: WholeText, span: Span) -> Span:
-    """Return where a span of the text without codes is in the data, with the codes inside of it."""
-    start, last, context = map(joined.in_data, (span.start, span.end - 1, span.context))
-    return Span(start, last + 1, span.kind, context)
 
 
 def _is_flag(data: bytes, at: int) -> bool:

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.steps import place, python, runner
-from vdbg_env.record.redaction.compressed import mask_artifact
-from vdbg_env.record.redaction.masking import name_hosts
-from vdbg_env.record.redaction.redact_run import redact_run
-from vdbg_env.record.redaction.redaction import Pseudonyms, Redactor
+from vdbg_env.record.masking import mask_artifact, name_hosts, redact_run
+from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.run.ranks import OneRank, PseudonymousSteps
 from vdbg_env.runbook.model import ArtifactRule
 
@@ -39,13 +37,6 @@ def test_names_are_replaced_at_their_length_wherever_a_window_ends(tmp_path: Pat
     assert others[:2] == [b"x" + SHORT, SHORT + b"x"]
     assert others[2] == b"127.0.0.1"
     assert others[3:5] == [NAMES.replace(a)[: len(a)].ljust(len(a), b"*") for a in (b"10.1.2.33", b"fd00:1:2:3::4")]
-
-
-def test_a_compressed_file_is_expanded_for_them(tmp_path: Path) -> None:
-    path = tmp_path / "core.gz"
-    path.write_bytes(gzip.compress(CORE))
-    assert mask_artifact(path, (), pseudonyms=NAMES) == (1, None)
-    assert HOST not in gzip.decompress(path.read_bytes())
 
 
 def test_what_keeps_its_names_is_announced(tmp_path: Path) -> None:

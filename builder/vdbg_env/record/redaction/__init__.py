@@ -1,1 +1,0 @@
-"""Redaction of secrets, in text, binaries and whole runs."""
