@@ -309,7 +309,7 @@ def _rank(base: Base) -> int:
     assert isinstance(low, Atom)
     if base.argument is not None:
         return {True: 0, None: 2, False: 9}[base.argument.pointer]
-    return {"bank": 1, "bindless": 1, "bank_at": 3, "load": 3, "result": 4, "entry": 4}.get(low.kind, 5)
+    return {"bank": 3, "bindless": 3, "bank_at": 3, "load": 3, "result": 4, "entry": 4}.get(low.kind, 5)
 
 
 def _index(formula: Poly, base: Base, width: int) -> tuple[int, Poly]:

@@ -598,7 +598,21 @@ _MATES: Final[dict[str, Callable[[Atom, list[Atom]], _Mates]]] = {
 }
 
 
-# Walking and substitution.
+# Walking.
+
+
+@lru_cache(_KEPT)
+def written_size(p: Poly | Atom) -> int:
+    """Return how many nodes a formula has when it is written out; what is shared counts each time."""
+    parts = [a for m in p.terms for a in m] if isinstance(p, Poly) else p.args
+    total, todo = 1, list(parts)
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Poly | Atom):
+            total += written_size(x)
+        elif isinstance(x, tuple):
+            todo += x
+    return total
 
 
 def inside(p: Poly) -> list[Atom]:

@@ -147,8 +147,22 @@ class Program:
         """The names of the launch's dimensions by their offset in constant bank 0."""
         return _DIMENSIONS[self.bank_offset >= 0x380]
 
+    @cached_property
+    def _numbers(self) -> bytes:
+        """The numbers that the compiler put into constant bank 2; empty where the file may not have their values."""
+        elf, kernel = self.code_map.elf, self.kernel
+        name = f".nv.constant2.{kernel.name}" if kernel else ""
+        try:
+            section = elf.section(name) if kernel else None
+            moved = elf.section(f".rel{name}") or elf.section(f".rela{name}")
+            return bytes(elf.contents(section)) if section is not None and moved is None else b""
+        except UnreadableBinary:
+            return b""
+
     def bank(self, bank: int, offset: int, size: int) -> Poly:
-        """Return what stands in a constant bank, as a leaf."""
+        """Return what is in a constant bank: a number of the compiler, else a leaf."""
+        if bank == 2 and offset + size <= len(self._numbers):
+            return constant(int.from_bytes(self._numbers[offset : offset + size], "little"))
         if bank == 0 and size == 4 and offset in self.dimensions:
             return leaf("special", self.dimensions[offset])
         if bank == 0 and size == 2 and offset in self.dimensions and offset % 4 == 0:

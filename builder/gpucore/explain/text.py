@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpucore.explain.algebra import Atom, Poly, of
+from gpucore.explain.algebra import Atom, Poly, of, written_size
 from gpucore.explain.legend import Legend
 from gpucore.explain.operations import signed
 
@@ -16,6 +16,7 @@ _NAMES: Final = {"smin": "min", "umin": "min", "smax": "max", "umax": "max"}
 _RELATIONS: Final = {"eq": ("==", "!="), "lt_u": ("<", ">="), "lt_s": ("<", ">=")}
 _LONGEST: Final = 600
 _DEEPEST: Final = 40
+_MOST_NODES: Final = 400
 
 
 class Words:
@@ -33,7 +34,7 @@ class Words:
 
     def poly(self, p: Poly, bracketed: bool = False) -> str:
         """Return a sum, in brackets where it is more than one term and is part of a term."""
-        if self._depth > _DEEPEST:
+        if self._depth > _DEEPEST or written_size(p) > _MOST_NODES:
             return "..."
         if not p.terms:
             return "0"
@@ -80,6 +81,8 @@ class Words:
     def atom(self, a: Atom) -> str:
         """Return an atom in words."""
         kind = a.kind
+        if written_size(a) > _MOST_NODES:
+            return "(...)"
         first = a.args[0] if a.args else None
         if kind in {"zx", "sx", "named"} and isinstance(first, Poly):
             return self.poly(first, True)
@@ -175,6 +178,8 @@ class Words:
 
     def condition(self, a: Atom, holds: bool = True) -> str:
         """Return a condition, or its opposite."""
+        if written_size(a) > _MOST_NODES:
+            return "..."
         if a.kind == "not" and isinstance(a.args[0], Atom):
             return self.condition(a.args[0], not holds)
         if a.kind in _RELATIONS:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from gpucore.explain.address import Address, Base, explain_address
-from gpucore.explain.algebra import Atom, Poly, inside, leaf, of
+from gpucore.explain.algebra import Atom, Poly, inside, leaf, of, written_size
 from gpucore.explain.judgement import Judgement, judge
 from gpucore.explain.legend import Legend, LoadedValue, LoopValue
 from gpucore.explain.numbers import Numbers
@@ -21,6 +21,7 @@ from gpucore.explain.tree import Json, tree_of, tree_of_atom
 _VERBS: Final = {"read": ("reads", "read"), "write": ("writes", "wrote"), "update": ("updates", "updated")}
 _MOST_GUARDS: Final = 4
 _WIDEST: Final = 160
+_MOST_NODES: Final = 2000
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ def why_json(why: Why) -> Json:
         "calls": list(address.calls),
         "base": _base_json(address.base, why),
         "bases": [_base_json(b, why) for b in address.bases] if len(address.bases) > 1 else [],
-        "formula": tree_of(address.formula, legend.leaf),
+        "formula": _tree(address.formula, legend),
         "index": _index_json(address, why, why.index[0] if why.index else None),
         "loads": [_load_json(why, x) for x in legend.loads.values()],
         "loops": [_loop_json(x, legend) for x in legend.loops.values()],
@@ -259,12 +260,18 @@ def why_json(why: Why) -> Json:
         "guards": [
             {"line": program.line(g.offset), "offset": g.offset, "condition": tree_of_atom(g.condition, legend.leaf)}
             for g in address.guards
+            if written_size(g.condition) <= _MOST_NODES
         ],
         "evidence": _evidence_json(why),
         "not_known": sorted(set(legend.opaque.values())),
         "judgement": [{"kind": j.kind, "text": j.text} for j in why.judgements],
         "how_known": _how_known(why),
     }
+
+
+def _tree(p: Poly, legend: Legend) -> Json | None:
+    """Return a formula as a tree; None where it is too large to be of use."""
+    return tree_of(p, legend.leaf) if written_size(p) <= _MOST_NODES else None
 
 
 def _how_known(why: Why) -> str:
@@ -322,7 +329,7 @@ def _base_json(base: Base | None, why: Why) -> Json | None:
 def _index_json(address: Address, why: Why, value: int | None) -> Json | None:
     if address.index is None:
         return None
-    return {"scale": address.scale, "formula": tree_of(address.index, why.legend.leaf), "value": value}
+    return {"scale": address.scale, "formula": _tree(address.index, why.legend), "value": value}
 
 
 def _index_value(why: Why, address: Address) -> int | None:
@@ -341,7 +348,7 @@ def _load_json(why: Why, loaded: LoadedValue) -> Json:
         "space": source.space if source else None,
         "width": source.width if source else None,
         "base": _base_json(source.base, why) if source else None,
-        "formula": tree_of(source.formula, why.legend.leaf) if source else None,
+        "formula": _tree(source.formula, why.legend) if source else None,
         "index": _index_json(source, why, _index_value(why, source)) if source else None,
         "value": _loaded_value(why, loaded),
     }
@@ -361,8 +368,8 @@ def _loaded_value(why: Why, loaded: LoadedValue) -> int | None:
 
 
 def _loop_json(found: LoopValue, legend: Legend) -> Json:
-    def trees(polys: Sequence[Poly]) -> list[Json]:
-        return [tree_of(p, legend.leaf) for p in polys]
+    def trees(polys: Sequence[Poly]) -> list[Json | None]:
+        return [_tree(p, legend) for p in polys]
 
     loop = found.loop
     return {
