@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from vdbg_env.common.clock import SystemClock
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redactor import Redactor

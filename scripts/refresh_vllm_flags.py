@@ -27,13 +27,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vdbg_env.evidence.knowledge.surface_table import (
-    SCHEMA,
-    ReleaseTable,
-    ordered,
-    read_release_table,
-    version_key,
-)
+from vdbg_env.evidence.knowledge import SCHEMA, ReleaseTable, ordered, read_release_table, version_key
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "images" / "knowledge" / "flags" / "vllm-surface.yaml"

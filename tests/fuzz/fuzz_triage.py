@@ -3,12 +3,11 @@
 import atheris
 
 with atheris.instrument_imports(include=["vdbg_env.evidence"]):
+    from vdbg_env.evidence.cuda_gdb import parse_cuda_gdb
+    from vdbg_env.evidence.driver_progress import driver_findings, read_driver_progress
     from vdbg_env.evidence.logs.log_line import unwrap
-    from vdbg_env.evidence.system.driver_progress import driver_findings, read_driver_progress
-    from vdbg_env.evidence.system.kernel_log import kernel_log_findings, parse_kernel_log
-    from vdbg_env.evidence.tools.cuda_gdb import parse_cuda_gdb
-    from vdbg_env.evidence.tools.sanitizer import parse_sanitizer
-    from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
+    from vdbg_env.evidence.sanitizer import parse_sanitizer, sanitizer_findings
+    from vdbg_env.evidence.system import kernel_log_findings, parse_kernel_log
 
 from tests.fuzz.harness import fuzz
 from tests.support.triage import corpus, triage_bytes

@@ -13,7 +13,7 @@ from tests.gpu.programs import Programs
 from tests.gpu.samples import Sample, samples
 from tests.gpu.walking import walk
 from tests.support.toolchain import cuda_tool
-from vdbg_env.evidence.tools.sanitizer import parse_sanitizer
+from vdbg_env.evidence.sanitizer import parse_sanitizer
 
 pytestmark = pytest.mark.gpu
 

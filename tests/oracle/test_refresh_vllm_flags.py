@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.refresh_vllm_flags import TABLE, download, surface_of
-from vdbg_env.evidence.knowledge.surface_table import read_release_table
+from vdbg_env.evidence.knowledge import read_release_table
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from tests.support.patience import patience
 from tests.support.steps import place, runner
 from tests.workloads.trees import KINDS
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.run.execute import RunContext

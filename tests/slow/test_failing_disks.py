@@ -15,7 +15,7 @@ from tests.slow.test_chaos import check_same_end
 from tests.support import small_run
 from tests.support.killing import ledger, left_running, run
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.run.placement import StartedStep

@@ -21,8 +21,8 @@ from tests.support.killing import left_running
 from tests.support.memory_cgroup import memory_cgroup
 from tests.support.patience import patience
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import EndedBy, Observation
-from vdbg_env.evidence.system.memory_kill import memory_kill_findings
+from vdbg_env.evidence.finding import EndedBy, Observation
+from vdbg_env.evidence.system import memory_kill_findings
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress

@@ -14,7 +14,7 @@ import pytest
 from tests.support.patience import patience
 from tests.support.steps import place, runner
 from tests.vllm_real.server import free_port
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.runbook.state import Invocation
 
 RAY = Path(__file__).parents[2] / ".cache" / "ray" / "bin"

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support.steps import python
 from vdbg_env.common.programs import Programs
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.slurm import Allocation, SlurmCommands, SlurmRanks
 from vdbg_env.runbook.model import OnFirstFailure, Placement

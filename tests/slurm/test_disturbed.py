@@ -10,7 +10,7 @@ from tests.slurm.runs import ends as ended_by
 from tests.slurm.runs import engine
 from tests.slurm.test_ranks_live_on import PATIENT, running, waiting
 from tests.slurm.test_runs import words
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.runbook.model import Watch
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.slurm.cluster import Allocated, Cluster, ends, ranked
 from tests.slurm.test_ranks_live_on import PATIENT, running, waiting
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 
 
 def test_a_cancel_ends_neither_another_attempt_nor_a_step_nor_a_job_of_others(

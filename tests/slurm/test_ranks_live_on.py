@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Allocated, Cluster, ends, ranked, until
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.runbook.model import KillPolicy, Placement
 
 PATIENT = Placement()

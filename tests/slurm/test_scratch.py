@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Allocated, ends, ranked
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.run.placement import Scratch
 from vdbg_env.runbook.model import ArtifactRule, OnFirstFailure, Placement
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support import small_run
 from tests.support.patience import patience
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.run.execute import RunContext, RunEnd, run_runbook

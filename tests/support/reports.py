@@ -1,8 +1,7 @@
 """Reports that tests show to the writers: a full one, a hang, a bare one, and one whose every text is hostile."""
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, WorkerEnvironment
+from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, Finding, HowKnown, Level, Match, WorkerEnvironment
 from vdbg_env.report.model import (
     Attempt,
     NextStep,

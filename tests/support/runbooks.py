@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TypeVar
 
-from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Match, Observation
+from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, Match, Observation
 from vdbg_env.runbook.model import Part
 from vdbg_env.runbook.state import ResultValue, StepResult
 

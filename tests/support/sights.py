@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.builders.core_builder import hang_core, idle_core, illegal_address_core
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.runbook.model import Watch
 from vdbg_env.runbook.state import Invocation
 

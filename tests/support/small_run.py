@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vdbg_env.common.clock import Clock, Interrupts, SystemClock
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redactor import Redactor

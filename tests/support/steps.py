@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses
 from vdbg_env.runbook.model import KillPolicy

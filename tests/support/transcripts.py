@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Literal
 
-from vdbg_env.evidence.logs.host_stacks import parse_host_stacks
+from vdbg_env.evidence.cuda_gdb import parse_cuda_gdb
+from vdbg_env.evidence.driver_progress import DriverProgress, read_driver_progress
 from vdbg_env.evidence.logs.log_line import unwrap
-from vdbg_env.evidence.logs.nccl_log import nccl_findings, parse_nccl_log
-from vdbg_env.evidence.system.driver_progress import DriverProgress, read_driver_progress
-from vdbg_env.evidence.system.kernel_log import parse_kernel_log
-from vdbg_env.evidence.tools.cuda_gdb import parse_cuda_gdb
-from vdbg_env.evidence.tools.cuobjdump import parse_listing
-from vdbg_env.evidence.tools.nvdisasm import read_listing
-from vdbg_env.evidence.tools.sanitizer import parse_sanitizer
-from vdbg_env.evidence.tools.tool_version import tool_version
+from vdbg_env.evidence.nccl import nccl_findings, parse_nccl_log
+from vdbg_env.evidence.sanitizer import parse_sanitizer
+from vdbg_env.evidence.stacks import parse_host_stacks
+from vdbg_env.evidence.system import parse_kernel_log
+from vdbg_env.evidence.tools import parse_listing, read_listing, tool_version
 
 Outcome = Literal["read", "missed", "wrong"]
 

@@ -20,7 +20,7 @@ from vdbg_env.common.clock import SystemClock
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, CoreFiles
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.redactor import Redactor

@@ -45,8 +45,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "patch",
     ),
     "evidence": (
-        "finding", "observation", "logs", "fingerprint", "system", "tools", "gpu_core_findings",
-        "kernel_makers", "weigh_findings", "triage", "knowledge",
+        "finding", "logs", "ranks", "system", "driver_progress", "nccl", "stacks", "tools", "cuda_gdb", "sanitizer",
+        "gpu_findings", "weigh", "triage", "knowledge",
     ),
     "runbook": (
         "model", "workload", "state", "expressions", "scope", "parse", "lint", "judge", "machine",
@@ -55,8 +55,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "atomic_write", "set_ids", "secrets", "redactor", "masking", "codec", "event_log", "run_directory",
         "run_files", "runs", "progress", "diff", "dump_files", "recorded_requests", "export_run",
     ),
-    "crash": ("files", "line_packs", "places"),
-    "report": ("model", "assemble", "plain_text", "codec", "lineinfo", "dumps", "run", "runbook"),
+    "crash": ("files",),
+    "report": ("model", "assemble", "plain_text", "codec", "core", "lineinfo", "dumps", "run", "runbook"),
     "application": (
         "ports", "host", "line_packs", "analysis", "lines",
     ),
@@ -78,7 +78,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "stale", "doctor", "capture", "capture_proxy", "execute", "builtins", "core_code", "builtin_steps",
         "builtin_readers", "begin", "session", "history", "crash_groups", "again", "guard",
     ),
-    "cli": ("composition", "options", "display", "image", "runbook", "lines", "container", "crash"),
+    "cli": ("composition", "options", "display", "image", "runbook", "crash", "lines", "container"),
 }  # fmt: skip
 
 # __init__.py holds the version and __main__.py starts the command line.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.patience import patience
 from tests.vllm_real.server import RealVllm, free_port
-from vdbg_env.evidence.logs.flight_recorder import flight_findings, read_flight_record
+from vdbg_env.evidence.nccl import flight_findings, read_flight_record
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 

@@ -8,7 +8,7 @@ import pytest
 
 from scripts.refresh_vllm_flags import TABLE, changes, installed, with_release
 from tests.vllm_real.server import RealVllm
-from vdbg_env.evidence.knowledge.surface_table import read_release_table
+from vdbg_env.evidence.knowledge import read_release_table
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 

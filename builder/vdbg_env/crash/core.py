@@ -44,7 +44,7 @@ from vdbg_env.crash.places import (
     lines_from_json,
     location_json,
 )
-from vdbg_env.evidence.kernel_makers import maker_of, vllm_library
+from vdbg_env.evidence.gpu_findings import maker_of, vllm_library
 
 _MOST_PLACES: Final = 12
 _MOST_FAULTS: Final = 8

@@ -21,7 +21,7 @@ from vdbg_env.common.printable import json_text, printable
 from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.crash.line_packs import PackedLines, lines_by_name, named_place
 from vdbg_env.crash.places import chain_json, chain_lines
-from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
+from vdbg_env.evidence.knowledge import shipped_knowledge
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
 from vdbg_env.evidence.triage.sighting import LogEvidence

@@ -1,8 +1,9 @@
-"""A finding: what is wrong, where, how that is known and how sure we are."""
+"""What was seen when a program ran, and what is wrong by it: observations and findings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpucore.dwarf import Chain, SourceFrame
@@ -49,3 +50,197 @@ class Finding:
     next_step: str | None = None
     process: str | None = None
     rank: int | None = None
+
+
+# What was seen when a program ran: how it ended, what matched in its output, what it left behind.
+#
+# How a process *ended* and whether the bug *showed* are two axes that are never mixed: this module holds the first, the
+# runbook's outcomes the second.
+
+
+class EndedBy(StrEnum):
+    """Who or what ended a process."""
+
+    EXIT = "exit"  # it returned by itself
+    SIGNAL = "signal"  # a signal that was not ours
+    TIMEOUT = "timeout"  # our limit on its time
+    WATCH = "watch"  # our watch on its output or GPU: a hang
+    MATCH = "match"  # a matcher said that all is known
+    STOPPED = "stopped"  # a server, stopped by us after its requests were replayed
+    DIED = "died"  # a server that returned with status 0 before anyone stopped it
+    CANCEL = "cancel"  # the user
+    PEER = "peer"  # us, because another rank had failed
+    DISK = "disk"  # the floor of free disk space
+    NODE_LOST = "node_lost"  # its rank left no record
+    ENGINE_LOST = "engine_lost"  # the engine died and its end was not seen
+    NOT_STARTED = "not_started"  # the program could not be started at all
+
+
+_POLITE = frozenset({2, 15})  # SIGINT, SIGTERM
+_FROM_OUTSIDE = frozenset({9, 15})  # SIGKILL and SIGTERM, which a launcher sends to the ranks it tears down
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a process ended; `code` is the exit status (0-255), `signal` a signal number, each None when it has none."""
+
+    by: EndedBy
+    code: int | None = None
+    signal: int | None = None
+    core: bool = False
+    message: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether the process returned by itself with status 0, or ended as we asked it to when its work was done.
+
+        A server that is stopped may well die of the polite signal (uvicorn raises it once more when it has shut down),
+        or return the status that a shell gives for it; one that had to be killed was not in order.
+        """
+        if self.by is EndedBy.STOPPED:
+            return self.code in {0, None, *(128 + number for number in _POLITE)} and self.signal in {None, *_POLITE}
+        return self.by is EndedBy.EXIT and self.code in {0, None} and self.signal is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """One match of a named pattern: 1-based line, byte offset in the stream, named groups, the line's text."""
+
+    matcher: str
+    stream: str
+    line: int
+    offset: int
+    text: str
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A file a step left behind; `path` is relative to the run directory, `size` in bytes."""
+
+    name: str
+    path: str
+    size: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEnvironment:
+    """What one process of the workload really had of the variables the step asked for.
+
+    Where `known` is False, the process overwrote its environment before it could be read, and `seen` is empty.
+    """
+
+    pid: int
+    name: str
+    seen: Mapping[str, str | None]
+    known: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """The bad end of one process of the workload: its exit status or signal, `at_s` seconds after the start.
+
+    `parent` is the process that had started it, or had taken it over.
+    """
+
+    pid: int
+    name: str
+    parent: int = 0
+    code: int | None = None
+    signal: int | None = None
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryKills:
+    """How many processes were OOM-killed during the attempt: in the step's cgroup, on its whole machine.
+
+    `processes` are those of the workload by the kernel's log, as `NAME (PID)`; None where that could not be read.
+    """
+
+    cgroup: int = 0
+    machine: int = 0
+    processes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requests:
+    """How the replay of recorded requests went: what was sent is answered, refused (4xx), failed, or had no end yet.
+
+    `failed` got a 5xx, a stream that broke off, or no answer; `ready` says that the server had answered before.
+    """
+
+    recorded: int = 0
+    ready: bool = False
+    sent: int = 0
+    answered: int = 0
+    refused: int = 0
+    failed: int = 0
+
+    @property
+    def told_something(self) -> bool:
+        """Whether the server worked on any of them: one that got none, or refused all, showed nothing."""
+        return self.sent > self.refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankClock:
+    """A rank's clock against that of the file server: so many seconds `ahead_s`, known to `within_s`."""
+
+    ahead_s: float
+    within_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootCause:
+    """The process that failed first, as torchrun says of those that it started.
+
+    A negative `code` is a signal, whose name is `signal`.
+    """
+
+    rank: int
+    local_rank: int
+    host: str = ""
+    pid: int
+    code: int
+    signal: str = ""
+    error: str = ""
+
+    @property
+    def by_others(self) -> bool:
+        """Whether it was ended from outside."""
+        return -self.code in _FROM_OUTSIDE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """All that was seen of one attempt of one step on one rank; a crash is an observation, never an exception."""
+
+    step: str
+    attempt: int
+    rank: int = 0
+    host: str = "localhost"
+    ended: Ended
+    duration_s: float
+    started: float | None = None  # seconds since the epoch by the rank's own clock; unknown in records made before
+    clock: RankClock | None = None  # None where all ranks have one clock
+    matched: Mapping[str, tuple[Match, ...]] = field(default_factory=dict)
+    artifacts: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    workers: tuple[WorkerEnvironment, ...] = ()
+    deaths: tuple[Death, ...] = ()  # in their order, before anything was ended by us
+    output_bytes: int = 0
+    memory_kills: MemoryKills = MemoryKills()
+    requests: Requests | None = None  # None where none were to be sent
+    node: Mapping[str, str] = field(default_factory=dict)  # what it found on its node; empty on this machine
+    directory: str = ""
+    stopped: tuple[str, ...] = ()  # processes that were stopped when a hang was seen, as `NAME (PID)`
+    running: tuple[str, ...] = ()  # processes that ran then, and did not wait
+    root_cause: RootCause | None = None  # torchrun's word on the process that failed first
+    held_by: str = ""  # what held its processes in case the supervisor was killed; "" in records made before
+    notes: tuple[str, ...] = ()
+
+    @property
+    def went_well(self) -> bool:
+        """Whether it ended well, and answered every request that it had to answer."""
+        return self.ended.clean and not (self.requests and self.requests.failed)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.runbook.state import Facts, Finish, StepResult
 
 Value = TypeVar("Value", Observation, StepResult, Facts, Finish)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from vdbg_env.evidence.observation import EndedBy, Observation
-from vdbg_env.evidence.system.ranks import first_failure
+from vdbg_env.evidence.finding import EndedBy, Observation
+from vdbg_env.evidence.ranks import first_failure
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import Event, damaged
 from vdbg_env.runbook import machine

@@ -19,12 +19,10 @@ from gpucore.dwarf import SourceFrame, parse_frame
 from gpucore.mangling import demangle
 from vdbg_env.common.errors import BAD_INPUT
 from vdbg_env.crash.files import CoreFiles, SourceText
-from vdbg_env.evidence.finding import Finding, Level
-from vdbg_env.evidence.fingerprint import Crash, Fingerprint, fingerprint
+from vdbg_env.evidence.finding import Artifact, EndedBy, Finding, Level, Match, Observation
 from vdbg_env.evidence.logs.process_death import role_of
-from vdbg_env.evidence.observation import Artifact, EndedBy, Match, Observation
-from vdbg_env.evidence.system.ranks import blame, first_failure, is_victim, last_attempt
-from vdbg_env.evidence.weigh_findings import judge
+from vdbg_env.evidence.ranks import blame, first_failure, is_victim, last_attempt
+from vdbg_env.evidence.weigh import Crash, Fingerprint, fingerprint, judge
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.run_directory import GUARD, RunDirectory, RunHead, way_on
 from vdbg_env.report.model import (

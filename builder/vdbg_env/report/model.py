@@ -12,10 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from gpucore.dwarf import Chain
-from vdbg_env.evidence.finding import Finding, Level
-from vdbg_env.evidence.fingerprint import Fingerprint
-from vdbg_env.evidence.observation import Artifact, Ended, Match, Observation
-from vdbg_env.evidence.weigh_findings import is_backdrop
+from vdbg_env.evidence.finding import Artifact, Ended, Finding, Level, Match, Observation
+from vdbg_env.evidence.weigh import Fingerprint, is_backdrop
 from vdbg_env.runbook.judge import exit_status
 from vdbg_env.runbook.model import ArgvOverlay, Data, Status
 from vdbg_env.runbook.state import Verdict

@@ -19,9 +19,9 @@ from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.reading import opened, parse_json
 from vdbg_env.common.stop import in_background
 from vdbg_env.common.writing import NotAFile, refusal_cause
-from vdbg_env.evidence.logs.host_stacks import stopped_and_running
+from vdbg_env.evidence.finding import Artifact, Observation
 from vdbg_env.evidence.logs.torchrun import root_cause
-from vdbg_env.evidence.observation import Artifact, Observation
+from vdbg_env.evidence.stacks import stopped_and_running
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.masking import mask_artifact
 from vdbg_env.record.set_ids import disarm

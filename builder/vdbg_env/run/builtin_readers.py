@@ -12,19 +12,10 @@ from pathlib import Path
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.crash.triage import rule_book
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.driver_progress import driver_findings, read_driver_progress
+from vdbg_env.evidence.finding import Death, EndedBy, Finding, HowKnown, Level, Observation
 from vdbg_env.evidence.logs.cuda_error import parse_cuda_error
 from vdbg_env.evidence.logs.fatal_error import FatalError, read_fatal_errors
-from vdbg_env.evidence.logs.flight_recorder import flight_findings, read_flight_record
-from vdbg_env.evidence.logs.function_trace import parse_function_trace
-from vdbg_env.evidence.logs.host_stacks import (
-    HostStacks,
-    Stuck,
-    missing_ranks,
-    parse_host_stacks,
-    stuck_finding,
-    stuck_process,
-)
 from vdbg_env.evidence.logs.incident import (
     NEEDLES as LOAD,
 )
@@ -36,17 +27,29 @@ from vdbg_env.evidence.logs.incident import (
     traceback_of,
 )
 from vdbg_env.evidence.logs.log_line import LogLine, rank_of_process, unwrap
-from vdbg_env.evidence.logs.nccl_log import nccl_findings, parse_nccl_log
-from vdbg_env.evidence.logs.nccl_ras import RasAnswer, read_ras
-from vdbg_env.evidence.logs.plain_pickle import NotPlainData
 from vdbg_env.evidence.logs.process_death import NEEDLES as DEATHS
 from vdbg_env.evidence.logs.process_death import ProcessDeath, death_findings, process_death, read_deaths
 from vdbg_env.evidence.logs.python_traceback import Traceback, firsthand, raised_finding, read_tracebacks, telling
-from vdbg_env.evidence.observation import Death, EndedBy, Observation
-from vdbg_env.evidence.system.driver_progress import driver_findings, read_driver_progress
-from vdbg_env.evidence.system.ranks import first_failure, is_victim, last_attempt
-from vdbg_env.evidence.tools.sanitizer import SanitizerReport, parse_sanitizer
-from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
+from vdbg_env.evidence.nccl import (
+    NotPlainData,
+    RasAnswer,
+    flight_findings,
+    nccl_findings,
+    parse_nccl_log,
+    read_flight_record,
+    read_ras,
+)
+from vdbg_env.evidence.ranks import first_failure, is_victim, last_attempt
+from vdbg_env.evidence.sanitizer import SanitizerReport, parse_sanitizer, sanitizer_findings
+from vdbg_env.evidence.stacks import (
+    HostStacks,
+    Stuck,
+    missing_ranks,
+    parse_function_trace,
+    parse_host_stacks,
+    stuck_finding,
+    stuck_process,
+)
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.rules import RuleBook
 from vdbg_env.evidence.triage.sighting import LogEvidence

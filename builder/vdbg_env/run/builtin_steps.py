@@ -15,12 +15,11 @@ from vdbg_env.application.host.gpu import cuda_of_driver, read_gpus
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble, VdbgError
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.size import size_text
+from vdbg_env.evidence.cuda_gdb import GdbTranscript, parse_cuda_gdb
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.gpu_core_findings import gpu_core_findings, place_of
-from vdbg_env.evidence.kernel_makers import maker_of
-from vdbg_env.evidence.system.kernel_log import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
-from vdbg_env.evidence.tools.cuda_gdb import GdbTranscript, parse_cuda_gdb
-from vdbg_env.evidence.tools.nvidia_smi import Gpu
+from vdbg_env.evidence.gpu_findings import gpu_core_findings, maker_of, place_of
+from vdbg_env.evidence.system import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
+from vdbg_env.evidence.tools import Gpu
 from vdbg_env.report.model import REPORT_FILES
 from vdbg_env.run.builtins import BuiltinContext, BuiltinResult, builtin
 from vdbg_env.run.core_code import (

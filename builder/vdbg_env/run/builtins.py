@@ -13,9 +13,8 @@ from gpucore.code_map import LineSource
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.crash.files import BinarySource, CoreFiles
-from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.finding import Finding, Observation
 from vdbg_env.evidence.logs.log_line import LogLine, decode, rank_of_process, unwrap
-from vdbg_env.evidence.observation import Observation
 from vdbg_env.record.run_files import RunFiles
 from vdbg_env.run.execute import StepContext
 from vdbg_env.run.host import ThisHost

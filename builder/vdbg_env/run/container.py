@@ -29,7 +29,7 @@ from vdbg_env.crash.files import LARGEST, BinaryFile, BinarySource, SourceText
 from vdbg_env.engine.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
 from vdbg_env.engine.containers import PURPOSE, NewContainer, is_own, socket_of, started, without
 from vdbg_env.engine.images import DockerImages
-from vdbg_env.evidence.observation import Ended, EndedBy, Observation
+from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, StepImage, Ulimit
 from vdbg_env.record.atomic_write import write_json
 from vdbg_env.run.attempt import LOST, SupervisedStep, has_ended

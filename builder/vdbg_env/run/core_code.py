@@ -15,8 +15,8 @@ from gpucore.fatbin import EntryKind, find_device_code
 from gpucore.lineinfo import FileReport, verify
 from vdbg_env.common.errors import BAD_INPUT, VdbgError
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.fingerprint import Crash, Fingerprint, fingerprint
-from vdbg_env.evidence.tools.nvdisasm import Instruction, read_listing
+from vdbg_env.evidence.tools import Instruction, read_listing
+from vdbg_env.evidence.weigh import Crash, Fingerprint, fingerprint
 from vdbg_env.run.builtins import BuiltinContext
 from vdbg_env.run.stale import workload_libraries
 

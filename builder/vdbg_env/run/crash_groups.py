@@ -10,9 +10,8 @@ from gpucore.dwarf import SourceFrame
 from gpucore.mangling import short_name
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.printable import printable
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.fingerprint import PREFIX, Fingerprint, is_same_cause
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Finding, HowKnown, Level, Observation
+from vdbg_env.evidence.weigh import PREFIX, Fingerprint, is_same_cause
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.event_log import summarize, well_formed
 from vdbg_env.record.run_directory import RunDirectory

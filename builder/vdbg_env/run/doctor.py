@@ -20,7 +20,7 @@ from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.size import size_text
 from vdbg_env.engine.client import Engine, connect, engine_errors
 from vdbg_env.engine.containers import gpu_access, has_gpu
-from vdbg_env.evidence.tools.tool_version import tool_version
+from vdbg_env.evidence.tools import tool_version
 from vdbg_env.report.codec.document import Document
 from vdbg_env.supervisor.processes import attempt_tree, cgroups, proc
 

@@ -12,8 +12,7 @@ from gpucore.errors import GpucoreError
 from vdbg_env.common.clock import Clock, Interrupts
 from vdbg_env.common.errors import ANY_ERROR, HostNotAble, VdbgError
 from vdbg_env.common.stop import ToldToStop, limited
-from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.finding import EndedBy, Finding, Observation
 from vdbg_env.record.codec import from_document, to_document
 from vdbg_env.record.event_log import Event, EventLog
 from vdbg_env.record.progress import OpenAttempt, Progress, StepVisit, apply, at_start, finish_step, replay

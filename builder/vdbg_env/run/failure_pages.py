@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vdbg_env.crash.triage import rule_book
-from vdbg_env.evidence.knowledge.names import NameRow
-from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
+from vdbg_env.evidence.knowledge import NameRow, shipped_knowledge
 from vdbg_env.evidence.triage.rules import Rule
 from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.runbook.machine import Plan, PlannedStep, plan

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from gpucore.arming import CoreSize
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.stop import ToldToStop, stoppable
-from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.evidence.finding import Ended, EndedBy, Finding
 from vdbg_env.record.run_directory import GUARD
 from vdbg_env.report.assemble import flags_after_guard, typed_outside
 from vdbg_env.report.codec import document as doc

@@ -21,7 +21,7 @@ from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.programs import Programs
 from vdbg_env.common.reading import read_document
 from vdbg_env.common.size import size_text
-from vdbg_env.evidence.observation import Ended, EndedBy, Observation
+from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.record.run_directory import GUARD, RunDirectory
 from vdbg_env.run.host import Room
 from vdbg_env.run.placement import GuardSettings

@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 from platformdirs import user_state_path
 
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import Ended
+from vdbg_env.evidence.finding import Ended
 from vdbg_env.supervisor.processes import sockets
 
 _CAP_SYS_PTRACE = 19

@@ -15,7 +15,7 @@ from pathlib import Path
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.stop import waiting
 from vdbg_env.common.writing import write_whole
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.run.attempt import SupervisedStep, has_ended
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, job_for

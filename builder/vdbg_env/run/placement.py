@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from vdbg_env.common.programs import ProgramRunner
     from vdbg_env.crash.files import BinarySource, SourceText
-    from vdbg_env.evidence.observation import Observation
+    from vdbg_env.evidence.finding import Observation
     from vdbg_env.image.settings import StepContainer, StepImage
     from vdbg_env.record.redactor import Pseudonyms, Redactor
     from vdbg_env.runbook.state import Invocation

@@ -16,7 +16,7 @@ from typing import Protocol
 from vdbg_env.common.reading import read_document
 from vdbg_env.common.stop import PATIENCE_S, ToldToStop, in_background
 from vdbg_env.common.writing import NotAFile, open_file
-from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
+from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, Observation
 from vdbg_env.record.atomic_write import write_json
 from vdbg_env.record.codec import from_document
 from vdbg_env.record.masking import mask_artifact, redact_text

@@ -18,7 +18,7 @@ from pathlib import Path
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import read_document
 from vdbg_env.common.resources import data_dir
-from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
+from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation
 from vdbg_env.record.atomic_write import prepared
 from vdbg_env.record.masking import redact_run
 from vdbg_env.record.redactor import Redactor

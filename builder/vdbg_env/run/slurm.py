@@ -21,7 +21,7 @@ from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.reading import opened, read_document
 from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.common.writing import NotAFile, open_file, write_whole
-from vdbg_env.evidence.observation import Ended, EndedBy, Observation
+from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.record.runs import JOB_OUTPUT, JOB_SCRIPT

@@ -16,9 +16,8 @@ from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.common.yaml_source import Value
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.knowledge.names import NameJudgement
-from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
-from vdbg_env.evidence.tools.tool_version import tool_version
+from vdbg_env.evidence.knowledge import NameJudgement, shipped_knowledge
+from vdbg_env.evidence.tools import tool_version
 from vdbg_env.image.knowledge import Knowledge, read_knowledge, version_key
 from vdbg_env.runbook.model import Run, Runbook, Step
 from vdbg_env.runbook.workload import as_flags, recognise

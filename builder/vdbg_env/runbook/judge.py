@@ -9,11 +9,9 @@ from typing import Any, assert_never
 
 from gpucore.dwarf import SourceFrame, parse_frame
 from vdbg_env.common.errors import BadInput
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.observation import EndedBy, Observation, WorkerEnvironment
-from vdbg_env.evidence.system.memory_kill import memory_kill_findings
-from vdbg_env.evidence.system.not_started import not_started_findings
-from vdbg_env.evidence.system.ranks import rank_findings, torchrun_findings
+from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, Observation, WorkerEnvironment
+from vdbg_env.evidence.ranks import rank_findings, torchrun_findings
+from vdbg_env.evidence.system import memory_kill_findings, not_started_findings
 from vdbg_env.runbook import expressions, scope, workload
 from vdbg_env.runbook.expressions import ExpressionFailed, Names, Value, compile_condition
 from vdbg_env.runbook.model import Data, End, Manual, Next, Outcome, Run, Runbook, Status, Step, ToRunbook, Uses

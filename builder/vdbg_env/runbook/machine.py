@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from vdbg_env.common.errors import BadInput, nearest
-from vdbg_env.evidence.observation import EndedBy, Observation
-from vdbg_env.evidence.system import ranks
+from vdbg_env.evidence import ranks
+from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.runbook import expressions, judge, scope, workload
 from vdbg_env.runbook.expressions import ExpressionFailed, Names, Value, compile_condition, why_false
 from vdbg_env.runbook.judge import conclude, filled_engine_args

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeVar, assert_never
 
-from vdbg_env.evidence.observation import Ended, Match, Observation
-from vdbg_env.evidence.system import ranks
+from vdbg_env.evidence import ranks
+from vdbg_env.evidence.finding import Ended, Match, Observation
 from vdbg_env.runbook import workload
 from vdbg_env.runbook.expressions import Names, Value
 from vdbg_env.runbook.model import Builtin, Data, Manual, Run, Runbook, Step, Uses

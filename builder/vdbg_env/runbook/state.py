@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
-from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.observation import Ended, Observation
+from vdbg_env.evidence.finding import Ended, Finding, Observation
 from vdbg_env.runbook.model import (
     ArtifactRule,
     Builtin,

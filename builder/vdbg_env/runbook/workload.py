@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Literal
 
-from vdbg_env.evidence.observation import Observation
+from vdbg_env.evidence.finding import Observation
 from vdbg_env.runbook.model import ArgvOverlay, Data, Matcher
 
 Kind = Literal["vllm", "python", "program"]

@@ -8,7 +8,7 @@ import pytest
 from gpucore.core import decode_core
 from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, WarpSpec, build_core, sample_module
 from tests.support.command_line import vdbg_env
-from vdbg_env.evidence.gpu_core_findings import gpu_core_findings
+from vdbg_env.evidence.gpu_findings import gpu_core_findings
 
 ELSEWHERE = 0x7FFFD0000100
 

@@ -16,7 +16,7 @@ from tests.builders.core_builder import (
     sample_module,
 )
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.gpu_core_findings import gpu_core_findings
+from vdbg_env.evidence.gpu_findings import gpu_core_findings
 
 
 def findings(core: bytes) -> tuple[Finding, ...]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.evidence.finding import Ended, EndedBy
 
 
 @pytest.mark.parametrize(

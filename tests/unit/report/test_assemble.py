@@ -4,9 +4,8 @@ import dataclasses
 import shlex
 
 from tests.support.reports import FAULT, GRAPHS, IMA
-from vdbg_env.evidence.finding import HowKnown, Level
-from vdbg_env.evidence.observation import Artifact, Ended, EndedBy, Observation
-from vdbg_env.evidence.system.not_started import not_started_findings
+from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, HowKnown, Level, Observation
+from vdbg_env.evidence.system import not_started_findings
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.assemble import assemble, next_steps, typed_outside

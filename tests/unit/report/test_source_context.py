@@ -9,7 +9,7 @@ from gpucore.dwarf import SourceFrame
 from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support import reports
 from vdbg_env.crash.files import CoreFiles, SourceFiles
-from vdbg_env.evidence.observation import Artifact
+from vdbg_env.evidence.finding import Artifact
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunHead

@@ -21,8 +21,8 @@ import pytest
 from tests.support.patience import patience
 from tests.support.steps import place, python, runner, survivors
 from tests.unit.run.test_driven_servers import SERVER, free_port
-from vdbg_env.evidence.observation import EndedBy, Observation, Requests
-from vdbg_env.evidence.system.not_started import not_started_findings
+from vdbg_env.evidence.finding import EndedBy, Observation, Requests
+from vdbg_env.evidence.system import not_started_findings
 from vdbg_env.runbook.model import KillPolicy, Ready, ServerDriver
 from vdbg_env.runbook.state import Invocation
 

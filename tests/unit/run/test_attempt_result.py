@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.run.attempt import observation
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.runbook.state import Invocation

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from vdbg_env.evidence.observation import Ended, EndedBy, Observation
-from vdbg_env.evidence.system.memory_kill import memory_kill_findings
+from vdbg_env.evidence.finding import Ended, EndedBy, Observation
+from vdbg_env.evidence.system import memory_kill_findings
 from vdbg_env.run.attempt import LOST
 from vdbg_env.run.container import ContainerEnd, told_by_engine
 

@@ -9,7 +9,7 @@ from gpucore.core_layout import SectionType
 from gpucore.elf import Elf
 from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.unit.run.test_steps import CUBINS, Bench, Programs, promised
-from vdbg_env.evidence.kernel_makers import maker_of, vllm_library
+from vdbg_env.evidence.gpu_findings import maker_of, vllm_library
 
 _HEADER = 64  # bytes of a section header; its type is at 4, offset and size at 24 (gABI figure 4-10)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.steps import ENV, python, seen
-from vdbg_env.evidence.observation import EndedBy, Observation, Requests
-from vdbg_env.evidence.system.not_started import not_started_findings
+from vdbg_env.evidence.finding import EndedBy, Observation, Requests
+from vdbg_env.evidence.system import not_started_findings
 from vdbg_env.runbook.model import KillPolicy, Matcher, Ready, ServerDriver, Watch
 from vdbg_env.supervisor import request_driver
 from vdbg_env.supervisor.processes.sockets import Sockets

@@ -6,8 +6,7 @@ import jsonschema
 import pytest
 
 from tests.support.document_schema import json_schema
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.evidence.finding import Ended, EndedBy, Finding, HowKnown, Level
 from vdbg_env.report.model import NextStep, Report
 from vdbg_env.run.guard import (
     TERMINATION_MESSAGE_BYTES,

@@ -28,7 +28,7 @@ from tests.support.killing import (
 from tests.support.patience import patience
 from tests.support.runbooks import changed
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.run import execute

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.patience import patience
 from tests.support.steps import place, python, runner, survivors
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.run.local import LocalStep
 from vdbg_env.supervisor.processes.proc import process
 from vdbg_env.supervisor.state import lock_file

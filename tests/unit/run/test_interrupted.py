@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.patience import patience
 from tests.support.steps import place, python, runner
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.record.masking import mask_file
 from vdbg_env.run.attempt import READ_MORE_S
 from vdbg_env.run.execute import POLL_S

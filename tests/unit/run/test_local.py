@@ -16,7 +16,7 @@ import pytest
 from tests.support.patience import patience
 from tests.support.steps import ENV, place, python, runner, seen, survivors
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy, Watch
 from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.job import HangCommand

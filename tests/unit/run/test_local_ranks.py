@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.steps import python, runner
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.run.placement import Layout, StartedAttempt
 from vdbg_env.run.ranks import LocalRanks
 from vdbg_env.runbook.machine import ranked as of_ranks

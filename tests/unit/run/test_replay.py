@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.run.recordings import Replay
 from vdbg_env.runbook.model import Matcher

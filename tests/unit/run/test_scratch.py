@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.evidence.observation import Ended, EndedBy, Observation
-from vdbg_env.evidence.system.not_started import not_started_findings
+from vdbg_env.evidence.finding import Ended, EndedBy, Observation
+from vdbg_env.evidence.system import not_started_findings
 from vdbg_env.run.attempt import Stopped
 from vdbg_env.run.rank_record import Allowance, Moved, NoScratch, move_dumps, open_scratch
 from vdbg_env.runbook.model import ArtifactRule

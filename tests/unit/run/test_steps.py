@@ -17,7 +17,7 @@ from tests.support import reports
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, CoreFiles
-from vdbg_env.evidence.observation import Artifact, Death, Ended, EndedBy, Observation
+from vdbg_env.evidence.finding import Artifact, Death, Ended, EndedBy, Observation
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.report.run.files import write_report
 from vdbg_env.run import core_code

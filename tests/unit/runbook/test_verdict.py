@@ -2,8 +2,7 @@
 
 import pytest
 
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.evidence.finding import Ended, EndedBy, Finding, HowKnown, Level
 from vdbg_env.run.builtins import catalogue
 from vdbg_env.run.library import RunbookFilesOnDisk, RunbookLibrary
 from vdbg_env.runbook.judge import bisect_status, conclude, exit_status

@@ -12,7 +12,7 @@ from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.lineinfo import Witness
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.crash.files import Buffer, ScratchFiles
-from vdbg_env.evidence.tools import cuobjdump
+from vdbg_env.evidence import tools
 
 _ASKED: Final = 8
 _LARGEST: Final = 4 << 20  # bytes: `cuobjdump -elf` prints each cubin as text of several times its size
@@ -53,7 +53,7 @@ def _ask(entry: Entry, tool: str, programs: ProgramRunner, scratch: ScratchFiles
     elf = Elf(payload)
     with scratch.lend(memoryview(payload), f".{entry.target}.cubin") as path:
         ran = programs.run([tool, "-elf", str(path)], timeout_s=_TIMEOUT_S)
-    theirs = cuobjdump.parse_section_names(ran.stdout)
+    theirs = tools.parse_section_names(ran.stdout)
     if not theirs:
         return _Answer.UNREADABLE
     return _Answer.SAME if list(theirs) == [elf.name(s) for s in elf.sections[1:]] else _Answer.OTHER

@@ -16,7 +16,7 @@ from vdbg_env.application.analysis.judges import Judges
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.crash.files import BinaryFile, BinarySource, ScratchFiles, Tell, done
-from vdbg_env.evidence.tools import cuobjdump
+from vdbg_env.evidence import tools
 
 WITNESS_TIMEOUT_S: Final = 600.0
 
@@ -71,7 +71,7 @@ def verify_binaries(
 def _find_witness(request: VerifyRequest, programs: ProgramRunner) -> str | None:
     if request.witness == "none":
         return None
-    path = programs.which(cuobjdump.TOOL)
+    path = programs.which(tools.CUOBJDUMP)
     if path is None and request.witness is not None:
         raise HostNotAble(
             "cuobjdump is not on this machine",
@@ -107,11 +107,11 @@ def _ask(
         return None
     try:
         ran = programs.run([tool, "-all", "-lelf", str(file.path)], timeout_s=WITNESS_TIMEOUT_S)
-        listing = cuobjdump.parse_listing(ran.stdout, ran.stderr)
-        witness = cuobjdump.weigh(report, listing, ran.code)
+        listing = tools.parse_listing(ran.stdout, ran.stderr)
+        witness = tools.weigh(report, listing, ran.code)
         broke_off = ran.code > 0 and len(listing.names) < report.counts.cubins
         if witness.agrees or not broke_off:
             return witness
         return cross_examine(witness, file.data, tool, programs=programs, scratch=scratch)
     except HostNotAble as error:
-        return Witness(tool=cuobjdump.TOOL, listed=None, rc=None, agrees=False, reason=error.what)
+        return Witness(tool=tools.CUOBJDUMP, listed=None, rc=None, agrees=False, reason=error.what)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import ProgramRunner
-from vdbg_env.evidence.tools import nvidia_smi
-from vdbg_env.evidence.tools.nvidia_smi import Gpu
+from vdbg_env.evidence import tools
+from vdbg_env.evidence.tools import Gpu
 from vdbg_env.image.profile import HostGpu
 
 
@@ -22,12 +22,12 @@ class GpuReading:
 
 def read_gpus(programs: ProgramRunner, *, timeout_s: float = 20) -> GpuReading:
     """Ask for the GPUs; raises HostNotAble when nvidia-smi does not respond."""
-    program = programs.which(nvidia_smi.TOOL)
+    program = programs.which(tools.NVIDIA_SMI)
     if program is None:
         return GpuReading(is_installed=False)
     for basic in (False, True):
-        done = programs.run([program, *nvidia_smi.query(basic=basic)], timeout_s=timeout_s)
-        gpus = nvidia_smi.parse_gpus(done.stdout) if done.code == 0 else ()
+        done = programs.run([program, *tools.query(basic=basic)], timeout_s=timeout_s)
+        gpus = tools.parse_gpus(done.stdout) if done.code == 0 else ()
         if gpus or "not a valid field" not in done.stdout + done.stderr:
             break
     said = " ".join((done.stdout + done.stderr).split())[:200]
@@ -36,8 +36,8 @@ def read_gpus(programs: ProgramRunner, *, timeout_s: float = 20) -> GpuReading:
 
 def cuda_of_driver(programs: ProgramRunner, *, timeout_s: float = 20) -> str | None:
     """Return the newest CUDA version of the driver, None where it is unknown; raises HostNotAble as `read_gpus`."""
-    program = programs.which(nvidia_smi.TOOL)
-    return nvidia_smi.cuda_version(programs.run([program], timeout_s=timeout_s).stdout) if program else None
+    program = programs.which(tools.NVIDIA_SMI)
+    return tools.cuda_version(programs.run([program], timeout_s=timeout_s).stdout) if program else None
 
 
 def first_gpu(programs: ProgramRunner) -> HostGpu | None:

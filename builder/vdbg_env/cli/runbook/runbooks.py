@@ -13,7 +13,7 @@ from vdbg_env.common import console, yaml_source
 from vdbg_env.common.errors import BadInput, unreadable
 from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import data_dir
-from vdbg_env.evidence.knowledge.shipped import explain_name, is_name
+from vdbg_env.evidence.knowledge import explain_name, is_name
 from vdbg_env.record.atomic_write import replacement, write_new
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.runbook import text as explain

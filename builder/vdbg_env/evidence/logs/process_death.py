@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpucore.dwarf import Chain, SourceFrame
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.finding import Death, Finding, HowKnown, Level
 from vdbg_env.evidence.logs.fatal_error import FatalError
 from vdbg_env.evidence.logs.log_line import LogLine, rank_of_process
 from vdbg_env.evidence.logs.python_traceback import Traceback
-from vdbg_env.evidence.observation import Death
 
 NEEDLES = (b"died unexpectedly", b"ore exited unexpectedly", b"Segfault encountered", b"Fatal Python error: ")
 """What the lines have in them that say how a process died."""

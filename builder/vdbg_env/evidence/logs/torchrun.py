@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from vdbg_env.evidence.observation import RootCause
+from vdbg_env.evidence.finding import RootCause
 
 _BLOCK = re.compile(r"^Root Cause \(first observed failure\):\n\[\d+\]:\n(?P<fields>.*?)^=+$", re.MULTILINE | re.DOTALL)
 _HOST = re.compile(r"^  host +: (\S+)$", re.MULTILINE)

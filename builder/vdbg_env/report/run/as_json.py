@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from gpucore.dwarf import OtherHeaders, SourceFrame
-from vdbg_env.evidence import finding, fingerprint, observation
-from vdbg_env.evidence.finding import HowKnown, Level
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence import finding, weigh
+from vdbg_env.evidence.finding import EndedBy, HowKnown, Level
 from vdbg_env.report import model
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
@@ -29,7 +28,7 @@ class Headers(Document, of=OtherHeaders):
     wanted: str
 
 
-class Ended(Document, of=observation.Ended):
+class Ended(Document, of=finding.Ended):
     """How a process ended: `code` is its exit status, `signal` a signal's number."""
 
     by: EndedBy
@@ -71,12 +70,12 @@ class Attempt(Document, of=model.Attempt):
         doc="Among several ranks: first failure, stopped, running or left early where none failed first, failed, "
         "reported the hang, out of time, victim, ended by us, cancelled, lost or well; else empty."
     )
-    root_cause: observation.RootCause | None = field(
+    root_cause: finding.RootCause | None = field(
         doc="The process that failed first, as torchrun says of those that it started; a negative code is a signal."
     )
     node: dict[str, str] = field(doc="What a rank found on its node: driver, kernel, libraries, limits; empty here.")
-    workers: list[observation.WorkerEnvironment]
-    deaths: list[observation.Death] = field(doc="Processes that ended badly before anything was ended by us, in order.")
+    workers: list[finding.WorkerEnvironment]
+    deaths: list[finding.Death] = field(doc="Processes that ended badly before anything was ended by us, in order.")
     notes: list[str]
 
 
@@ -103,9 +102,9 @@ class Step(Document, of=model.StepReport):
         lambda step, report: [f"F{number}" for number, found in _numbered(report) if found.step == step.id],
         doc="Ids of the report's findings that this step led to.",
     )
-    evidence: list[observation.Match]
+    evidence: list[finding.Match]
     results: dict[str, Any]
-    artifacts: list[observation.Artifact]
+    artifacts: list[finding.Artifact]
     notes: list[str]
 
 
@@ -186,7 +185,7 @@ class Run(Document, of=model.Report):
         lambda report, _: _id(report, report.lead),
         doc="Id of the finding to read first: the surest of the highest level.",
     )
-    fingerprint: fingerprint.Fingerprint | None
+    fingerprint: weigh.Fingerprint | None
     changes: list[Change] = field(lambda report, _: changes.changes(report))
     next_steps: list[model.NextStep]
     sources: list[model.SourceExcerpt] = field("excerpts")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from vdbg_env.evidence.finding import Finding, HowKnown
-from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.evidence.finding import Ended, EndedBy, Finding, HowKnown
 from vdbg_env.report.model import Provenance, Report, StepReport
 from vdbg_env.report.plain_text import signal_name
 from vdbg_env.report.run.incident import is_guards

@@ -4,8 +4,8 @@ import pytest
 
 from gpucore.core import decode_core
 from tests.builders.core_builder import exited_warps_core, hang_core, illegal_address_core
-from vdbg_env.evidence.gpu_core_findings import gpu_core_findings
-from vdbg_env.evidence.tools.cuda_gdb import parse_cuda_gdb
+from vdbg_env.evidence.cuda_gdb import parse_cuda_gdb
+from vdbg_env.evidence.gpu_findings import gpu_core_findings
 from vdbg_env.run.builtin_steps import compare
 
 NONE = "warning: No exception was found on any device\n"

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from scripts.refresh_vllm_flags import Surface, is_wanted, read_surface, render_release_table, with_release
 from tests.support.command_line import vdbg_env
-from vdbg_env.evidence.knowledge.shipped import explain_name, shipped_knowledge
-from vdbg_env.evidence.knowledge.surface_table import ReleaseTable, read_release_table, version_key
+from vdbg_env.evidence.knowledge import ReleaseTable, explain_name, read_release_table, shipped_knowledge, version_key
 
 
 @pytest.mark.parametrize(

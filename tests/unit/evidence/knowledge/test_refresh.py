@@ -1,7 +1,7 @@
 """What a new release changed is shown name by name, and the names that our own files use stand out."""
 
 from scripts.refresh_vllm_flags import Surface, changes, names_in_use, with_release
-from vdbg_env.evidence.knowledge.surface_table import ReleaseTable
+from vdbg_env.evidence.knowledge import ReleaseTable
 
 
 def test_a_release_is_compared_with_the_one_before_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.support.triage import triage_bytes
-from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
+from vdbg_env.evidence.knowledge import shipped_knowledge
 
 ROOT = Path(__file__).parents[4]
 ROWS: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "data" / "truth-table.yaml").read_text())["rows"]

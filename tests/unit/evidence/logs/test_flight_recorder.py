@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.evidence.logs.flight_recorder import flight_findings, read_flight_record
-from vdbg_env.evidence.logs.plain_pickle import NotPlainData, plain_data
+from vdbg_env.evidence.nccl import NotPlainData, flight_findings, plain_data, read_flight_record
 
 FRAMES = [
     {

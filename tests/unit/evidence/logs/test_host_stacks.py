@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.evidence.logs.host_stacks import (
+from vdbg_env.evidence.stacks import (
     HostStacks,
     Stuck,
     missing_ranks,

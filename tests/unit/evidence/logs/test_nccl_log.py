@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.evidence.logs.nccl_log import parse_nccl_log
+from vdbg_env.evidence.nccl import parse_nccl_log
 
 
 @pytest.mark.parametrize("form", ["nranks 128", "nRanks 128", "[nranks=128]", "[nRanks=128]"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.evidence.logs.nccl_ras import RasAnswer, read_ras
+from vdbg_env.evidence.nccl import RasAnswer, read_ras
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.transcripts import parse_driver_progress
-from vdbg_env.evidence.system.driver_progress import driver_findings
+from vdbg_env.evidence.driver_progress import driver_findings
 
 NEW = """\
 [06:43:15.209195] coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vdbg_env.evidence.finding import Level
-from vdbg_env.evidence.system.kernel_log import kernel_log_findings, parse_kernel_log, split_at
-from vdbg_env.evidence.system.xid import XIDS, xid_meaning
+from vdbg_env.evidence.system import XIDS, kernel_log_findings, parse_kernel_log, split_at, xid_meaning
 
 FAULT = (
     "[Fri Aug 30 11:43:09 2024] NVRM: Xid (PCI:0000:0a:00): 31, pid=13332, name=VLLM::EngineCor, Ch 00000010, "

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.runbooks import observation, ran
-from vdbg_env.evidence.finding import Level
-from vdbg_env.evidence.observation import Ended, EndedBy, MemoryKills, Observation
-from vdbg_env.evidence.system.memory_kill import memory_kill_findings
+from vdbg_env.evidence.finding import Ended, EndedBy, Level, MemoryKills, Observation
+from vdbg_env.evidence.system import memory_kill_findings
 
 KILLED = Ended(by=EndedBy.SIGNAL, signal=9)
 SHELL = Ended(by=EndedBy.EXIT, code=137)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.evidence.tools.cuda_gdb import parse_cuda_gdb
+from vdbg_env.evidence.cuda_gdb import parse_cuda_gdb
 
 DATA = Path(__file__).parents[3] / "data" / "cuda_gdb"
 

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.finding import Level
-from vdbg_env.evidence.tools.sanitizer import Tool, parse_sanitizer
-from vdbg_env.evidence.tools.sanitizer_findings import sanitizer_findings
+from vdbg_env.evidence.sanitizer import Tool, parse_sanitizer, sanitizer_findings
 
 NEW = """\
 ========= COMPUTE-SANITIZER

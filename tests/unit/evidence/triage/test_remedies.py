@@ -7,8 +7,7 @@ import pytest
 from vdbg_env.common.errors import BadDocument
 from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.crash.triage import rule_book, triage_text
-from vdbg_env.evidence.knowledge.shipped import shipped_knowledge
-from vdbg_env.evidence.knowledge.surface_table import version_key
+from vdbg_env.evidence.knowledge import shipped_knowledge, version_key
 from vdbg_env.evidence.triage.classifier import LogClassifier
 from vdbg_env.evidence.triage.remedy import Remedy
 from vdbg_env.evidence.triage.rules import read_rule_book

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import reports
 from vdbg_env.common.resources import data_dir
-from vdbg_env.evidence.observation import Artifact
+from vdbg_env.evidence.finding import Artifact
 from vdbg_env.report.model import Report
 from vdbg_env.report.run import as_html as run_html
 from vdbg_env.report.run import as_json as run_json

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support import reports
 from tests.support.golden import assert_golden
 from vdbg_env.common.size import size_text
-from vdbg_env.evidence.observation import Ended, EndedBy
+from vdbg_env.evidence.finding import Ended, EndedBy
 from vdbg_env.report.model import NextStep, Report
 from vdbg_env.report.plain_text import duration
 from vdbg_env.report.run import as_markdown as run_markdown

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.runbooks import changed, match, observation, result
-from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation, Requests
+from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation, Requests
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import (
     ArgvOverlay,

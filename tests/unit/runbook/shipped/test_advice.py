@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.shipped import shipped
-from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
+from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.judge import record
 from vdbg_env.runbook.machine import final_inputs

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.shipped import RUNBOOKS, shipped
 from tests.unit.run.test_steps import Bench
-from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.observation import Observation, WorkerEnvironment
+from vdbg_env.evidence.finding import HowKnown, Observation, WorkerEnvironment
 from vdbg_env.run.recordings import ReplayedStep
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.machine import final_inputs

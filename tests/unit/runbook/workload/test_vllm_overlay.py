@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.shipped import RUNBOOKS
-from vdbg_env.evidence.observation import Ended, EndedBy, Match, Observation
+from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation
 from vdbg_env.runbook import workload
 from vdbg_env.runbook.model import Data
 

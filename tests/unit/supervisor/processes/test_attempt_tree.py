@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.steps import place, runner
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor.processes import attempt_tree, cgroups
 from vdbg_env.supervisor.processes.proc import process

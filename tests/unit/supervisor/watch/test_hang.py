@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.steps import python, seen
-from vdbg_env.evidence.observation import EndedBy
+from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.runbook.model import Watch
 from vdbg_env.supervisor.job import Job
 from vdbg_env.supervisor.watch.hang import HangWatch, Progress

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.observation import EndedBy, Observation
+from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, Observation
 
 # The names of two patterns that are looked for in the output of every rank where an attempt has several.
 CAUSE, VICTIM = "rank_cause", "rank_victim"

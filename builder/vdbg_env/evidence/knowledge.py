@@ -1,17 +1,74 @@
-"""What is known of a flag or an environment variable: whether a release has it, and what to use instead."""
+"""The shipped knowledge of vLLM's flags and variables: which release has a name, and what to use instead."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from vdbg_env.common.errors import nearest
-from vdbg_env.common.yaml_source import YamlSource, validate
-from vdbg_env.evidence.knowledge.surface_table import ReleaseTable, version_key
+from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.common.resources import data_dir, read_tables
+from vdbg_env.common.yaml_source import YamlSource, read, validate
 from vdbg_env.evidence.triage.document import Pattern
+
+SCHEMA = "vdbg-env/vllm-surface/v1"
+
+Version = Annotated[str, Field(pattern=r"^\d+(\.\d+){1,3}(\.?(post|rc)\d+)?$")]
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Return a key that orders releases (`0.9.2` before `0.10.0`); letters count as nothing."""
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in version.split("."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseTable:
+    """Names to the releases (among those looked at) that have them; flags start with `--`."""
+
+    releases: tuple[str, ...] = ()
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def span(self, name: str) -> tuple[str, str | None] | None:
+        """Return the first release seen with `name`, and the first one without it after that; None if never seen."""
+        having = self.names.get(name)
+        if not having:
+            return None
+        later = [r for r in self.releases if version_key(r) > version_key(having[-1])]
+        return having[0], later[0] if later else None
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    schema_: Literal["vdbg-env/vllm-surface/v1"] = Field(alias="schema")
+    as_of: str
+    releases: list[Version]
+    names: dict[str, list[str]]
+
+
+def read_release_table(text: str | bytes, name: str = "vllm-surface.yaml") -> ReleaseTable:
+    """Read the table; raises BadDocument with every place that is wrong."""
+    document = validate(_Document, read(text, name))
+    spans = {key: tuple(x for x in words if x) for key, words in document.names.items()}
+    releases = ordered(set(document.releases))
+    return ReleaseTable(releases=releases, names={n: _expand(words, releases) for n, words in spans.items()})
+
+
+def _expand(words: tuple[str, ...], releases: tuple[str, ...]) -> tuple[str, ...]:
+    return ordered(set(words)) if words else releases
+
+
+def ordered(versions: set[str]) -> tuple[str, ...]:
+    """Return releases from the oldest to the newest."""
+    return tuple(sorted(versions, key=version_key))
+
+
+# What is known of a flag or an environment variable: whether a release has it, and what to use instead.
+
 
 Kind = Literal["variable", "flag"]
 Status = Literal["current", "caution", "build-time", "gone", "not-yet", "never-existed", "unknown"]
@@ -238,3 +295,48 @@ def _is_vllm(argv: Sequence[str]) -> bool:
     """Whether flags of this command are vLLM's own: a script's flags are its author's."""
     words = [word.rsplit("/", 1)[-1] for word in argv[:6]]
     return "vllm" in words or any(word.startswith("vllm.entrypoints") for word in argv[:6])
+
+
+# The shipped knowledge of flags, variables and stale advice.
+
+
+_ADVICE, _SURFACE = "advice.yaml", "vllm-surface.yaml"
+
+
+@cache
+def shipped_knowledge() -> Knowledge:
+    """Read the shipped tables."""
+    folder = data_dir("images") / "knowledge" / "flags"
+    tables = dict(read_tables(folder))
+    advice, surface = (str(folder / name) for name in (_ADVICE, _SURFACE))
+    return read_knowledge(
+        (read(text, name) for name, text in tables.items() if name not in {advice, surface}),
+        read(tables[advice], advice),
+        read_release_table(tables[surface], surface),
+    )
+
+
+def is_name(word: str) -> bool:
+    """Whether a word has the shape of a variable or a flag, and not of a runbook or a step."""
+    return re.fullmatch(r"--?[A-Za-z][\w.=-]*|[A-Z][A-Z0-9_]{2,}", word) is not None
+
+
+def explain_name(name: str, *, vllm: str | None = None) -> str:
+    """Return what is known of a flag or variable, as lines for a terminal; raises BadInput for one in no table."""
+    knowledge = shipped_knowledge()
+    judged: NameJudgement = knowledge.judge_name(name, vllm)
+    if judged.status == "unknown":
+        raise BadInput(
+            f"nothing is known here of {judged.message}",
+            cause="a misspelt name, or a variable of a program whose names are not collected here",
+            next_step="vdbg-env runbooks list, for the names of runbooks",
+        )
+    lines = [f"{name}  ({judged.status}, as of vLLM {vllm or knowledge.newest})"]
+    lines.append(f"  {judged.what or judged.message}")
+    if judged.what and judged.level != "ok":
+        lines.append(f"  {judged.message}")
+    if judged.replaced_by:
+        lines.append(f"  use instead: {judged.replaced_by}")
+    if judged.source:
+        lines.append(f"  source: {judged.source}")
+    return "\n".join(lines) + "\n"

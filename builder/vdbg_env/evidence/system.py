@@ -1,0 +1,458 @@
+"""Read what the kernel and the driver say: Xid reports, other driver errors, memory kills, starts that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, Observation
+from vdbg_env.evidence.logs.log_line import plain
+
+Severity = Literal["software", "follow-up", "check", "hardware"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class XidMeaning:
+    """One Xid: its short name, how severe it is, and what to do about it."""
+
+    code: int
+    name: str
+    severity: Severity
+    action: str
+
+
+_SOFTWARE = "the program's fault in nearly every case: find the kernel (vdbg-env runbook illegal-memory-access)"
+_DRAIN = "take the GPU out of service, reset it when idle, and run dcgmi diag -r 3"
+
+_LINK = "see the peer GPU's Xid and nvidia-smi nvlink -e; check the fabric"
+_NVLINK_UNITS = {144: "SAW", 145: "RLW", 146: "TLW", 147: "TREX", 148: "NVLPW_CTRL", 149: "NETIR", 150: "MSE"}
+
+# What Xid 154 says the GPU needs, with what to do about it.
+RECOVERY_ACTIONS = {
+    "None": "the GPU needs no recovery",
+    "GPU Reset Required": "stop what uses the GPU, then have an administrator reset it",
+    "Node Reboot Required": "drain the node and reboot it",
+    "Drain P2P": "stop the jobs that use this GPU's NVLink; the GPU can then be reset",
+    "Drain and Reset": "let running work end, give the GPU no new work, then reset it",
+}
+
+XIDS: dict[int, XidMeaning] = {
+    meaning.code: meaning
+    for meaning in (
+        XidMeaning(code=11, name="invalid push buffer stream", severity="software", action=_SOFTWARE),
+        XidMeaning(code=12, name="driver error handling a GPU exception", severity="check", action="update the driver"),
+        XidMeaning(code=44, name="fault during context switch", severity="check", action="update the driver"),
+        XidMeaning(code=46, name="GPU stopped processing", severity="check", action="reset when idle"),
+        XidMeaning(code=54, name="auxiliary power is not connected", severity="hardware", action="connect the power"),
+        XidMeaning(code=56, name="display engine error", severity="check", action="update the driver"),
+        XidMeaning(code=57, name="memory interface programming error", severity="hardware", action=_DRAIN),
+        XidMeaning(code=58, name="memory interface is unstable", severity="hardware", action=_DRAIN),
+        XidMeaning(code=66, name="illegal access by the driver", severity="check", action="update the driver"),
+        XidMeaning(code=67, name="illegal access by the driver", severity="check", action="update the driver"),
+        XidMeaning(code=8, name="GPU stopped processing", severity="software", action="a kernel ran past a time limit"),
+        XidMeaning(code=13, name="graphics engine exception", severity="software", action=_SOFTWARE),
+        XidMeaning(code=31, name="GPU memory page fault (MMU fault)", severity="software", action=_SOFTWARE),
+        XidMeaning(code=32, name="corrupted push buffer stream", severity="check", action="check PCIe and the driver"),
+        XidMeaning(code=38, name="driver firmware error", severity="check", action="update the driver"),
+        XidMeaning(code=43, name="GPU stopped processing, channel reset", severity="software", action=_SOFTWARE),
+        XidMeaning(
+            code=45, name="preemptive cleanup of a channel", severity="follow-up", action="see the Xid before it"
+        ),
+        XidMeaning(code=48, name="double-bit ECC error", severity="hardware", action=_DRAIN),
+        XidMeaning(code=61, name="internal micro-controller halt", severity="hardware", action=_DRAIN),
+        XidMeaning(
+            code=62, name="internal micro-controller halt (thermal or power)", severity="hardware", action=_DRAIN
+        ),
+        XidMeaning(
+            code=63, name="row remapping or page retirement recorded", severity="check", action="reset when idle"
+        ),
+        XidMeaning(code=64, name="row remapping or page retirement failed", severity="hardware", action=_DRAIN),
+        XidMeaning(code=68, name="video processor exception", severity="check", action="update the driver"),
+        XidMeaning(code=69, name="graphics engine class error", severity="software", action=_SOFTWARE),
+        XidMeaning(
+            code=74, name="NVLink error", severity="hardware", action="check nvidia-smi nvlink -e and the fabric"
+        ),
+        XidMeaning(code=79, name="GPU has fallen off the bus", severity="hardware", action="power-cycle the machine"),
+        XidMeaning(
+            code=92, name="high rate of single-bit ECC errors", severity="check", action="watch it; reset when idle"
+        ),
+        XidMeaning(code=94, name="contained ECC error", severity="hardware", action="restart the program; " + _DRAIN),
+        XidMeaning(code=95, name="uncontained ECC error", severity="hardware", action=_DRAIN),
+        XidMeaning(
+            code=109, name="context switch timeout", severity="software", action="a kernel hangs: runbook kernel-hang"
+        ),
+        XidMeaning(code=110, name="security fault", severity="hardware", action="power-cycle the machine"),
+        XidMeaning(
+            code=119, name="GSP RPC timeout", severity="hardware", action="reset the GPU; update driver and firmware"
+        ),
+        XidMeaning(code=120, name="GSP error", severity="hardware", action="reset the GPU; update driver and firmware"),
+        XidMeaning(code=121, name="chip-to-chip link error", severity="hardware", action=_DRAIN),
+        XidMeaning(code=136, name="NVLink bring-up failed", severity="hardware", action="check the fabric manager"),
+        XidMeaning(
+            code=137, name="NVLink fault passed on to a peer", severity="check", action="see the peer GPU's Xid"
+        ),
+        XidMeaning(code=140, name="unrecovered ECC error", severity="hardware", action=_DRAIN),
+        XidMeaning(code=143, name="GPU initialisation failed", severity="hardware", action="power-cycle the machine"),
+        *(
+            XidMeaning(code=code, name=f"NVLink: {unit} error", severity="check", action=_LINK)
+            for code, unit in _NVLINK_UNITS.items()
+        ),
+        XidMeaning(code=154, name="recovery action changed", severity="follow-up", action="do what the line says"),
+        XidMeaning(code=155, name="NVLink: software-defined error", severity="check", action=_LINK),
+        XidMeaning(code=156, name="resource retirement recorded", severity="check", action="reset when idle"),
+        XidMeaning(code=157, name="resource retirement failed", severity="hardware", action=_DRAIN),
+        XidMeaning(code=158, name="GPU fatal timeout", severity="hardware", action=_DRAIN),
+        XidMeaning(code=159, name="chip-to-chip interface error", severity="hardware", action=_DRAIN),
+        XidMeaning(code=160, name="channel retirement recorded", severity="check", action="reset when idle"),
+        XidMeaning(code=161, name="channel retirement failed", severity="hardware", action=_DRAIN),
+        XidMeaning(
+            code=185,
+            name="an event that driver branch 620 added",  # its row of the catalogue has not been seen
+            severity="check",
+            action="read the driver's own words for it: nvidia-smi event-log; look it up in NVIDIA's Xid catalogue",
+        ),
+    )
+}
+
+
+def xid_meaning(code: int) -> XidMeaning:
+    """Return what an Xid means; a number outside the table is worth a check."""
+    unknown = XidMeaning(
+        code=code, name="Xid not in the table", severity="check", action="look it up in NVIDIA's Xid guide"
+    )
+    return XIDS.get(code, unknown)
+
+
+# Read the NVIDIA driver's lines in the kernel log: Xid reports old and new, and its other errors.
+#
+# Old drivers give no `pid=` and `name=`; addresses carry an underscore (`0x7f29_5b8c9000`); the pid is the host's, not
+# the container's. With MIG the GPU instance follows the bus address (`PCI:0000:01:00 GPU-I:05`). Stamps are
+# `[seconds]`, `[Fri Aug 30 11:43:09 2024]` or the journal's.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NvlinkError:
+    """The unit of the link that an NVLink Xid (144 to 150) names, the link's number, and whether it is fatal."""
+
+    unit: str
+    link: int
+    fatal: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Xid:
+    """One Xid line; `pid` is the host's and None where the driver prints <unknown> or nothing.
+
+    `instance` is the GPU instance with MIG, `caused_by` the Xid that the driver names as the cause, `recovery` the
+    action that an Xid 154 asks for.
+    """
+
+    code: int
+    bus: str
+    line: int
+    pid: int | None = None
+    process: str | None = None
+    channel: str | None = None
+    address: int | None = None
+    fault: str | None = None
+    text: str = ""
+    instance: int | None = None
+    caused_by: int | None = None
+    nvlink: NvlinkError | None = None
+    recovery: str | None = None
+
+    @property
+    def meaning(self) -> XidMeaning:
+        return xid_meaning(self.code)
+
+    @property
+    def severity(self) -> Severity:
+        """That of its number, unless the line itself says more."""
+        if self.caused_by is not None:
+            return "follow-up"
+        return "hardware" if self.nvlink and self.nvlink.fatal else self.meaning.severity
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelLog:
+    """The kernel log's lines of NVIDIA's driver: Xids in order, other errors, and OOM-killed processes."""
+
+    xids: tuple[Xid, ...] = ()
+    driver_errors: tuple[tuple[int, str], ...] = ()
+    killed_for_memory: tuple[tuple[int, str], ...] = ()
+    killed_by_limit: frozenset[int] = frozenset()  # those of them that the limit of a memory cgroup ended
+
+    @property
+    def of_the_machine(self) -> KernelLog:
+        """The same without what the limit of a memory cgroup ended, a container's mostly: the machine was not short."""
+        kept = tuple(one for one in self.killed_for_memory if one[0] not in self.killed_by_limit)
+        return replace(self, killed_for_memory=kept)
+
+    @property
+    def root(self) -> Xid | None:
+        """The Xid to look at first: hardware before software, and follow-ups only when nothing else is there."""
+        order = {"hardware": 0, "check": 1, "software": 1, "follow-up": 2}
+        return min(self.xids, key=lambda x: (order[x.severity], x.line), default=None)
+
+
+_XID = re.compile(r"NVRM: (?:GPU at \S+: )?Xid \((?:PCI:)?([0-9A-Fa-f:.]+)(?: GPU-I:(\d+))?\): (\d+)(?:, (.*))?$")
+_CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})")
+_NVLINK = re.compile(r"(?P<unit>[A-Z][\w/]+)\s+(?P<fatal>Fatal|Nonfatal)\s.*?\bLink (?P<link>-?\d{1,4})")
+_RECOVERY = re.compile(r"recovery action changed from .* to 0x[0-9a-fA-F]+ \(([^)]+)\)")
+_BOOT_STAMP = re.compile(r"(?:<\d{1,3}>)?\[ {0,12}(\d{1,12}\.\d{1,9})\]")
+_PID = re.compile(r"pid='?(\d+|<unknown>)'?")
+_NAME = re.compile(r"name=([^,]+)")
+_CHANNEL = re.compile(r"\b(?:Ch|[Cc]hannel(?: ID)?)[: ] ?(?:0x)?([0-9a-fA-F]{1,16})\b")
+_FAULT_ADDRESS = re.compile(r"faulted @ 0x([0-9a-fA-F_]+)")
+_FAULT_TYPE = re.compile(r"Fault is of type (\w+)")
+_OTHER = re.compile(
+    r"NVRM: (?!.*Xid).*(?:failed|error|mismatch|fallen off|RmInitAdapter|API mismatch|GPU .* lost|not supported)",
+    re.IGNORECASE,
+)
+_OOM_KILL = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Killed process (\d+) \(([^)]{1,64})\)")
+
+
+def parse_kernel_log(text: str) -> KernelLog:
+    """Return the content of `text` (dmesg, journalctl -k, a serial console); other lines are passed over."""
+    xids: list[Xid] = []
+    others: list[tuple[int, str]] = []
+    killed: list[tuple[int, str]] = []
+    by_limit: set[int] = set()
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = plain(raw)
+        if match := _XID.search(line):
+            xids.append(_xid(match, number, line))
+        elif match := _OOM_KILL.search(line):
+            killed.append((int(match[1]), match[2]))
+            by_limit |= {int(match[1])} if match[0].startswith("Memory cgroup") else set()
+        elif match := _OTHER.search(line):
+            others.append((number, line[match.start() :].strip()))
+    return KernelLog(
+        xids=tuple(xids),
+        driver_errors=tuple(others),
+        killed_for_memory=tuple(killed),
+        killed_by_limit=frozenset(by_limit),
+    )
+
+
+def split_at(text: str, boot_s: float) -> tuple[str, str]:
+    """Return the kernel log before and from a moment, in seconds since the machine's start by its stamps.
+
+    A line without such a stamp belongs to the one before it; lines before the first stamp are old.
+    """
+    before: list[str] = []
+    after: list[str] = []
+    part = before
+    for line in text.splitlines(keepends=True):
+        if stamp := _BOOT_STAMP.match(line):
+            part = after if float(stamp[1]) >= boot_s else before
+        part.append(line)
+    return "".join(before), "".join(after)
+
+
+def kernel_log_findings(log: KernelLog) -> tuple[Finding, ...]:
+    """Return one finding per distinct Xid and GPU, then the rest.
+
+    A follow-up is left out if its cause is there, except for one that says what recovery the GPU needs.
+    """
+    seen: dict[tuple[int, str, int | None], Xid] = {}
+    for xid in log.xids:
+        key = (xid.code, xid.bus, xid.instance)
+        known = seen.get(key)
+        graver = known is None or (xid.severity == "hardware" and known.severity != "hardware")
+        if graver or xid.recovery:  # of the recovery actions the last one counts
+            seen[key] = xid
+    causes = [x for x in seen.values() if x.severity != "follow-up"] or list(seen.values())
+    causes += [x for x in seen.values() if x.recovery not in {None, "None"} and x not in causes]
+    findings = [_xid_finding(xid) for xid in causes]
+    findings += [
+        Finding(
+            rule="kernel-log-driver-error",
+            level=Level.WARNING,
+            message=text,
+            how_known=HowKnown.KERNEL_LOG,
+            confidence=0.6,
+            next_step="vdbg-env doctor",
+        )
+        for _, text in log.driver_errors[:5]
+    ]
+    findings += [
+        Finding(
+            rule="kernel-log-oom-kill",
+            # The log is the whole machine's: other containers' processes are in it, under numbers of another namespace.
+            # Whether one was the workload's, its cgroup and its end say (`memory_kill`).
+            level=Level.WARNING,
+            message=f"the kernel ended process {pid} ({name}) because the machine or its cgroup ran out of memory",
+            how_known=HowKnown.KERNEL_LOG,
+            confidence=0.4,
+            next_step="raise the memory limit of the container, or load the model with less host memory",
+        )
+        for pid, name in log.killed_for_memory[:5]
+    ]
+    return tuple(findings)
+
+
+def _xid_finding(xid: Xid) -> Finding:
+    meaning = xid.meaning
+    who = f" of process {xid.pid} ({xid.process})" if xid.pid else ""
+    fault = f", {xid.fault} at {xid.address:#x}" if xid.fault and xid.address is not None else ""
+    if xid.nvlink:
+        fatal = "fatal" if xid.nvlink.fatal else "not fatal"
+        fault = f", {xid.nvlink.unit} on link {xid.nvlink.link} ({fatal})"
+    if xid.recovery:
+        fault = f", the GPU needs: {xid.recovery}"
+    instance = f" GPU instance {xid.instance}" if xid.instance is not None else ""
+    return Finding(
+        rule=f"xid-{xid.code}",
+        level=Level.WARNING if xid.severity == "follow-up" else Level.ERROR,
+        message=f"Xid {xid.code} on {xid.bus}{instance}{who}: {meaning.name}{fault}",
+        how_known=HowKnown.KERNEL_LOG,
+        confidence=0.9 if xid.severity == "hardware" else 0.8,
+        next_step=RECOVERY_ACTIONS.get(xid.recovery, meaning.action) if xid.recovery else meaning.action,
+    )
+
+
+def _xid(match: re.Match[str], number: int, line: str) -> Xid:
+    rest = match[4] or ""
+    caused_by, recovery, nvlink = _CAUSED_BY.search(rest), _RECOVERY.search(rest), _NVLINK.search(rest)
+    pid, name, channel = _PID.search(rest), _NAME.search(rest), _CHANNEL.search(rest)
+    address, fault = _FAULT_ADDRESS.search(rest), _FAULT_TYPE.search(rest)
+    process = name[1].strip() if name else None
+    return Xid(
+        code=int(match[3][:6]),
+        bus=match[1],
+        line=number,
+        pid=int(pid[1]) if pid and pid[1].isdigit() else None,
+        process=None if process == "<unknown>" else process,
+        channel=channel[1] if channel else None,
+        address=int(address[1].replace("_", "") or "0", 16) if address else None,
+        fault=fault[1] if fault else None,
+        text=line[match.start() :],
+        instance=int(match[2]) if match[2] else None,
+        caused_by=int(caused_by[1]) if caused_by else None,
+        nvlink=NvlinkError(unit=nvlink["unit"], link=int(nvlink["link"]), fatal=nvlink["fatal"] == "Fatal")
+        if nvlink
+        else None,
+        recovery=recovery[1] if recovery else None,
+    )
+
+
+# Reads out of how attempts ended whether the kernel took memory back from them: no log need say so.
+
+
+_SIGKILL = 9
+_STATUS = 128 + _SIGKILL  # what a shell gives for a child that SIGKILL ended
+_NEXT = "raise the memory limit of the container, or load the model with less host memory"
+
+
+def memory_kill_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
+    """Return one finding for the attempt that says most of it; none when nothing points to a lack of memory.
+
+    The kernel's log names the processes, where it can be read. Its counters name none: those of the step's own cgroup
+    are sure enough; those of the whole machine are only when a process of the step was ended as the kernel ends them.
+    """
+    found = (finding for seen in observations if (finding := _finding(seen)))
+    return tuple(sorted(found, key=lambda finding: -finding.confidence)[:1])
+
+
+def _finding(seen: Observation) -> Finding | None:
+    kills, killed = seen.memory_kills, _was_killed(seen)
+    if kills.processes:
+        return _told(Level.ERROR, 0.97, f"the kernel OOM-killed {', '.join(kills.processes)} of this step")
+    if kills.cgroup:
+        return _told(
+            Level.ERROR, 0.95, f"the kernel ended {_processes(kills.cgroup)} of this step's cgroup for lack of memory"
+        )
+    if kills.machine and killed and kills.processes is None:
+        return _told(Level.ERROR, 0.85, "the kernel ended a process of this step for lack of memory")
+    if kills.machine and kills.processes is None:
+        return _told(
+            Level.WARNING,
+            0.5,
+            f"while this step ran, the kernel ended {_processes(kills.machine)} of this machine for lack of memory; "
+            "whether of the workload's is not known",
+        )
+    if killed:
+        return _told(
+            Level.WARNING,
+            0.4,
+            "the workload was ended by a SIGKILL that is not ours: mostly the limit of a cluster or of a service that "
+            "guards the memory",
+        )
+    return None
+
+
+def _was_killed(seen: Observation) -> bool:
+    """Whether the first process ended by SIGKILL, or gave the status of a child that did, and not through us."""
+    ended = seen.ended
+    by_signal = ended.by is EndedBy.SIGNAL and ended.signal == _SIGKILL
+    return by_signal or (ended.by is EndedBy.EXIT and ended.code == _STATUS)
+
+
+def _processes(count: int) -> str:
+    return "a process" if count == 1 else f"{count} processes"
+
+
+def _told(level: Level, confidence: float, message: str) -> Finding:
+    return Finding(
+        rule="memory-kill",
+        level=level,
+        message=message,
+        how_known=HowKnown.HOST_CHECK,
+        confidence=confidence,
+        next_step=_NEXT,
+    )
+
+
+# Says that the command of a step could not be started: nothing of what was looked for can have been seen.
+
+
+NOT_STARTED: Final = "not-started"
+_UNDRIVEN: Final = "no request could be sent"  # as the supervisor words it
+_TAKEN: Final = re.compile(r"port \d+ is taken: |no request could be sent: the server at \S+ is not proven")
+_NO_SCRATCH: Final = "--scratch cannot be used"  # as a rank words it
+
+
+def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
+    """Return one finding with the system's message when an attempt could not be started, else none."""
+    refused = next((seen for seen in observations if seen.ended.by is EndedBy.NOT_STARTED), None)
+    if refused is None:
+        return ()
+    return (
+        Finding(
+            rule=NOT_STARTED,
+            level=Level.WARNING,
+            message=_message(refused.ended.message or "no reason was given"),
+            how_known=HowKnown.HOST_CHECK,
+            confidence=1.0,
+            next_step=_next_step(refused.ended.message or ""),
+        ),
+    )
+
+
+def _message(why: str) -> str:
+    return (
+        why
+        if why.startswith((_UNDRIVEN, _NO_SCRATCH)) or _TAKEN.match(why)
+        else f"the command could not be started: {why}"
+    )
+
+
+def _next_step(why: str) -> str:
+    if _TAKEN.match(why):
+        return (
+            "leave that server alone and give the step's own a free port: -i port=auto; requests go only to a process "
+            "that COMMAND started on this machine"
+        )
+    if why.startswith(_UNDRIVEN):
+        return "name the server and the requests: -i url=http://HOST:PORT -i request=FILE"
+    if why.startswith(_NO_SCRATCH):
+        return "name a folder that each node has and that this user may write in, as in --scratch /tmp"
+    if "Permission denied" in why:
+        return "make the program executable (chmod +x), or start it by its interpreter: python3 FILE"
+    return (
+        "activate its environment or give its whole path, or --image where only an image has it; "
+        "a container sees its image and what --mount names"
+    )

@@ -1,1 +1,0 @@
-"""Text of the system: kernel log, Xid, memory kills, driver."""

@@ -1,1 +1,0 @@
-"""Text of tools: cuda-gdb, cuobjdump, nvdisasm, compute-sanitizer."""
