@@ -14,7 +14,7 @@ from tests.gpu.evidence import SKIP_ALL, Evidence, end_session
 from tests.gpu.programs import Programs
 from tests.gpu.samples import samples
 from tests.gpu.walking import first_fault, vdbg_env, wait_for
-from vdbg_env.adapters.files.core_completeness import is_complete
+from vdbg_env.crash.dump import is_complete
 
 pytestmark = pytest.mark.gpu
 

@@ -21,7 +21,7 @@ from tests.gpu.evidence import SKIP_ALL, Evidence, end_session
 from tests.gpu.programs import Programs
 from tests.gpu.samples import Sample, samples
 from tests.gpu.walking import assert_planted, exception_of, leading, notes, vdbg_env, wait_for, walk
-from vdbg_env.adapters.files.core_completeness import is_complete
+from vdbg_env.crash.dump import is_complete
 
 pytestmark = pytest.mark.gpu
 

@@ -33,10 +33,8 @@ class Contract:
 
     def _walk(self, node: dict[str, Any], value: Any, at: Field) -> None:
         node, at = self._resolved(node, at)
-        for branch in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
-            target, _ = self._resolved(branch, at)
-            if jsonschema.Draft202012Validator({**target, "$defs": self.schema.get("$defs", {})}).is_valid(value):
-                self._walk(branch, value, at)
+        for branch in self._branches(node, value, at):
+            self._walk(branch, value, at)
         if isinstance(value, dict) and "properties" in node:
             unknown = set(value) - set(node["properties"])
             assert not unknown, f"the schema does not describe {sorted(unknown)} of {'.'.join(at) or 'the document'}"
@@ -50,6 +48,16 @@ class Contract:
         elif isinstance(value, list) and "items" in node:
             for inner in value:
                 self._walk(node["items"], inner, at)
+
+    def _branches(self, node: dict[str, Any], value: Any, at: Field) -> list[dict[str, Any]]:
+        """Return the alternatives that a value fits: of several objects the one that describes all its fields."""
+        found = []
+        for branch in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
+            target, _ = self._resolved(branch, at)
+            if jsonschema.Draft202012Validator({**target, "$defs": self.schema.get("$defs", {})}).is_valid(value):
+                whole = not isinstance(value, dict) or set(value) <= set(target.get("properties", value))
+                found.append((whole, branch))
+        return [branch for whole, branch in found if whole] or [branch for _, branch in found[:1]]
 
     def _fields(self, node: dict[str, Any], at: Field, seen: tuple[str, ...]) -> Iterator[Field]:
         reference = node.get("$ref", "")

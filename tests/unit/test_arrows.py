@@ -55,8 +55,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "atomic_write", "set_ids", "secrets", "redactor", "masking", "codec", "event_log", "run_directory",
         "run_files", "runs", "progress", "diff", "dump_files", "recorded_requests", "export_run",
     ),
-    "crash": ("files",),
-    "report": ("model", "assemble", "plain_text", "codec", "core", "lineinfo", "dumps", "run", "runbook"),
+    "crash": ("files", "line_packs", "places"),
+    "report": ("model", "assemble", "plain_text", "codec", "lineinfo", "run", "runbook"),
     "application": (
         "ports", "host", "line_packs", "analysis", "lines",
     ),
@@ -71,7 +71,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "builder", "progress", "trees", "host", "buildkit", "prove", "build", "bundle", "request", "render", "swap",
         "units", "unit_sources", "onto",
     ),
-    "adapters": ("files", "lines", "host"),
+    "adapters": ("lines", "host"),
     "run": (
         "nccl_ras", "host", "placement", "library", "failure_pages", "worker", "guarded", "job", "attempt",
         "local", "container", "orders", "rank_record", "rank", "ranks", "slurm", "recordings", "places",

@@ -14,10 +14,10 @@ import click
 from gpucore.arch import as_target
 from gpucore.arming import CORE_SIZES, CoreSize, arming, as_env_file, as_exports
 from gpucore.code_map import parse_place
-from vdbg_env.cli.composition.containers import core_pipes, dump_export, dump_store
+from vdbg_env.cli.composition.containers import dump_export, dump_store
 from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import remote_store
-from vdbg_env.cli.composition.runs import clock, runbook_names
+from vdbg_env.cli.composition.runs import runbook_names
 from vdbg_env.cli.display.bar import progress_bar
 from vdbg_env.cli.options.container import (
     DEFAULTS_OF_OTHERS,
@@ -35,8 +35,7 @@ from vdbg_env.crash.files import SourceFiles
 from vdbg_env.crash.line_packs import PackedLines, open_stores
 
 if TYPE_CHECKING:
-    from vdbg_env.application.host.stored_dumps import DumpList, Prune
-    from vdbg_env.application.ports.core_dumps import DumpStore
+    from vdbg_env.crash.dumps import DumpList, DumpStore, Prune
     from vdbg_env.run.begin import ContainerRequest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -255,9 +254,7 @@ def dump_command(
       vdbg-env dump $!
       vdbg-env dump --arm --format env > cuda.env; docker run --env-file cuda.env ...
     """
-    from vdbg_env.application.host.trigger_dumps import DumpRequest, DumpStatus, dump
-    from vdbg_env.report.codec import document as doc
-    from vdbg_env.report.dumps import triggered
+    from vdbg_env.crash.dump import DumpStatus, dump, dump_json, dump_text
 
     if arm:
         variables = arming(folder, size="full" if full else size)
@@ -265,9 +262,8 @@ def dump_command(
         return 0
     if pid is None:
         raise click.UsageError("Missing argument 'PID' (or --arm).")
-    request = DumpRequest(pid=pid, timeout_s=0 if no_wait else timeout)
-    report = dump(request, pipes=core_pipes(), clock=clock())
-    click.echo(doc.render(report, triggered.Triggered) if as_json else triggered.as_text(report), nl=False)
+    report = dump(pid, 0 if no_wait else timeout)
+    click.echo(dump_json(report) if as_json else dump_text(report), nl=False)
     good = [p.status in {DumpStatus.WRITTEN, DumpStatus.FIRED} for p in report.processes]
     return 0 if all(good) else 4 if any(good) else 1
 
@@ -315,11 +311,10 @@ def dumps_list(place: str, as_json: bool) -> int:
     Example:
       vdbg-env dumps list --dumps /var/dumps
     """
-    from vdbg_env.application.host.stored_dumps import list_dumps
-    from vdbg_env.report.dumps import stored as report
+    from vdbg_env.crash.dumps import dumps_json, list_dumps, list_text
 
     found = list_dumps(_store(place), now=time.time())
-    click.echo(report.as_json(found) if as_json else report.list_text(found), nl=False)
+    click.echo(dumps_json(found) if as_json else list_text(found), nl=False)
     return _told(found)
 
 
@@ -341,13 +336,12 @@ def dumps_prune(
       vdbg-env dumps prune --older-than 7d
       vdbg-env dumps prune --older-than 7d --yes
     """
-    from vdbg_env.application.host.stored_dumps import PruneRequest, prune_dumps
-    from vdbg_env.report.dumps import stored as report
+    from vdbg_env.crash.dumps import PruneRequest, dumps_json, prune_dumps, prune_text
 
     retention = read_retention(keep, older_than, max_size)
     request = PruneRequest(retention=retention, remove=yes, adopt=adopt)
     found = prune_dumps(request, _store(place), now=time.time())
-    click.echo(report.as_json(found) if as_json else report.prune_text(found), nl=False)
+    click.echo(dumps_json(found) if as_json else prune_text(found), nl=False)
     return _told(found)
 
 
@@ -372,9 +366,8 @@ def dumps_export(place: str, as_json: bool, target: Path, names: tuple[str, ...]
       vdbg-env dumps export crash.tar
       vdbg-env dumps export ./for-upstream core_node7_4711.nvcudmp
     """
-    from vdbg_env.application.host.stored_dumps import export_dumps
-    from vdbg_env.report.dumps import stored as report
+    from vdbg_env.crash.dumps import dumps_json, export_dumps, export_text
 
     found = export_dumps(_store(place), dump_export(target), names, console.note)
-    click.echo(report.as_json(found) if as_json else report.export_text(found), nl=False)
+    click.echo(dumps_json(found) if as_json else export_text(found), nl=False)
     return 0

@@ -10,10 +10,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 
-from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
 from vdbg_env.common.writing import refusal_cause
+from vdbg_env.crash.dumps import DumpStore
 from vdbg_env.record.atomic_write import prepared
 from vdbg_env.record.dump_files import HEAD_BYTES, PACKED_HEAD_BYTES, Dump, Exported, is_packed, kind_of
 

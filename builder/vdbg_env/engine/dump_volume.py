@@ -9,8 +9,8 @@ from typing import IO
 
 from docker import errors
 
-from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.crash.dumps import DumpStore
 from vdbg_env.engine.client import OUR_LABEL, Engine, engine_errors
 from vdbg_env.engine.containers import created, tool_container
 from vdbg_env.engine.dump_folder import MARKER, FolderDumps

@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from gpucore.lineinfo import LineinfoReport, Verdict, verify
 from vdbg_env import __version__
 from vdbg_env.application.host.gpu import read_gpus
-from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.common import yaml_source
 from vdbg_env.common.clock import Clock
 from vdbg_env.common.errors import BAD_INPUT, BadDocument, BadInput, HostNotAble, nearest
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.resources import data_dir
 from vdbg_env.common.yaml_source import YamlSource
+from vdbg_env.crash.dumps import DumpStore
 from vdbg_env.crash.files import BinarySource
 from vdbg_env.engine.request import ContainerRunner, RunRequest, settled
 from vdbg_env.image.plan import LABEL_PROOF

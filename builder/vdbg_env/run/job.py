@@ -176,7 +176,7 @@ def hang_tools(
     The core-dump pipes are fired by a separate process, because a supervisor outlives the engine that could.
     """
     place = f"import sys; sys.path.insert(0, {str(packages)!r})"
-    fire = f"{place}; from vdbg_env.adapters.host.fire_pipes import main; sys.exit(main(int(sys.argv[1])))"
+    fire = f"{place}; from vdbg_env.crash.dump import main; sys.exit(main(int(sys.argv[1])))"
     ras = f"{place}; from vdbg_env.run.nccl_ras import main; sys.exit(main())"
     tools: dict[HangAction, HangCommand] = {
         "nccl-ras": HangCommand(name="nccl-ras", argv=(python, "-I", "-S", "-c", ras), timeout_s=_RAS_LIMIT_S),

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gpucore.code_map import LineSource
-from vdbg_env.application.ports.core_dumps import DumpStore
 from vdbg_env.common.clock import Clock, Interrupts
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.common.stop import ToldToStop, stoppable
+from vdbg_env.crash.dumps import DumpStore
 from vdbg_env.crash.files import CoreFiles
 from vdbg_env.engine.request import ContainerRunner
 from vdbg_env.image.settings import DATA

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import vdbg_env
-from vdbg_env.adapters.files.core_completeness import is_complete
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.mapped import mapped, mapped_for_good
+from vdbg_env.crash.dump import is_complete
 from vdbg_env.crash.files import BinaryFiles, CoreFiles
 
 SIZE = 64 * mmap.PAGESIZE

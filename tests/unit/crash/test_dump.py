@@ -17,10 +17,7 @@ import pytest
 from tests.builders.core_builder import hang_core
 from tests.support import armed_program
 from tests.support.command_line import vdbg_env
-from vdbg_env.adapters.host.dump_pipes import CorePipesOfLinux, Fired
-from vdbg_env.application.host.trigger_dumps import DumpRequest, DumpStatus, dump
-from vdbg_env.application.ports.core_dumps import DumpTarget
-from vdbg_env.common.clock import SystemClock
+from vdbg_env.crash.dump import CorePipes, DumpStatus, DumpTarget, Fired, dump
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "dump-v1.schema.json").read_text())
@@ -177,7 +174,7 @@ def test_no_wait_leaves_at_once(start: Start) -> None:
     assert time.monotonic() - before < 3
 
 
-class _DriverGoes(CorePipesOfLinux):
+class _DriverGoes(CorePipes):
     """Has the driver close the pipe, or the process end, after the pipe was found and before it is fired."""
 
     def __init__(self, process: "subprocess.Popen[str]", ends: bool) -> None:
@@ -212,7 +209,7 @@ def test_a_driver_that_is_gone_when_the_pipe_is_fired(tmp_path: Path, ends: bool
     ) as process:
         assert process.stdout
         assert process.stdout.readline() == "armed\n"
-        report = dump(DumpRequest(pid=process.pid, timeout_s=1), pipes=_DriverGoes(process, ends), clock=SystemClock())
+        report = dump(process.pid, 1, _DriverGoes(process, ends))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     (ended,) = report.processes

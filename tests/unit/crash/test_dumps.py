@@ -10,10 +10,9 @@ import pytest
 
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
-from vdbg_env.application.host.stored_dumps import DumpList, Export, Prune
+from vdbg_env.crash.dumps import DumpList, Export, Prune, dumps_json, export_text, list_text, prune_text
 from vdbg_env.engine.dump_folder import MARKER
 from vdbg_env.record.dump_files import Dump, Exported, Removal
-from vdbg_env.report.dumps import stored as report
 
 DAY = 86400.0
 NOW = 1_795_250_000.0
@@ -46,23 +45,21 @@ def place(tmp_path: Path) -> Path:
 def test_the_texts_read_as_their_goldens() -> None:
     exported = Exported(path="core.1", size=3, sha256="ab" * 32)
     texts = [
-        report.list_text(DumpList(place="volume vdbg-dumps", now=NOW, dumps=DUMPS)),
-        report.list_text(DumpList(place="/empty", now=NOW, dumps=())),
-        report.prune_text(
-            Prune(place="/x", removed=False, removals=(Removal(dump=DUMPS[1], why="the newest 2 are kept"),))
-        ),
-        report.prune_text(Prune(place="/x", removed=True, removals=(Removal(dump=DUMPS[1], why="3 d old"),))),
-        report.prune_text(Prune(place="/x", removed=True, removals=())),
-        report.export_text(Export(place="/x", target="crash.tar", files=(exported,))),
+        list_text(DumpList(place="volume vdbg-dumps", now=NOW, dumps=DUMPS)),
+        list_text(DumpList(place="/empty", now=NOW, dumps=())),
+        prune_text(Prune(place="/x", removed=False, removals=(Removal(dump=DUMPS[1], why="the newest 2 are kept"),))),
+        prune_text(Prune(place="/x", removed=True, removals=(Removal(dump=DUMPS[1], why="3 d old"),))),
+        prune_text(Prune(place="/x", removed=True, removals=())),
+        export_text(Export(place="/x", target="crash.tar", files=(exported,))),
     ]
     assert_golden("cli/dumps-output.txt", "---\n".join(texts))
 
 
 def test_the_json_reads_as_its_golden() -> None:
     documents = [
-        report.as_json(DumpList(place="volume vdbg-dumps", now=NOW, dumps=DUMPS[:2])),
-        report.as_json(Prune(place="/x", removed=False, removals=(Removal(dump=DUMPS[1], why="3 d old"),))),
-        report.as_json(Export(place="/x", target="y", files=(Exported(path="c", size=3, sha256="ab"),))),
+        dumps_json(DumpList(place="volume vdbg-dumps", now=NOW, dumps=DUMPS[:2])),
+        dumps_json(Prune(place="/x", removed=False, removals=(Removal(dump=DUMPS[1], why="3 d old"),))),
+        dumps_json(Export(place="/x", target="y", files=(Exported(path="c", size=3, sha256="ab"),))),
     ]
     assert_golden("cli/dumps.json", "".join(documents))
 

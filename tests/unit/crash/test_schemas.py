@@ -1,4 +1,4 @@
-"""The published schemas of core, locate and triage: every document keeps to its schema, and every field is met."""
+"""The published schemas of the room: every document keeps to its schema, and every field is met."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from tests.builders.core_builder import CUBINS
 from tests.support.schemas import Contract
 from tests.unit.crash.test_core import CORES, everything_core
 from vdbg_env.crash.core import cores_json
+from vdbg_env.crash.dump import DumpFile, DumpReport, DumpStatus, DumpTarget, PipeState, ProcessDump, dump_json
+from vdbg_env.crash.dumps import DumpList, Export, Prune, dumps_json
 from vdbg_env.crash.files import BinaryFiles, SourceFiles
 from vdbg_env.crash.locate import locate, locate_json
 from vdbg_env.crash.triage import triage_json, triage_logs
+from vdbg_env.record.dump_files import Dump, Exported, Removal
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 OTHER = OtherHeaders(project="CUTLASS", used="4.2.1", wanted="4.4.0")
@@ -73,3 +76,27 @@ def test_triage() -> None:
     named = LinesByName(function="k", offset=16, archs=("sm_90",), build="vLLM", pack="a.lines", chain=(FRAME,))
     contract.check(json.loads(triage_json(replace(found, lines=(named,), title="a title", fix="a fix"))))
     assert contract.never_met() == {("Frame", "text")}, "the source of a line that a log names is not looked for"
+
+
+def test_dump() -> None:
+    contract = Contract("dump-v1")
+    target = DumpTarget(pid=7, name="w", namespace_pid=1, state=PipeState.READY, pipe="/p")
+    file = DumpFile(path="/d/c.nvcudmp", reachable="/proc/7/root/d/c.nvcudmp", size=9, complete=True)
+    processes = [ProcessDump(target=target, status=DumpStatus.WRITTEN, file=file, written=1)]
+    processes += [ProcessDump(target=target, status=status, why="a reason") for status in DumpStatus]
+    contract.check(json.loads(dump_json(DumpReport(pid=7, processes=tuple(processes), not_armed=2))))
+    assert contract.never_met() == set()
+
+
+def test_dumps() -> None:
+    contract = Contract("dumps-v1")
+    dump = Dump(path="a.nvcudmp", size=9, modified=1.0, kind="unreadable", problem="it is closed")
+    removal = Removal(dump=dump, why="older than 7d")
+    copied = Exported(path="a.nvcudmp", size=9, sha256="0" * 64)
+    for found in (
+        DumpList(place="/d", now=2.0, dumps=(dump,)),
+        Prune(place="/d", removed=True, removals=(removal,)),
+        Export(place="/d", target="/t", files=(copied,)),
+    ):
+        contract.check(json.loads(dumps_json(found)))
+    assert contract.never_met() == set()

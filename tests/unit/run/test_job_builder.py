@@ -58,7 +58,7 @@ def test_the_driver_is_started_by_the_python_of_the_place() -> None:
     assert '"/w/r.jsonl"' in argv[4]
 
 
-@pytest.mark.parametrize("module", ["vdbg_env.supervisor.entry", "vdbg_env.adapters.host.fire_pipes"])
+@pytest.mark.parametrize("module", ["vdbg_env.supervisor.entry", "vdbg_env.crash.dump"])
 def test_what_runs_in_an_image_needs_the_standard_library_only(module: str) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); import {module}\n"

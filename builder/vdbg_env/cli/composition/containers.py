@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vdbg_env.application.ports.core_dumps import CorePipes, DumpDestination, DumpStore
+    from vdbg_env.crash.dumps import DumpDestination, DumpStore
     from vdbg_env.engine.request import ContainerRunner
     from vdbg_env.image.settings import DumpVolume
     from vdbg_env.run.doctor import LocalHost
@@ -34,12 +34,6 @@ def dump_export(target: Path) -> DumpDestination:
     from vdbg_env.engine.dump_folder import DumpExport
 
     return DumpExport(target)
-
-
-def core_pipes() -> CorePipes:
-    from vdbg_env.adapters.host.dump_pipes import CorePipesOfLinux
-
-    return CorePipesOfLinux()
 
 
 def host_inspector(tools: tuple[str, ...]) -> LocalHost:

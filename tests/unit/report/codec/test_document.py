@@ -1,6 +1,6 @@
 """Documents are written by their types, and their published schemas are made from the same types.
 
-The schemas of core, locate and triage are kept by hand: `tests/unit/crash/test_schemas.py`.
+Those of the room `crash` are kept by hand: `tests/unit/crash/test_schemas.py`.
 """
 
 import json
@@ -15,7 +15,6 @@ from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
-from vdbg_env.report.dumps import stored, triggered
 from vdbg_env.report.lineinfo import as_json as verify
 from vdbg_env.report.lineinfo import lines_built, pack_json
 from vdbg_env.report.run import as_json as run
@@ -27,8 +26,6 @@ from vdbg_env.run import capture, crash_groups, doctor, guard, history
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "capture-v1": (capture.Captured,),
     "doctor-v1": (doctor.DoctorDocument,),
-    "dump-v1": (triggered.Triggered,),
-    "dumps-v1": (stored.ListDocument, stored.PruneDocument, stored.ExportDocument),
     "guard-v1": (guard.GuardDocument,),
     "lines-v1": (pack_json.PacksDocument, pack_json.PackedDocument),
     "lines-build-v1": (lines_built.LinesDocument,),

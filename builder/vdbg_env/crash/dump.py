@@ -1,8 +1,8 @@
-"""Finds the user-triggered core-dump pipe of each process of a tree, fires it, and waits for the dump.
+"""Make every process of a hung tree write a GPU core dump, and say where the dumps are.
 
 Source: cuda-gdb manual, "GPU core dump support". The driver makes a FIFO and keeps its reading end open, so the pipe is
 looked for among the process's own descriptors: with `%t` its name cannot be computed, and the default name differs from
-driver to driver.
+driver to driver. A supervisor starts `main` as a program of its own, which has the standard library only.
 """
 
 from __future__ import annotations
@@ -11,16 +11,177 @@ import errno
 import os
 import re
 import stat
+import sys
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from vdbg_env.adapters.files.core_completeness import is_complete
-from vdbg_env.application.ports.core_dumps import DumpFile, DumpTarget, PipeState
-from vdbg_env.common.errors import BadInput, HostNotAble
+from gpucore.elf import Elf
+from gpucore.errors import UnreadableBinary
+from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
+from vdbg_env.common.mapped import mapped
+from vdbg_env.common.printable import json_text, printable
+from vdbg_env.common.size import size_text
 from vdbg_env.supervisor.processes import proc
+
+
+class PipeState(StrEnum):
+    """What can be said about a process's core-dump pipe before it is fired."""
+
+    READY = "ready"  # the process holds its reading end
+    STALE = "stale"  # the pipe is there, but no process reads it
+    MISSING = "missing"  # armed by its environment, but no pipe yet: CUDA has not started in it
+    NOT_ARMED = "not-armed"
+    FORBIDDEN = "forbidden"  # its environment or its files may not be looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpTarget:
+    """One process of a tree, and its core-dump pipe.
+
+    `namespace_pid` is its number inside its container, where `%p` comes from. `pipe` is the path as the process sees
+    it, `descriptor` the number of its reading end. The dump will lie in `dump_folder`, as the process sees it, under a
+    name that the regular expression `dump_name` fits.
+    """
+
+    pid: int
+    name: str
+    namespace_pid: int
+    state: PipeState
+    pipe: str | None = None
+    descriptor: int | None = None
+    dump_folder: str | None = None
+    dump_name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpFile:
+    """A dump that was written: its path as the process sees it and as this program reaches it, its size in bytes."""
+
+    path: str
+    reachable: str
+    size: int
+    complete: bool
+
+
+class DumpStatus(StrEnum):
+    """How it went for one process."""
+
+    WRITTEN = "written"
+    INCOMPLETE = "incomplete"  # the file is there, but not whole when time was up or the process ended
+    FIRED = "fired"  # asked for and not waited for
+    NO_FILE = "no-file"  # asked for, but no file was seen
+    FAILED = "failed"  # the pipe could not be written
+    STALE = "stale"
+    NO_PIPE = "no-pipe"
+    FORBIDDEN = "forbidden"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessDump:
+    """One process and its dump; `why` explains what did not work, `pipe` is the path as the process sees it."""
+
+    target: DumpTarget
+    status: DumpStatus
+    file: DumpFile | None = None
+    written: int = 0
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpReport:
+    """Every process that was armed or could not be looked at, and how many were not armed."""
+
+    pid: int
+    processes: tuple[ProcessDump, ...]
+    not_armed: int
+
+
+def dump(pid: int, timeout_s: float = 600.0, pipes: CorePipes | None = None) -> DumpReport:
+    """Fire every pipe of the tree first, for dumps of one moment; then wait for each to be whole.
+
+    All of them together are waited for that many seconds; 0 does not wait.
+    Raises BadInput when there is no such process, or none of the tree is armed.
+    """
+    pipes = pipes or CorePipes()
+    targets = pipes.tree(pid)
+    concerned = [t for t in targets if t.state is not PipeState.NOT_ARMED]
+    if not concerned:
+        raise _not_armed(pid, len(targets))
+    fired = [(target, *_fire(target, pipes)) for target in concerned]
+    deadline = time.monotonic() + timeout_s
+    processes = tuple(
+        _finish(target, started, refusal, deadline - time.monotonic(), wait=timeout_s > 0)
+        for target, started, refusal in fired
+    )
+    return DumpReport(pid=pid, processes=processes, not_armed=len(targets) - len(concerned))
+
+
+def line(process: ProcessDump) -> str:
+    """Return in one line how it went for a process."""
+    target, file = process.target, process.file
+    inside = f", {target.namespace_pid} inside" if target.namespace_pid != target.pid else ""
+    head = f"{target.pid} ({target.name}{inside}): {process.status.value}"
+    where = f" {file.reachable}, {size_text(file.size)}" if file else ""
+    return f"{head}{where}" + (f": {process.why}" if process.why else "")
+
+
+def _fire(target: DumpTarget, pipes: CorePipes) -> tuple[Fired | None, str | None]:
+    if target.state is not PipeState.READY:
+        return None, None
+    try:
+        return pipes.fire(target), None
+    except HostNotAble as error:
+        return None, f"{error.what}; {error.cause}"
+
+
+def _finish(
+    target: DumpTarget, started: Fired | None, refusal: str | None, left_s: float, *, wait: bool
+) -> ProcessDump:
+    if started is None:
+        status, why = _unfired(target, refusal)
+        return ProcessDump(target=target, status=status, why=why)
+    try:
+        file = started.wait(max(0.0, left_s)) if wait else None
+    finally:
+        started.close()
+    status, outcome = _outcome(file, waited=wait)
+    return ProcessDump(target=target, status=status, file=file, written=started.written, why=outcome)
+
+
+def _outcome(file: DumpFile | None, *, waited: bool) -> tuple[DumpStatus, str | None]:
+    if not waited:
+        return DumpStatus.FIRED, None
+    if file is None:
+        return DumpStatus.NO_FILE, "no dump appeared: the process ended first, or writes it under another name"
+    if file.complete:
+        return DumpStatus.WRITTEN, None
+    return DumpStatus.INCOMPLETE, "still growing when the time was up, or the process ended before the dump did"
+
+
+def _unfired(target: DumpTarget, refusal: str | None) -> tuple[DumpStatus, str]:
+    match target.state:
+        case PipeState.STALE:
+            return DumpStatus.STALE, "there is a pipe without a reader: left by an earlier run, or CUDA has ended"
+        case PipeState.MISSING:
+            return DumpStatus.NO_PIPE, "armed, but it has made no pipe: CUDA has not started in it"
+        case PipeState.FORBIDDEN:
+            return DumpStatus.FORBIDDEN, "it may not be looked at: run as its user or as root"
+        case PipeState.READY | PipeState.NOT_ARMED:
+            return DumpStatus.FAILED, refusal or "its pipe could not be written"
+
+
+def _not_armed(pid: int, count: int) -> BadInput:
+    return BadInput(
+        f"no process of the tree of {pid} ({count} in all) is armed for a dump on request",
+        cause="CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1 must be in the environment before CUDA starts in each process",
+        next_step='eval "$(vdbg-env dump --arm)", then start the program again',
+    )
+
 
 ENABLE: Final = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"
 PIPE: Final = "CUDA_COREDUMP_PIPE"
@@ -29,13 +190,13 @@ _DEFAULT_PIPES: Final = ("corepipe.cuda.%h.%p", "corepipe_%h_%p", "cuda_coredump
 _DEFAULT_FILES: Final = ("core_%t_%h_%p.nvcudmp", "core.cuda.%h.%p")
 _ANY_PIPE: Final = re.compile(r"(?i).*(?:core|cuda).*pipe.*|.*pipe.*(?:core|cuda).*")
 _TO_WRITE: Final = 1 << 20  # sources disagree between one byte and a mebibyte; more than is read does no harm
-_CHUNK: Final = 1 << 16
+_PIECE: Final = 1 << 16
 _POLL_S: Final = 0.1
 _STEADY_S: Final = 1.0  # how long a size must not change where nothing else shows that the file is whole
 
 
-class CorePipesOfLinux:
-    """CorePipes over /proc."""
+class CorePipes:
+    """The core-dump pipes of a process tree, found and fired through /proc."""
 
     def tree(self, pid: int) -> tuple[DumpTarget, ...]:
         """Return the process and all below it, each with what is known of its pipe; raises BadInput without one."""
@@ -251,7 +412,7 @@ def _write(pipe: Path) -> int:
         written = 0
         while written < _TO_WRITE:
             try:
-                written += os.write(descriptor, bytes(_CHUNK))
+                written += os.write(descriptor, bytes(_PIECE))
             except BlockingIOError:
                 break
             except BrokenPipeError:
@@ -273,3 +434,90 @@ def _cannot_fire(target: DumpTarget, error: OSError) -> HostNotAble:
         case _:
             cause = "see the reason above"
     return HostNotAble(what, cause=cause, next_step=f"ls -l /proc/{target.pid}/fd, as its user or as root")
+
+
+_GZIP: Final = b"\x1f\x8b"
+_CHUNK: Final = 1 << 20
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether a dump, gzipped or not, has all its bytes; False too while it cannot be opened."""
+    try:
+        with path.open("rb") as file:
+            if file.read(2) == _GZIP:
+                file.seek(0)
+                return _gzip_ends(file.read)
+            with mapped(file.fileno(), path) as data:
+                return _elf_is_whole(data)
+    except OSError:
+        return False
+
+
+def _elf_is_whole(view: memoryview) -> bool:
+    try:
+        elf = Elf(view)
+        end = elf.contents_end
+        elf.data.release()
+    except UnreadableBinary:
+        return False
+    return 0 < end <= len(view)
+
+
+def _gzip_ends(read: Callable[[int], bytes]) -> bool:
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        while chunk := read(_CHUNK):
+            while chunk and not stream.eof:
+                stream.decompress(chunk, _CHUNK)
+                chunk = stream.unconsumed_tail
+    except zlib.error:
+        return False
+    return stream.eof
+
+
+def main(pid: int) -> int:
+    """Fire, wait for the dumps, and print the result of each process."""
+    try:
+        report = dump(pid)
+    except VdbgError as error:
+        print(f"{error.what} ({error.cause})" if error.cause else error.what, file=sys.stderr)
+        return error.exit_status
+    for process in report.processes:
+        print(line(process))
+    return 0
+
+
+def dump_text(report: DumpReport) -> str:
+    """Return a line for each process, and the command that reads the dumps."""
+    lines = [line(process) for process in report.processes]
+    files = [p.file.reachable for p in report.processes if p.file and p.file.complete]
+    if report.not_armed:
+        lines.append(f"({report.not_armed} other process(es) of the tree are not armed)")
+    if files:
+        lines.append(f"read with: vdbg-env core {' '.join(files)}")
+    return "".join(printable(line) + "\n" for line in lines)
+
+
+# JSON: docs/schemas/dump-v1.schema.json is the contract and says what each field means.
+
+
+def dump_json(report: DumpReport) -> str:
+    """Return the report as JSON, the root of the tree first."""
+    processes = [
+        {
+            "pid": of.target.pid,
+            "name": of.target.name,
+            "namespace_pid": of.target.namespace_pid,
+            "status": of.status.value,
+            "pipe": of.target.pipe,
+            "bytes_written": of.written,
+            "file": of.file and of.file.path,
+            "reachable": of.file and of.file.reachable,
+            "size": of.file and of.file.size,
+            "complete": of.file and of.file.complete,
+            "why": of.why,
+        }
+        for of in report.processes
+    ]
+    schema = "vdbg-env/dump/v1"
+    return json_text({"schema": schema, "pid": report.pid, "not_armed": report.not_armed, "processes": processes})

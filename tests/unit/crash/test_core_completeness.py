@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.adapters.files.core_completeness import is_complete
+from vdbg_env.crash.dump import is_complete
 
 PROGRAM = Path("/bin/true").read_bytes()
 ENDS = 64  # cuts that are tried at each end of the file

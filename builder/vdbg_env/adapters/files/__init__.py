@@ -1,1 +1,0 @@
-"""Files that are read: binaries, core dumps, logs and source trees."""
