@@ -601,6 +601,19 @@ _MATES: Final[dict[str, Callable[[Atom, list[Atom]], _Mates]]] = {
 # Walking.
 
 
+def polys_in(condition: Atom) -> list[Poly]:
+    """Return the values that a condition compares."""
+    found: list[Poly] = []
+    todo: list[object] = [condition]
+    while todo:
+        x = todo.pop(0)
+        if isinstance(x, Poly):
+            found.append(x)
+        elif isinstance(x, Atom):
+            todo += x.args
+    return found
+
+
 @lru_cache(_KEPT)
 def written_size(p: Poly | Atom) -> int:
     """Return how many nodes a formula has when it is written out; what is shared counts each time."""

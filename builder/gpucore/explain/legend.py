@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpucore.explain.address import Address, address_at
-from gpucore.explain.algebra import Atom, Poly, inside
+from gpucore.explain.algebra import Atom, Poly, inside, polys_in, written_size
 from gpucore.explain.program import Argument
 from gpucore.explain.slice import Loop
 from gpucore.explain.tree import Json
 
 _MOST_LOADS: Final = 24
 _MOST_LOOPS: Final = 24
+_MOST_GUARDS: Final = 4
+_MOST_GUARDED: Final = 100
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class Legend:
 
     def _follow(self) -> None:
         todo: list[Poly] = [self.address.formula]
+        for guard in self.address.guards[:_MOST_GUARDS]:
+            if written_size(guard.condition) <= _MOST_GUARDED:
+                todo += polys_in(guard.condition)
         seen: set[Atom] = set()
         while todo:
             for a in inside(todo.pop(0)):

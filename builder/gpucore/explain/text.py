@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from gpucore.explain.algebra import Atom, Poly, of, written_size
+from gpucore.explain.algebra import Atom, Poly, atom, of, written_size
 from gpucore.explain.legend import Legend
 from gpucore.explain.operations import signed
 
@@ -50,7 +51,7 @@ class Words:
         return f"({text})" if bracketed and len(parts) > 1 else text
 
     def _remainder(self, p: Poly, bracketed: bool) -> str | None:
-        """Return x - d * (x / d) as x % d."""
+        """Return (x - d * (x / d)) * f as f * (x % d)."""
         for a in p.atoms():
             if a.kind not in {"udiv", "sdiv", "udiv64", "sdiv64"}:
                 continue
@@ -58,17 +59,17 @@ class Words:
             assert isinstance(over, Poly) and isinstance(under, Poly)
             if over.bits != p.bits:
                 continue
-            whole = over - under * of(a)
-            for factor in {p.terms.get(m, 0) for m in over.terms} - {0}:
-                scaled = whole * factor
-                if all(p.terms.get(m) == c for m, c in scaled.terms.items()):
-                    text = f"({self.poly(over, True)} % {self.poly(under, True)})"
-                    text = f"{signed(factor, p.bits)}*{text}" if factor != 1 else text
-                    rest = p - scaled
-                    if not rest.terms:
-                        return text
-                    text = f"{text} + {self.poly(rest)}".replace("+ -", "- ")
-                    return f"({text})" if bracketed else text
+            for factor in _factors(p, a, under):
+                scaled = (over - under * of(a)) * factor
+                if not all(p.terms.get(m) == c for m, c in scaled.terms.items()):
+                    continue
+                text = f"({self.poly(over, True)} % {self.poly(under, True)})"
+                text = text if factor.constant == 1 else f"{self.poly(factor, True)}*{text}"
+                rest = p - scaled
+                if not rest.terms:
+                    return text
+                text = f"{text} + {self.poly(rest)}".replace("+ -", "- ")
+                return f"({text})" if bracketed else text
         return None
 
     def _term(self, m: tuple[Atom, ...], c: int, bits: int) -> str:
@@ -176,6 +177,18 @@ class Words:
             return "loop"
         return f"turn{found.number + 1}" if a.kind == "turn" else f"loop{found.number + 1}"
 
+    def _of_sign(self, a: Atom) -> str | None:
+        """Return the 64-bit value whose upper word is compared with 0."""
+        left, right = a.args
+        assert isinstance(left, Poly) and isinstance(right, Poly)
+        upper = left.single
+        if a.kind != "lt_s" or left.bits != 32 or right.constant != 0 or upper is None:
+            return None
+        if upper.kind == "load" and upper.args[1] == 1:
+            return self._load(atom("load", upper.args[0], 0, upper.args[2]))
+        found = self.legend.argument(upper) if upper.kind == "bank" else None
+        return found[0].words if found is not None and found[1] == 4 and found[0].size == 8 else None
+
     def condition(self, a: Atom, holds: bool = True) -> str:
         """Return a condition, or its opposite."""
         if written_size(a) > _MOST_NODES:
@@ -183,6 +196,9 @@ class Words:
         if a.kind == "not" and isinstance(a.args[0], Atom):
             return self.condition(a.args[0], not holds)
         if a.kind in _RELATIONS:
+            whole = self._of_sign(a)
+            if whole is not None:
+                return f"{whole} {'<' if holds else '>='} 0"
             return f"{self._any(a.args[0])} {_RELATIONS[a.kind][0 if holds else 1]} {self._any(a.args[1])}"
         if a.kind == "all":
             sides = [self.condition(x, holds) for x in a.args if isinstance(x, Atom)]
@@ -205,3 +221,21 @@ class Words:
 def number(value: int) -> str:
     """Return a number: large ones in hex."""
     return str(value) if abs(value) < 1 << 24 else f"{value:#x}"
+
+
+def _factors(p: Poly, quotient: Atom, under: Poly) -> Iterator[Poly]:
+    """Yield what x - d * (x / d) may be multiplied by in a sum, by the products that hold the quotient."""
+    divisor = under.single
+    for m, c in p.terms.items():
+        rest = list(m)
+        if quotient not in rest:
+            continue
+        rest.remove(quotient)
+        if divisor is not None and divisor in rest:
+            rest.remove(divisor)
+            yield Poly({tuple(rest): -c}, p.bits)
+        elif under.constant:
+            value = signed(-c, p.bits)
+            if value % under.constant == 0:
+                yield Poly({tuple(rest): value // under.constant}, p.bits)
+    yield Poly({(): 1}, p.bits)

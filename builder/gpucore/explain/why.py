@@ -133,7 +133,8 @@ def _lines_of_numbers(why: Why) -> list[str]:
     count = len(numbers.snapshot.lanes)
     if len(found) > 1:
         steps = {b - a for (_, a), (_, b) in pairwise(found)}
-        apart = f", {next(iter(steps))} bytes apart" if len(steps) == 1 else ""
+        step = next(iter(steps)) if len(steps) == 1 else None
+        apart = "" if step is None else f", {step} bytes apart" if step else ", all the same"
         first, last = min(a for _, a in found), max(a for _, a in found)
         lines.append(f"{len(found)} of {count} threads of the warp: {first:#x} to {last:#x}{apart}")
     evidence = (

@@ -1,0 +1,285 @@
+"""What is said about the accesses of compiled kernels, and that the published tree has the value of the formula."""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucore import CodeMap
+from gpucore.explain import Program, Why, explain_place, why_json, why_text
+from gpucore.explain.address import access_of
+from gpucore.explain.algebra import Atom, atom, inside
+from gpucore.explain.evaluate import Unknown, Values
+from gpucore.explain.numbers import Lane, Numbers, Snapshot
+from gpucore.explain.slice import Slice
+from gpucore.sass import Register, read_listings
+from tests.support.golden import assert_golden
+
+DATA = Path(__file__).parents[2] / "data" / "explain"
+KERNELS = ("cache", "gather", "overflow", "quotients", "clamped", "calls", "window", "wait")
+SPECIAL = {"blockDim.x": 128, "blockDim.y": 2, "blockDim.z": 1, "gridDim.x": 64, "gridDim.y": 8, "gridDim.z": 1}
+BLOCK = (5, 3, 0)
+
+
+def source(file: str) -> list[str] | None:
+    name = Path(file).name
+    return (DATA / name).read_text().splitlines() if name == "why.cu" else None
+
+
+@cache
+def program(kernel: str) -> Program:
+    code = CodeMap((DATA / "why_sm90.cubin").read_bytes())
+    listings = {x.name: x.instructions for x in read_listings((DATA / "why_sm90.json").read_text())}
+    (found,) = [f for f in code.kernels if f.demangled.startswith(f"{kernel}(")]
+    return Program(code, found.section, listings[found.name], source)
+
+
+def answers(kernel: str) -> Iterator[Why]:
+    for i in program(kernel).instructions:
+        if access_of(i) is not None:
+            why = explain_place(program(kernel), i.offset)
+            assert why is not None
+            yield why
+
+
+def the_access(kernel: str, opcode: str, number: int = -1) -> Why:
+    return [w for w in answers(kernel) if w.address.opcode == opcode][number]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_accesses_of_a_kernel_in_words(kernel: str) -> None:
+    lines: list[str] = []
+    for why in answers(kernel):
+        lines += [f"{why.address.opcode} at {why.address.offset:#x}", *(f"    {line}" for line in why_text(why))]
+    assert_golden(f"explain/{kernel}.txt", "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "opcode", "number", "base"),
+    [
+        ("cache", "STG", -1, "key_cache"),
+        ("cache", "LDG", 0, "slot_mapping"),
+        ("gather", "LDG", -1, "in"),
+        ("overflow", "LDG", -1, "view"),
+        ("quotients", "STG", -1, "out"),
+        ("clamped", "LDG", -1, "in"),
+        ("calls", "STG", -1, "out"),
+        ("wait", "LDG", -1, "flag"),
+    ],
+)
+def test_the_base_is_the_argument_that_the_source_subscripts(kernel: str, opcode: str, number: int, base: str) -> None:
+    found = the_access(kernel, opcode, number).address.base
+    assert found is not None
+    assert found.argument is not None
+    assert found.argument.name == base
+
+
+def test_a_called_function_is_explained_as_called_from_each_place() -> None:
+    why = the_access("calls", "LDG")
+    assert "at entry" in why_text(why)[1]
+    calls = [i.offset for i in program("calls").instructions if i.opcode == "CALL"]
+    for call, index in zip(calls, ("(threadIdx.x + 3*turn1)", "(threadIdx.x + 3*turn1 + 1)"), strict=True):
+        inside = explain_place(program("calls"), why.address.offset, [call])
+        assert inside is not None
+        (line,) = [x for x in why_text(inside) if x.startswith("=")]
+        assert line.startswith("= table (argument 2, int const*) + 4 * ")
+        assert index in line
+
+
+# The tree, evaluated by nothing but its own description.
+
+
+def evaluate(tree: dict[str, object], leaves: dict[str, int]) -> int:
+    bits = tree["bits"]
+    assert isinstance(bits, int)
+    if "op" not in tree:
+        value = tree["constant"] if "constant" in tree else leaves[json.dumps(tree, sort_keys=True)]
+        assert isinstance(value, int)
+        return value & ((1 << bits) - 1)
+    arguments = tree["args"]
+    assert isinstance(arguments, list)
+    op = tree["op"]
+    if op == "select":
+        return evaluate(arguments[1 if evaluate(arguments[0], leaves) else 2], leaves)
+    v = [evaluate(x, leaves) for x in arguments]
+    width = arguments[0]["bits"]
+
+    def s(x: int) -> int:
+        return x - (1 << width) if x >> (width - 1) else x
+
+    match op:
+        case "add":
+            value = sum(v)
+        case "mul":
+            value = 1
+            for x in v:
+                value *= x
+        case "and":
+            value = v[0] & v[1]
+        case "or":
+            value = v[0] | v[1]
+        case "xor":
+            value = v[0] ^ v[1]
+        case "not":
+            value = 1 - v[0]
+        case "eq":
+            value = int(v[0] == v[1])
+        case "lt_u":
+            value = int(v[0] < v[1])
+        case "lt_s":
+            value = int(s(v[0]) < s(v[1]))
+        case "shl":
+            value = v[0] << v[1] if v[1] < width else 0
+        case "shr":
+            value = v[0] >> v[1]
+        case "sar":
+            value = s(v[0]) >> min(v[1], width)
+        case "zero_extend":
+            value = v[0]
+        case "sign_extend":
+            value = s(v[0])
+        case "low":
+            value = v[0]
+        case "high":
+            value = v[0] >> 32
+        case "pair":
+            value = v[0] | v[1] << 32
+        case "min_s":
+            value = min(s(v[0]), s(v[1]))
+        case "max_s":
+            value = max(s(v[0]), s(v[1]))
+        case "div_u":
+            value = v[0] // v[1] if v[1] else -1
+        case "rem_u":
+            value = v[0] % v[1] if v[1] else -1
+        case "div_s" | "rem_s":
+            a, b = s(v[0]), s(v[1])
+            quotient = (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1) if b else -1
+            value = quotient if op == "div_s" else a - b * quotient if b else -1
+        case _:
+            raise AssertionError(f"the description does not have {op}")
+    return value & ((1 << bits) - 1)
+
+
+class Given:
+    """Values of leaves, the same for the formula and for the published leaf."""
+
+    def __init__(self, why: Why, draw: list[int]) -> None:
+        self.why, self.draw = why, draw
+        self.atoms: dict[Atom, int] = {}
+
+    def __call__(self, a: Atom) -> int:
+        if a not in self.atoms:
+            value = self.draw[len(self.atoms) % len(self.draw)]
+            self.atoms[a] = min(value, a.most) & ((1 << a.bits) - 1)
+        return self.atoms[a]
+
+    def leaves(self) -> dict[str, int]:
+        found = {}
+        for a, value in self.atoms.items():
+            found[json.dumps(self.why.legend.leaf(a, 1 if a.bits == 32 else 2), sort_keys=True)] = value
+        for a, value in self.atoms.items():
+            for b in self.atoms:
+                step = {"bank": 4, "load": 1}.get(a.kind)
+                if a.kind == b.kind and step and a.args[0] == b.args[0] and a.args[1] + step == b.args[1]:  # type: ignore[operator]
+                    wide = self.why.legend.leaf(atom("wide", a, b, bits=64), 2)
+                    found[json.dumps(wide, sort_keys=True)] = value | self.atoms[b] << 32
+        return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(KERNELS),
+    st.lists(st.one_of(st.integers(0, 50), st.integers(0, (1 << 32) - 1)), min_size=6, max_size=20),
+)
+def test_the_published_tree_has_the_value_of_the_formula(kernel: str, draw: list[int]) -> None:
+    for why in answers(kernel):
+        given_values = Given(why, draw)
+        wanted = Values(given_values).of(why.address.formula)
+        tree = why_json(why)["formula"]
+        assert isinstance(tree, dict)
+        if "div_s" in json.dumps(tree) and any(v == 0 for v in given_values.atoms.values()):
+            continue  # 64-bit quotients have no value for a divisor of 0
+        assert evaluate(tree, given_values.leaves()) == wanted
+
+
+# Numbers, from registers that the formulas themselves give.
+
+
+def snapshot(why: Why, leaves: dict[Atom, int], later: int = 0) -> Snapshot:
+    """Return a warp that stopped `later` instructions behind the access, with the registers that it then has."""
+    values, n = why.address.slice, why.address.instruction
+    at = min(n + later, values.code.blocks[values.code.block_of(n)][1])
+    lanes = []
+    for number in range(32):
+        own = {**leaves, atom("special", "threadIdx.x"): number, atom("special", "laneId"): number}
+        computed = Values(lambda a, own=own: own[a] if a in own else _no(a))  # type: ignore[misc]
+        lanes.append(Lane(number, (number, 0, 0), at, tuple(_register(values, computed, k, n, at) for k in range(48))))
+    return Snapshot(BLOCK, tuple(lanes), (), SPECIAL)
+
+
+def _no(a: Atom) -> int:
+    raise Unknown(a)
+
+
+def _register(values: Slice, computed: Values, k: int, n: int, at: int) -> int:
+    code = values.code
+    r = Register("R", k)
+    site = code.definition(r, at)
+    if site.kind == "entry" or site.at == n:
+        return 0xABCD0000 + k
+    try:
+        return computed.of(values.run(lambda: values.value_of(site, r)))
+    except Unknown:
+        return 0xABCD0000 + k
+
+
+def gathered(row: int = 0xFFFFFFFF) -> tuple[Why, Snapshot]:
+    why = the_access("gather", "LDG")
+    base = 0x7F1260000000
+    words = {0x210: 0x1000, 0x214: 0x7F20, 0x218: base & 0xFFFFFFFF, 0x21C: base >> 32, 0x220: 0x40, 0x224: 0x7F33,
+             0x228: 4096, 0x22C: 1000}  # fmt: skip
+    leaves = {atom("bank", 0, at, 4): value for at, value in words.items()}
+    leaves |= {atom("special", name): value for name, value in SPECIAL.items()}
+    leaves |= {atom("special", f"blockIdx.{x}"): v for x, v in zip("xyz", BLOCK, strict=True)}
+    for a in inside(why.address.formula):
+        if a.kind in {"load", "phi"}:
+            leaves[a] = row if a.kind == "load" else 7
+    return why, snapshot(why, leaves)
+
+
+def with_numbers(why: Why, held: Snapshot) -> Why:
+    return Why(why.address, why.legend, why.names, Numbers(why.address, held))
+
+
+def test_a_table_that_holds_minus_one_is_named_with_its_index() -> None:
+    why, held = gathered()
+    text = "\n".join(why_text(with_numbers(why, held)))
+    assert_golden("explain/gather-numbers.txt", text + "\n")
+    document = why_json(with_numbers(why, held))
+    assert document["value"] == 0x7F1260000000 + 4 * (7 - 4096)
+    assert document["judgement"][0]["kind"] == "placeholder"  # type: ignore[index]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 31), st.integers(2, 20), st.integers(0, 31))
+def test_a_flipped_register_gives_fewer_words_and_no_other_answer(lane: int, register: int, bit: int) -> None:
+    why, held = gathered()
+    truth = with_numbers(why, held)
+    lanes = list(held.lanes)
+    words = list(lanes[lane].general)
+    words[register] ^= 1 << bit
+    lanes[lane] = Lane(lane, lanes[lane].thread, lanes[lane].at, tuple(words))
+    other = with_numbers(why, Snapshot(held.block, tuple(lanes), held.uniform, held.special))
+    assert other.numbers is not None
+    assert truth.index is not None
+    assert other.index in (None, truth.index)
+    assert other.value_of_address in (None, truth.value_of_address)
+    suspect = other.numbers.suspect
+    if suspect is not None:
+        assert (suspect.register, suspect.thread) == (f"R{register}", (lane, 0, 0))
+        assert suspect.held ^ suspect.expected == 1 << bit
