@@ -18,7 +18,7 @@ from gpucore.elf import Elf
 from gpucore.fatbin import EntryKind, find_device_code
 from gpucore.lineinfo import Cause, Counts, FileReport, Verdict
 from tests.support.toolchain import cuda_tool
-from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
+from vdbg_env.build.prove import VerifyRequest, verify_binaries
 from vdbg_env.common.programs import Programs
 from vdbg_env.crash.files import BinaryFiles, Scratch
 

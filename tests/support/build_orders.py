@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 
 from vdbg_env.build.builder import BuildEvent, BuildFailed, BuildOrder, Built, OutputLine
-from vdbg_env.image.context import BuildContext, FileBytes
-from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CommandStep, CopyStep
+from vdbg_env.image.context import ROOT, BuildContext, FileBytes
+from vdbg_env.image.plan import LABEL_DIGEST, BuildPlan, CommandStep, CopyStep
 from vdbg_env.image.profile import Network
 
 BASE = "vdbg/debian-trixie:local"

@@ -21,7 +21,8 @@ ROOMS: dict[str, set[str]] = {
     "report": {"application", "crash", "record", "runbook", "evidence", "image", "common"},
     "engine": {"crash", "supervisor.processes", "record", "image", "application.ports", "common"},
     "build": {
-        "engine", "report", "application", "crash", "supervisor.processes", "record", "runbook", "image", "common",
+        "engine", "report", "application", "crash", "supervisor.processes", "record", "runbook", "evidence.tools",
+        "image", "common",
     },
     "adapters": {
         "application.ports", "application.host", "crash", "supervisor", "record", "runbook", "evidence", "image",
@@ -58,7 +59,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "crash": ("files", "line_packs", "places"),
     "report": ("model", "assemble", "plain_text", "codec", "lineinfo", "run", "runbook"),
     "application": (
-        "ports", "host", "line_packs", "analysis", "lines",
+        "ports", "host", "line_packs", "lines",
     ),
     "supervisor": (
         "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "entry", "request_driver",
@@ -68,8 +69,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "client", "context_tar", "request", "dump_folder", "containers", "images", "dump_volume", "targets",
     ),
     "build": (
-        "builder", "progress", "trees", "host", "buildkit", "prove", "build", "bundle", "request", "render", "swap",
-        "units", "unit_sources", "onto",
+        "builder", "gpus", "progress", "trees", "host", "buildkit", "prove", "build", "bundle", "request", "render",
+        "swap", "units", "unit_sources", "onto",
     ),
     "adapters": ("lines", "host"),
     "run": (

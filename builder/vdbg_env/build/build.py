@@ -22,8 +22,9 @@ from vdbg_env.build.builder import (
 )
 from vdbg_env.build.prove import prove_image, require_proven
 from vdbg_env.common.errors import EngineFailed
+from vdbg_env.image.context import ROOT
 from vdbg_env.image.dockerfile import build_context, step_titles
-from vdbg_env.image.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, ROOT, BuildPlan
+from vdbg_env.image.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, BuildPlan
 from vdbg_env.image.profile import Dialect
 from vdbg_env.report.codec.document import plain
 from vdbg_env.report.lineinfo import text as lineinfo

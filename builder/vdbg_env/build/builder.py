@@ -53,13 +53,6 @@ class BuildxOptions:
         metavar="VALUE", section="With buildx", help="Attach how it was built, as in true or mode=max."
     )
 
-    def words(self) -> Iterator[str]:
-        """Yield them as buildx takes them."""
-        yield from (f"--cache-from={place}" for place in self.cache_from)
-        yield from (f"--cache-to={place}" for place in self.cache_to)
-        yield from (f"--sbom={self.sbom}",) if self.sbom else ()
-        yield from (f"--provenance={self.provenance}",) if self.provenance else ()
-
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOrder:

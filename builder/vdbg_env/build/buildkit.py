@@ -31,6 +31,7 @@ from vdbg_env.build.builder import (
     BuildEvent,
     BuildFailed,
     BuildOrder,
+    BuildxOptions,
     Built,
     ImageBuilder,
 )
@@ -372,7 +373,15 @@ def _arguments(order: BuildOrder) -> Iterator[str]:
         yield "--no-cache"
     if not order.buildx.provenance:
         yield "--provenance=false"  # buildx attests where it can, and each build would have another id
-    yield from order.buildx.words()
+    yield from buildx_words(order.buildx)
+
+
+def buildx_words(options: BuildxOptions) -> Iterator[str]:
+    """Yield the options of a user as buildx takes them."""
+    yield from (f"--cache-from={place}" for place in options.cache_from)
+    yield from (f"--cache-to={place}" for place in options.cache_to)
+    yield from (f"--sbom={options.sbom}",) if options.sbom else ()
+    yield from (f"--provenance={options.provenance}",) if options.provenance else ()
 
 
 def buildx_events(

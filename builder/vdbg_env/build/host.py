@@ -42,7 +42,8 @@ from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, Buffer
 from vdbg_env.engine.context_tar import extract
 from vdbg_env.engine.images import PushProgress
-from vdbg_env.image.plan import OBJECTS, ROOT, BuildPlan, CommandStep, CopyStep, Step
+from vdbg_env.image.context import ROOT
+from vdbg_env.image.plan import OBJECTS, BuildPlan, CommandStep, CopyStep, Step
 from vdbg_env.supervisor.processes.signals import send_to_group
 
 # Run the steps of a plan on this machine, each in a new session that ends with it.

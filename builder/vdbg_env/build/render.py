@@ -12,11 +12,11 @@ from gpucore.arming import arming
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import data_dir
 from vdbg_env.engine.context_tar import replace_folder
-from vdbg_env.image.context import BuildContext, FileBytes
+from vdbg_env.image.context import ROOT, BuildContext, FileBytes
 from vdbg_env.image.dockerfile import build_context
 from vdbg_env.image.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, apptainer, batch_script, compose, kubernetes
 from vdbg_env.image.patch import OBJECT, PATCH, UNDO, Arming, arming_patch
-from vdbg_env.image.plan import ROOT, BuildPlan
+from vdbg_env.image.plan import BuildPlan
 from vdbg_env.image.profile import Dialect
 from vdbg_env.image.settings import DUMPS, SECCOMP_FILE, DumpVolume, RunSettings
 from vdbg_env.runbook.workload import recognise

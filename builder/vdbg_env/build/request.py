@@ -10,14 +10,15 @@ from pathlib import Path
 import platformdirs
 
 from gpucore.arch import as_arch
-from vdbg_env.application.host.gpu import first_gpu
 from vdbg_env.build import trees
+from vdbg_env.build.gpus import first_gpu
 from vdbg_env.common import yaml_source
+from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.flags import Flag, flag
 from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import data_dir
-from vdbg_env.image.context import FileBytes, one_line
+from vdbg_env.image.context import FileBytes
 from vdbg_env.image.knowledge import ImageLibrary, read_knowledge
 from vdbg_env.image.plan import MOST_JOBS, BuildPlan, Machine
 from vdbg_env.image.planner import plan

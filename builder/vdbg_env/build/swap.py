@@ -23,9 +23,8 @@ from vdbg_env.common.resources import data_dir, readers_dir
 from vdbg_env.engine.client import Engine, engine_errors, inspect_image
 from vdbg_env.engine.containers import created, tool_container
 from vdbg_env.engine.images import answer, container_archive
-from vdbg_env.image.context import BuildContext, FileBytes, TreeOnDisk
+from vdbg_env.image.context import ROOT, BuildContext, FileBytes, TreeOnDisk
 from vdbg_env.image.dockerfile import quoted
-from vdbg_env.image.plan import ROOT
 from vdbg_env.image.planner import GUARD
 from vdbg_env.image.profile import OwnPackage
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from vdbg_env import __version__
+from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
 from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import checkout, data_dir, package_dir, readers_dir
 from vdbg_env.engine.context_tar import walk
-from vdbg_env.image.context import FileBytes, TreeOnDisk, one_line
+from vdbg_env.image.context import FileBytes, TreeOnDisk
 from vdbg_env.image.profile import OwnPackage
 
 _PROGRAMS = Programs()

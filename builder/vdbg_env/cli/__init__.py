@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import codecs
 import gc
+import importlib
 import io
 import itertools
 import json
@@ -13,16 +14,16 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
 from vdbg_env import __version__
-from vdbg_env.cli.lazy_group import LazyGroup
 from vdbg_env.common import console
-from vdbg_env.common.errors import ANY_ERROR, BadInput, Interrupted, VdbgError
+from vdbg_env.common.errors import ANY_ERROR, BadInput, Interrupted, VdbgError, nearest
 from vdbg_env.common.stop import ToldToStop
 from vdbg_env.common.writing import refusal_cause
 
@@ -41,7 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("container:run_command", "Run a program in the debug image."),
     "doctor": ("container:doctor_command", "Check whether this machine is able, and say what to type where it is not."),
     "dumps": ("crash:dumps_command", "List, remove and carry away what crashes left."),
-    "verify": ("images:verify_command", "Prove that every cubin with code carries line info."),
+    "verify": ("verify:verify_command", "Prove that every cubin with code carries line info."),
     "capture": ("runbook", "Record the requests that a server gets, to replay them."),
     "triage": ("crash:triage_command", "Name the failure a log tells of, and the line that says so."),
     "core": ("crash:core_command", "Read GPU core dumps: exception, kernel, thread, source line, inline chain."),
@@ -51,6 +52,44 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 _OF_OUR_OWN = 128  # the least status that makes `git bisect run` stop
+
+
+class LazyGroup(click.Group):
+    """Imports the module of a command on its first use.
+
+    `modules` has its `module:function` or its folder, and the line that `--help` shows.
+
+    A command that was added to the group itself needs no module.
+    """
+
+    def __init__(self, *, modules: Mapping[str, tuple[str, str]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.commands or cmd_name not in self._modules:
+            return super().get_command(ctx, cmd_name)
+        module, _, function = self._modules[cmd_name][0].partition(":")
+        path = f"vdbg_env.cli.{module}" if function else f"vdbg_env.cli.{module}.{cmd_name}"
+        command: click.Command = getattr(importlib.import_module(path), function or "command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._modules.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and name not in self._modules:
+            close = nearest(name, self._modules)
+            hint = f" Did you mean {close!r}?" if close else ""
+            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 @click.group(

@@ -143,7 +143,9 @@ def _build(what: WhatToBuild, flags: BuildFlags, buildx: BuildxOptions) -> Build
         _refuse_of_images()
     builder = _builder(flags.engine)
     described = builder.describe()
-    if (words := tuple(buildx.words())) and described.name != "buildx":
+    from vdbg_env.build.buildkit import buildx_words
+
+    if (words := tuple(buildx_words(buildx))) and described.name != "buildx":
         raise BadInput(
             f"{words[0].partition('=')[0]} is an option of buildx, and {described.name} builds here",
             cause=described.why,
@@ -310,8 +312,8 @@ def _build_onto(image: str, what: WhatToBuild, flags: BuildFlags) -> int:
 
 def _wanted(what: WhatToBuild, flags: BuildFlags) -> Wanted:
     """Return the kernels and the architectures that get line tables."""
-    from vdbg_env.application.host.gpu import first_gpu
     from vdbg_env.application.lines.choose import Wanted, wanted_by_core
+    from vdbg_env.build.gpus import first_gpu
     from vdbg_env.common.programs import Programs
     from vdbg_env.crash.files import CoreFiles
     from vdbg_env.image.units import parse_arch

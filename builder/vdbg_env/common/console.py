@@ -7,6 +7,7 @@ import sys
 from typing import TextIO
 
 from gpucore.errors import ExplainedError
+from vdbg_env.common.errors import BadInput
 from vdbg_env.common.printable import printable
 
 
@@ -41,3 +42,19 @@ def note(*lines: str) -> None:
 def shows_colour(stream: TextIO) -> bool:
     """Say whether a stream is a terminal that shows colours, and the user did not switch them off (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def one_line(value: str, what: str) -> str:
+    """Return `value` when every character of it is printable.
+
+    A control character (a line break above all) is the one thing no Dockerfile, shell or manifest can quote on a
+    single line, so it is refused by name rather than escaped. Raises BadInput.
+    """
+    bad = next((c for c in value if not c.isprintable()), None)
+    if bad is None:
+        return value
+    raise BadInput(
+        f"{what} holds the control character {bad.encode('unicode_escape', 'surrogatepass').decode()}",
+        cause="text pasted with a line break, or a file name with one",
+        next_step="take the character out",
+    )

@@ -5,14 +5,105 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path, PurePath
-from typing import IO, Any, BinaryIO
+from pathlib import Path, PurePath, PurePosixPath
+from typing import IO, Any, BinaryIO, Literal
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
-from vdbg_env.image.context import BuildContext, TreeEntry, TreeOnDisk, tar_chunks
+from vdbg_env.image.context import BuildContext, ContextItem, FileBytes, FileOnDisk, TreeEntry, TreeOnDisk
+
+BLOCK = 512
+CHUNK = 1 << 20
+
+
+Walk = Callable[[TreeOnDisk], Iterable[TreeEntry]]
+Open = Callable[[str], BinaryIO]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Member:
+    name: str
+    kind: Literal["file", "folder", "link"]
+    mode: int
+    data: bytes | None = None
+    path: str = ""
+    target: str = ""
+
+
+def tar_chunks(context: BuildContext, *, walk: Walk, open_file: Open) -> Iterator[bytes]:
+    """Yield the context as a tar: sorted, GNU format, owner 0:0, whole-second times, permissions 755 or 644.
+
+    GNU format because BuildKit takes an upload that starts with a PAX header for a Dockerfile ("unknown instruction:
+    ././@PAXHEADER"), and Python writes PAX by default. Raises BadInput when two items claim one name or a file
+    changes its size while it is read.
+    """
+    for member in _members(context, walk):
+        header = tarfile.TarInfo(member.name)
+        header.mtime = context.epoch
+        header.mode = member.mode
+        match member.kind:
+            case "folder":
+                header.type = tarfile.DIRTYPE
+                yield _header(header)
+            case "link":
+                header.type = tarfile.SYMTYPE
+                header.linkname = member.target
+                yield _header(header)
+            case "file":
+                yield from _file(member, header, open_file)
+    yield bytes(2 * BLOCK)
+
+
+def _file(member: _Member, header: tarfile.TarInfo, open_file: Open) -> Iterator[bytes]:
+    with io.BytesIO(member.data) if member.data is not None else open_file(member.path) as stream:
+        header.size = stream.seek(0, io.SEEK_END)
+        stream.seek(0)
+        yield _header(header)
+        left = header.size
+        while left and (chunk := stream.read(min(CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
+    if left:
+        raise BadInput(
+            f"{member.path} became shorter while it was read", next_step="start the build again when nothing writes it"
+        )
+    yield bytes(-header.size % BLOCK)
+
+
+def _header(info: tarfile.TarInfo) -> bytes:
+    return info.tobuf(format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape")
+
+
+def _members(context: BuildContext, walk: Walk) -> list[_Member]:
+    """Return all members in order of name, each parent folder first."""
+    members: dict[str, _Member] = {}
+    for item in context.items:
+        for member in _expand(item, walk):
+            if member.name in members:
+                raise BadInput(f"the build context holds {member.name!r} twice")
+            members[member.name] = member
+    for name in list(members):
+        for parent in PurePosixPath(name).parents:
+            if str(parent) != ".":
+                members.setdefault(str(parent), _Member(name=str(parent), kind="folder", mode=0o755))
+    return [members[name] for name in sorted(members, key=lambda name: PurePosixPath(name).parts)]
+
+
+def _expand(item: ContextItem, walk: Walk) -> Iterator[_Member]:
+    match item:
+        case FileBytes():
+            yield _Member(name=item.name, kind="file", mode=item.mode, data=item.data)
+        case FileOnDisk():
+            yield _Member(name=item.name, kind="file", mode=item.mode, path=item.path)
+        case TreeOnDisk():
+            yield _Member(name=item.name, kind="folder", mode=0o755)
+            for entry in walk(item):
+                mode = 0o755 if entry.kind == "folder" or entry.executable else 0o644
+                name = f"{item.name}/{entry.relative}"
+                yield _Member(name=name, kind=entry.kind, mode=mode, path=entry.path, target=entry.target)
 
 
 def upload(context: BuildContext) -> Iterator[bytes]:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.flags import flag
 from vdbg_env.common.size import size_text
 from vdbg_env.crash.dumps import DumpStore
-from vdbg_env.image.context import one_line
 from vdbg_env.image.profile import parse_reference
 from vdbg_env.image.settings import (
     Gpu,

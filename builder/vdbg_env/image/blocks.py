@@ -9,20 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput, VdbgError
-from vdbg_env.image.context import one_line
+from vdbg_env.image.context import ROOT
 from vdbg_env.image.knowledge import VllmRow
-from vdbg_env.image.plan import (
-    FLAG,
-    NO_LAUNCHER,
-    ROOT,
-    UNSET_FOR_COMPILE,
-    CommandStep,
-    CopyStep,
-    SecretUse,
-    Step,
-    Variable,
-)
+from vdbg_env.image.plan import FLAG, NO_LAUNCHER, UNSET_FOR_COMPILE, CommandStep, CopyStep, SecretUse, Step, Variable
 from vdbg_env.image.profile import Base, BuildRequest, Bundled, GitRef, ImageSpec, LocalTree, Sdist, Source
 
 if TYPE_CHECKING:

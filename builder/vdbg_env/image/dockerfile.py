@@ -13,9 +13,10 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.context import BuildContext, ContextItem, FileBytes, one_line
-from vdbg_env.image.plan import LABEL_DIGEST, OBJECTS, ROOT, BuildArg, BuildPlan, CommandStep, CopyStep, SecretUse
+from vdbg_env.image.context import ROOT, BuildContext, ContextItem, FileBytes
+from vdbg_env.image.plan import LABEL_DIGEST, OBJECTS, BuildArg, BuildPlan, CommandStep, CopyStep, SecretUse
 from vdbg_env.image.plan import shell_word as variable_word
 from vdbg_env.image.profile import Dialect
 

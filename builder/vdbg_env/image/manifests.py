@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.context import one_line
-from vdbg_env.image.plan import LABEL_DIGEST, ROOT, BuildPlan, CommandStep, CopyStep, shell_word
+from vdbg_env.image.context import ROOT
+from vdbg_env.image.plan import LABEL_DIGEST, BuildPlan, CommandStep, CopyStep, shell_word
 from vdbg_env.image.settings import DUMPS, GIB, SECCOMP_FILE, UNLIMITED, DumpVolume, Gpu, RunSettings
 
 _NAME = "vdbg-debug"

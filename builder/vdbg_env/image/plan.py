@@ -16,11 +16,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.context import ContextItem, FileBytes, FileOnDisk, TreeOnDisk, one_line
+from vdbg_env.image.context import ROOT, ContextItem, FileBytes, FileOnDisk, TreeOnDisk
 from vdbg_env.image.profile import BuildRequest, DebugInfo, ImageSpec, Network, Platform, Site
 
-ROOT = "/opt/vdbg"
 ROOT_VARIABLE = "VDBG_ROOT"
 LABEL_DIGEST = "dev.vdbg-env.plan.digest"
 LABEL_PROOF = "dev.vdbg-env.proof"

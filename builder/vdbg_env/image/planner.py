@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.image.blocks import ENTRYPOINT, PACKAGES, SITE, Blocks, ShellTemplates
-from vdbg_env.image.context import ContextItem, FileBytes, TreeOnDisk
+from vdbg_env.image.context import ROOT, ContextItem, FileBytes, TreeOnDisk
 from vdbg_env.image.knowledge import Combination, ImageLibrary, VllmRow, require_compatible
-from vdbg_env.image.plan import ROOT, BuildArg, BuildPlan, Step, image_environment, overridden
+from vdbg_env.image.plan import BuildArg, BuildPlan, Step, image_environment, overridden
 from vdbg_env.image.profile import (
     BuildRequest,
     Bundled,

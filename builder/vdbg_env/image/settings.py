@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.context import one_line
 
 # Folders of the machine that a container sees.
 

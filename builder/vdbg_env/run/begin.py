@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from gpucore.lineinfo import LineinfoReport, Verdict, verify
 from vdbg_env import __version__
-from vdbg_env.application.host.gpu import read_gpus
+from vdbg_env.build.gpus import read_gpus
 from vdbg_env.common import yaml_source
 from vdbg_env.common.clock import Clock
 from vdbg_env.common.errors import BAD_INPUT, BadDocument, BadInput, HostNotAble, nearest

@@ -11,7 +11,7 @@ from gpucore.core_layout import SectionType
 from gpucore.core_reader import read_core
 from gpucore.elf import Buffer, Elf
 from gpucore.mangling import demangle, short_name
-from vdbg_env.application.host.gpu import cuda_of_driver, read_gpus
+from vdbg_env.build.gpus import cuda_of_driver, read_gpus
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble, VdbgError
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.size import size_text

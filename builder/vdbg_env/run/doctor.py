@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from vdbg_env.application.host.gpu import cuda_of_driver, read_gpus
 from vdbg_env.build.buildkit import find_buildx
+from vdbg_env.build.gpus import cuda_of_driver, read_gpus
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.size import size_text

@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from gpucore.arming import CoreSize
-from vdbg_env.application.host.gpu import read_gpus
+from vdbg_env.build.gpus import read_gpus
 from vdbg_env.common import stop
 from vdbg_env.common.errors import HostNotAble, VdbgError
 from vdbg_env.common.programs import Programs

@@ -7,6 +7,7 @@ from tests.support.fake_builder import FakeEngine
 from tests.support.image_library import planned
 from vdbg_env.build.build import BuildSettings, fetch_first
 from vdbg_env.build.builder import BuildxOptions
+from vdbg_env.build.buildkit import buildx_words
 from vdbg_env.image.profile import BuildRequest
 
 ALL = BuildxOptions(
@@ -16,8 +17,8 @@ ALL = BuildxOptions(
 
 def test_every_option_is_one_word_of_buildx() -> None:
     caches = ["--cache-from=type=registry,ref=a/b", "--cache-to=type=inline"]
-    assert list(ALL.words()) == [*caches, "--sbom=true", "--provenance=mode=max"]
-    assert list(BuildxOptions().words()) == []
+    assert list(buildx_words(ALL)) == [*caches, "--sbom=true", "--provenance=mode=max"]
+    assert list(buildx_words(BuildxOptions())) == []
 
 
 def test_of_an_offline_compile_the_fetched_half_is_cached_and_the_image_with_the_name_attested() -> None:

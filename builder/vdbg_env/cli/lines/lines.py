@@ -13,9 +13,9 @@ from gpucore.line_packs import LinePack
 from vdbg_env.application.line_packs.carry import carry, merged
 from vdbg_env.application.line_packs.inspect import summarize
 from vdbg_env.application.line_packs.pack import PackRequest, pack_lines
+from vdbg_env.cli import LazyGroup
 from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import line_store, line_stores, pack_folder, pack_target, write_file
-from vdbg_env.cli.lazy_group import LazyGroup
 from vdbg_env.common import console
 from vdbg_env.common.errors import ANY_ERROR
 from vdbg_env.common.printable import printable

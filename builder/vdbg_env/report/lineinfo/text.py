@@ -7,8 +7,8 @@ from typing import Final, NamedTuple, assert_never
 
 from gpucore.lineinfo import Cause, Counts, Covered, FileReport, LineinfoReport, Missing, Verdict, Witness
 from gpucore.mangling import demangle, short_name
-from vdbg_env.application.analysis.lineinfo_causes import EXPLAINED
 from vdbg_env.common.printable import printable
+from vdbg_env.crash.lineinfo_causes import EXPLAINED
 
 _COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")
 _MISSING_SHOWN: Final = 10

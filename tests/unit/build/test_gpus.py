@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from vdbg_env.application.host.gpu import cuda_of_driver, first_gpu, read_gpus
+from vdbg_env.build.gpus import cuda_of_driver, first_gpu, read_gpus
 from vdbg_env.common.programs import Completed
 from vdbg_env.evidence.tools import cuda_version, parse_gpus
 

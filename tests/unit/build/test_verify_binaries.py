@@ -12,8 +12,8 @@ from gpucore.lineinfo import Verdict
 from tests.builders.cubin import cubin
 from tests.builders.elf import ElfSpec, build_elf
 from tests.builders.fatbin import EntrySpec, container, host_library
-from vdbg_env.application.analysis import judges
-from vdbg_env.application.analysis.verify_binaries import VerifyRequest, verify_binaries
+from vdbg_env.build import prove
+from vdbg_env.build.prove import VerifyRequest, verify_binaries
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Scratch
@@ -21,7 +21,7 @@ from vdbg_env.crash.files import BinaryFile, Scratch
 GOOD = host_library(container(*(EntrySpec(payload=cubin(f"k{i}", lines=True)) for i in range(20))))
 BAD = host_library(container(EntrySpec(payload=cubin("k"))))
 HOST = host_library()
-CUBINS = Path(__file__).parents[3] / "data" / "cubins"
+CUBINS = Path(__file__).parents[2] / "data" / "cubins"
 
 
 @dataclass
@@ -150,13 +150,13 @@ def test_line_tables_are_read_by_other_processes_where_there_are_many(monkeypatc
     library = host_library(container(*entries, EntrySpec(payload=cubin("_Z1kv"), how=Compression.ZSTD)))
     source = FakeSource([file("lib.so", library)])
     expected = verify_binaries(REQUEST, source=source, programs=FakePrograms(path=None), scratch=Scratch())
-    monkeypatch.setattr(judges, "_PROCESSES_FROM", 0)
+    monkeypatch.setattr(prove, "_PROCESSES_FROM", 0)
     assert expected == verify_binaries(REQUEST, source=source, programs=FakePrograms(path=None), scratch=Scratch())
     assert expected.counts.with_debug_line == 3 and expected.verdict is Verdict.PARTIAL
 
 
 def test_damage_that_another_process_finds_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judges, "_PROCESSES_FROM", 0)
+    monkeypatch.setattr(prove, "_PROCESSES_FROM", 0)
     host = host_library(container(EntrySpec(payload=build_elf(ElfSpec(machine=62)))))
     source = FakeSource([file("lib.so", host)])
     (report,) = verify_binaries(

@@ -1,1 +1,0 @@
-"""Analyse what a crash left: binaries, cores, addresses and logs."""

@@ -1,0 +1,104 @@
+"""`vdbg-env verify`: does every cubin with code carry line info?
+
+Below 150 lines: alone, because a proof of a file loads nothing that builds images.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Literal, assert_never
+
+import click
+
+from gpucore.lineinfo import Verdict
+from vdbg_env.build.prove import VerifyRequest, verify_binaries
+from vdbg_env.cli.composition.files import binary_source
+from vdbg_env.cli.composition.lines import packed_lines
+from vdbg_env.cli.display.bar import progress_bar
+from vdbg_env.cli.options.source import lines_option
+from vdbg_env.common import console
+from vdbg_env.common.programs import Programs
+from vdbg_env.crash.files import Scratch
+from vdbg_env.crash.line_packs import compare_with_packs
+from vdbg_env.report.lineinfo import as_json as lineinfo_json
+from vdbg_env.report.lineinfo import pack_text
+from vdbg_env.report.lineinfo import text as lineinfo
+
+MOST_THREADS: Final = 8
+
+
+@click.command("verify")
+@click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (schema vdbg-env/verify/v1).")
+@click.option("--all", "every_missing", is_flag=True, help="Name everything that lacks line info, not the first ten.")
+@click.option(
+    "--witness",
+    type=click.Choice(["cuobjdump", "none"]),
+    help="Compare the count with cuobjdump's (slow, and needs memory for the whole expanded file), or do not. "
+    "By default where cuobjdump is installed.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 64),
+    default=lambda: min(MOST_THREADS, len(os.sched_getaffinity(0))),
+    help="Cubins read at once; memory grows with it. One for each core, at most 8, if not given.",
+)
+@lines_option
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit status is the answer.")
+def verify_command(
+    targets: tuple[str, ...],
+    as_json: bool,
+    every_missing: bool,
+    witness: Literal["cuobjdump", "none"] | None,
+    threads: int,
+    line_packs: tuple[str, ...],
+    quiet: bool,
+) -> int:
+    """Prove that every cubin with code carries line info.
+
+    A TARGET is a library, object file, static library, wheel, .cubin, .fatbin, a tar or a folder of these, or a
+    container image: IMAGE, IMAGE:/FOLDER, or a file of docker save. Nothing of it is run, and neither a GPU, a driver
+    nor a CUDA toolkit is needed. Of an IMAGE that `vdbg-env build` made, what the build made is judged; IMAGE:/ is all
+    of it. GPU cores are no libraries: those that a folder or an image holds are counted, not judged.
+
+    With --lines it also says for how many functions the packs have the lines, by identical code.
+
+    Exit status: 0 every cubin with code carries line info; 3 some lack it; 4 there is no device code; 2 a target could
+    not be read.
+
+    \b
+    Example:
+      vdbg-env verify vllm/_C_stable_libtorch.abi3.so
+      vdbg-env verify --json dist/*.whl > proof.json
+      vdbg-env verify --lines vllm-0.33.0.lines vllm/_moe_C_stable_libtorch.abi3.so
+      vdbg-env verify --witness none my-debug-image:latest:/opt/vdbg/out
+    """
+    request = VerifyRequest(targets=targets, witness=witness, threads=threads)
+    with progress_bar(quiet=quiet) as tell:
+        report = verify_binaries(
+            request, source=binary_source(built=True), programs=Programs(), scratch=Scratch(), tell=tell
+        )
+    packs = packed_lines(line_packs)
+    packed = compare_with_packs(targets, binary_source(built=True), packs) if (line_packs and not quiet) else ()
+    console.note(*(f"note: {note}" for note in packs.notes))
+    if as_json:
+        click.echo(lineinfo_json.render(report, packed), nl=False)
+    elif not quiet:
+        click.echo(lineinfo.render(report, every_missing=every_missing), nl=False)
+        click.echo(pack_text.coverage(packed), nl=False)
+    return exit_status(report.verdict)
+
+
+def exit_status(verdict: Verdict) -> int:
+    """Return the exit status that says the verdict."""
+    match verdict:
+        case Verdict.FULL:
+            return 0
+        case Verdict.PARTIAL | Verdict.NONE:
+            return 3
+        case Verdict.NO_DEVICE_CODE:
+            return 4
+        case Verdict.UNREADABLE:
+            return 2
+        case never:
+            assert_never(never)
