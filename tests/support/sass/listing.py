@@ -1,0 +1,181 @@
+"""What `nvdisasm -json` prints, read for the interpreter: instructions by function, operands as small values.
+
+Written apart from `gpucore.sass`, which reads the same output: the two are compared through what they conclude.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ZERO_REGISTER: Final = 255  # RZ and URZ
+TRUE_PREDICATE: Final = 7  # PT and UPT
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand: `kind` is R, UR, P, UP, immediate, constant, memory, special, label or other; `text` as printed.
+
+    `number` is a register, the value of an immediate or the offset of a constant; `parts` are what an address adds up.
+    """
+
+    kind: str
+    text: str
+    number: int = 0
+    negative: bool = False
+    absolute: bool = False
+    inverted: bool = False
+    suffix: str = ""
+    bank: int = 0
+    parts: tuple[Operand, ...] = ()
+    floating: float | None = None
+
+    @property
+    def is_predicate(self) -> bool:
+        """Whether it is a predicate register."""
+        return self.kind in ("P", "UP")
+
+
+@dataclass(frozen=True)
+class Line:
+    """An instruction: `name` before the first dot, `flags` after it; `guard` is a predicate or None."""
+
+    offset: int
+    opcode: str
+    name: str
+    flags: tuple[str, ...]
+    guard: Operand | None
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Code:
+    """A function's instructions; `labels` are the offsets of functions inside it, by name."""
+
+    name: str
+    lines: tuple[Line, ...]
+    labels: Mapping[str, int]
+
+
+_REGISTER: Final = re.compile(r"(U?)(R|P)(Z|T|\d+)((?:\.\w+)*)$")
+_CONSTANT: Final = re.compile(r"c(?:x)?\[(\w+)\]\[(.*)\]$")
+_NUMBER: Final = re.compile(r"[-+]?0x[0-9a-f]+$")
+_MEMORY: Final = re.compile(r"(?:desc\[(\w+)\])?\[(.*)\]((?:\.\w+)*)$")
+
+
+def disassemble(program: str, cubin: Path, *options: str, limit: float = 120) -> dict[str, Code]:
+    """Return every function of a cubin; `program` is nvdisasm."""
+    ran = subprocess.run([program, "-json", *options, str(cubin)], capture_output=True, text=True, timeout=limit)
+    if ran.returncode:
+        raise RuntimeError(ran.stderr.strip())
+    return read_listing(ran.stdout)
+
+
+def read_listing(text: str) -> dict[str, Code]:
+    """Return the functions of `nvdisasm -json`."""
+    found = {}
+    for function in json.loads(text)[1]:
+        found[function["function-name"]] = Code(
+            name=function["function-name"],
+            lines=tuple(_line(16 * n, row) for n, row in enumerate(function["sass-instructions"])),
+            labels={},
+        )
+    return found
+
+
+def _line(offset: int, row: Mapping[str, Any]) -> Line:
+    opcode = row["opcode"]
+    name, *flags = opcode.split(".")
+    guard = operand(row["predicate"].lstrip("@")) if row.get("predicate") else None
+    return Line(offset, opcode, name, tuple(flags), guard, tuple(map(operand, split(row.get("operands") or ""))))
+
+
+def split(text: str) -> list[str]:
+    """Return the operands of a list, which has no comma before a memory operand in some versions."""
+    found, depth, start = [], 0, 0
+    text = re.sub(r"(?<=\w)(?=\[)", lambda m: "" if _is_bank(text, m.start()) else ",", text)
+    text = re.sub(r"(?<=[\w])(?=desc\[)", ",", text) if re.search(r"R\w*desc", text) else text
+    for n, letter in enumerate(text + ","):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            found.append(text[start:n].strip())
+            start = n + 1
+    return [one for one in found if one]
+
+
+def _is_bank(text: str, at: int) -> bool:
+    """Whether the bracket at a place belongs to the word before it: `c[`, `cx[`, `desc[`, `gdesc[`, `tmem[`."""
+    word = re.search(r"[A-Za-z_]\w*$", text[:at])
+    return word is not None and re.match(r"(U?R\d+|U?RZ)$", word[0]) is None
+
+
+def operand(text: str) -> Operand:
+    """Return one operand."""
+    plain = text.replace(".reuse", "")
+    sign = invert = absolute = False
+    while plain[:1] in "-!~|" and plain and not _NUMBER.match(plain) and not re.match(r"-?[\d.]+(e|$)", plain):
+        sign, invert = sign or plain[0] == "-", invert or plain[0] in "!~"
+        if plain[0] == "|":
+            absolute, plain = True, plain[1:].rstrip("|") if plain.endswith("|") else plain[1:].replace("|", "")
+        else:
+            plain = plain[1:]
+    marks: dict[str, Any] = {"negative": sign, "inverted": invert, "absolute": absolute}
+    if match := _REGISTER.match(plain):
+        kind = match[1] + match[2]
+        number = (ZERO_REGISTER if match[2] == "R" else TRUE_PREDICATE) if match[3] in "ZT" else int(match[3])
+        return Operand(kind, text, number, suffix=match[4], **marks)
+    if _NUMBER.match(plain):
+        return Operand("immediate", text, int(plain, 16))
+    if match := _CONSTANT.match(plain.split("].")[0] + "]" if "]." in plain else plain):
+        suffix = "." + plain.split("].")[1] if "]." in plain else ""
+        bank = match[1]
+        return Operand(
+            "constant", text, bank=int(bank, 16) if bank.startswith("0x") else -1, parts=_parts(match[2]),
+            suffix=suffix, **marks,
+        )  # fmt: skip
+    if match := _MEMORY.match(plain):
+        return Operand("memory", text, parts=_parts(match[2]), suffix=match[3])
+    if plain.startswith("SR"):
+        return Operand("special", plain)
+    value = _floating(plain)
+    if value is not None:
+        return Operand("immediate", text, floating=-value if sign else value)
+    return Operand("label" if plain.startswith(("$", "_")) else "other", text)
+
+
+def _floating(text: str) -> float | None:
+    if "NAN" in text:
+        return float("nan")
+    if "INF" in text:
+        return float("-inf") if text.startswith("-") else float("inf")
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _parts(text: str) -> tuple[Operand, ...]:
+    pieces = re.findall(r"[^+\s]+", text.replace("+-", "+ -"))
+    return tuple(operand(piece) for piece in pieces)
+
+
+def half_bits(value: float) -> int:
+    """Return the 16 bits of a half; a value too large for it is infinity."""
+    try:
+        return int(struct.unpack("<H", struct.pack("<e", value))[0])
+    except OverflowError:
+        return 0x7C00 if value > 0 else 0xFC00
+
+
+def float_bits(value: float) -> int:
+    """Return the 32 bits of a float; a value too large for it is infinity."""
+    try:
+        return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    except OverflowError:
+        return 0x7F800000 if value > 0 else 0xFF800000

@@ -1,0 +1,211 @@
+"""The comparison itself: what gpucore says of an access, against what the interpreter computed there.
+
+`Explain` is all that is known of gpucore here: an offset and the calls around it in, the published JSON out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.sass.flow import loops
+from tests.support.sass.launches import Access, Launch
+from tests.support.sass.machine import Endless, Machine, Thread, Touch, Unsupported, Where
+from tests.support.sass.published import Evaluator, Leaves, NotKnown, Tree, watched
+
+Explain = Callable[[int, tuple[int, ...]], Mapping[str, Any] | None]
+_AXES = "xyz"
+
+
+@dataclass
+class Outcome:
+    """What a comparison found; `wrong` are differences, in words, `not_evaluated` the reasons by how often."""
+
+    accesses: int = 0
+    executed: int = 0
+    right: int = 0
+    bases: int = 0
+    bases_right: int = 0
+    bases_one_of: int = 0
+    bases_none: int = 0
+    wrong: list[str] = field(default_factory=list)
+    not_evaluated: Counter[str] = field(default_factory=Counter)
+    unexplained: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Outcome) -> None:
+        """Add another outcome."""
+        for name in ("accesses", "executed", "right", "bases", "bases_right", "bases_one_of", "bases_none"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.wrong += other.wrong
+        for name in ("not_evaluated", "unexplained", "kinds"):
+            getattr(self, name).update(getattr(other, name))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A thread at the start of a kernel, and what gpucore's leaves stand for in its launch."""
+
+    thread: Callable[[], Thread]
+    parameters: bytes
+    places: Sequence[tuple[int, int]]
+    specials: Mapping[str, int]
+
+
+def specials(launch: Launch) -> dict[str, int]:
+    """Return what the names of special values mean in a launch."""
+    rank = launch.thread[0] + launch.block[0] * (launch.thread[1] + launch.block[1] * launch.thread[2])
+    found = {"laneid": rank % 32, "LANEID": rank % 32, "CgaCtaId": 0}
+    for word, values in (
+        ("threadIdx", launch.thread),
+        ("blockIdx", launch.block_index),
+        ("blockDim", launch.block),
+        ("gridDim", launch.grid),
+    ):
+        found.update({f"{word}.{axis}": value for axis, value in zip(_AXES, values, strict=True)})
+    return found
+
+
+class Witness:
+    """Compares the answers for one kernel with runs of it. Answers are asked for once for each access and its calls."""
+
+    def __init__(self, machine: Machine, explain: Explain, starts: Mapping[str, int]) -> None:
+        self.machine = machine
+        self._explain = explain
+        self._starts = sorted(starts.values())
+        self._loops = loops(machine.code, starts)
+        self.answers: dict[Where, Mapping[str, Any] | None] = {}
+        self.outcome = Outcome()
+
+    def answer(self, where: Where) -> Mapping[str, Any] | None:
+        """Return what gpucore says of an access."""
+        if where not in self.answers:
+            found = self.answers[where] = self._explain(*where)
+            self.outcome.accesses += 1
+            if found is None:
+                self.outcome.unexplained[self.machine.code.lines[where[0] // 16].opcode] += 1
+        return self.answers[where]
+
+    def run(
+        self, run: Run, truth: Callable[[int, Touch], Sequence[tuple[int, int, int]] | None] | None = None,
+        limit: int = 200_000,
+    ) -> Thread:
+        """Run a thread and compare each access that it executes.
+
+        `truth` gives for a touch, by its number, the pointers that it may go through: value, argument counted from 0
+        (-1 for a pointer in memory), and offset in it. Raises `Unsupported` and `Endless`.
+        """
+        first = run.thread()
+        try:
+            self.machine.run(first, limit=limit)
+        except Endless:
+            pass
+        offsets: set[int] = set()
+        heads: set[int] = set()
+        for touch in first.touched:
+            if touch.space != "local":
+                answer = self.answer((touch.offset, touch.calls))
+                if answer is not None:
+                    more, turning = watched(answer)
+                    offsets |= more
+                    heads |= turning
+        # A function that is explained apart begins with what its callers left in its registers.
+        offsets |= set(self._starts)
+        second = run.thread()
+        count = 0
+
+        def compare(thread: Thread, touch: Touch) -> None:
+            nonlocal count
+            count += 1
+            if touch.space != "local":
+                self._compare(run, thread, touch, truth(count - 1, touch) if truth else None)
+
+        second.observe = compare
+        try:
+            self.machine.run(
+                second, limit=limit, watch=offsets, loops={at: self._loops.get(at, frozenset()) for at in heads}
+            )
+        except Endless:
+            pass
+        return second
+
+    def _compare(
+        self, run: Run, thread: Thread, touch: Touch, pointers: Sequence[tuple[int, int, int]] | None
+    ) -> None:
+        answer, outcome = self.answer((touch.offset, touch.calls)), self.outcome
+        if answer is None:
+            return
+        inner = tuple(answer["calls"])
+        outer = touch.calls[: len(touch.calls) - len(inner)]
+        here = f"{self.machine.code.name}+{touch.offset:#x} {self.machine.code.lines[touch.offset // 16].opcode}"
+        if touch.calls[len(outer) :] != inner:
+            outcome.wrong.append(f"{here}: explained inside the calls {inner}, executed inside {touch.calls}")
+            return
+        entry = max(one for one in self._starts if one <= (inner[0] if inner else touch.offset))
+        leaves = Leaves(
+            answer, thread, outer, run.parameters, run.places, run.specials, entry, self._destination
+        )  # fmt: skip
+        evaluate = Evaluator(leaves).value
+        outcome.executed += 1
+        try:
+            value = evaluate(answer["formula"])
+        except NotKnown as error:
+            outcome.not_evaluated[str(error).split(" was not")[0] if "0x" not in str(error) else "not executed"] += 1
+            outcome.not_evaluated["example: " + here] += 1
+            return
+        if value != touch.address:
+            outcome.wrong.append(f"{here}: the formula gives {value:#x}, the instruction used {touch.address:#x}")
+            return
+        outcome.right += 1
+        if touch.space in ("global", "generic"):
+            self._compare_base(answer, evaluate, touch, pointers, here)
+
+    def _compare_base(
+        self, answer: Mapping[str, Any], evaluate: Callable[[Tree], int], touch: Touch,
+        pointers: Sequence[tuple[int, int, int]] | None, here: str,
+    ) -> None:
+        outcome, base = self.outcome, answer["base"]
+        outcome.bases += 1
+        if base is None:
+            outcome.bases_one_of += bool(answer["bases"])
+            outcome.bases_none += not answer["bases"]
+            return
+        try:
+            value = evaluate(base["formula"])
+            index = answer["index"]
+            whole = value + index["scale"] * evaluate(index["formula"]) if index else touch.address
+        except NotKnown:
+            outcome.not_evaluated["base"] += 1
+            return
+        if whole % (1 << 64) != touch.address:
+            outcome.wrong.append(f"{here}: base + scale * index is {whole:#x}, not {touch.address:#x}")
+            return
+        if pointers is None:
+            return
+        for pointer, argument, offset in pointers:
+            named = base["argument"]
+            if argument < 0 and named is None and value >> 40 == pointer >> 40:
+                break
+            if argument >= 0 and named == argument + 1 and base["bytes"][0] == offset and value == pointer:
+                break
+        else:
+            outcome.wrong.append(
+                f"{here}: the base is said to be argument {base['argument']} ({value:#x}), C++ uses {pointers}"
+            )
+            return
+        outcome.bases_right += 1
+
+    def _destination(self, offset: int) -> str:
+        line = self.machine.code.lines[offset // 16]
+        first = next(one for one in line.operands if one.kind in ("R", "UR"))
+        return f"{first.kind}{first.number}"
+
+
+def pointers_of(launch: Launch, accesses: Sequence[Access]) -> list[tuple[int, int, int]]:
+    """Return the pointers that accesses go through: value, argument, offset in it."""
+    return list(dict.fromkeys(launch.pointers[one.array] for one in accesses if one.array in launch.pointers))
+
+
+__all__ = ["Explain", "Outcome", "Run", "Unsupported", "Witness", "pointers_of", "specials"]
