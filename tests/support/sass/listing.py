@@ -9,9 +9,9 @@ import json
 import re
 import struct
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 ZERO_REGISTER: Final = 255  # RZ and URZ
@@ -69,24 +69,26 @@ _NUMBER: Final = re.compile(r"[-+]?0x[0-9a-f]+$")
 _MEMORY: Final = re.compile(r"(?:desc\[(\w+)\])?\[(.*)\]((?:\.\w+)*)$")
 
 
-def disassemble(program: str, cubin: Path, *options: str, limit: float = 120) -> dict[str, Code]:
-    """Return every function of a cubin; `program` is nvdisasm."""
-    ran = subprocess.run([program, "-json", *options, str(cubin)], capture_output=True, text=True, timeout=limit)
+def disassembly(program: str, arch: int, words: bytes, limit: float = 120) -> str:
+    """Return what nvdisasm prints as JSON of the words of one section; `program` is nvdisasm.
+
+    Of words, unlike of a cubin, every version gives one list, and targets are offsets.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".bin") as file:
+        file.write(words)
+        file.flush()
+        ran = subprocess.run(
+            [program, "-json", "-b", f"SM{arch}", file.name], capture_output=True, text=True, timeout=limit
+        )
     if ran.returncode:
         raise RuntimeError(ran.stderr.strip())
-    return read_listing(ran.stdout)
+    return ran.stdout
 
 
-def read_listing(text: str) -> dict[str, Code]:
-    """Return the functions of `nvdisasm -json`."""
-    found = {}
-    for function in json.loads(text)[1]:
-        found[function["function-name"]] = Code(
-            name=function["function-name"],
-            lines=tuple(_line(16 * n, row) for n, row in enumerate(function["sass-instructions"])),
-            labels={},
-        )
-    return found
+def read_listing(text: str, name: str) -> Code:
+    """Return the instructions of a section from `nvdisasm -json`."""
+    (function,) = json.loads(text)[1]
+    return Code(name, tuple(_line(16 * n, row) for n, row in enumerate(function["sass-instructions"])), {})
 
 
 def _line(offset: int, row: Mapping[str, Any]) -> Line:

@@ -13,7 +13,7 @@ from typing import Final
 from gpucore.code_map import CodeMap, Function
 from gpucore.dwarf import Place
 from tests.support.sass.launches import Access, Launch
-from tests.support.sass.listing import Code, disassemble
+from tests.support.sass.listing import Code, disassembly, read_listing
 from tests.support.sass.machine import Machine, Thread, Touch
 
 ARCHITECTURES: Final = (75, 80, 90, 100, 120)
@@ -43,11 +43,11 @@ def constant_bank(arch: int, block: Sequence[int], grid: Sequence[int], paramete
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled unit: its cubin, and the instructions of each kernel."""
+    """A compiled unit: its cubin, and the program that disassembles it."""
 
     cubin: bytes
     arch: int
-    functions: Mapping[str, Code]
+    nvdisasm: str
 
     @cached_property
     def code(self) -> CodeMap:
@@ -62,6 +62,23 @@ class Program:
         """Return the mangled name of the kernel whose name has this part."""
         return next(one.name for one in self.code.kernels if part in one.name)
 
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        return {}
+
+    def listing(self, name: str) -> str:
+        """Return what nvdisasm prints of a kernel's section."""
+        if name not in self._texts:
+            elf, number = self.code.elf, self._symbols[name].section
+            section = next(one for one in self.code.code_sections if one.number == number)
+            words = bytes(elf.data[section.offset : section.offset + section.size])
+            self._texts[name] = disassembly(self.nvdisasm, self.arch, words)
+        return self._texts[name]
+
+    def code_of(self, name: str) -> Code:
+        """Return the instructions of a kernel's section."""
+        return read_listing(self.listing(name), name)
+
     def symbol(self, name: str) -> Function:
         """Return a function as the symbol table has it."""
         return self._symbols[name]
@@ -73,7 +90,7 @@ class Program:
 
     def machine(self, name: str, *, strict: bool = True) -> Machine:
         """Return the interpreter of a kernel."""
-        return Machine(self.functions[name], labels=self.labels(name), banks=self.banks(name), strict=strict)
+        return Machine(self.code_of(name), labels=self.labels(name), banks=self.banks(name), strict=strict)
 
     def banks(self, name: str) -> dict[int, bytes]:
         """Return the constant banks that the cubin itself fills for a kernel."""
@@ -103,8 +120,8 @@ def compile_unit(nvcc: str, source: Path, arch: int, *options: str, limit: float
 
 
 def load(nvdisasm: str, cubin: Path, arch: int) -> Program:
-    """Read and disassemble a cubin."""
-    return Program(cubin.read_bytes(), arch, disassemble(nvdisasm, cubin))
+    """Read a cubin."""
+    return Program(cubin.read_bytes(), arch, nvdisasm)
 
 
 def thread_of(machine: Machine, launch: Launch, arch: int) -> Thread:
@@ -128,46 +145,54 @@ def compare_accesses(
 ) -> tuple[dict[int, list[Access]], list[Difference]]:
     """Compare what the interpreter touched with what C++ says; `lines` are the source lines of each instruction.
 
-    Returns, for each touch of global memory by its place in the list, the accesses of C++ that it may be, and the
-    differences.
+    Returns, for each touch by its place in the list, the accesses of C++ that it may be, and the differences.
     """
+    known: dict[tuple[str, int], list[int]] = {}
+    for m, one in enumerate(launch.accesses):
+        for page in range(one.address >> 4, (one.address + one.size - 1 >> 4) + 1):
+            known.setdefault((one.kind, 0 if one.space == "shared" else page), []).append(m)
     found: dict[int, list[Access]] = {}
     differences = []
     reached: set[int] = set()
-    bases: dict[str, int | None] = {}
+    bases: dict[str, int] = {}
     for n, touch in enumerate(touched):
         if touch.space == "local":
             continue
+        here, end = lines[touch.offset], touch.address + touch.size
+        pages = {0} if touch.space == "shared" else range(touch.address >> 4, (end - 1 >> 4) + 1)
         overlapping: list[tuple[int, Access, int]] = []
-        for m, one in enumerate(launch.accesses):
-            if (one.space == "shared") != (touch.space == "shared") or one.kind != touch.kind:
+        for m in sorted({m for page in pages for m in known.get((touch.kind, page), ())}):
+            one = launch.accesses[m]
+            if (one.space == "shared") != (touch.space == "shared"):
                 continue
-            base: int | None = 0
+            at = one.address
             if one.space == "shared":
-                base = bases.get(one.array, touch.address - one.address if one.line in lines[touch.offset] else None)
-            if (
-                base is not None
-                and touch.address < base + one.address + one.size
-                and base + one.address < touch.address + touch.size
-            ):
-                overlapping.append((m, one, base + one.address))
+                if one.array not in bases and one.line not in here:
+                    continue
+                at += bases.get(one.array, touch.address - one.address)
+            if touch.address < at + one.size and at < end:
+                overlapping.append((m, one, at))
         # A vector may be loaded in parts, and neighbours as one vector; never a byte that C++ does not access.
-        bytes_ = {at + n for _, one, at in overlapping for n in range(one.size)}
-        fitting = [(m, one) for m, one, _ in overlapping]
-        if not bytes_.issuperset(range(touch.address, touch.address + touch.size)):
-            fitting = []
-        for _, one, at in overlapping if fitting and touch.space == "shared" else ():
-            bases.setdefault(one.array, at - one.address)
-        reached.update(m for m, _ in fitting)
+        covered = {at + n for _, one, at in overlapping for n in range(one.size)}
+        if not covered.issuperset(range(touch.address, end)):
+            expected = sorted({hex(one.address) for one in launch.accesses if one.line in here})[:6]
+            words = f"{touch.kind} at {touch.offset:#x} touched {touch.address:#x}, C++ has {expected}"
+            differences.append(Difference(words, touch))
+            overlapping = []
+        for m, one, at in overlapping:
+            reached.add(m)
+            if one.space == "shared":
+                bases.setdefault(one.array, at - one.address)
         # The line of an instruction that was moved is sometimes its neighbour's: it decides only where it can.
-        fitting = [(m, one) for m, one in fitting if one.line in lines[touch.offset]] or fitting
-        if not fitting:
-            expected = sorted({hex(one.address) for one in launch.accesses if one.line in lines[touch.offset]})[:6]
-            differences.append(
-                Difference(f"{touch.kind} at {touch.offset:#x} touched {touch.address:#x}, C++ has {expected}", touch)
-            )
-        found[n] = [one for _, one in fitting]
+        on_line = [one for _, one, _ in overlapping if one.line in here]
+        found[n] = on_line or [one for _, one, _ in overlapping]
+    return found, [*differences, *_missing(launch, reached)]
+
+
+def _missing(launch: Launch, reached: set[int]) -> list[Difference]:
+    """Return the accesses that C++ makes and the interpreter did not."""
     stored: set[tuple[str, int]] = set()
+    differences = []
     for m, one in enumerate(launch.accesses):
         if one.kind != "load":
             stored.add((one.array, one.address))
@@ -175,4 +200,4 @@ def compare_accesses(
         needed = launch.finished and one.array.startswith("dat") and (one.array, one.address) not in stored
         if m not in reached and (one.kind != "load" or needed):
             differences.append(Difference(f"line {one.line}: C++ has a {one.kind} of {one.array} at {one.address:#x}"))
-    return found, differences
+    return differences

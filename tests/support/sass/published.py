@@ -69,10 +69,11 @@ class Evaluator:
 
     def value(self, tree: Tree) -> int:
         """Return the value of a tree, as an unsigned number of its width."""
-        bits = tree["bits"]
+        bits: int = tree["bits"]
         mask = (1 << bits) - 1
         if "op" not in tree:
-            return (tree["constant"] if "constant" in tree else self.leaf(tree)) & mask
+            value: int = tree["constant"] if "constant" in tree else self.leaf(tree)
+            return value & mask
         op, args = tree["op"], tree["args"]
         if op == "select":
             return self.value(args[1] if self.value(args[0]) else args[2]) & mask
@@ -204,7 +205,7 @@ def watched(answer: Tree) -> tuple[set[int], set[int]]:
     loops = {one["offset"] for one in answer["loops"] if not one["registers"]}
 
     def walk(node: object) -> None:
-        if isinstance(node, Mapping):
+        if isinstance(node, dict):
             if "opaque" in node and "at" in node:
                 offsets.add(node["at"])
             for one in node.values():

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.sass.flow import loops
 from tests.support.sass.launches import Access, Launch
-from tests.support.sass.machine import Endless, Machine, Thread, Touch, Unsupported, Where
+from tests.support.sass.machine import Endless, Machine, Thread, Touch, Where
 from tests.support.sass.published import Evaluator, Leaves, NotKnown, Tree, watched
 
 Explain = Callable[[int, tuple[int, ...]], Mapping[str, Any] | None]
@@ -77,6 +78,7 @@ class Witness:
         self._starts = sorted(starts.values())
         self._loops = loops(machine.code, starts)
         self.answers: dict[Where, Mapping[str, Any] | None] = {}
+        self._watched: dict[Where, tuple[set[int], set[int]]] = {}
         self.outcome = Outcome()
 
     def answer(self, where: Where) -> Mapping[str, Any] | None:
@@ -88,29 +90,35 @@ class Witness:
                 self.outcome.unexplained[self.machine.code.lines[where[0] // 16].opcode] += 1
         return self.answers[where]
 
+    def _needs(self, where: Where) -> tuple[set[int], set[int]]:
+        if where not in self._watched:
+            answer = self.answer(where)
+            self._watched[where] = watched(answer) if answer is not None else (set(), set())
+        return self._watched[where]
+
     def run(
-        self, run: Run, truth: Callable[[int, Touch], Sequence[tuple[int, int, int]] | None] | None = None,
+        self,
+        run: Run,
+        truth: Callable[[Thread], Callable[[int], Sequence[tuple[int, int, int]] | None]] | None = None,
         limit: int = 200_000,
     ) -> Thread:
         """Run a thread and compare each access that it executes.
 
-        `truth` gives for a touch, by its number, the pointers that it may go through: value, argument counted from 0
-        (-1 for a pointer in memory), and offset in it. Raises `Unsupported` and `Endless`.
+        `truth` is given the thread after a first run; what it returns gives for a touch, by its number, the pointers
+        that it may go through: value, argument counted from 0 (-1 for a pointer in memory), and offset in it. Raises
+        `Unsupported`.
         """
         first = run.thread()
-        try:
+        with suppress(Endless):
             self.machine.run(first, limit=limit)
-        except Endless:
-            pass
+        pointers = truth(first) if truth else None
         offsets: set[int] = set()
         heads: set[int] = set()
         for touch in first.touched:
             if touch.space != "local":
-                answer = self.answer((touch.offset, touch.calls))
-                if answer is not None:
-                    more, turning = watched(answer)
-                    offsets |= more
-                    heads |= turning
+                more, turning = self._needs((touch.offset, touch.calls))
+                offsets |= more
+                heads |= turning
         # A function that is explained apart begins with what its callers left in its registers.
         offsets |= set(self._starts)
         second = run.thread()
@@ -120,20 +128,15 @@ class Witness:
             nonlocal count
             count += 1
             if touch.space != "local":
-                self._compare(run, thread, touch, truth(count - 1, touch) if truth else None)
+                self._compare(run, thread, touch, pointers(count - 1) if pointers else None)
 
         second.observe = compare
-        try:
-            self.machine.run(
-                second, limit=limit, watch=offsets, loops={at: self._loops.get(at, frozenset()) for at in heads}
-            )
-        except Endless:
-            pass
+        turning_at = {at: self._loops.get(at, frozenset()) for at in heads}
+        with suppress(Endless):
+            self.machine.run(second, limit=limit, watch=offsets, loops=turning_at)
         return second
 
-    def _compare(
-        self, run: Run, thread: Thread, touch: Touch, pointers: Sequence[tuple[int, int, int]] | None
-    ) -> None:
+    def _compare(self, run: Run, thread: Thread, touch: Touch, pointers: Sequence[tuple[int, int, int]] | None) -> None:
         answer, outcome = self.answer((touch.offset, touch.calls)), self.outcome
         if answer is None:
             return
@@ -152,8 +155,7 @@ class Witness:
         try:
             value = evaluate(answer["formula"])
         except NotKnown as error:
-            outcome.not_evaluated[str(error).split(" was not")[0] if "0x" not in str(error) else "not executed"] += 1
-            outcome.not_evaluated["example: " + here] += 1
+            outcome.not_evaluated["a leaf that was not executed" if "0x" in str(error) else str(error)] += 1
             return
         if value != touch.address:
             outcome.wrong.append(f"{here}: the formula gives {value:#x}, the instruction used {touch.address:#x}")
@@ -163,8 +165,12 @@ class Witness:
             self._compare_base(answer, evaluate, touch, pointers, here)
 
     def _compare_base(
-        self, answer: Mapping[str, Any], evaluate: Callable[[Tree], int], touch: Touch,
-        pointers: Sequence[tuple[int, int, int]] | None, here: str,
+        self,
+        answer: Mapping[str, Any],
+        evaluate: Callable[[Tree], int],
+        touch: Touch,
+        pointers: Sequence[tuple[int, int, int]] | None,
+        here: str,
     ) -> None:
         outcome, base = self.outcome, answer["base"]
         outcome.bases += 1
@@ -206,6 +212,3 @@ class Witness:
 def pointers_of(launch: Launch, accesses: Sequence[Access]) -> list[tuple[int, int, int]]:
     """Return the pointers that accesses go through: value, argument, offset in it."""
     return list(dict.fromkeys(launch.pointers[one.array] for one in accesses if one.array in launch.pointers))
-
-
-__all__ = ["Explain", "Outcome", "Run", "Unsupported", "Witness", "pointers_of", "specials"]

@@ -1,0 +1,120 @@
+"""Prove `gpucore.explain` against witnesses that share nothing with it; see scripts/accept-why.
+
+Every unit of work leaves a small JSON file under .cache/accept-why, so a run that was stopped goes on where it was. The
+sum is written to out/accept-why/PART.json and printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "builder")]
+
+from tests.support.sass.programs import ARCHITECTURES  # noqa: E402
+from tests.support.sass.proofs import prove_unit  # noqa: E402
+from tests.support.sass.witness import Outcome  # noqa: E402
+
+KEPT = ROOT / ".cache" / "accept-why"
+WRITTEN = ROOT / "out" / "accept-why"
+UNIT = 50
+
+
+def tool(name: str) -> str:
+    """Return a CUDA tool: of CUDA_HOME, of the PATH, or what scripts/cuda-toolchain left; ends the run without it."""
+    home = os.environ.get("CUDA_HOME")
+    places = [*([f"{home}/bin"] if home else []), os.environ.get("PATH", ""), str(ROOT / ".cache" / "cuda" / "bin")]
+    return shutil.which(name, path=os.pathsep.join(places)) or sys.exit(
+        f"no {name} here: run scripts/cuda-toolchain .cache/cuda"
+    )
+
+
+def kept(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what an earlier run found, else find it and keep it."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found = json.dumps(make(), indent=1)
+        path.with_suffix(".new").write_text(found)
+        path.with_suffix(".new").replace(path)
+    return dict(json.loads(path.read_text()))
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON."""
+    counts = {name: value for name, value in vars(outcome).items() if isinstance(value, int)}
+    tallies = {name: dict(value) for name, value in vars(outcome).items() if isinstance(value, Counter)}
+    return {**counts, **tallies, "wrong": outcome.wrong[:200], "wrong_count": len(outcome.wrong)}
+
+
+def added(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sum of what several units found."""
+    total: dict[str, Any] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, int):
+                total[name] = total.get(name, 0) + value
+            elif isinstance(value, dict):
+                total[name] = dict(Counter(total.get(name, {})) + Counter(value))
+            elif name == "wrong":
+                total["wrong"] = (total.get("wrong", []) + value)[:40]
+    return total
+
+
+def part_random(asked: argparse.Namespace) -> dict[str, Any]:
+    """Random kernels of our own generator: formula = interpreter = C++ at each executed access, and the base."""
+    nvcc, nvdisasm = tool("nvcc"), tool("nvdisasm")
+    folder = KEPT / "random"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, list[dict[str, Any]]] = {f"sm_{arch}": [] for arch in ARCHITECTURES}
+    for first in range(0, asked.kernels, UNIT):
+        for arch in ARCHITECTURES:
+
+            def unit(first: int = first, arch: int = arch) -> dict[str, Any]:
+                start = time.process_time()
+                outcome, kernels = prove_unit(nvcc, nvdisasm, folder, arch, range(first, first + UNIT))
+                for one in folder.glob(f"unit{first}.sm{arch}.cubin"):
+                    one.unlink()
+                return {"kernels": kernels, **figures(outcome), "seconds": int(time.process_time() - start)}
+
+            row = kept(folder / f"{first}.sm{arch}.json", unit)
+            rows[f"sm_{arch}"].append(row)
+            wrong = f", {row['wrong_count']} WRONG" if row["wrong_count"] else ""
+            print(
+                f"kernels {first} to {first + UNIT - 1}, sm_{arch}: {row['right']} of {row['executed']}{wrong}",
+                flush=True,
+            )
+    return {arch: added(of_arch) for arch, of_arch in rows.items()}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"random": part_random}
+
+
+def main() -> int:
+    """Run the parts that were asked for; 1 where anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("parts", nargs="*", default=[], help=f"of {', '.join(PARTS)}; all without one")
+    parser.add_argument("--kernels", type=int, default=1000, help="random kernels for each architecture")
+    asked = parser.parse_args()
+    status = 0
+    for name in asked.parts or PARTS:
+        found = PARTS[name](asked)
+        WRITTEN.mkdir(parents=True, exist_ok=True)
+        (WRITTEN / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        for what, row in found.items():
+            shown = {key: value for key, value in row.items() if isinstance(value, int)}
+            print(f"{name} {what}: " + ", ".join(f"{key} {value}" for key, value in shown.items()))
+            status |= bool(row.get("wrong_count"))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
