@@ -20,5 +20,5 @@ def test_formula_interpreter_and_cpp_agree(arch: int, tmp_path: Path) -> None:
     outcome, kernels = prove_unit(cuda_tool("nvcc"), cuda_tool("nvdisasm"), tmp_path, arch, SEEDS[arch], launches=2)
     assert kernels == len(SEEDS[arch])
     assert outcome.wrong == []
-    assert outcome.right > 100 and outcome.right >= 0.9 * outcome.executed
+    assert outcome.right >= 0.9 * outcome.executed > 50
     assert outcome.unexplained == {}

@@ -152,6 +152,9 @@ class Witness:
         )  # fmt: skip
         evaluate = Evaluator(leaves).value
         outcome.executed += 1
+        if answer["formula"] is None:
+            outcome.not_evaluated["a formula that is too large to be published"] += 1
+            return
         try:
             value = evaluate(answer["formula"])
         except NotKnown as error:
@@ -181,7 +184,8 @@ class Witness:
         try:
             value = evaluate(base["formula"])
             index = answer["index"]
-            whole = value + index["scale"] * evaluate(index["formula"]) if index else touch.address
+            known = index is not None and index["formula"] is not None
+            whole = value + index["scale"] * evaluate(index["formula"]) if known else touch.address
         except NotKnown:
             outcome.not_evaluated["base"] += 1
             return
