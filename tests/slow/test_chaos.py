@@ -53,7 +53,7 @@ class KillingSupervisors:
         self.started += 1
         if self.started == self.start_number:
             time.sleep(self.after_s)
-            supervisor = lock_file.holder(str(directory.resolve()))
+            supervisor = lock_file.lock_holder(str(directory.resolve()))
             if supervisor:
                 os.kill(supervisor.pid, signal.SIGKILL)
             if self.engine:
@@ -124,7 +124,7 @@ def end_of_the_machine(path: Path) -> None:
     assert left == []
     stranger = subprocess.Popen(["sleep", "600"])
     try:
-        for listed in path.rglob(attempt_tree.NAME):
+        for listed in path.rglob(attempt_tree.LISTED):
             lines = listed.read_text().splitlines()
             listed.write_text("\n".join(["an-earlier-boot", f"{stranger.pid} 1", *lines[1:], ""]))
         check_same_end(path)
@@ -162,7 +162,7 @@ def test_a_thousand_trees_of_every_kind_leave_no_process(tmp_path: Path) -> None
         step = steps.start(Invocation(step="step", attempt=1, argv=argv, timeout_s=limit, kill=kill), directory)
         if number % 2:
             until_ready(directory)
-            supervisor = lock_file.holder(str(directory.resolve()))
+            supervisor = lock_file.lock_holder(str(directory.resolve()))
             assert supervisor
             os.kill(supervisor.pid, signal.SIGKILL)
         seen = step.wait(patience(60))
@@ -182,7 +182,7 @@ def until_ready(directory: Path) -> None:
         assert time.monotonic() < limit
         time.sleep(0.02)
     pids = (directory.parents[4] / "pids").read_text().split()
-    while not all(f"\n{pid} " in (directory / attempt_tree.NAME).read_text() for pid in pids):
+    while not all(f"\n{pid} " in (directory / attempt_tree.LISTED).read_text() for pid in pids):
         assert time.monotonic() < limit
         time.sleep(0.02)
 

@@ -27,7 +27,7 @@ def readers_dir() -> Path:
 
 
 def re2_dir() -> Path:
-    """Return the folder of the package `re2`, which a supervisor is shown: and it has no packages itself."""
+    """Return the folder of the package `re2`, which a supervisor is given: it is started without any package."""
     found = importlib.util.find_spec("re2")
     assert found and found.origin, "google-re2 is one of this program's requirements"
     return Path(found.origin).parent

@@ -36,7 +36,7 @@ _NOT_SEARCHED = (
     "not all files that it left were searched for secrets, set-uid bits and artifacts, as the run was being ended: "
     "vdbg-env runs redact masks secrets"
 )
-_DAMAGED = f"its {result_file.NAME} is not the supervisor's: the workload, or another program, wrote there"
+_DAMAGED = f"its {result_file.ENDED} is not the supervisor's: the workload, or another program, wrote there"
 _ENDED = ("by", "code", "signal", "core", "message")
 _CHUNK = 1 << 20
 _STATES = 1 << 20  # bytes of hang.txt: the states of all processes come before their Python stacks
@@ -44,7 +44,7 @@ _LAST_WORDS = 1 << 18  # bytes of stderr in which torchrun's account of many pro
 _LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
 OWN_FILES = {
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json", "node.json"),
-    *(result_file.NAME, f"{result_file.NAME}.tmp", lock_file.NAME, attempt_tree.NAME),
+    *(result_file.ENDED, f"{result_file.ENDED}.tmp", lock_file.LOCK, attempt_tree.LISTED),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
 }
 # These are not written in every step: where the supervisor had no use for the name, the workload may have had.
@@ -210,7 +210,7 @@ def _root_cause(directory: Path) -> dict[str, Any] | None:
 
 
 def _ending(directory: Path) -> dict[str, Any]:
-    path = directory / result_file.NAME
+    path = directory / result_file.ENDED
     try:
         if path.stat().st_size > _LARGEST_ENDING:
             raise ValueError(f"{path} is too large to be a supervisor's")
@@ -390,4 +390,4 @@ class SupervisedStep(ABC):
 
 def has_ended(directory: Path) -> bool:
     """Whether the supervisor has written the end."""
-    return (directory / result_file.NAME).exists()
+    return (directory / result_file.ENDED).exists()

@@ -338,7 +338,7 @@ class LocalHost:
             nvcc = pool.submit(self._tool, "nvcc")
             tools = {name: pool.submit(self._tool, name) for name in self._tools}
         # Made and removed at once: only an attempt shows whether that is allowed.
-        cgroup = cgroups.make(f"{cgroups.PREFIX}doctor-{os.getpid()}")
+        cgroup = cgroups.make_cgroup(f"{cgroups.PREFIX}doctor-{os.getpid()}")
         if cgroup:
             cgroup.remove()
         return HostFacts(

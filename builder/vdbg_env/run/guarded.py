@@ -80,7 +80,7 @@ class Guarded:
         assert self._supervisor
         self._supervisor.wait()
         try:
-            document = read_document(self._directory / result_file.NAME)
+            document = read_document(self._directory / result_file.ENDED)
             return Ended(by=EndedBy(document["by"]), code=document["code"], signal=document["signal"])
         except (OSError, ValueError, KeyError, TypeError):
             return self._ended_without_record()
@@ -88,7 +88,7 @@ class Guarded:
     def unfinished_line(self) -> bool:
         """Return whether the last line of what goes to standard error has no end; an unknown one may have none."""
         try:
-            output = read_document(self._directory / result_file.NAME)["output"]
+            output = read_document(self._directory / result_file.ENDED)["output"]
             return any(output[name]["unfinished"] for name in self._to_stderr)
         except (OSError, ValueError, KeyError, TypeError):
             return self.started

@@ -161,7 +161,7 @@ class LocalProcesses:
     def adopt(self, invocation: Invocation, directory: Path) -> LocalStep | None:
         """Take over an attempt: it runs, it has ended, or it is lost; see `StepRunner.adopt`."""
         where = directory.resolve()
-        if supervisor := lock_file.holder(str(where)):
+        if supervisor := lock_file.lock_holder(str(where)):
             # A stopped one would never read its job nor end the step; to any other the signal means nothing.
             send([supervisor], signal.SIGCONT)
         with waiting():
@@ -193,7 +193,7 @@ class LocalStep(SupervisedStep):
         if self._process is not None:
             for number in (*numbers, signal.SIGCONT):  # a stopped supervisor would never see the others
                 self._process.send_signal(number)  # does nothing when it has ended
-        elif supervisor := lock_file.holder(str(self._directory)):
+        elif supervisor := lock_file.lock_holder(str(self._directory)):
             for number in numbers:
                 send([supervisor], number)
         elif not self._given_up:
@@ -206,7 +206,7 @@ class LocalStep(SupervisedStep):
         return not self._given_up and super()._runs()
 
     def _sleep(self, left: float | None) -> None:
-        supervisor = self._process or lock_file.holder(str(self._directory))
+        supervisor = self._process or lock_file.lock_holder(str(self._directory))
         try:
             descriptor = os.pidfd_open(supervisor.pid) if supervisor else -1
         except OSError:
@@ -222,7 +222,7 @@ class LocalStep(SupervisedStep):
     def _lost(self) -> None:
         """Kill what is left: the supervisor's first child died with it, that child's orphans did not."""
         where = str(self._directory)
-        recorded = lock_file.values(where, "cgroup")
+        recorded = lock_file.recorded_values(where, "cgroup")
         self._survivors = attempt_tree.end(where, helpers.MARK, self._mark, recorded=recorded)
 
     def _completed(self, seen: Observation) -> Observation:
@@ -236,5 +236,5 @@ class LocalStep(SupervisedStep):
             self._lost()
         elif self._process.wait() < 0:
             with suppress(OSError):
-                (self._directory / result_file.NAME).unlink()
+                (self._directory / result_file.ENDED).unlink()
             self._lost()

@@ -132,7 +132,7 @@ def main() -> int:
         print(f"{host}: {folder} cannot be made: {error.strerror}; do all nodes share this folder?", file=sys.stderr)
         return UNSEEN
     os.chdir(folder)
-    lock = lock_file.take(".")
+    lock = lock_file.take_lock(".")
     signal.pthread_sigmask(signal.SIG_BLOCK, CANCELS)
     raise_core_limit()
     refused = ""

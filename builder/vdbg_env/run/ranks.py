@@ -138,7 +138,7 @@ class RankRecords:
 
     def half_written(self, folder: Path) -> Observation | None:
         """Return what is known of a rank whose supervisor wrote the workload's end, and which died before its own."""
-        if not (folder / result_file.NAME).exists():
+        if not (folder / result_file.ENDED).exists():
             return None
         literals = tuple(os.fsencode(text) for text in self._orders.others.literals)
         seen = from_document(Observation, observe(self._orders, folder, None, literals, (), 0))
@@ -171,7 +171,7 @@ class RankRecords:
         now.touch()
         try:
             # One of the future is not a beat: a supervisor that lives sets it to now.
-            return abs(now.stat().st_mtime - (folder / lock_file.NAME).stat().st_mtime)
+            return abs(now.stat().st_mtime - (folder / lock_file.LOCK).stat().st_mtime)
         except FileNotFoundError:
             return float("inf")
         finally:

@@ -29,7 +29,7 @@ from vdbg_env.runbook.model import Matcher
 from vdbg_env.runbook.state import Invocation, placed
 from vdbg_env.supervisor.job import MatcherSpec
 from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
-from vdbg_env.supervisor.state.result_file import NAME as ENDED
+from vdbg_env.supervisor.state.result_file import ENDED
 
 DEEPEST = 64  # folders in folders; a run with its steps, attempts and ranks has five
 

@@ -32,7 +32,7 @@ def main() -> int:
     if not named.endswith(b"\n"):
         return 1  # the engine went before it had a step for us
     os.chdir(json.loads(named))
-    lock = lock_file.take(".")
+    lock = lock_file.take_lock(".")
     # A signal that arrives before its handler is set must wait: it would end us, or pass a container's first process.
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     os.write(1, b"ready\n")

@@ -42,9 +42,9 @@ def launch(
     out_read, out_write = _wide_pipe()
     err_read, err_write = _wide_pipe()
     said_read, said_write = os.pipe2(os.O_CLOEXEC)
-    pid, to_enter = _forked(cgroup)
+    pid = os.fork()
     if pid == 0:
-        _become(argv, env, cwd, out_write, err_write, said_write, to_enter, stdin)
+        _become(argv, env, cwd, out_write, err_write, said_write, cgroup, stdin)
     for descriptor in (out_write, err_write, said_write):
         os.close(descriptor)
     with os.fdopen(said_read, "rb") as said:
@@ -76,16 +76,6 @@ def launch_helper(argv: tuple[str, ...], env: dict[str, str], cwd: str) -> tuple
         raise NotStarted(problem.decode("utf-8", "replace"))
     os.set_blocking(read, False)
     return pid, read
-
-
-def _forked(cgroup: Cgroup | None) -> tuple[int, Cgroup | None]:
-    """Fork, into the cgroup where that can be done; return the pid, and the cgroup that the child is still to enter."""
-    if cgroup:
-        try:
-            return cgroup.fork(), None
-        except OSError:
-            pass  # an older kernel, version 1, or a seccomp filter: the child enters by itself
-    return os.fork(), cgroup
 
 
 def _wide_pipe() -> tuple[int, int]:

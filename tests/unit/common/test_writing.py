@@ -60,7 +60,7 @@ def stopped(folder: Path) -> None:
 
 # The name that is taken, and what is done then.
 WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "the lock of a supervisor": (lock_file.NAME, lambda folder: lock_file.take(str(folder))),
+    "the lock of a supervisor": (lock_file.LOCK, lambda folder: lock_file.take_lock(str(folder))),
     "the end": ("ended.json.tmp", lambda folder: Ending(str(folder), Redactor())),
     "the list of processes": ("processes.txt", lambda folder: AttemptTree("", str(folder), ())),
     "the stacks of a hang": ("hang.txt", hang),

@@ -125,7 +125,7 @@ def test_a_secret_is_masked_also_under_a_name_that_might_be_ours(folder: Path, n
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_a_lock_that_is_no_file_is_held_by_nobody(folder: Path, kind: str) -> None:
-    path = folder / lock_file.NAME
+    path = folder / lock_file.LOCK
     match kind:
         case "link":
             path.symlink_to(folder.parent)

@@ -155,7 +155,7 @@ def test_a_supervisor_that_others_end_cuts_the_run_short_and_a_resumption_repeat
 
 def end_supervisor(folder: Path) -> None:
     """Send SIGTERM to the supervisor of an attempt once its workload runs."""
-    while not (folder.parents[4] / "ledger").exists() or not (found := lock_file.holder(str(folder))):
+    while not (folder.parents[4] / "ledger").exists() or not (found := lock_file.lock_holder(str(folder))):
         time.sleep(0.02)
     os.kill(found.pid, signal.SIGTERM)
 
@@ -260,7 +260,7 @@ class Losing:
             self._times -= 1
             while "blocking" not in ledger(self._path):
                 time.sleep(0.01)
-            supervisor = lock_file.holder(str(directory.resolve()))
+            supervisor = lock_file.lock_holder(str(directory.resolve()))
             assert supervisor
             os.kill(supervisor.pid, signal.SIGKILL)
             if self._engine:

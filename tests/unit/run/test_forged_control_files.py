@@ -90,7 +90,7 @@ def test_a_lock_that_a_workload_holds_keeps_no_step_alive(step: LocalStep, tmp_p
 
 
 def test_a_supervisor_that_is_killed_after_a_forged_end_was_lost(step: LocalStep, tmp_path: Path) -> None:
-    supervisor = lock_file.holder(str(folder(tmp_path)))
+    supervisor = lock_file.lock_holder(str(folder(tmp_path)))
     assert supervisor
     (folder(tmp_path) / "ended.json").write_text(FORGED)
     os.kill(supervisor.pid, signal.SIGKILL)
@@ -103,7 +103,7 @@ def test_a_supervisor_that_is_killed_after_a_forged_end_was_lost(step: LocalStep
 def test_a_stopped_supervisor_is_continued_by_who_takes_over(tmp_path: Path) -> None:
     directory = place(tmp_path)
     first = runner(tmp_path).start(python("import time; time.sleep(0.5)"), directory)
-    supervisor = lock_file.holder(str(directory))
+    supervisor = lock_file.lock_holder(str(directory))
     assert supervisor
     os.kill(supervisor.pid, signal.SIGSTOP)  # as a rule before it has read its job
     began = time.monotonic()
@@ -117,7 +117,7 @@ def test_a_stopped_supervisor_is_continued_by_who_takes_over(tmp_path: Path) -> 
 
 def test_a_stopped_supervisor_obeys_a_cancel(tmp_path: Path) -> None:
     step = runner(tmp_path).start(WAITS, place(tmp_path))
-    supervisor = lock_file.holder(str(folder(tmp_path)))
+    supervisor = lock_file.lock_holder(str(folder(tmp_path)))
     assert supervisor
     os.kill(supervisor.pid, signal.SIGSTOP)
     assert ends_when_cancelled(step, tmp_path) is EndedBy.CANCEL

@@ -83,7 +83,7 @@ def test_a_folder_of_ends_that_a_workload_removed_has_none(tmp_path: Path) -> No
 
 
 def test_a_mark_of_the_future_is_no_sign_of_life(tmp_path: Path) -> None:
-    mark = tmp_path / lock_file.NAME
+    mark = tmp_path / lock_file.LOCK
     mark.touch()
     assert _records(tmp_path).silent_for(tmp_path) < SILENT_S
     later = time.time() + 1e6

@@ -43,5 +43,5 @@ def test_a_workload_that_removes_its_folder_of_dumps_is_not_ended(tmp_path: Path
     sent = f'"{record}"\n'.encode() + to_json(job)
     argv = [sys.executable, "-m", "vdbg_env.supervisor"]
     subprocess.run(argv, input=sent, stdout=subprocess.DEVNULL, timeout=patience(30), check=True)
-    ended = json.loads((record / result_file.NAME).read_bytes())
+    ended = json.loads((record / result_file.ENDED).read_bytes())
     assert (ended["by"], ended["code"]) == ("exit", 0)

@@ -18,13 +18,13 @@ from vdbg_env.supervisor.processes import cgroups
 from vdbg_env.supervisor.processes.proc import Process, below, boot_id, marked, process, processes
 from vdbg_env.supervisor.processes.signals import send
 
-NAME = "processes.txt"
+LISTED = "processes.txt"
 LIST = "process list"  # what is said to hold the tree where no cgroup does
 _MOST_LINES = 4096
 _PAUSE_S = 0.01
 
 
-def name_of(mark: str) -> str:
+def cgroup_name(mark: str) -> str:
     """Return the name of an attempt's cgroup, `mark` being what names the attempt on this machine."""
     import hashlib  # not at start-up
 
@@ -35,8 +35,8 @@ class AttemptTree:
     """The processes of one attempt, as its supervisor holds them; `kinds` are the cgroups that may be tried."""
 
     def __init__(self, mark: str, directory: str, kinds: tuple[str, ...]) -> None:
-        self._file = open_file(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        self.cgroup = cgroups.make(name_of(mark), kinds)  # last: what fails before leaves none behind
+        self._file = open_file(f"{directory}/{LISTED}", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self.cgroup = cgroups.make_cgroup(cgroup_name(mark), kinds)  # last: what fails before leaves none behind
         self._write([])
         self._lines = 0
         self._noted: set[tuple[int, int]] = set()
@@ -113,7 +113,7 @@ def end(
 
     `recorded` are the cgroups that the supervisor wrote it had made.
     """
-    groups = cgroups.existing(name_of(mark), recorded)
+    groups = cgroups.existing_cgroups(cgroup_name(mark), recorded)
     until = time.monotonic() + limit_s
     while True:
         for group in groups:
@@ -145,7 +145,7 @@ def _left(directory: str, mark_name: str, mark: str, groups: list[cgroups.Cgroup
 def _listed(directory: str) -> list[tuple[int, int]]:
     """Return pid and start time of what a supervisor saw; nothing of what it saw before the machine's last start."""
     try:
-        descriptor = open_file(f"{directory}/{NAME}", os.O_RDONLY)
+        descriptor = open_file(f"{directory}/{LISTED}", os.O_RDONLY)
     except OSError:
         return []
     with os.fdopen(descriptor, "rb") as file:

@@ -7,8 +7,6 @@ can then fork away from the signal.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import signal
 import time
@@ -20,8 +18,6 @@ KINDS = (V2, FREEZER)  # the surer first
 PREFIX = "vdbg-env-"
 _REMOVE_LIMIT_S = 1.0
 _ABANDONED_S = 600.0
-_SYS_CLONE3, _CLONE_INTO_CGROUP = 435, 1 << 33  # the same number on every architecture
-_libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, which the child then has too
 
 
 class Cgroup(NamedTuple):
@@ -30,39 +26,11 @@ class Cgroup(NamedTuple):
     kind: str
     path: str
 
-    def fork(self) -> int:
-        """Fork a child that is born in here; raises OSError where the kernel or a seccomp filter refuses.
-
-        Linux 6.18 kills such a child at its birth where `cgroup.kill` was once written here, or in the cgroup of this
-        process (cgroup_css_set_fork counts the kills of the wrong one): so the child says first that it lives.
-        Moving a process in (`enter`) takes 6 to 30 ms when none was moved shortly before, as the kernel waits for every
-        CPU. This takes no longer than any fork (clone3(2), CLONE_INTO_CGROUP, Linux 5.7). The interpreter does not know
-        of this fork: it is for a process with one thread and a child that soon calls exec.
-        """
-        if self.kind != V2:
-            raise OSError(errno.ENOTSUP, "only version 2 has it")
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            arguments = (ctypes.c_uint64 * 11)()  # struct clone_args
-            arguments[0], arguments[4], arguments[10] = _CLONE_INTO_CGROUP, signal.SIGCHLD, folder
-            lives, says = os.pipe2(os.O_CLOEXEC)
-            pid: int = _libc.syscall(_SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
-            if pid == 0:
-                os.write(says, b"\0")
-            os.close(says)
-            born = pid == 0 or (pid > 0 and os.read(lives, 1))
-            os.close(lives)
-            if pid < 0:
-                raise OSError(ctypes.get_errno(), "clone3 was refused")
-            if not born:
-                os.waitpid(pid, 0)
-                raise OSError(errno.ECANCELED, "the kernel killed it at its birth")
-            return pid
-        finally:
-            os.close(folder)
-
     def enter(self) -> None:
-        """Move this process in; raises OSError where the kernel refuses."""
+        """Move this process in; raises OSError where the kernel refuses.
+
+        The kernel waits for every CPU: 6 to 30 ms where no process was moved shortly before.
+        """
         _write(f"{self.path}/cgroup.procs", b"0")
 
     def pids(self) -> list[int]:
@@ -112,13 +80,13 @@ class Cgroup(NamedTuple):
             return  # older than 5.2, or gone: the caller looks again until no member is left
 
 
-def make(name: str, kinds: tuple[str, ...] = KINDS) -> Cgroup | None:
+def make_cgroup(name: str, kinds: tuple[str, ...] = KINDS) -> Cgroup | None:
     """Make the cgroup `name` below that of this process; None where no kind allows it.
 
     One that is there was left by an engine that was killed; `name` names the attempt, so its members are ended.
     Others' that are empty are removed.
     """
-    for one in places(name, kinds):
+    for one in cgroup_places(name, kinds):
         _remove_abandoned(os.path.dirname(one.path))  # noqa: PTH120
         try:
             os.mkdir(one.path, 0o755)  # noqa: PTH102
@@ -149,7 +117,7 @@ def _remove_abandoned(folder: str) -> None:
             continue
 
 
-def places(name: str, kinds: tuple[str, ...] = KINDS) -> list[Cgroup]:
+def cgroup_places(name: str, kinds: tuple[str, ...] = KINDS) -> list[Cgroup]:
     """Return where a cgroup `name` would be below that of this process, the surer kind first."""
     found: dict[str, Cgroup] = {}
     own = dict(_own())
@@ -161,12 +129,12 @@ def places(name: str, kinds: tuple[str, ...] = KINDS) -> list[Cgroup]:
     return [found[kind] for kind in kinds if kind in found]
 
 
-def existing(name: str, recorded: Iterable[str]) -> list[Cgroup]:
+def existing_cgroups(name: str, recorded: Iterable[str]) -> list[Cgroup]:
     """Return the cgroups `name` that are there: below that of this process, or where a supervisor wrote it made one.
 
     The workload could have written the name of another's cgroup in its place: only `name` in a cgroup hierarchy counts.
     """
-    found = {one.path: one for one in places(name)}
+    found = {one.path: one for one in cgroup_places(name)}
     for path in recorded:
         for kind, _, mount in _mounts():
             if path == os.path.normpath(path) and path.startswith(f"{mount}/") and path.endswith(f"/{name}"):

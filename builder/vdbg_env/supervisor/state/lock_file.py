@@ -17,15 +17,15 @@ from vdbg_env.common.writing import NotAFile, open_file, write_whole
 from vdbg_env.supervisor.processes.proc import Process, open_files, process
 from vdbg_env.supervisor.state.ownership import give_back
 
-NAME = "supervisor.json"
+LOCK = "supervisor.json"
 BEAT_S = 10
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # NFSv3 without its lock daemon, Lustre without -o flock
 _MOST_SAID = 64 << 10  # bytes; a supervisor writes a few short lines
 
 
-def take(directory: str) -> int:
+def take_lock(directory: str) -> int:
     """Take the lock of a step's directory, write who holds it, and return the descriptor; waits for another holder."""
-    lock = open_file(f"{directory}/{NAME}")
+    lock = open_file(f"{directory}/{LOCK}")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError as error:
@@ -76,7 +76,7 @@ def is_held(directory: str) -> bool:
     return False
 
 
-def holder(directory: str) -> Process | None:
+def lock_holder(directory: str) -> Process | None:
     """Return the supervisor that has the lock; None where none is known to.
 
     The workload can write the file. So a process counts only when it was started when the line says, and has this very
@@ -96,7 +96,7 @@ def holder(directory: str) -> Process | None:
     return None
 
 
-def values(directory: str, name: str) -> list[str]:
+def recorded_values(directory: str, name: str) -> list[str]:
     """Return the texts that supervisors wrote under `name`, the oldest first; the workload may have written others."""
     return [text for state in _said(directory) if isinstance(text := state.get(name), str)]
 
@@ -110,7 +110,7 @@ def was_started(directory: str, *, limit_s: float = 30.0) -> bool:
     until = time.monotonic() + limit_s
     while True:
         supervised = is_held(directory)
-        if any(state != "waiting" for state in values(directory, "state")):
+        if any(state != "waiting" for state in recorded_values(directory, "state")):
             return True
         if not supervised:
             return False
@@ -156,7 +156,7 @@ def _opened(directory: str) -> int | None:
     """Open the file where it is one: a workload may have put a link, a pipe or a folder in its place, or nothing."""
     for flags in (os.O_RDWR, os.O_RDONLY):  # NFS locks only what is open for writing
         try:
-            return open_file(f"{directory}/{NAME}", flags)
+            return open_file(f"{directory}/{LOCK}", flags)
         except (FileNotFoundError, NotAFile):
             break
         except OSError as error:

@@ -11,14 +11,14 @@ from vdbg_env.common.writing import open_file, write_whole
 from vdbg_env.record.redactor import Redactor
 
 RESERVED = 256 << 10  # bytes set aside at the start: the end can be written when nothing else can
-NAME = "ended.json"
+ENDED = "ended.json"
 
 
 class Ending:
     """The file `ended.json`: its space is reserved at the start, its content is written at the end."""
 
     def __init__(self, directory: str, redactor: Redactor) -> None:
-        self._path = f"{directory}/{NAME}"
+        self._path = f"{directory}/{ENDED}"
         self._redactor = redactor
         self._file = open_file(f"{self._path}.tmp", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         os.posix_fallocate(self._file, 0, RESERVED)

@@ -44,7 +44,7 @@ class MemoryKills:
 
 def _cgroup_files(root: str) -> Iterator[str]:
     """Yield where this process's cgroup may count (cgroups(7)): version 2, version 1, version 1 seen in a container."""
-    for line in _text(f"{root}/proc/self/cgroup").splitlines():
+    for line in _content(f"{root}/proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0":
@@ -56,7 +56,7 @@ def _cgroup_files(root: str) -> Iterator[str]:
 
 def _count(path: str) -> int | None:
     """Return the number after `oom_kill`, None where there is no such file or line (the kernel is older than 4.13)."""
-    fields = (line.split() for line in _text(path).splitlines())
+    fields = (line.split() for line in _content(path).splitlines())
     return next((int(words[1]) for words in fields if len(words) == 2 and words[0] == "oom_kill"), None)
 
 
@@ -89,7 +89,7 @@ def _killed(log: int) -> Iterator[tuple[int, str]]:
                 yield int(pid), rest.partition(")")[0]
 
 
-def _text(path: str) -> str:
+def _content(path: str) -> str:
     try:
         with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123 - pathlib would cost the start
             return file.read()

@@ -55,7 +55,7 @@ class WorkerCensus:
             if reading is None:
                 continue
             if reading.variables is not None:
-                had = {n: _text(reading.variables.get(os.fsencode(n))) for n in self._overlay}
+                had = {n: _decoded(reading.variables.get(os.fsencode(n))) for n in self._overlay}
                 self._readings[reading.image] = had
             cuda = (before is not None and before.cuda) or uses_cuda(one.pid)
             counts = cuda or one.pid == self._root or executable(one.pid) == self._program
@@ -90,5 +90,5 @@ class WorkerCensus:
         return cuda or [(key[0], seen) for key, seen in self._seen.items() if seen.counts]
 
 
-def _text(value: bytes | None) -> str | None:
+def _decoded(value: bytes | None) -> str | None:
     return None if value is None else os.fsdecode(value)

@@ -23,7 +23,7 @@ MEANS = [*((kind,) for kind in cgroups.KINDS), ()]
 def allowed(kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Return `kinds`; skips where this machine lets no cgroup of them be made."""
     if kinds:
-        made = cgroups.make(f"{cgroups.PREFIX}test-{os.getpid()}", kinds)
+        made = cgroups.make_cgroup(f"{cgroups.PREFIX}test-{os.getpid()}", kinds)
         if made is None:
             pytest.skip(f"no {kinds[0]} can be made here")
         assert made.remove()
@@ -47,7 +47,7 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path, mode: str, kinds: 
     made = runner(tmp_path, cgroups=allowed(kinds))
     lost = made.start(invocation, directory)
     child = int(until(tmp_path / "pid"))
-    until(directory / attempt_tree.NAME, f"\n{child} ")
+    until(directory / attempt_tree.LISTED, f"\n{child} ")
     start = process(child)
     said = [json.loads(line) for line in (directory / "supervisor.json").read_text().splitlines()]
     assert said[1]["held_by"] == (kinds[0] if kinds else attempt_tree.LIST)
@@ -102,7 +102,7 @@ def started(cgroup: cgroups.Cgroup, how: str = "born") -> tuple[bytes, bool]:
 @pytest.mark.parametrize("kind", cgroups.KINDS)
 def test_a_program_starts_in_its_cgroup(kind: str, how: str) -> None:
     name = f"{cgroups.PREFIX}test-{os.getpid()}"
-    group = cgroups.make(name, allowed((kind,)))
+    group = cgroups.make_cgroup(name, allowed((kind,)))
     assert group
     said, in_cgroup = started(group, how)
     assert f"/{name}\n".encode() in said and in_cgroup
@@ -113,7 +113,7 @@ def test_a_program_starts_in_its_cgroup(kind: str, how: str) -> None:
 def test_a_program_is_not_killed_at_its_birth_where_others_were_before(killed: str) -> None:
     """What Linux 6.18 does to a child of clone3(2), CLONE_INTO_CGROUP: a workload would be said to have crashed."""
     name = f"{cgroups.PREFIX}test-{os.getpid()}"
-    group = cgroups.make(name, allowed((cgroups.V2,)))
+    group = cgroups.make_cgroup(name, allowed((cgroups.V2,)))
     assert group
     group.kill()
     inner = cgroups.Cgroup(cgroups.V2, f"{group.path}/inner")
@@ -132,13 +132,13 @@ def test_a_program_is_not_killed_at_its_birth_where_others_were_before(killed: s
 def test_what_killed_supervisors_left_is_removed_and_what_is_new_or_used_is_not(kind: str) -> None:
     name = f"{cgroups.PREFIX}test-{os.getpid()}"
     allowed((kind,))
-    left, new, used = (cgroups.make(f"{name}-{word}", (kind,)) for word in ("left", "new", "used"))
+    left, new, used = (cgroups.make_cgroup(f"{name}-{word}", (kind,)) for word in ("left", "new", "used"))
     assert left and new and used
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as member:
         Path(used.path, "cgroup.procs").write_text(str(member.pid))
         for old in (left, used):
             os.utime(old.path, (0, 0))
-        group = cgroups.make(name, (kind,))
+        group = cgroups.make_cgroup(name, (kind,))
         assert [Path(one.path).is_dir() for one in (left, new, used)] == [False, True, True]
         member.kill()
     assert group and all(one.remove() for one in (group, new, used))
@@ -157,7 +157,7 @@ def test_a_cgroup_that_cannot_be_entered_is_done_without(tmp_path: Path) -> None
 def test_a_list_of_an_earlier_boot_or_another_process_s_start_names_nothing(tmp_path: Path) -> None:
     me = process(os.getppid())
     assert me is not None
-    listing = tmp_path / attempt_tree.NAME
+    listing = tmp_path / attempt_tree.LISTED
     listing.write_text(f"another-boot\n{me.pid} {me.start}\n")
     assert attempt_tree.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
@@ -168,11 +168,11 @@ def test_a_list_of_an_earlier_boot_or_another_process_s_start_names_nothing(tmp_
 
 
 def test_only_a_cgroup_of_the_attempt_s_own_name_is_believed(tmp_path: Path) -> None:
-    name = attempt_tree.name_of("mark")
-    mounts = [str(Path(one.path).parent) for one in cgroups.places(name)]
+    name = attempt_tree.cgroup_name("mark")
+    mounts = [str(Path(one.path).parent) for one in cgroups.cgroup_places(name)]
     foreign = [*mounts, f"{tmp_path}/{name}", *(f"{mount}/../{name}" for mount in mounts)]
     (tmp_path / name).mkdir()
-    assert cgroups.existing(name, foreign) == []
+    assert cgroups.existing_cgroups(name, foreign) == []
 
 
 def test_the_list_stays_short_while_a_workload_starts_many_processes(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_the_list_stays_short_while_a_workload_starts_many_processes(tmp_path: P
     tree.note([me])
     for pid in range(10_000):
         tree.note([me._replace(pid=pid + 5_000_000)])
-    lines = (tmp_path / attempt_tree.NAME).read_text().splitlines()
+    lines = (tmp_path / attempt_tree.LISTED).read_text().splitlines()
     assert len(lines) < 5_000
     assert f"{me.pid} {me.start}" in lines
     assert f"5009999 {me.start}" in lines
