@@ -49,7 +49,7 @@ from vdbg_env.runbook.model import (
 )
 from vdbg_env.runbook.state import AskPerson, Facts, Invocation, StepResult, UseBuiltin
 from vdbg_env.supervisor.job import MatcherSpec
-from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
+from vdbg_env.supervisor.matching import LineMatcher, Matchers, SearchTimer
 
 PATTERNS = (
     "an illegal memory access was encountered|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS",

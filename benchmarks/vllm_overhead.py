@@ -27,7 +27,7 @@ from pathlib import Path
 from subprocess import run
 
 from tests.vllm_real.server import RealVllm, Server, free_port
-from vdbg_env.supervisor.processes.proc import descendants
+from vdbg_env.supervisor.proc import descendants
 
 ROOT = Path(__file__).parents[1]
 OURS = {

@@ -19,7 +19,7 @@ from tests.support import armed_program
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
 from vdbg_env.engine.client import Engine
-from vdbg_env.supervisor.processes.proc import is_alive, namespace_pid
+from vdbg_env.supervisor.proc import is_alive, namespace_pid
 
 # What the driver does; the base image has no Python, but a small Perl is essential to Debian.
 DRIVER = r"""

@@ -28,9 +28,8 @@ from vdbg_env.run.execute import RunContext
 from vdbg_env.run.placement import StartedStep
 from vdbg_env.runbook.model import KillPolicy
 from vdbg_env.runbook.state import Invocation
-from vdbg_env.supervisor.processes import attempt_tree
-from vdbg_env.supervisor.processes.proc import process
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor import control_files, process_tree
+from vdbg_env.supervisor.proc import process
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +52,7 @@ class KillingSupervisors:
         self.started += 1
         if self.started == self.start_number:
             time.sleep(self.after_s)
-            supervisor = lock_file.lock_holder(str(directory.resolve()))
+            supervisor = control_files.lock_holder(str(directory.resolve()))
             if supervisor:
                 os.kill(supervisor.pid, signal.SIGKILL)
             if self.engine:
@@ -124,7 +123,7 @@ def end_of_the_machine(path: Path) -> None:
     assert left == []
     stranger = subprocess.Popen(["sleep", "600"])
     try:
-        for listed in path.rglob(attempt_tree.LISTED):
+        for listed in path.rglob(process_tree.LISTED):
             lines = listed.read_text().splitlines()
             listed.write_text("\n".join(["an-earlier-boot", f"{stranger.pid} 1", *lines[1:], ""]))
         check_same_end(path)
@@ -162,7 +161,7 @@ def test_a_thousand_trees_of_every_kind_leave_no_process(tmp_path: Path) -> None
         step = steps.start(Invocation(step="step", attempt=1, argv=argv, timeout_s=limit, kill=kill), directory)
         if number % 2:
             until_ready(directory)
-            supervisor = lock_file.lock_holder(str(directory.resolve()))
+            supervisor = control_files.lock_holder(str(directory.resolve()))
             assert supervisor
             os.kill(supervisor.pid, signal.SIGKILL)
         seen = step.wait(patience(60))
@@ -182,7 +181,7 @@ def until_ready(directory: Path) -> None:
         assert time.monotonic() < limit
         time.sleep(0.02)
     pids = (directory.parents[4] / "pids").read_text().split()
-    while not all(f"\n{pid} " in (directory / attempt_tree.LISTED).read_text() for pid in pids):
+    while not all(f"\n{pid} " in (directory / process_tree.LISTED).read_text() for pid in pids):
         assert time.monotonic() < limit
         time.sleep(0.02)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import patience
-from vdbg_env.supervisor.processes.proc import descendants
+from vdbg_env.supervisor.proc import descendants
 
 pytestmark = pytest.mark.long
 

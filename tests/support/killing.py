@@ -14,8 +14,8 @@ from vdbg_env.record.progress import Progress
 from vdbg_env.run.execute import RunContext, RunEnd, run_runbook
 from vdbg_env.run.placement import StartedStep, StepRunner
 from vdbg_env.runbook.state import Invocation, Verdict
-from vdbg_env.supervisor.processes.proc import environment
-from vdbg_env.supervisor.watch.helpers import MARK
+from vdbg_env.supervisor.helpers import MARK
+from vdbg_env.supervisor.proc import environment
 
 Made = Callable[[Path], StepRunner]
 

@@ -10,8 +10,8 @@ from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses
 from vdbg_env.runbook.model import KillPolicy
 from vdbg_env.runbook.state import Invocation
-from vdbg_env.supervisor.processes.proc import marked
-from vdbg_env.supervisor.watch.helpers import MARK
+from vdbg_env.supervisor.helpers import MARK
+from vdbg_env.supervisor.proc import marked
 
 ENV = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8"}
 

@@ -16,10 +16,10 @@ ROOMS: dict[str, set[str]] = {
     "runbook": {"evidence", "common"},
     "record": {"runbook", "evidence", "common"},
     "supervisor": {"record.secrets", "record.redactor", "common.writing", "common.patterns"},
-    "crash": {"supervisor.processes", "record", "evidence", "common"},
+    "crash": {"supervisor.proc", "record", "evidence", "common"},
     "application": {"crash", "record", "runbook", "evidence", "image", "common"},
     "report": {"application", "crash", "record", "runbook", "evidence", "image", "common"},
-    "engine": {"crash", "supervisor.processes", "record", "image", "application.ports", "common"},
+    "engine": {"crash", "supervisor.proc", "record", "image", "application.ports", "common"},
     "build": {
         "engine", "report", "application", "crash", "supervisor.processes", "record", "runbook", "evidence.tools",
         "image", "common",
@@ -62,8 +62,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "ports", "host", "line_packs", "lines",
     ),
     "supervisor": (
-        "processes", "state", "job", "phase", "launch", "output", "watch", "loop", "entry", "request_driver",
-        "__main__",
+        "proc", "process_tree", "control_files", "job", "launch", "matching", "streams", "helpers", "sockets", "watch",
+        "loop", "request_driver", "__main__",
     ),
     "engine": (
         "client", "context_tar", "request", "dump_folder", "containers", "images", "dump_volume", "targets",

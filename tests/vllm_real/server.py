@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.patience import patience
-from vdbg_env.supervisor.processes.proc import process
+from vdbg_env.supervisor.proc import process
 
 HERE = Path(__file__).parent
 SHARED_MEMORY = Path("/dev/shm")

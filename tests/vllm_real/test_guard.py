@@ -17,7 +17,7 @@ import pytest
 from tests.support.memory_cgroup import memory_cgroup
 from tests.support.patience import patience
 from tests.vllm_real.server import RealVllm, Server, free_port, keep_record, left_of
-from vdbg_env.supervisor.processes.proc import descendants, title
+from vdbg_env.supervisor.proc import descendants, title
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 

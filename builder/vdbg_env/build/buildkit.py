@@ -53,7 +53,7 @@ from vdbg_env.engine.images import DockerImages, messages_of
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan import LABEL_DIGEST, LABEL_LAYERS, BuildPlan
 from vdbg_env.image.profile import parse_reference
-from vdbg_env.supervisor.processes.signals import send_to_group
+from vdbg_env.supervisor.proc import send_to_group
 
 _GRACE_S = 10.0  # for buildx to cancel the build in the engine
 _PATIENCE_S = 10.0  # for what a cancelled build left to appear

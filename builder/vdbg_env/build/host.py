@@ -44,7 +44,7 @@ from vdbg_env.engine.context_tar import extract
 from vdbg_env.engine.images import PushProgress
 from vdbg_env.image.context import ROOT
 from vdbg_env.image.plan import OBJECTS, BuildPlan, CommandStep, CopyStep, Step
-from vdbg_env.supervisor.processes.signals import send_to_group
+from vdbg_env.supervisor.proc import send_to_group
 
 # Run the steps of a plan on this machine, each in a new session that ends with it.
 

@@ -26,7 +26,7 @@ from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
 from vdbg_env.common.mapped import mapped
 from vdbg_env.common.printable import json_text, printable
 from vdbg_env.common.size import size_text
-from vdbg_env.supervisor.processes import proc
+from vdbg_env.supervisor import proc
 
 
 class PipeState(StrEnum):

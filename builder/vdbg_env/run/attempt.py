@@ -27,16 +27,15 @@ from vdbg_env.record.masking import mask_artifact
 from vdbg_env.record.set_ids import disarm
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.runbook.state import Invocation
+from vdbg_env.supervisor import control_files, process_tree
 from vdbg_env.supervisor.job import Job
-from vdbg_env.supervisor.processes import attempt_tree
-from vdbg_env.supervisor.state import lock_file, result_file
 
 LOST = "its supervisor wrote no end: it was killed, or the disk failed; what it had written is kept"
 _NOT_SEARCHED = (
     "not all files that it left were searched for secrets, set-uid bits and artifacts, as the run was being ended: "
     "vdbg-env runs redact masks secrets"
 )
-_DAMAGED = f"its {result_file.ENDED} is not the supervisor's: the workload, or another program, wrote there"
+_DAMAGED = f"its {control_files.ENDED} is not the supervisor's: the workload, or another program, wrote there"
 _ENDED = ("by", "code", "signal", "core", "message")
 _CHUNK = 1 << 20
 _STATES = 1 << 20  # bytes of hang.txt: the states of all processes come before their Python stacks
@@ -44,7 +43,7 @@ _LAST_WORDS = 1 << 18  # bytes of stderr in which torchrun's account of many pro
 _LARGEST_ENDING = 16 << 20  # bytes; a supervisor's own is hardly ever larger than the space it sets aside
 OWN_FILES = {
     *("stdout", "stderr", "kernel.log", "hang.txt", "argv.json", "env.json", "node.json"),
-    *(result_file.ENDED, f"{result_file.ENDED}.tmp", lock_file.LOCK, attempt_tree.LISTED),
+    *(control_files.ENDED, f"{control_files.ENDED}.tmp", control_files.LOCK, process_tree.LISTED),
     *(f"{stream}.tail{n}" for stream in ("stdout", "stderr", "kernel.log") for n in (0, 1)),
 }
 # These are not written in every step: where the supervisor had no use for the name, the workload may have had.
@@ -210,7 +209,7 @@ def _root_cause(directory: Path) -> dict[str, Any] | None:
 
 
 def _ending(directory: Path) -> dict[str, Any]:
-    path = directory / result_file.ENDED
+    path = directory / control_files.ENDED
     try:
         if path.stat().st_size > _LARGEST_ENDING:
             raise ValueError(f"{path} is too large to be a supervisor's")
@@ -369,7 +368,7 @@ class SupervisedStep(ABC):
 
     def _runs(self) -> bool:
         """Return whether a supervisor lives, by what the workload cannot write."""
-        return lock_file.is_held(str(self._directory))
+        return control_files.is_held(str(self._directory))
 
     @abstractmethod
     def _lost(self) -> None:
@@ -390,4 +389,4 @@ class SupervisedStep(ABC):
 
 def has_ended(directory: Path) -> bool:
     """Whether the supervisor has written the end."""
-    return (directory / result_file.ENDED).exists()
+    return (directory / control_files.ENDED).exists()

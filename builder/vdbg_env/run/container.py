@@ -36,8 +36,8 @@ from vdbg_env.run.attempt import LOST, SupervisedStep, has_ended
 from vdbg_env.run.job import StepSettings, job_for, mark_of
 from vdbg_env.runbook.model import SYNTHETIC
 from vdbg_env.runbook.state import Invocation
+from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.job import Job, to_json
-from vdbg_env.supervisor.state import lock_file
 
 Tell = Callable[[str], None]
 
@@ -440,7 +440,7 @@ class ContainerSources:
 
 _GIVE_BACK = (
     "import sys; sys.path.insert(0, sys.argv[1])\n"
-    "from vdbg_env.supervisor.state.ownership import give_back; give_back(sys.argv[2])"
+    "from vdbg_env.supervisor.control_files import give_back; give_back(sys.argv[2])"
 )
 _SIGKILL_STATUS = 128 + signal.SIGKILL
 
@@ -463,7 +463,7 @@ class ContainerSteps:
         self._open_to_container(where)
         step = self._step(invocation, where)
         self._containers.supervise(self._settings.supervisor, where, to_json(step.job), mark=step.mark, mounts=mounts)
-        if not lock_file.is_held(str(where)) and not has_ended(where):
+        if not control_files.is_held(str(where)) and not has_ended(where):
             self._containers.remove(step.mark)
             raise HostNotAble(
                 "a lock that a container holds is not seen here, so steps cannot be followed",
@@ -477,7 +477,7 @@ class ContainerSteps:
         """Take over an attempt: it runs, it has ended, or it is lost; see `StepRunner.adopt`."""
         where = directory.resolve()
         with waiting():
-            if not has_ended(where) and not lock_file.was_started(str(where)):
+            if not has_ended(where) and not control_files.was_started(str(where)):
                 return None
         return self._step(invocation, where)
 

@@ -22,7 +22,7 @@ from vdbg_env.engine.client import Engine, connect, engine_errors
 from vdbg_env.engine.containers import gpu_access, has_gpu
 from vdbg_env.evidence.tools import tool_version
 from vdbg_env.report.codec.document import Document
-from vdbg_env.supervisor.processes import attempt_tree, cgroups, proc
+from vdbg_env.supervisor import proc, process_tree
 
 UNLIMITED = -1
 
@@ -338,7 +338,7 @@ class LocalHost:
             nvcc = pool.submit(self._tool, "nvcc")
             tools = {name: pool.submit(self._tool, name) for name in self._tools}
         # Made and removed at once: only an attempt shows whether that is allowed.
-        cgroup = cgroups.make_cgroup(f"{cgroups.PREFIX}doctor-{os.getpid()}")
+        cgroup = process_tree.make_cgroup(f"{process_tree.PREFIX}doctor-{os.getpid()}")
         if cgroup:
             cgroup.remove()
         return HostFacts(
@@ -353,7 +353,7 @@ class LocalHost:
             dump_place=dump_place,
             dump_free=_free(dump_place),
             shm=_size("/dev/shm"),
-            trees_held_by=cgroup.kind if cgroup else attempt_tree.LIST,
+            trees_held_by=cgroup.kind if cgroup else process_tree.LIST,
             cgroup=str(Path(cgroup.path).parent) if cgroup else None,
             tools={name: found.result() for name, found in tools.items()},
         )

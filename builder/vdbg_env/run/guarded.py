@@ -26,9 +26,8 @@ from vdbg_env.record.run_directory import GUARD, RunDirectory
 from vdbg_env.run.host import Room
 from vdbg_env.run.placement import GuardSettings
 from vdbg_env.runbook.state import OURS, Invocation
-from vdbg_env.supervisor.state import result_file
-from vdbg_env.supervisor.watch import helpers
-from vdbg_env.supervisor.watch.guard import FORWARDED, STOPS
+from vdbg_env.supervisor import control_files, helpers
+from vdbg_env.supervisor.watch import FORWARDED, STOPS
 
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg")
 _UNKNOWN_MEMORY = 80 << 30  # bytes, where a GPU is there and nvidia-smi says nothing of it
@@ -80,7 +79,7 @@ class Guarded:
         assert self._supervisor
         self._supervisor.wait()
         try:
-            document = read_document(self._directory / result_file.ENDED)
+            document = read_document(self._directory / control_files.ENDED)
             return Ended(by=EndedBy(document["by"]), code=document["code"], signal=document["signal"])
         except (OSError, ValueError, KeyError, TypeError):
             return self._ended_without_record()
@@ -88,7 +87,7 @@ class Guarded:
     def unfinished_line(self) -> bool:
         """Return whether the last line of what goes to standard error has no end; an unknown one may have none."""
         try:
-            output = read_document(self._directory / result_file.ENDED)["output"]
+            output = read_document(self._directory / control_files.ENDED)["output"]
             return any(output[name]["unfinished"] for name in self._to_stderr)
         except (OSError, ValueError, KeyError, TypeError):
             return self.started

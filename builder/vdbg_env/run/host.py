@@ -16,7 +16,7 @@ from platformdirs import user_state_path
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import Ended
-from vdbg_env.supervisor.processes import sockets
+from vdbg_env.supervisor import sockets
 
 _CAP_SYS_PTRACE = 19
 _LOWEST_PORT, _TRIES = 10_000, 64

@@ -18,9 +18,9 @@ from vdbg_env.record.secrets import as_literals, secret_values
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.runbook.model import SYNTHETIC, HangAction, Matcher, ServerDriver
 from vdbg_env.runbook.state import OURS, Invocation
+from vdbg_env.supervisor import helpers
 from vdbg_env.supervisor.job import HangCommand, Job, MatcherSpec
-from vdbg_env.supervisor.processes.cgroups import KINDS
-from vdbg_env.supervisor.watch import helpers
+from vdbg_env.supervisor.process_tree import KINDS
 
 PACKAGES = Path(vdbg_env.__file__).parents[1]
 LIBRARIES = (str(re2_dir().parent),)  # searched by a supervisor after its standard library

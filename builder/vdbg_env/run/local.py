@@ -20,12 +20,9 @@ from vdbg_env.run.attempt import SupervisedStep, has_ended
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, job_for
 from vdbg_env.runbook.state import Invocation
+from vdbg_env.supervisor import control_files, helpers, process_tree
 from vdbg_env.supervisor.job import Job, to_json
-from vdbg_env.supervisor.processes import attempt_tree
-from vdbg_env.supervisor.processes.proc import Process
-from vdbg_env.supervisor.processes.signals import send
-from vdbg_env.supervisor.state import lock_file, result_file
-from vdbg_env.supervisor.watch import helpers
+from vdbg_env.supervisor.proc import Process, send
 
 _START_LIMIT_S = 30.0
 
@@ -161,11 +158,11 @@ class LocalProcesses:
     def adopt(self, invocation: Invocation, directory: Path) -> LocalStep | None:
         """Take over an attempt: it runs, it has ended, or it is lost; see `StepRunner.adopt`."""
         where = directory.resolve()
-        if supervisor := lock_file.lock_holder(str(where)):
+        if supervisor := control_files.lock_holder(str(where)):
             # A stopped one would never read its job nor end the step; to any other the signal means nothing.
             send([supervisor], signal.SIGCONT)
         with waiting():
-            if not has_ended(where) and not lock_file.was_started(str(where)):
+            if not has_ended(where) and not control_files.was_started(str(where)):
                 return None
         return LocalStep(invocation, where, job_for(invocation, where, self._settings), None)
 
@@ -193,7 +190,7 @@ class LocalStep(SupervisedStep):
         if self._process is not None:
             for number in (*numbers, signal.SIGCONT):  # a stopped supervisor would never see the others
                 self._process.send_signal(number)  # does nothing when it has ended
-        elif supervisor := lock_file.lock_holder(str(self._directory)):
+        elif supervisor := control_files.lock_holder(str(self._directory)):
             for number in numbers:
                 send([supervisor], number)
         elif not self._given_up:
@@ -206,7 +203,7 @@ class LocalStep(SupervisedStep):
         return not self._given_up and super()._runs()
 
     def _sleep(self, left: float | None) -> None:
-        supervisor = self._process or lock_file.lock_holder(str(self._directory))
+        supervisor = self._process or control_files.lock_holder(str(self._directory))
         try:
             descriptor = os.pidfd_open(supervisor.pid) if supervisor else -1
         except OSError:
@@ -222,8 +219,8 @@ class LocalStep(SupervisedStep):
     def _lost(self) -> None:
         """Kill what is left: the supervisor's first child died with it, that child's orphans did not."""
         where = str(self._directory)
-        recorded = lock_file.recorded_values(where, "cgroup")
-        self._survivors = attempt_tree.end(where, helpers.MARK, self._mark, recorded=recorded)
+        recorded = control_files.recorded_values(where, "cgroup")
+        self._survivors = process_tree.end(where, helpers.MARK, self._mark, recorded=recorded)
 
     def _completed(self, seen: Observation) -> Observation:
         left = (f"process {one.pid} ({one.name}, state {one.state}) could not be killed" for one in self._survivors)
@@ -236,5 +233,5 @@ class LocalStep(SupervisedStep):
             self._lost()
         elif self._process.wait() < 0:
             with suppress(OSError):
-                (self._directory / result_file.ENDED).unlink()
+                (self._directory / control_files.ENDED).unlink()
             self._lost()

@@ -18,10 +18,10 @@ from pathlib import Path
 from vdbg_env.record.atomic_write import write_json
 from vdbg_env.record.secrets import secret_values
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, Orders, alike, job_of_rank, read_orders, sealed
-from vdbg_env.supervisor.entry import supervise
+from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.job import Job, settled
-from vdbg_env.supervisor.output.streams import CANCELS
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor.loop import supervise
+from vdbg_env.supervisor.streams import CANCELS
 
 # What a rank finds on its own node: the engine sees another machine.
 
@@ -132,7 +132,7 @@ def main() -> int:
         print(f"{host}: {folder} cannot be made: {error.strerror}; do all nodes share this folder?", file=sys.stderr)
         return UNSEEN
     os.chdir(folder)
-    lock = lock_file.take_lock(".")
+    lock = control_files.take_lock(".")
     signal.pthread_sigmask(signal.SIG_BLOCK, CANCELS)
     raise_core_limit()
     refused = ""

@@ -22,7 +22,7 @@ from vdbg_env.run.attempt import Stopped, digest_of, masked, observation
 from vdbg_env.run.orders import NODE, Orders
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.runbook.state import Invocation
-from vdbg_env.supervisor.watch.growing_files import GROWTH
+from vdbg_env.supervisor.watch import GROWTH
 
 _CHUNK = 1 << 20
 _FLOOR = 1 << 30  # bytes left free where dumps are moved to

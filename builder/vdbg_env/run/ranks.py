@@ -27,8 +27,8 @@ from vdbg_env.run.placement import Layout, StartedAttempt, StartedStep, StepPlac
 from vdbg_env.run.rank_record import observe
 from vdbg_env.runbook.machine import master_port, ranked
 from vdbg_env.runbook.state import Invocation, placed
-from vdbg_env.supervisor.state import lock_file, result_file
-from vdbg_env.supervisor.watch.growing_files import GROWTH, GrowingFiles
+from vdbg_env.supervisor import control_files
+from vdbg_env.supervisor.watch import GROWTH, GrowingFiles
 
 HOST = "localhost"
 
@@ -86,7 +86,7 @@ def on_this_host(invocation: Invocation, folder: Path, rank: int) -> Invocation:
 # What the ranks of an attempt wrote into its folder, for placements whose ranks run on other nodes.
 
 
-SILENT_S = 3.0 * lock_file.BEAT_S  # a supervisor that did not touch its file for so long is dead
+SILENT_S = 3.0 * control_files.BEAT_S  # a supervisor that did not touch its file for so long is dead
 _FORGED = "something else had written an end of this rank while it ran, which was passed over"
 
 
@@ -138,7 +138,7 @@ class RankRecords:
 
     def half_written(self, folder: Path) -> Observation | None:
         """Return what is known of a rank whose supervisor wrote the workload's end, and which died before its own."""
-        if not (folder / result_file.ENDED).exists():
+        if not (folder / control_files.ENDED).exists():
             return None
         literals = tuple(os.fsencode(text) for text in self._orders.others.literals)
         seen = from_document(Observation, observe(self._orders, folder, None, literals, (), 0))
@@ -171,7 +171,7 @@ class RankRecords:
         now.touch()
         try:
             # One of the future is not a beat: a supervisor that lives sets it to now.
-            return abs(now.stat().st_mtime - (folder / lock_file.LOCK).stat().st_mtime)
+            return abs(now.stat().st_mtime - (folder / control_files.LOCK).stat().st_mtime)
         except FileNotFoundError:
             return float("inf")
         finally:

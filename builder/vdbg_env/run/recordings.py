@@ -27,9 +27,9 @@ from vdbg_env.run.placement import Layout, RecordingHead, StartedAttempt, StepPl
 from vdbg_env.run.ranks import HOST, StartedRanks, on_this_host
 from vdbg_env.runbook.model import Matcher
 from vdbg_env.runbook.state import Invocation, placed
+from vdbg_env.supervisor.control_files import ENDED
 from vdbg_env.supervisor.job import MatcherSpec
-from vdbg_env.supervisor.output.matching import LineMatcher, Matchers, SearchTimer
-from vdbg_env.supervisor.state.result_file import ENDED
+from vdbg_env.supervisor.matching import LineMatcher, Matchers, SearchTimer
 
 DEEPEST = 64  # folders in folders; a run with its steps, attempts and ranks has five
 

@@ -13,8 +13,7 @@ from typing import NoReturn
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.writing import write_whole
-from vdbg_env.supervisor.processes.proc import descendants
-from vdbg_env.supervisor.processes.signals import die_with_parent, send
+from vdbg_env.supervisor.proc import descendants, die_with_parent, send
 
 _CHECK_S = 0.25  # how long a signal to this program may wait to be seen
 _FAILED = 1

@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
 sys.path += sys.argv[1:]  # last: no package takes the place of a standard module
 
-from vdbg_env.supervisor.entry import main
+from vdbg_env.supervisor.loop import main
 
 # All is on disk by now. To take the interpreter down piece by piece would have the engine wait for nothing.
 os._exit(main())

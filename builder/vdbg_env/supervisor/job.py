@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from vdbg_env.supervisor.processes.cgroups import KINDS
+from vdbg_env.supervisor.process_tree import KINDS
 
 
 class MatcherSpec(NamedTuple):
@@ -109,3 +110,24 @@ def from_json(data: bytes) -> Job | None:
     document["matchers"] = tuple(MatcherSpec(**m) for m in document["matchers"])
     document["hang_commands"] = tuple(HangCommand(**c) for c in document["hang_commands"])
     return Job(**document)
+
+
+# -- Phases ------------------------------------------------------------------------------------------------------------
+
+
+class Phase(enum.Enum):
+    """The phases of a step between its start and its end."""
+
+    RUNNING = enum.auto()
+    HANGING = enum.auto()  # it hangs, and is being looked at
+    SETTLING = enum.auto()  # a dump may still be growing: no process is signalled
+    LINGERING = enum.auto()  # the first process has ended by itself, others live on
+    TERMINATING = enum.auto()  # the polite signal is out
+    KILLING = enum.auto()
+
+
+class EndReason(NamedTuple):
+    """Who ended the step; `by` is a value of `vdbg_env.evidence.observation.EndedBy`."""
+
+    by: str
+    message: str | None = None

@@ -8,8 +8,8 @@ import os
 import signal
 from typing import NamedTuple
 
-from vdbg_env.supervisor.processes.cgroups import Cgroup
-from vdbg_env.supervisor.processes.signals import die_with_parent
+from vdbg_env.supervisor.proc import die_with_parent
+from vdbg_env.supervisor.process_tree import Cgroup
 
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
 import sys
+import time
 from contextlib import suppress
 
 from vdbg_env.common.writing import open_file
 from vdbg_env.record.redactor import Pseudonyms, Redactor
-from vdbg_env.supervisor.job import Job
+from vdbg_env.supervisor import control_files
+from vdbg_env.supervisor.control_files import HEARD_S, Ending, give_back, heard, sound
+from vdbg_env.supervisor.helpers import MARK, HangActions, Helpers
+from vdbg_env.supervisor.job import EndReason, Job, Phase, from_json, settled
 from vdbg_env.supervisor.launch import NotStarted, launch
-from vdbg_env.supervisor.output.streams import Streams
-from vdbg_env.supervisor.phase import EndReason, Phase
-from vdbg_env.supervisor.processes.attempt_tree import AttemptTree
-from vdbg_env.supervisor.processes.polite_end import PoliteEnd
-from vdbg_env.supervisor.processes.proc import Process, descendants, is_resource_tracker, process
-from vdbg_env.supervisor.processes.signals import send
-from vdbg_env.supervisor.state import lock_file
-from vdbg_env.supervisor.state.alarm import HEARD_S, heard, sound
-from vdbg_env.supervisor.state.ownership import give_back
-from vdbg_env.supervisor.state.result_file import Ending
-from vdbg_env.supervisor.watch.clock import AwakeClock
-from vdbg_env.supervisor.watch.deaths import Deaths
-from vdbg_env.supervisor.watch.growing_files import GrowingFiles
-from vdbg_env.supervisor.watch.guard import GONE, Guard
-from vdbg_env.supervisor.watch.hang import HangWatch
-from vdbg_env.supervisor.watch.helpers import MARK, HangActions, Helpers
-from vdbg_env.supervisor.watch.oom_kills import MemoryKills
-from vdbg_env.supervisor.watch.server import DrivenServer
-from vdbg_env.supervisor.watch.workers import WorkerCensus
+from vdbg_env.supervisor.proc import Process, become_subreaper, descendants, is_resource_tracker, process, send
+from vdbg_env.supervisor.process_tree import AttemptTree, PoliteEnd
+from vdbg_env.supervisor.streams import Streams
+from vdbg_env.supervisor.watch import (
+    FORWARDED,
+    GONE,
+    AwakeClock,
+    Deaths,
+    DrivenServer,
+    GrowingFiles,
+    Guard,
+    HangWatch,
+    MemoryKills,
+    WorkerCensus,
+)
 
 TICK_S = 0.05  # how often an ending tree is looked at
 AFTER_MATCH_S = 1.0  # without further output: the traceback that follows the line that ends the step is kept
@@ -97,7 +99,7 @@ class Supervisor:
             self.refuse(whose)
             return
         self._streams.take_signals(self._received, self._guard.numbers)
-        lock_file.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
+        control_files.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
         try:
             started = launch(
                 self._job.argv, self._job.env, self._job.cwd, cgroup=self._tree.cgroup, stdin=self._job.stdin
@@ -109,7 +111,7 @@ class Supervisor:
         if not started.in_cgroup:
             self._tree.not_entered()
         child = process(started.pid)
-        lock_file.say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
+        control_files.say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
         self._streams.open(started.stdout, started.stderr)
         self._census = WorkerCensus(self._job.overlay, started.pid)
         self._began = self._clock.now()
@@ -214,8 +216,8 @@ class Supervisor:
         if now >= self._next_look:
             self._next_look = now + 1.0
             if now >= self._next_beat:
-                self._next_beat = now + lock_file.BEAT_S
-                self._cancels = max(self._cancels, lock_file.beat(self._lock, self._job.stop))
+                self._next_beat = now + control_files.BEAT_S
+                self._cancels = max(self._cancels, control_files.beat(self._lock, self._job.stop))
                 self._listen(now)
             self._helpers.end_overdue(now)
             self._say_what_is_waited_for()
@@ -411,3 +413,90 @@ def _free(directory: str) -> int:
     except OSError:  # the workload removed the folder, or its server has another one now
         return sys.maxsize
     return space.f_bavail * space.f_frsize
+
+
+# -- The process: from its start to its exit status --------------------------------------------------------------------
+
+# How long a job may take to arrive. Less than an engine waits to know whether a step was started (`was_started`). Where
+# dockerd is killed after it took the job and before it passed it on, a container's standard input never ends.
+JOB_LIMIT_S = 20.0
+
+
+def main() -> int:
+    """Take the lock of the step's directory, then the job, and run it; returns the exit status.
+
+    Standard input holds two lines of JSON: the directory, and the job. The workload is started only after the job
+    arrived whole, and `ready` is said only after the lock is held: so an engine that finds no lock knows that nothing
+    runs, and one that died while it sent the job has started nothing.
+    """
+    named, rest = read_line(0)
+    if not named.endswith(b"\n"):
+        return 1  # the engine went before it had a step for us
+    os.chdir(json.loads(named))
+    lock = control_files.take_lock(".")
+    # A signal that arrives before its handler is set must wait: it would end us, or pass a container's first process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    os.write(1, b"ready\n")
+    job = from_json(read_line(0, rest, limit_s=JOB_LIMIT_S)[0])
+    if job is None:
+        return 1
+    # The folder is this process's own from here on, wherever its name may lead when the workload has moved it.
+    job = job._replace(directory=".")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    for descriptor in (*job.live, job.stdin):
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
+    return supervise(job, lock)
+
+
+def read_line(descriptor: int, begun: bytes = b"", *, limit_s: float | None = None) -> tuple[bytes, bytes]:
+    """Return the next line, and what was read past its end; without its end where the input ends or the time is up."""
+    until = None if limit_s is None else time.monotonic() + limit_s
+    while b"\n" not in begun:
+        left = None if until is None else max(0.0, until - time.monotonic())
+        if not select.select([descriptor], [], [], left)[0]:
+            return begun, b""
+        piece = os.read(descriptor, 1 << 16)
+        if not piece:
+            return begun, b""
+        begun += piece
+    line, end, rest = begun.partition(b"\n")
+    return line + end, rest
+
+
+def supervise(job: Job, lock: int, *, refused: str = "") -> int:
+    """Run a job in the current folder, whose lock is held, to its end; returns the exit status of a supervisor.
+
+    Where it is `refused`, nothing is started, and the record says why.
+    """
+    become_subreaper()
+    supervisor = Supervisor(settled(job, os.environ), lock)
+    try:
+        if refused:
+            supervisor.refuse(refused)
+        else:
+            supervisor.run()
+    except Exception as error:
+        import traceback  # not at start-up, where it would cost more than all of this module
+
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        _kill_everything()
+        what = f"the supervisor failed: {type(error).__name__}: {error} ({place.name}, line {place.lineno})"
+        supervisor.finish(EndReason("engine_lost", what))
+        return 1
+    return supervisor.exit_status
+
+
+def _kill_everything() -> None:
+    """Kill the whole tree until no child is left, for ten seconds at most."""
+    until = time.monotonic() + KILL_LIMIT_S
+    while time.monotonic() < until:
+        send(descendants(os.getpid()), signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.01)

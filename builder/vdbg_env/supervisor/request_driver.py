@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 if __name__ == "__main__":  # as in the supervisor's own __main__: no path leads to the package
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
 
-from vdbg_env.supervisor.processes.sockets import NotOurs, Sockets, connected
+from vdbg_env.supervisor.sockets import NotOurs, Sockets, connected
 
 ANSWER_TIMEOUT_S = 600.0
 MOST_AT_ONCE = 256  # vLLM runs as many sequences by default; more would wait there

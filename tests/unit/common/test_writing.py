@@ -17,11 +17,11 @@ from vdbg_env.run.orders import ENDED, STOP
 from vdbg_env.run.ranks import NAME as ENDING
 from vdbg_env.run.ranks import EndingRule, EndRequest, RankRecords
 from vdbg_env.runbook.state import Invocation
-from vdbg_env.supervisor.processes.attempt_tree import AttemptTree
-from vdbg_env.supervisor.state import alarm, lock_file
-from vdbg_env.supervisor.state.result_file import Ending
-from vdbg_env.supervisor.watch.growing_files import GROWTH, GrowingFiles
-from vdbg_env.supervisor.watch.helpers import HangActions, Helpers
+from vdbg_env.supervisor import control_files
+from vdbg_env.supervisor.control_files import Ending
+from vdbg_env.supervisor.helpers import HangActions, Helpers
+from vdbg_env.supervisor.process_tree import AttemptTree
+from vdbg_env.supervisor.watch import GROWTH, GrowingFiles
 
 STEP = Invocation(step="s", attempt=1, argv=("true",))
 
@@ -53,19 +53,19 @@ def asked(folder: Path) -> None:
 def stopped(folder: Path) -> None:
     lock = open_file(folder / "lock")
     try:
-        assert lock_file.beat(lock, str(folder / STOP)) == 0
+        assert control_files.beat(lock, str(folder / STOP)) == 0
     finally:
         os.close(lock)
 
 
 # The name that is taken, and what is done then.
 WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "the lock of a supervisor": (lock_file.LOCK, lambda folder: lock_file.take_lock(str(folder))),
+    "the lock of a supervisor": (control_files.LOCK, lambda folder: control_files.take_lock(str(folder))),
     "the end": ("ended.json.tmp", lambda folder: Ending(str(folder), Redactor())),
     "the list of processes": ("processes.txt", lambda folder: AttemptTree("", str(folder), ())),
     "the stacks of a hang": ("hang.txt", hang),
     "the growth of a dump": (GROWTH, growth),
-    "the alarm": ("alarm", lambda folder: alarm.sound(str(folder / "alarm"))),
+    "the alarm": ("alarm", lambda folder: control_files.sound(str(folder / "alarm"))),
     "the request to end": (STOP, asked),
     "the look for that request": (STOP, stopped),
     "the end of a rank": ("1", ends),

@@ -14,7 +14,7 @@ from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.run.attempt import observation
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.runbook.state import Invocation
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor import control_files
 
 INVOCATION = Invocation(step="step", attempt=1, argv=("true",))
 OURS = {"by": "exit", "code": 3, "output": {"stdout": {"bytes": 5, "dropped": 0}}}
@@ -125,7 +125,7 @@ def test_a_secret_is_masked_also_under_a_name_that_might_be_ours(folder: Path, n
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_a_lock_that_is_no_file_is_held_by_nobody(folder: Path, kind: str) -> None:
-    path = folder / lock_file.LOCK
+    path = folder / control_files.LOCK
     match kind:
         case "link":
             path.symlink_to(folder.parent)
@@ -133,8 +133,8 @@ def test_a_lock_that_is_no_file_is_held_by_nobody(folder: Path, kind: str) -> No
             os.mkfifo(path)
         case _:
             path.mkdir()
-    assert not lock_file.is_held(str(folder))
-    assert not lock_file.was_started(str(folder))
+    assert not control_files.is_held(str(folder))
+    assert not control_files.was_started(str(folder))
 
 
 def test_the_digest_of_a_sparse_file_is_that_of_all_its_bytes(folder: Path) -> None:

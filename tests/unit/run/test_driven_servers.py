@@ -16,9 +16,8 @@ from tests.support.steps import ENV, python, seen
 from vdbg_env.evidence.finding import EndedBy, Observation, Requests
 from vdbg_env.evidence.system import not_started_findings
 from vdbg_env.runbook.model import KillPolicy, Matcher, Ready, ServerDriver, Watch
-from vdbg_env.supervisor import request_driver
-from vdbg_env.supervisor.processes.sockets import Sockets
-from vdbg_env.supervisor.watch import server
+from vdbg_env.supervisor import request_driver, watch
+from vdbg_env.supervisor.sockets import Sockets
 
 SERVER = """
 import http.server, os, threading, time
@@ -174,7 +173,7 @@ def test_a_recording_without_requests_is_an_error_of_ours(tmp_path: Path, record
 
 
 def test_the_driver_ends_as_the_supervisor_reads_it() -> None:
-    theirs = (server.ALL_SENT, server.NEVER_READY, server.UNANSWERED, server.NOT_THE_STEPS)
+    theirs = (watch.ALL_SENT, watch.NEVER_READY, watch.UNANSWERED, watch.NOT_THE_STEPS)
     assert theirs == (
         request_driver.ALL_SENT, request_driver.NEVER_READY, request_driver.UNANSWERED, request_driver.NOT_THE_STEPS
     )  # fmt: skip

@@ -37,7 +37,7 @@ from vdbg_env.run.placement import StartedStep
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Builtin, Status, Uses
 from vdbg_env.runbook.state import Facts, Invocation, StepResult, UseBuiltin, Verdict
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor import control_files
 
 SAMPLE = (1, 3, 4, 5, 6, 9, 14, PLACES)
 
@@ -155,7 +155,7 @@ def test_a_supervisor_that_others_end_cuts_the_run_short_and_a_resumption_repeat
 
 def end_supervisor(folder: Path) -> None:
     """Send SIGTERM to the supervisor of an attempt once its workload runs."""
-    while not (folder.parents[4] / "ledger").exists() or not (found := lock_file.lock_holder(str(folder))):
+    while not (folder.parents[4] / "ledger").exists() or not (found := control_files.lock_holder(str(folder))):
         time.sleep(0.02)
     os.kill(found.pid, signal.SIGTERM)
 
@@ -260,7 +260,7 @@ class Losing:
             self._times -= 1
             while "blocking" not in ledger(self._path):
                 time.sleep(0.01)
-            supervisor = lock_file.lock_holder(str(directory.resolve()))
+            supervisor = control_files.lock_holder(str(directory.resolve()))
             assert supervisor
             os.kill(supervisor.pid, signal.SIGKILL)
             if self._engine:

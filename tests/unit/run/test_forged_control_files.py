@@ -15,8 +15,8 @@ from tests.support.patience import patience
 from tests.support.steps import place, python, runner, survivors
 from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.run.local import LocalStep
-from vdbg_env.supervisor.processes.proc import process
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor import control_files
+from vdbg_env.supervisor.proc import process
 
 WAITS = python("print('up', flush=True); import time; time.sleep(60)")
 FORGED = json.dumps({"by": "exit", "code": 0})
@@ -63,7 +63,7 @@ def test_lines_that_no_supervisor_wrote_are_left_out(step: LocalStep, tmp_path: 
         for line in (b"x}", b"[1]", b"{}", b'{"pid": "7"}', b'{"state": []}', b"[" * 9000, b"\xff\xfe", b"null"):
             file.write(line + b"\n")
     assert step.wait(0.1) is None
-    assert lock_file.was_started(str(folder(tmp_path)))
+    assert control_files.was_started(str(folder(tmp_path)))
     assert ends_when_cancelled(step, tmp_path) is EndedBy.CANCEL
 
 
@@ -90,7 +90,7 @@ def test_a_lock_that_a_workload_holds_keeps_no_step_alive(step: LocalStep, tmp_p
 
 
 def test_a_supervisor_that_is_killed_after_a_forged_end_was_lost(step: LocalStep, tmp_path: Path) -> None:
-    supervisor = lock_file.lock_holder(str(folder(tmp_path)))
+    supervisor = control_files.lock_holder(str(folder(tmp_path)))
     assert supervisor
     (folder(tmp_path) / "ended.json").write_text(FORGED)
     os.kill(supervisor.pid, signal.SIGKILL)
@@ -103,7 +103,7 @@ def test_a_supervisor_that_is_killed_after_a_forged_end_was_lost(step: LocalStep
 def test_a_stopped_supervisor_is_continued_by_who_takes_over(tmp_path: Path) -> None:
     directory = place(tmp_path)
     first = runner(tmp_path).start(python("import time; time.sleep(0.5)"), directory)
-    supervisor = lock_file.lock_holder(str(directory))
+    supervisor = control_files.lock_holder(str(directory))
     assert supervisor
     os.kill(supervisor.pid, signal.SIGSTOP)  # as a rule before it has read its job
     began = time.monotonic()
@@ -117,7 +117,7 @@ def test_a_stopped_supervisor_is_continued_by_who_takes_over(tmp_path: Path) -> 
 
 def test_a_stopped_supervisor_obeys_a_cancel(tmp_path: Path) -> None:
     step = runner(tmp_path).start(WAITS, place(tmp_path))
-    supervisor = lock_file.lock_holder(str(folder(tmp_path)))
+    supervisor = control_files.lock_holder(str(folder(tmp_path)))
     assert supervisor
     os.kill(supervisor.pid, signal.SIGSTOP)
     assert ends_when_cancelled(step, tmp_path) is EndedBy.CANCEL

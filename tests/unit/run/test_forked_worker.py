@@ -11,7 +11,7 @@ import pytest
 from tests.support.patience import patience
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.run.worker import ForkedWorker
-from vdbg_env.supervisor.processes.proc import descendants, process
+from vdbg_env.supervisor.proc import descendants, process
 
 
 def nothing() -> None:

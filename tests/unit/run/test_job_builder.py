@@ -11,8 +11,8 @@ import pytest
 from vdbg_env.run.job import PACKAGES, StepSettings, job_for
 from vdbg_env.runbook.model import Ready, ServerDriver
 from vdbg_env.runbook.state import Invocation
+from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.job import Job, from_json, settled, to_json
-from vdbg_env.supervisor.state import ownership
 
 PLACE = Path("/runs/r/steps/blocking/1/localhost-0")
 
@@ -58,7 +58,7 @@ def test_the_driver_is_started_by_the_python_of_the_place() -> None:
     assert '"/w/r.jsonl"' in argv[4]
 
 
-@pytest.mark.parametrize("module", ["vdbg_env.supervisor.entry", "vdbg_env.crash.dump"])
+@pytest.mark.parametrize("module", ["vdbg_env.supervisor.loop", "vdbg_env.crash.dump"])
 def test_what_runs_in_an_image_needs_the_standard_library_only(module: str) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); import {module}\n"
@@ -81,10 +81,10 @@ def test_files_go_to_the_owner_of_their_folder_and_links_are_not_followed(
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "core").write_text("x")
     (folder / "link").symlink_to(outside)
-    ownership.give_back(str(folder))
+    control_files.give_back(str(folder))
     assert (folder / "deep" / "core").stat().st_uid == 0, "root's own folder is left alone"
     os.chown(folder, 4242, 4243)
-    ownership.give_back(str(folder))
+    control_files.give_back(str(folder))
     assert [
         (p.lstat().st_uid, p.lstat().st_gid) for p in (folder / "deep", folder / "deep" / "core", folder / "link")
     ] == [(4242, 4243)] * 3

@@ -12,7 +12,7 @@ from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.record.codec import to_document
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, sealed
 from vdbg_env.run.ranks import SILENT_S, RankRecords
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor import control_files
 
 
 def _records(folder: Path) -> RankRecords:
@@ -83,7 +83,7 @@ def test_a_folder_of_ends_that_a_workload_removed_has_none(tmp_path: Path) -> No
 
 
 def test_a_mark_of_the_future_is_no_sign_of_life(tmp_path: Path) -> None:
-    mark = tmp_path / lock_file.LOCK
+    mark = tmp_path / control_files.LOCK
     mark.touch()
     assert _records(tmp_path).silent_for(tmp_path) < SILENT_S
     later = time.time() + 1e6

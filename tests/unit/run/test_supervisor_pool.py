@@ -12,9 +12,9 @@ import pytest
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import Supervisors
+from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.job import Job, to_json
-from vdbg_env.supervisor.processes.proc import descendants, process
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor.proc import descendants, process
 
 COMMAND = StepSettings(env={}, cwd=Path("/"), mark="").supervisor
 
@@ -103,7 +103,7 @@ def test_orders_that_did_not_come_whole_start_nothing(tmp_path: Path) -> None:
     torn = order(tmp_path, "touch", str(marker)).rstrip(b"\n")
     assert Supervisors(COMMAND).start(tmp_path, torn).wait(20) == 1
     assert not marker.exists()
-    assert not lock_file.was_started(str(tmp_path))
+    assert not control_files.was_started(str(tmp_path))
 
 
 def test_a_directory_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import patience
-from vdbg_env.supervisor.entry import read_line
-from vdbg_env.supervisor.state import lock_file
+from vdbg_env.supervisor import control_files
+from vdbg_env.supervisor.loop import read_line
 
 LATE = "import sys; from vdbg_env.supervisor import entry; entry.JOB_LIMIT_S = 0.2; sys.exit(entry.main())"  # not 20 s
 
@@ -37,10 +37,10 @@ def test_a_job_that_never_arrives_whole_gives_the_lock_back(tmp_path: Path, arri
         stdin.write(f'"{tmp_path}"\n'.encode())
         stdin.flush()
         assert stdout.readline() == b"ready\n"
-        assert lock_file.is_held(str(tmp_path))
+        assert control_files.is_held(str(tmp_path))
         stdin.write(arrived)
         stdin.flush()
         assert supervisor.wait(patience(10)) == 1
-    assert not lock_file.is_held(str(tmp_path))
-    assert not lock_file.was_started(str(tmp_path)), "its engine may start the step anew"
+    assert not control_files.is_held(str(tmp_path))
+    assert not control_files.was_started(str(tmp_path)), "its engine may start the step anew"
     assert time.monotonic() - began < patience(10)

@@ -6,18 +6,18 @@ import sys
 from pathlib import Path
 
 from tests.support.patience import patience
+from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.job import Job, to_json
-from vdbg_env.supervisor.state import result_file
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
 COUNTED = """
 import sys
-from vdbg_env.supervisor import entry
-from vdbg_env.supervisor.output.streams import Streams
+from vdbg_env.supervisor import loop
+from vdbg_env.supervisor.streams import Streams
 
 waits, wait = [], Streams.wait
 Streams.wait = lambda self, timeout_s: (waits.append(timeout_s), wait(self, timeout_s))
-status = entry.main()
+status = loop.main()
 with open(sys.argv[1], "w") as counts:
     print(waits.count(0.0), file=counts)
 sys.exit(status)
@@ -43,5 +43,5 @@ def test_a_workload_that_removes_its_folder_of_dumps_is_not_ended(tmp_path: Path
     sent = f'"{record}"\n'.encode() + to_json(job)
     argv = [sys.executable, "-m", "vdbg_env.supervisor"]
     subprocess.run(argv, input=sent, stdout=subprocess.DEVNULL, timeout=patience(30), check=True)
-    ended = json.loads((record / result_file.ENDED).read_bytes())
+    ended = json.loads((record / control_files.ENDED).read_bytes())
     assert (ended["by"], ended["code"]) == ("exit", 0)

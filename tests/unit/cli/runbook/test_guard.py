@@ -18,7 +18,7 @@ import pytest
 from tests.support.command_line import vdbg_env
 from tests.support.patience import patience
 from tests.support.reports import SKIP
-from vdbg_env.supervisor.processes.proc import process, processes
+from vdbg_env.supervisor.proc import process, processes
 
 ROOT = Path(__file__).parents[4]
 

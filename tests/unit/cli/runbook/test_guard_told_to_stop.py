@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.patience import patience
 from tests.unit.cli.runbook.test_guard import environment, guard_command
-from vdbg_env.supervisor.processes.proc import processes
+from vdbg_env.supervisor.proc import processes
 
 AT_ONCE = 1.0  # seconds, on an idle machine
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.patience import patience
 from tests.support.runbooks import TINY
-from vdbg_env.supervisor.processes.proc import is_alive
+from vdbg_env.supervisor.proc import is_alive
 
 # nvidia-smi is asked before the run begins, and by a built-in step.
 HEALTH = """\

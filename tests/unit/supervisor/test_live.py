@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.supervisor.output.live import Live
+from vdbg_env.supervisor.streams import Live
 
 DATA = os.urandom(1 << 20)
 

@@ -9,7 +9,7 @@ from tests.support.steps import python, seen
 from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.runbook.model import Watch
 from vdbg_env.supervisor.job import Job
-from vdbg_env.supervisor.watch.hang import HangWatch, Progress
+from vdbg_env.supervisor.watch import HangWatch, Progress
 
 BROADCAST = "INFO 11-22 05:{:02d}:01 [shm_broadcast.py:466] No available shared memory broadcast block found."
 STATS = "Engine 000: Avg prompt throughput: {} tokens/s, Avg generation throughput: {} tokens/s, Running: {} reqs"

@@ -13,17 +13,18 @@ import pytest
 from tests.support.steps import place, runner
 from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.runbook.state import Invocation
-from vdbg_env.supervisor.processes import attempt_tree, cgroups
-from vdbg_env.supervisor.processes.proc import process
+from vdbg_env.supervisor import process_tree
+from vdbg_env.supervisor.launch import launch
+from vdbg_env.supervisor.proc import process
 
 DETACHED = Path(__file__).parents[3] / "workloads" / "detached.py"
-MEANS = [*((kind,) for kind in cgroups.KINDS), ()]
+MEANS = [*((kind,) for kind in process_tree.KINDS), ()]
 
 
 def allowed(kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Return `kinds`; skips where this machine lets no cgroup of them be made."""
     if kinds:
-        made = cgroups.make_cgroup(f"{cgroups.PREFIX}test-{os.getpid()}", kinds)
+        made = process_tree.make_cgroup(f"{process_tree.PREFIX}test-{os.getpid()}", kinds)
         if made is None:
             pytest.skip(f"no {kinds[0]} can be made here")
         assert made.remove()
@@ -39,7 +40,7 @@ def until(path: Path, text: str = "") -> str:
     raise AssertionError(f"{path.name} never held {text!r}")
 
 
-@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else attempt_tree.LIST)
+@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else process_tree.LIST)
 @pytest.mark.parametrize("mode", ["title", "bare", "double"])
 def test_nothing_survives_a_killed_supervisor(tmp_path: Path, mode: str, kinds: tuple[str, ...]) -> None:
     directory = place(tmp_path)
@@ -47,10 +48,10 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path, mode: str, kinds: 
     made = runner(tmp_path, cgroups=allowed(kinds))
     lost = made.start(invocation, directory)
     child = int(until(tmp_path / "pid"))
-    until(directory / attempt_tree.LISTED, f"\n{child} ")
+    until(directory / process_tree.LISTED, f"\n{child} ")
     start = process(child)
     said = [json.loads(line) for line in (directory / "supervisor.json").read_text().splitlines()]
-    assert said[1]["held_by"] == (kinds[0] if kinds else attempt_tree.LIST)
+    assert said[1]["held_by"] == (kinds[0] if kinds else process_tree.LIST)
     os.kill(said[0]["pid"], signal.SIGKILL)
 
     resumed = runner(tmp_path, cgroups=kinds).adopt(invocation, directory)
@@ -64,125 +65,84 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path, mode: str, kinds: 
     assert not [note for note in found.notes if "could not be killed" in note]
 
 
-@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else attempt_tree.LIST)
+@pytest.mark.parametrize("kinds", MEANS, ids=lambda kinds: kinds[0] if kinds else process_tree.LIST)
 def test_a_step_that_ends_leaves_no_cgroup_and_says_what_held_it(tmp_path: Path, kinds: tuple[str, ...]) -> None:
     directory = place(tmp_path)
     invocation = Invocation(step="step", attempt=1, argv=(sys.executable, "-c", "print('out')"))
     found = runner(tmp_path, cgroups=allowed(kinds)).start(invocation, directory).wait(30)
     assert found is not None and found.ended.clean
-    assert found.held_by == (kinds[0] if kinds else attempt_tree.LIST)
+    assert found.held_by == (kinds[0] if kinds else process_tree.LIST)
     said = [json.loads(line) for line in (directory / "supervisor.json").read_text().splitlines()]
     assert not said[1]["cgroup"] or not Path(said[1]["cgroup"]).exists()
 
 
-# In a process of one thread, as a supervisor is: clone3(2) without libc copies the locks that other threads hold.
-START = """
-import os, sys
-from vdbg_env.supervisor.launch import launch
-from vdbg_env.supervisor.processes import cgroups
-kind, path, how = sys.argv[1:]
-if how == "enters":  # as on a kernel that does not have clone3
-    cgroups._SYS_CLONE3 = -1
-child = launch(("/bin/cat", "/proc/self/cgroup"), {}, "/", cgroup=cgroups.Cgroup(kind, path))
-os.waitpid(child.pid, 0)
-sys.stdout.buffer.write(os.read(child.stdout, 1 << 16))
-sys.exit(0 if child.in_cgroup else 3)
-"""
-
-
-def started(cgroup: cgroups.Cgroup, how: str = "born") -> tuple[bytes, bool]:
-    """Return the cgroups of a program that was started in one, by its own account, and whether it got in."""
-    argv = [sys.executable, "-c", START, cgroup.kind, cgroup.path, how]
-    ran = subprocess.run(argv, stdout=subprocess.PIPE, timeout=60, check=False)
-    assert ran.returncode in {0, 3}
-    return ran.stdout, ran.returncode == 0
-
-
-@pytest.mark.parametrize("how", ["born", "enters"])
-@pytest.mark.parametrize("kind", cgroups.KINDS)
-def test_a_program_starts_in_its_cgroup(kind: str, how: str) -> None:
-    name = f"{cgroups.PREFIX}test-{os.getpid()}"
-    group = cgroups.make_cgroup(name, allowed((kind,)))
+@pytest.mark.parametrize("kind", process_tree.KINDS)
+def test_a_program_starts_in_its_cgroup(kind: str) -> None:
+    name = f"{process_tree.PREFIX}test-{os.getpid()}"
+    group = process_tree.make_cgroup(name, allowed((kind,)))
     assert group
-    said, in_cgroup = started(group, how)
-    assert f"/{name}\n".encode() in said and in_cgroup
+    group.kill()  # what was killed there before changes nothing
+    started = launch(("/bin/cat", "/proc/self/cgroup"), {}, "/", cgroup=group)
+    os.waitpid(started.pid, 0)
+    assert started.in_cgroup and f"/{name}\n".encode() in os.read(started.stdout, 1 << 16)
     assert group.remove()
 
 
-@pytest.mark.parametrize("killed", ["its own", "its supervisor's"])
-def test_a_program_is_not_killed_at_its_birth_where_others_were_before(killed: str) -> None:
-    """What Linux 6.18 does to a child of clone3(2), CLONE_INTO_CGROUP: a workload would be said to have crashed."""
-    name = f"{cgroups.PREFIX}test-{os.getpid()}"
-    group = cgroups.make_cgroup(name, allowed((cgroups.V2,)))
-    assert group
-    group.kill()
-    inner = cgroups.Cgroup(cgroups.V2, f"{group.path}/inner")
-    Path(inner.path).mkdir()
-    if killed == "its own":
-        said, in_cgroup = started(group)
-    else:
-        argv = ["/bin/sh", "-c", f'echo $$ > {group.path}/cgroup.procs; exec "$@"', "sh", sys.executable, "-c", START]
-        ran = subprocess.run([*argv, inner.kind, inner.path, "born"], stdout=subprocess.PIPE, timeout=60, check=False)
-        said, in_cgroup = ran.stdout, ran.returncode == 0
-    assert f"/{name}".encode() in said and in_cgroup
-    assert group.remove()
-
-
-@pytest.mark.parametrize("kind", cgroups.KINDS)
+@pytest.mark.parametrize("kind", process_tree.KINDS)
 def test_what_killed_supervisors_left_is_removed_and_what_is_new_or_used_is_not(kind: str) -> None:
-    name = f"{cgroups.PREFIX}test-{os.getpid()}"
+    name = f"{process_tree.PREFIX}test-{os.getpid()}"
     allowed((kind,))
-    left, new, used = (cgroups.make_cgroup(f"{name}-{word}", (kind,)) for word in ("left", "new", "used"))
+    left, new, used = (process_tree.make_cgroup(f"{name}-{word}", (kind,)) for word in ("left", "new", "used"))
     assert left and new and used
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as member:
         Path(used.path, "cgroup.procs").write_text(str(member.pid))
         for old in (left, used):
             os.utime(old.path, (0, 0))
-        group = cgroups.make_cgroup(name, (kind,))
+        group = process_tree.make_cgroup(name, (kind,))
         assert [Path(one.path).is_dir() for one in (left, new, used)] == [False, True, True]
         member.kill()
     assert group and all(one.remove() for one in (group, new, used))
 
 
 def test_a_cgroup_that_cannot_be_entered_is_done_without(tmp_path: Path) -> None:
-    tree = attempt_tree.AttemptTree("mark", str(tmp_path), ())
-    tree.cgroup = cgroups.Cgroup(cgroups.V2, str(tmp_path / "gone"))
+    tree = process_tree.AttemptTree("mark", str(tmp_path), ())
+    tree.cgroup = process_tree.Cgroup(process_tree.V2, str(tmp_path / "gone"))
     said, in_cgroup = started(tree.cgroup)
     assert said and not in_cgroup
     tree.not_entered()
-    assert tree.held_by == attempt_tree.LIST
+    assert tree.held_by == process_tree.LIST
     tree.close()
 
 
 def test_a_list_of_an_earlier_boot_or_another_process_s_start_names_nothing(tmp_path: Path) -> None:
     me = process(os.getppid())
     assert me is not None
-    listing = tmp_path / attempt_tree.LISTED
+    listing = tmp_path / process_tree.LISTED
     listing.write_text(f"another-boot\n{me.pid} {me.start}\n")
-    assert attempt_tree.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
+    assert process_tree.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     listing.write_text(f"{boot}{me.pid} {me.start + 1}\nnonsense\n-5 0\n")
-    assert attempt_tree.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
+    assert process_tree.end(str(tmp_path), "NO_SUCH_MARK", "x") == []
     after = process(me.pid)
     assert after is not None and after.start == me.start  # its state (running, asleep) is another each time
 
 
 def test_only_a_cgroup_of_the_attempt_s_own_name_is_believed(tmp_path: Path) -> None:
-    name = attempt_tree.cgroup_name("mark")
-    mounts = [str(Path(one.path).parent) for one in cgroups.cgroup_places(name)]
+    name = process_tree.cgroup_name("mark")
+    mounts = [str(Path(one.path).parent) for one in process_tree.cgroup_places(name)]
     foreign = [*mounts, f"{tmp_path}/{name}", *(f"{mount}/../{name}" for mount in mounts)]
     (tmp_path / name).mkdir()
-    assert cgroups.existing_cgroups(name, foreign) == []
+    assert process_tree.existing_cgroups(name, foreign) == []
 
 
 def test_the_list_stays_short_while_a_workload_starts_many_processes(tmp_path: Path) -> None:
-    tree = attempt_tree.AttemptTree("mark", str(tmp_path), ())
+    tree = process_tree.AttemptTree("mark", str(tmp_path), ())
     me = process(os.getpid())
     assert me is not None
     tree.note([me])
     for pid in range(10_000):
         tree.note([me._replace(pid=pid + 5_000_000)])
-    lines = (tmp_path / attempt_tree.LISTED).read_text().splitlines()
+    lines = (tmp_path / process_tree.LISTED).read_text().splitlines()
     assert len(lines) < 5_000
     assert f"{me.pid} {me.start}" in lines
     assert f"5009999 {me.start}" in lines

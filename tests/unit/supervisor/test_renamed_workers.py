@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.steps import python, seen
-from vdbg_env.supervisor.processes.proc import process
-from vdbg_env.supervisor.watch.workers import WorkerCensus
+from vdbg_env.supervisor.proc import process
+from vdbg_env.supervisor.watch import WorkerCensus
 
 ASKED: dict[str, str | None] = {"CUDA_LAUNCH_BLOCKING": "1"}
 TITLE = "import setproctitle; setproctitle.setproctitle('VLLM::EngineCore')"

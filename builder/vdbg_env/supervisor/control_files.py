@@ -1,6 +1,7 @@
-"""The file `supervisor.json`: its lock shows that a supervisor lives, its lines which process that is and what it did.
+"""The files in an attempt's folder through which a supervisor and its engine agree: lock, alarm and result.
 
-The lock is the kernel's and dies with its holder: no pid can be mistaken for another.
+The workload can write there too, so none of them is believed against the kernel: a lock dies with its holder, and no
+process ID can be mistaken for another.
 """
 
 from __future__ import annotations
@@ -14,8 +15,29 @@ from contextlib import suppress
 from typing import Any
 
 from vdbg_env.common.writing import NotAFile, open_file, write_whole
-from vdbg_env.supervisor.processes.proc import Process, open_files, process
-from vdbg_env.supervisor.state.ownership import give_back
+from vdbg_env.record.redactor import Redactor
+from vdbg_env.supervisor.proc import Process, open_files, process
+
+
+def give_back(directory: str) -> None:
+    """Give all below `directory` to its owner; does nothing unless this process is root and another user owns it.
+
+    Links are given themselves and never followed. What is gone by then, or on a file system without owners, is left
+    as it is.
+    """
+    owner = os.stat(directory)  # noqa: PTH116 - pathlib would cost the scribe 3 ms of its start
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        return
+    for folder, folders, files in os.walk(directory):
+        for name in (*folders, *files):
+            try:
+                os.lchown(f"{folder}/{name}", owner.st_uid, owner.st_gid)
+            except OSError:
+                continue
+
+
+# -- The lock: `supervisor.json` ---------------------------------------------------------------------------------------
+# It is held by the supervisor; its lines say which process that is and what it did.
 
 LOCK = "supervisor.json"
 BEAT_S = 10
@@ -163,3 +185,59 @@ def _opened(directory: str) -> int | None:
             if error.errno != errno.EROFS:  # a disk that failed takes no writer, and its locks are there
                 raise
     return None
+
+
+# -- The alarm, by which a rank that hangs has all ranks take their stacks before any of them is ended -----------------
+
+HEARD_S = BEAT_S + 5.0  # after so long every rank has looked, and has taken most of its stacks
+
+
+def sound(path: str) -> None:
+    """Raise the alarm; where the disk takes no file, the other ranks are ended without their stacks."""
+    with suppress(OSError):
+        os.close(open_file(path))
+
+
+def heard(path: str) -> bool:
+    """Return whether a rank raised it."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+# -- The result, written once and by rename, on a disk that may be full ------------------------------------------------
+
+RESERVED = 256 << 10  # bytes set aside at the start: the end can be written when nothing else can
+ENDED = "ended.json"
+
+
+class Ending:
+    """The file `ended.json`: its space is reserved at the start, its content is written at the end."""
+
+    def __init__(self, directory: str, redactor: Redactor) -> None:
+        self._path = f"{directory}/{ENDED}"
+        self._redactor = redactor
+        self._file = open_file(f"{self._path}.tmp", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.posix_fallocate(self._file, 0, RESERVED)
+        self.started = time.time()
+        self._began = time.monotonic()
+
+    def write(self, document: dict[str, Any]) -> None:
+        """Write the document with its times; what does not fit into the reserved space loses its lists first."""
+        document = {
+            "schema": "vdbg-env/ended/v1",
+            "started": self.started,
+            "duration_s": round(time.monotonic() - self._began, 6),
+            **document,
+        }
+        data = self._encoded(document)
+        if len(data) > RESERVED:
+            matched = {name: found[-10:] for name, found in document.get("matched", {}).items()}
+            data = self._encoded({**document, "matched": matched, "workers": document.get("workers", [])[:50]})
+        os.lseek(self._file, 0, os.SEEK_SET)
+        write_whole(self._file, data)
+        os.ftruncate(self._file, len(data))
+        os.fsync(self._file)
+        os.rename(f"{self._path}.tmp", self._path)  # noqa: PTH104
+        os.close(self._file)
+
+    def _encoded(self, document: dict[str, Any]) -> bytes:
+        return json.dumps(self._redactor.document(document), ensure_ascii=True).encode() + b"\n"

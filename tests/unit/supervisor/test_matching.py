@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vdbg_env.common import patterns
 from vdbg_env.supervisor.job import MatcherSpec
-from vdbg_env.supervisor.output.matching import (
+from vdbg_env.supervisor.matching import (
     GIVEN_UP_AFTER,
     MATCHES_KEPT,
     SHORT,

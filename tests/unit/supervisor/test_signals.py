@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vdbg_env.supervisor.processes.proc import process
-from vdbg_env.supervisor.processes.signals import send
+from vdbg_env.supervisor.proc import process, send
 
 
 @pytest.fixture

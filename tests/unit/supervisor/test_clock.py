@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from vdbg_env.supervisor.watch.clock import AwakeClock
+from vdbg_env.supervisor.watch import AwakeClock
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from vdbg_env.common.writing import open_file
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.job import HangCommand, Job
 from vdbg_env.supervisor.launch import NotStarted, launch_helper
-from vdbg_env.supervisor.processes.proc import Process, executable, stack, title
-from vdbg_env.supervisor.processes.signals import send_to_group
+from vdbg_env.supervisor.proc import Process, executable, send_to_group, stack, title
 
 MARK = "VDBG_ENV_STEP"  # set in every process of a step: they can be found by it even when the supervisor died
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.patience import patience
-from vdbg_env.supervisor.processes.polite_end import PoliteEnd
-from vdbg_env.supervisor.processes.proc import descendants, process
+from vdbg_env.supervisor.proc import descendants, process
+from vdbg_env.supervisor.process_tree import PoliteEnd
 
 TREE = """
 import os, signal, subprocess, sys, time

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from vdbg_env.supervisor.job import Job
-from vdbg_env.supervisor.watch.guard import Guard
+from vdbg_env.supervisor.watch import Guard
 
 
 def test_a_signal_after_the_workloads_end_reaches_no_process() -> None:

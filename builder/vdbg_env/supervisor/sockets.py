@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from vdbg_env.record.redactor import Redactor
-from vdbg_env.supervisor.processes.proc import Process, below, open_files, process, processes
+from vdbg_env.supervisor.proc import Process, below, open_files, process, processes
 
 _ACCEPT_S = 15.0  # for a server's process to take a connection that may be another's until then
 _AGAIN_S = 0.05

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.supervisor.watch.oom_kills import MemoryKills
+from vdbg_env.supervisor.watch import MemoryKills
 
 V1_HOST = ("4:memory:/jobs/7\n0::/\n", "sys/fs/cgroup/memory/jobs/7/memory.oom_control")
 V1_CONTAINER = ("4:cpu,memory:/docker/abc\n", "sys/fs/cgroup/memory/memory.oom_control")

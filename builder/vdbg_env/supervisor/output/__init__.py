@@ -1,1 +1,0 @@
-"""The output of a step: read, redacted, matched and written as it arrives."""

@@ -1,1 +1,0 @@
-"""The processes of a step as the kernel holds them together: cgroups, and a list kept on disk."""

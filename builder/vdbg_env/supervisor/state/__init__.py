@@ -1,1 +1,0 @@
-"""Files through which a supervisor and its engine agree: locks, results and ownership."""
