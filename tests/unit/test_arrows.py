@@ -21,7 +21,7 @@ ROOMS: dict[str, set[str]] = {
     "report": {"application", "crash", "record", "runbook", "evidence", "image", "common"},
     "engine": {"crash", "supervisor.proc", "record", "image", "application.ports", "common"},
     "build": {
-        "engine", "report", "application", "crash", "supervisor.processes", "record", "runbook", "evidence.tools",
+        "engine", "report", "application", "crash", "supervisor.proc", "record", "runbook", "evidence.tools",
         "image", "common",
     },
     "adapters": {
