@@ -17,7 +17,7 @@ from vdbg_env.supervisor import process_tree
 from vdbg_env.supervisor.launch import launch
 from vdbg_env.supervisor.proc import process
 
-DETACHED = Path(__file__).parents[3] / "workloads" / "detached.py"
+DETACHED = Path(__file__).parents[2] / "workloads" / "detached.py"
 MEANS = [*((kind,) for kind in process_tree.KINDS), ()]
 
 
@@ -76,15 +76,24 @@ def test_a_step_that_ends_leaves_no_cgroup_and_says_what_held_it(tmp_path: Path,
     assert not said[1]["cgroup"] or not Path(said[1]["cgroup"]).exists()
 
 
+def started(cgroup: process_tree.Cgroup) -> tuple[bytes, bool]:
+    """Return the cgroups of a program that was started in one, by its own account, and whether it got in."""
+    child = launch(("/bin/cat", "/proc/self/cgroup"), {}, "/", cgroup=cgroup)
+    os.waitpid(child.pid, 0)
+    said = os.read(child.stdout, 1 << 16)
+    os.close(child.stdout)
+    os.close(child.stderr)
+    return said, child.in_cgroup
+
+
 @pytest.mark.parametrize("kind", process_tree.KINDS)
 def test_a_program_starts_in_its_cgroup(kind: str) -> None:
     name = f"{process_tree.PREFIX}test-{os.getpid()}"
     group = process_tree.make_cgroup(name, allowed((kind,)))
     assert group
     group.kill()  # what was killed there before changes nothing
-    started = launch(("/bin/cat", "/proc/self/cgroup"), {}, "/", cgroup=group)
-    os.waitpid(started.pid, 0)
-    assert started.in_cgroup and f"/{name}\n".encode() in os.read(started.stdout, 1 << 16)
+    said, in_cgroup = started(group)
+    assert f"/{name}\n".encode() in said and in_cgroup
     assert group.remove()
 
 

@@ -12,7 +12,7 @@ from tests.support.patience import patience
 from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.loop import read_line
 
-LATE = "import sys; from vdbg_env.supervisor import entry; entry.JOB_LIMIT_S = 0.2; sys.exit(entry.main())"  # not 20 s
+LATE = "import sys; from vdbg_env.supervisor import loop; loop.JOB_LIMIT_S = 0.2; sys.exit(loop.main())"  # not 20 s
 
 
 def test_two_lines_in_one_piece_are_two_lines() -> None:
