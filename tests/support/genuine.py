@@ -33,6 +33,7 @@ class GenuineLog:
     root: frozenset[int]
     benign: bool
     whole: bool
+    project: str
 
 
 @dataclass(frozen=True)
@@ -87,21 +88,28 @@ def require_genuine() -> Path:
 
 
 def genuine_logs(folder: Path) -> list[GenuineLog]:
-    """Return every labelled log of the folder, in the order of its index."""
+    """Return every labelled log of the folder, of both sets, in the order of its index."""
     found = []
-    for entry in _entries(folder / "logs" / "index.jsonl"):
-        line = entry["root_cause_line"]
-        found.append(
-            GenuineLog(
-                file=folder / "logs" / entry["file"],
-                failure=entry["class"],
-                acceptable=frozenset([entry["class"], *entry["also_acceptable"]]),
-                root=frozenset([*([line] if line else []), *entry["root_cause_alternatives"]]),
-                benign=entry["benign"],
-                whole=entry["origin"] == "committed-log",
+    for part in ("logs", "logs-2"):
+        for entry in _entries(folder / part / "index.jsonl"):
+            line = entry["root_cause_line"]
+            found.append(
+                GenuineLog(
+                    file=folder / part / entry["file"],
+                    failure=entry["class"],
+                    acceptable=frozenset([entry["class"], *entry["also_acceptable"]]),
+                    root=frozenset([*([line] if line else []), *entry["root_cause_alternatives"]]),
+                    benign=entry["benign"],
+                    whole=entry["origin"] == "committed-log",
+                    project=_project(entry["source"]),
+                )
             )
-        )
     return found
+
+
+def _project(source: dict[str, str]) -> str:
+    """Return the repository that a log is of, or whose issue it was posted to."""
+    return source.get("repository") or "/".join(source["thread"].split("/")[3:5])
 
 
 def genuine_transcripts(folder: Path) -> list[dict[str, Any]]:

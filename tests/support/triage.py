@@ -59,7 +59,7 @@ def triage_bytes(*logs: bytes, chunk: int = 1 << 20, names: tuple[str, ...] = ()
         for at in range(0, len(data), chunk):
             classifier.feed(data[at : at + chunk])
         evidence.append(classifier.finish())
-    return judge(evidence, shipped().classes)
+    return judge(evidence, shipped())
 
 
 def _entries() -> Iterator[Labelled]:

@@ -22,9 +22,8 @@ from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.crash.line_packs import PackedLines, lines_by_name, named_place
 from vdbg_env.crash.places import chain_json, chain_lines
 from vdbg_env.evidence.knowledge import shipped_knowledge
-from vdbg_env.evidence.triage.classifier import LogClassifier
+from vdbg_env.evidence.triage.classifier import LogClassifier, LogEvidence
 from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
-from vdbg_env.evidence.triage.sighting import LogEvidence
 from vdbg_env.evidence.triage.verdict import Alternative, Triage, judge
 
 _NAME = re.compile(r"(?<!\S)(?:--[a-z][\w.-]*|-[a-z]{2,3}\b|[A-Z][A-Z0-9_]{3,})")
@@ -43,7 +42,7 @@ def triage_logs(targets: Sequence[str], lines: PackedLines | None = None, *, rul
     book = rule_book(rules)
     evidence = [_read_log(log, book) for log in open_logs(targets)]
     _refuse_if_nothing_was_read(evidence)
-    verdict = judge(evidence, book.classes)
+    verdict = judge(evidence, book)
     problems = tuple(note for log in evidence for note in log.notes or _empty(log))
     verdict = replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
     return _with_lines(verdict, lines, _release(evidence)) if lines else verdict
@@ -279,7 +278,8 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     lines = [f"{failure.name}  ({triage.title or failure.title}; confidence {triage.confidence:.0%})"]
     if root:
         lines += ["", f"  {root.file}:{root.line}", f"    {_short(root.text)}"]
-        lines.append(f"  known from {root.how_known}; wording of {root.origin}")
+        unproven = "; unproven rule" if root.record and not root.record.answers else ""
+        lines.append(f"  known from {root.how_known}; wording of {root.origin}{unproven}")
     for name, value in (("rank", triage.rank), ("process", triage.process), ("kernel", triage.kernel)):
         if value is not None:
             lines.append(f"  {name}: {value}")
@@ -332,7 +332,7 @@ def triage_json(triage: Triage) -> str:
             "root_cause": root
             and {
                 "line": root.line, "text": root.text, "file": root.file, "rule": root.rule, "source": root.origin,
-                "how_known": root.how_known,
+                "how_known": root.how_known, "record": root.record and asdict(root.record),
             },
             "title": triage.title,
             "next": triage.fix,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.common.yaml_source import YamlSource, read, validate
-from vdbg_env.evidence.triage.document import Pattern
+from vdbg_env.evidence.triage.rules import Pattern
 
 SCHEMA = "vdbg-env/vllm-surface/v1"
 

@@ -50,9 +50,8 @@ from vdbg_env.evidence.stacks import (
     stuck_finding,
     stuck_process,
 )
-from vdbg_env.evidence.triage.classifier import LogClassifier
+from vdbg_env.evidence.triage.classifier import LogClassifier, LogEvidence
 from vdbg_env.evidence.triage.rules import RuleBook
-from vdbg_env.evidence.triage.sighting import LogEvidence
 from vdbg_env.evidence.triage.verdict import RootCause, Triage, judge
 from vdbg_env.run.builtins import BuiltinContext, BuiltinResult, RecordedOutput, builtin
 from vdbg_env.run.stale import installed_versions, workload_python
@@ -277,7 +276,7 @@ def _verdict(context: BuiltinContext) -> Triage | None:
         ranks = [seen for seen in context.observations if seen.attempt == attempt and not _ended_by_us(seen)]
         logs = [log for seen in ranks for log in _evidence(context, seen)]
         if any(not seen.went_well for seen in ranks) or any(log.cascades for log in logs):
-            verdict = judge(logs, _book().classes)
+            verdict = judge(logs, _book())
             return _of_first_failure(context, ranks) or verdict if verdict.failure.name == _EFFECT else verdict
     return None
 
@@ -287,7 +286,7 @@ def _of_first_failure(context: BuiltinContext, ranks: Sequence[Observation]) -> 
     first = first_failure(ranks)
     if first is None or len(ranks) == 1 or is_victim(first):
         return None
-    verdict = judge(list(_evidence(context, first)), _book().classes)
+    verdict = judge(list(_evidence(context, first)), _book())
     return verdict if verdict.failed and verdict.root_cause and verdict.failure.name != _EFFECT else None
 
 

@@ -18,6 +18,7 @@ MAX_LINE = 64 << 10  # a longer line is looked at up to here; the reason of a cr
 class LogLine:
     """One line without its wrappings; `process`, `pid`, `rank`, `level` and `stamp` are None where the line has none.
 
+    `writer` is what its wrappings name (pod, process, PID, rank), the same for all lines of a process.
     `body` still has its level (`INFO:     Shutting down`), `text` has not. `stamp` sorts by time within one log
     (`MM-DD HH:MM:SS`), `container` is the stamp of the wrapping.
     """
@@ -26,6 +27,7 @@ class LogLine:
     body: str
     process: str | None = None
     pid: int | None = None
+    writer: str | None = None
     rank: int | None = None
     level: str | None = None
     stamp: str | None = None
@@ -37,7 +39,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CRI = re.compile(rf"({_ISO}) (?:stdout|stderr) [FP] ")
-_STAMPED = re.compile(rf"({_ISO}) (?=\S)")
+_STAMPED = re.compile(rf"({_ISO}) (?! )|(\d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?) ")
+# `[23:14:03] `, `23:14:03.25 `, the seconds and line number of a notebook that was run as a job, a quotation.
+_CLOCK = re.compile(
+    r"(?:\[\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?) |\d{1,7}\.\d{1,3}s \d{1,9} |> (?=\S)"
+)
 _JOURNAL = re.compile(
     r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) \S{1,255} [^\s:\[]{1,255}(?:\[\d{1,10}\])?: "
 )
@@ -76,6 +82,17 @@ _GLOG = re.compile(
     r"(?:\[rank(?P<rank>\d{1,6})\]:)?(?P<open>\[?)(?P<level>[IWEF])\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} "
     r"(?:\d{1,10} )?[\w./-]{1,200}:\d+\] (?:\[\d+/\d+(?:_\d+)?\] )*"
 )
+# `[INFO|trainer.py:2] 2025-01-01 10:00:00,088 >> ` of transformers, `[INFO] [launch.py:256:main] ` of DeepSpeed.
+_BRACKETED = re.compile(
+    r"\[(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
+    rf"(?:\|[^\]]{{1,120}}\] (?:{_ISO} )?>> |\] (?:\[[^\]]{{1,120}}\] )?)"
+)
+# Anywhere in the prefix of a line of a logger that is not known.
+_SOME_LEVEL = re.compile(
+    r"^.{0,80}?(?:^|[\s|\[<(\]])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)(?:[\s|\]>):]|$)"
+    r"|^\{.{0,300}?\"(?:level|severity)\": ?\"(?i:(debug|info|warning|warn|error|critical|fatal))\""
+)
+_SAME_LEVEL = {"NOTICE": "INFO", "WARN": "WARNING"}
 _GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _TORCH_RANK = re.compile(r"\[rank ?(\d{1,6})\]")
 _ANY_RANK = re.compile(r"\b(?:[Rr]ank |rank=|PG \d+ Rank |VllmWorker-)(\d{1,6})\b")
@@ -98,8 +115,12 @@ def plain(text: str) -> str:
 
 def unwrap(raw: str) -> LogLine:
     """Take one raw line out of all its wrappings."""
-    text, container = _out_of_container(plain(raw))
+    whole = plain(raw)
+    text, container, label = _out_of_container(whole)
     text, rank = _out_of_launcher(text)
+    if rank is not None:
+        text, inner, _ = _out_of_container(text)
+        container = container or inner
     text, process, pid, said_rank = _out_of_process(text)
     text, sglang, container = _out_of_sglang(text, container)
     process = process or sglang
@@ -109,34 +130,50 @@ def unwrap(raw: str) -> LogLine:
         text, process, pid, said_rank = _out_of_process(text)
     text, level, torch_rank = _out_of_glog(text, level)
     rank = next((seen for seen in (said_rank, torch_rank, rank) if seen is not None), None)
+    who = [str(part) for part in (label, process, pid, rank) if part is not None]
     return LogLine(
         text=_RAY_REPEAT.sub("", text).rstrip(),
         body=body,
         process=process,
         pid=pid,
+        writer=" ".join(who) or None,
         rank=rank if rank is not None else _rank_in(text, process),
-        level=level,
+        level=level or _level_in(whole),
         stamp=stamp,
         container=container,
     )
 
 
-def _out_of_container(text: str) -> tuple[str, str | None]:
+def _level_in(line: str) -> str | None:
+    """Return the level that the prefix of a line names, for a logger of any other form."""
+    match = _SOME_LEVEL.match(line)
+    if match is None or "NCCL WARN" in line:  # NCCL fails with it
+        return None
+    level = (match[1] or match[2]).upper()
+    return _SAME_LEVEL.get(level, level)
+
+
+def _out_of_container(text: str) -> tuple[str, str | None, str | None]:
     stamp: str | None = None
-    for _ in range(3):  # `kubectl logs --prefix --timestamps` has two, a journal around Docker's JSON has two
+    label: str | None = None
+    for _ in range(4):  # `kubectl logs --prefix --timestamps` has two, a journal around Docker's JSON has two
         if text.startswith("{") and (inner := _out_of_json(text)) is not None:
             text, said = inner
             stamp = stamp or said
             continue
         match = _CRI.match(text) or _JOURNAL.match(text) or _STAMPED.match(text) or _BUILDKITE.match(text)
         if match:
-            text, stamp = text[match.end() :], stamp or match[1]
+            text, stamp = text[match.end() :], stamp or match[match.lastindex or 1]
             continue
-        match = _KUBECTL.match(text) or _COMPOSE.match(text) or _DOCKER_BUILD.match(text)
+        match = _KUBECTL.match(text) or _COMPOSE.match(text)
+        if match:
+            text, label = text[match.end() :], label or match[0].strip()
+            continue
+        match = _DOCKER_BUILD.match(text) or _CLOCK.match(text)
         if match is None:
             break
         text = text[match.end() :]
-    return text, stamp
+    return text, stamp, label
 
 
 def _out_of_json(text: str) -> tuple[str, str | None] | None:
@@ -189,6 +226,9 @@ def _out_of_level(text: str) -> tuple[str, str | None, str | None]:
     match = _PLAIN_LEVEL.match(text)
     if match:
         return text[match.end() :], match[1], None
+    match = _BRACKETED.match(text)
+    if match:
+        return text[match.end() :], _SAME_LEVEL.get(match[1], match[1]), None
     match = next((found for pattern in _OTHER_LEVELS if (found := pattern.match(text))), None)
     if match is None:
         return text, None, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,19 +11,88 @@ from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.logs.log_line import LogLine, decode, unwrap
 from vdbg_env.evidence.triage.rules import Rule, RuleBook
 from vdbg_env.evidence.triage.scanner import Candidate, LineScanner
-from vdbg_env.evidence.triage.sighting import MAX_TEXT, LogEvidence, Sighting
 
+MAX_TEXT = 600
 MAX_PER_RULE = 64
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
+FIRST_CLUES, LAST_CLUES = 64, 192
 DETAIL_LINES = 15
 IGNORED_LINES = 80  # of a traceback that Python prints of an error in a finalizer
+OTHERS = range(3, 6)  # precision of an exception that says that another process, or the user, ended something
 QUOTING = range(6, 10)  # precision of an exception that quotes what another process raised
 
 _VALIDATION = re.compile(r"\d+ validation errors? for \w+$")  # pydantic names the reason in the lines that follow
+# A warning of Python's module of that name, and the words of a program that gets over an error.
+_WARNING = re.compile(r"^(?:\S+:\d+: |W\d{4} )?(?:[\w.]*Warning|WARNING|Warning|warning): |^\S+\.py:\d+: \w*Warning: ")
+_RECOVERED = re.compile(
+    r"\b(?:[Rr]etrying\b|[Rr]etry (?:in|after|attempt) |[Ww]ill (?:retry|try again|fall back)|[Ff]all(?:ing|s)? back\b|"
+    r"[Ii]gnor(?:ing|ed)\b|[Ss]kipp(?:ing|ed)\b|[Nn]on-fatal|[Cc]ontinuing (?:with|without|anyway))"
+)
+# A line of source code, as tracebacks and notebooks quote it, is not the message that it makes.
+CODE = re.compile(r"^\s*(?:-+> ?)?(?:\[?\d+\]?(?:\(\S+\))? +)?(?:raise \w|except \w|msg = |f?\"|warnings\.warn\()")
 
 _EVIDENCE = {"root", "messenger", "stall", "exception"}
 _COUNTED = {*_EVIDENCE, "cascade", "victim"}
 _HEALTH = {"progress", "well"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """A line that meets a rule. `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it.
+
+    `process` wrote the line, `writer` is the same for all lines of a process, `died` is the one whose death it
+    reports. `kernel_text` is the line that names `kernel`, which may be a later one. `fix` is its rule's, with the
+    names that the line has.
+    """
+
+    rule: Rule
+    file: str
+    line: int
+    text: str
+    process: str | None = None
+    writer: str | None = None
+    died: str | None = None
+    rank: int | None = None
+    stamp: str | None = None
+    kernel: str | None = None
+    kernel_text: str | None = None
+    fix: str | None = None
+    weak: bool = False
+    exiting: bool = False
+    count: int = 1
+
+    @property
+    def failure(self) -> str:
+        """The class its rule names; only rules that name one are kept as evidence of a failure."""
+        return self.rule.failure or ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEvidence:
+    """What one log showed: sightings in order, how many lines it has, whether it ended in order.
+
+    `worked`: it shows that the run did its work at some time; `survived`: how many failures the run continued after.
+    `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's. `clues` are
+    lines that no rule knows, and that have a word of an error: the first of them and the last.
+    """
+
+    file: str
+    lines: int
+    sightings: tuple[Sighting, ...] = ()
+    cascades: tuple[Sighting, ...] = ()
+    victims: tuple[Sighting, ...] = ()
+    clues: tuple[Candidate, ...] = ()
+    shut_down: bool = False
+    worked: bool = False
+    survived: int = 0
+    settings: tuple[str, ...] = ()
+    release: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def writers(self) -> int:
+        """How many processes wrote into it, by the prefixes of its lines."""
+        return max(1, len({s.writer for s in (*self.sightings, *self.cascades) if s.writer}))
 
 
 @dataclass
@@ -35,9 +104,12 @@ class LogClassifier:
     _scanner: LineScanner = field(init=False)
     _kept: list[Sighting] = field(default_factory=list)
     _cascades: list[Sighting] = field(default_factory=list)
+    _dead: bool = False
     _victims: list[Sighting] = field(default_factory=list)
     _counts: Counter[str] = field(default_factory=Counter)
     _stalls: dict[str, Sighting] = field(default_factory=dict)
+    _first_clues: list[Candidate] = field(default_factory=list)
+    _last_clues: deque[Candidate] = field(default_factory=lambda: deque(maxlen=LAST_CLUES))
     _survived: int = 0
     _ignored: dict[str | None, int] = field(default_factory=dict)
     _exiting: bool = False
@@ -65,6 +137,7 @@ class LogClassifier:
             sightings=tuple(sorted([*self._kept, *stalled], key=lambda s: s.line)),
             cascades=tuple(self._deaths()),
             victims=tuple(self._victims),
+            clues=(*self._first_clues, *self._last_clues),
             shut_down=self._exiting,
             worked=self._well,
             survived=self._survived,
@@ -75,19 +148,29 @@ class LogClassifier:
     def _wanted(self) -> list[str]:
         """Return the literals worth looking for: not those of rules that have been met often enough."""
         return [
-            literal
-            for rule in self.book.scanned
-            if rule.role not in _HEALTH and (rule.role not in _COUNTED or self._counts[rule.id] < MAX_PER_RULE)
-            for literal in rule.literals
+            *self.book.clue_literals,
+            *(
+                literal
+                for rule in self.book.scanned
+                if rule.role not in _HEALTH and (rule.role not in _COUNTED or self._counts[rule.id] < MAX_PER_RULE)
+                for literal in rule.literals
+            ),
         ]
 
     def _read(self, candidate: Candidate) -> None:
-        line = unwrap(decode(candidate.data))
-        met = [
-            (rule, groups)
-            for rule, groups in self.book.met_by(line.body, line.text)
-            if rule.any_level or line.level not in {"INFO", "DEBUG"}
-        ]
+        met: list[tuple[Rule, Mapping[str, str]]] = []
+        if self.book.may_meet(candidate.data):
+            line = unwrap(decode(candidate.data))
+            met = [
+                (rule, groups)
+                for rule, groups in self.book.met_by(line.body, line.text)
+                if rule.any_level or line.level not in {"INFO", "DEBUG"}
+            ]
+            if met and CODE.match(line.text):
+                return
+        if not met:
+            self._keep_clue(candidate)
+            return
         dismissals = [rule for rule, _ in met if rule.role == "dismiss"]
         if dismissals:
             self._dismiss(max(rule.reach for rule in dismissals), candidate, line)
@@ -99,7 +182,19 @@ class LogClassifier:
                 self._note(rule, dict(groups), candidate, line)
         if any(self._counts[rule] == MAX_PER_RULE for rule in counted):
             self._scanner.watch(self._wanted())
-        self._scanner.alert = not self._well or (not self._deaths() and any(map(self._may_pass, self._pending())))
+        self._look_for_health()
+
+    def _look_for_health(self) -> None:
+        self._scanner.alert = not self._well or (
+            not self._dead and (bool(self._stalls or self._first_clues) or any(map(self._may_pass, self._kept)))
+        )
+
+    def _keep_clue(self, candidate: Candidate) -> None:
+        if len(self._first_clues) < FIRST_CLUES:
+            self._first_clues.append(candidate)
+            self._scanner.alert = not self._well or not self._dead
+        else:
+            self._last_clues.append(candidate)
 
     def _note(self, rule: Rule, groups: dict[str, str], candidate: Candidate, line: LogLine) -> None:
         self._release = groups.get("release", self._release)
@@ -110,29 +205,31 @@ class LogClassifier:
             line=candidate.number,
             text=line.text[:MAX_TEXT],
             process=line.process,
+            writer=line.writer,
             died=groups.get("process", rule.process),
             rank=int(groups["rank"]) if "rank" in groups else line.rank,
             stamp=line.container or line.stamp,
             kernel=kernel,
             kernel_text=line.text[:MAX_TEXT] if kernel else None,
             fix=rule.fix.format_map(_Named(groups)) if rule.fix else None,
-            weak=line.level == "WARNING" and not rule.any_level,
+            weak=not rule.any_level and is_weak(line),
             exiting=self._exiting,
         )
         match rule.role:
             case "root" | "messenger" | "exception":
                 self._keep(sighting)
             case "ignored":
-                self._ignored[line.process] = candidate.number
-            case "stall":
+                self._ignored[line.writer] = candidate.number
+            case "stall" if not self._dead:  # what is dead generates no tokens either
                 known = self._stalls.get(rule.id)
                 self._stalls[rule.id] = replace(known, count=known.count + 1) if known else sighting
             case "cascade":
                 self._cascades.append(sighting)
+                self._dead = bool(self._deaths())
             case "victim":
                 self._victims.append(sighting)
             case "shutdown":
-                failed = self._deaths() or any(not s.weak and s.rule.role != "exception" for s in self._kept)
+                failed = self._dead or any(not s.weak and s.rule.role != "exception" for s in self._kept)
                 self._exiting = self._exiting or not failed
             case "begin":
                 self._exiting = False
@@ -141,38 +238,33 @@ class LogClassifier:
                 self._forget(lambda s: s.weak or self.book.classes[s.failure].cleared_by_start)
             case "progress" | "well":
                 self._well = True
-                if rule.role == "progress" and not self._deaths():
-                    self._forget(self._may_pass)
+                if not self._dead:
+                    self._forget(self._may_pass if rule.role == "progress" else _of_another)
             case "detail":
                 self._detail(sighting)
             case "setting" if "names" in groups and len(self._settings) < MAX_SETTINGS:
                 self._settings[groups["names"]] = None
-            case "setting" | "dismiss":
+            case "setting" | "dismiss" | "stall":
                 pass
 
     def _keep(self, sighting: Sighting) -> None:
         """Keep a root; one that only says that the next line was raised gives way to that line."""
-        ignored = self._ignored.pop(sighting.process, None) if self._ignored else None
+        ignored = self._ignored.pop(sighting.writer, None) if self._ignored else None
         if sighting.rule.role == "exception" and ignored and sighting.line - ignored <= IGNORED_LINES:
             return
-        last = self._kept[-1] if self._kept else None
-        if last and last.process == sighting.process and last.line == sighting.line - 1 and _is_wrapper(last):
-            self._kept.pop()
+        last = next((s for s in reversed(self._kept[-8:]) if s.writer == sighting.writer), None)
+        if last and last.line == sighting.line - 1 and _is_wrapper(last):
+            self._kept.remove(last)
             if sighting.rule.role == "exception":
                 sighting = replace(last, line=sighting.line, text=sighting.text)
-        elif (
-            last and last.process == sighting.process and sighting.line - last.line <= 2 and _is_header(last, sighting)
-        ):
-            self._kept.pop()
+        elif last and sighting.line - last.line <= 2 and _is_header(last, sighting):
+            self._kept.remove(last)
         self._kept.append(sighting)
 
     def _deaths(self) -> list[Sighting]:
-        """Return the lines that report a death, without those that need another line which has not come."""
+        """Return the lines that report a death, without those that need another line."""
         met = {s.rule.id for s in self._cascades}
         return [s for s in self._cascades if s.rule.needs is None or s.rule.needs in met]
-
-    def _pending(self) -> list[Sighting]:
-        return [*self._kept, *self._stalls.values()]
 
     def _may_pass(self, sighting: Sighting) -> bool:
         """Return whether a run can continue after this: what it survived is not why it ended."""
@@ -183,10 +275,14 @@ class LogClassifier:
 
     def _forget(self, passed: Callable[[Sighting], bool]) -> None:
         """Drop what the run has survived, and count it anew should it happen again."""
+        self._stalls.clear()
+        self._first_clues.clear()
+        self._last_clues.clear()
         gone = [s for s in self._kept if passed(s)]
+        if not gone:
+            return
         self._survived += len(gone)
         self._kept = [s for s in self._kept if not passed(s)]
-        self._stalls.clear()
         saturated = [s.rule.id for s in gone if self._counts[s.rule.id] >= MAX_PER_RULE]
         for sighting in gone:
             self._counts[sighting.rule.id] = 0
@@ -195,14 +291,14 @@ class LogClassifier:
 
     def _dismiss(self, reach: int, candidate: Candidate, line: LogLine) -> None:
         first = candidate.number - reach
-        self._kept = [s for s in self._kept if s.line < first or s.process != line.process]
+        self._kept = [s for s in self._kept if s.line < first or s.writer != line.writer]
 
     def _detail(self, sighting: Sighting) -> None:
         for index in range(len(self._kept) - 1, -1, -1):
             root = self._kept[index]
             if sighting.line - root.line > DETAIL_LINES:
                 return
-            if root.process == sighting.process and root.rule.how_known is not HowKnown.LOG:
+            if root.writer == sighting.writer and root.rule.how_known is not HowKnown.LOG:
                 if root.kernel is None and sighting.kernel:
                     self._kept[index] = replace(root, kernel=sighting.kernel, kernel_text=sighting.text)
                 return
@@ -213,6 +309,18 @@ class _Named(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         return name.upper()
+
+
+def _of_another(sighting: Sighting) -> bool:
+    """Return whether a line only says that something else ended, which a run that then ends well got over."""
+    return sighting.rule.role == "exception" and sighting.rule.precision in OTHERS
+
+
+def is_weak(line: LogLine) -> bool:
+    """Return whether a line is a warning, or speaks of an error that its program got over."""
+    if line.level in {"ERROR", "CRITICAL", "FATAL"}:
+        return False
+    return line.level == "WARNING" or bool(_WARNING.search(line.text) or _RECOVERED.search(line.text))
 
 
 def _is_wrapper(sighting: Sighting) -> bool:

@@ -1,21 +1,289 @@
-"""Triage's rules, with the remedies of what they see. RE2 runs their patterns, each in linear time."""
+"""Triage's rules, with the remedies of what they see and how often each was right. RE2 runs their patterns.
+
+`runbooks/triage/*.yaml` validate against the classes named ...Document.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
-from ahocorasick_rs import AhoCorasick, Implementation
+import re2
+from ahocorasick_rs import AhoCorasick, BytesAhoCorasick, Implementation
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from vdbg_env.common.errors import BadDocument, Complaint, nearest
+from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest
 from vdbg_env.common.yaml_source import Path, YamlSource, read, validate
 from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.triage.document import ClassDocument, ClassesDocument, RuleDocument, RulesDocument
-from vdbg_env.evidence.triage.remedy import Remedy, read_remedies
 
 NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
 UNKNOWN = "unknown"  # no line of a known form says what happened
+
+
+Role = Literal[
+    "root", "messenger", "stall", "exception", "cascade", "victim", "shutdown", "ready", "begin", "progress", "well",
+    "dismiss", "ignored", "detail", "setting",
+]  # fmt: skip
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = 8 << 20
+
+MAX_LITERALS = 4096  # seven times those of the shipped rules; the automaton then takes about 20 MB
+_PRIOR_WEIGHT = 4  # answers that the prior of a rule counts for
+_PRECISION = {"root": 50, "messenger": 30, "stall": 20, "exception": 15, "cascade": 10}
+
+
+def compile_pattern(pattern: str) -> Any:
+    """Compile one pattern with RE2; raises re2.error for what it refuses (back references, look-around)."""
+    return re2.compile(pattern, _OPTIONS)
+
+
+def _compiled(pattern: object) -> Any:
+    if pattern is not None and not isinstance(pattern, str):
+        raise ValueError("a pattern is a text")
+    try:
+        return pattern and compile_pattern(pattern)
+    except re2.error as error:
+        raise ValueError(f"this pattern is refused by RE2: {str(error.args[0], 'utf-8', 'replace')}") from None
+
+
+def _counted(counts: tuple[int, int]) -> tuple[int, int]:
+    if not 0 <= counts[0] <= counts[1]:
+        raise ValueError("write [right, answers], with right not above answers")
+    return counts
+
+
+Named = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Pattern = Annotated[Any, BeforeValidator(_compiled)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class ClassDocument(_Strict):
+    """A class of failure; `follows` are the classes it may be an effect of.
+
+    `runbook` is its name unless said otherwise; `none` is for no runbook, which is None.
+    """
+
+    name: Named
+    title: str
+    follows: frozenset[Named]
+    runbook: Annotated[str | None, AfterValidator(lambda name: None if name == "none" else name)] = Field(
+        default_factory=lambda given: given["name"]
+    )
+    cleared_by_start: bool = False
+    survivable: bool = False
+    at_exit: bool = False
+    settle: str
+
+
+class ClassesDocument(_Strict):
+    """classes.yaml."""
+
+    api_version: Literal["vdbg-env/v1"] = Field(alias="apiVersion")
+    kind: Literal["TriageClasses"]
+    classes: list[ClassDocument]
+
+
+class SourceDocument(_Strict):
+    """The source of a rule's wording."""
+
+    program: str
+    file: str
+    version: str
+
+
+class RemedyDocument(_Strict):
+    """What to do about some signatures or classes, in releases of `program` from `since` on and before `until`."""
+
+    signatures: list[Named] = []
+    classes: list[Named] = []
+    do: Annotated[str, Field(min_length=10)]
+    program: str = "vLLM"
+    since: Annotated[str, Field(pattern=r"^\d+(\.\d+)*$")] | None = None
+    until: Annotated[str, Field(pattern=r"^\d+(\.\d+)*$")] | None = None
+    source: Annotated[str, Field(min_length=4)]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if not (self.signatures or self.classes):
+            raise ValueError("a remedy names the signatures or the classes that it is for")
+        if not (self.since or self.until):
+            raise ValueError("a remedy names the first release that it is for, or the first that it is not for")
+        return self
+
+
+class RemediesDocument(_Strict):
+    """remedies-*.yaml."""
+
+    api_version: Literal["vdbg-env/v1"] = Field(alias="apiVersion")
+    kind: Literal["TriageRemedies"]
+    remedies: list[RemedyDocument]
+
+
+class RuleDocument(_Strict):
+    """One rule. A line meets it when it holds one of the literals, then `regex` (if any), and not `unless` (if any).
+
+    `bare`: the patterns apply to the line without its level and logger; `^` is where the message begins.
+    `hardware`: the machine itself is at fault, which outranks whatever else was seen. `survivable` is that of its class
+    unless a rule says otherwise. `needs`: the rule counts only in a log that meets the rule of this name too.
+
+    `confidence` is the prior of a rule that knows less than others of its role, until logs show how often it is right.
+    `at_exit` is that of its class unless a rule says otherwise.
+
+    `process` is the process whose death the line reports, where that is not the one that wrote it; the pattern's groups
+    `process` and `rank` say the same. `title` says what happened, for a class that is too wide to say it; `fix` is what
+    to type or to change, with the pattern's groups in braces.
+    """
+
+    id: Named
+    failure: Named | None = Field(default=None, alias="class")
+    role: Role = "root"
+    literals: Annotated[tuple[Annotated[str, Field(min_length=4)], ...], Field(min_length=1, alias="text")]
+    regex: Pattern = None
+    unless: Pattern = None
+    bare: bool = False
+    hardware: bool = False
+    survivable: bool | None = None
+    needs: Named | None = None
+    process: str | None = None
+    title: str | None = None
+    fix: str | None = None
+    levels: Literal["failing", "any"] = "failing"
+    how: Literal["log", "driver", "sanitizer", "gpu-core", "kernel-log"] = "log"
+    precision: int = Field(default_factory=lambda given: _PRECISION.get(given["role"], 0), ge=0, le=100)
+    confidence: Annotated[float, Field(gt=0, le=1)] | None = None
+    repeats: Annotated[int, Field(ge=1)] = 1
+    reach: Annotated[int, Field(ge=0, le=50)] = 0
+    at_exit: bool | None = None
+    alternative: Named | None = None
+    note: str | None = None
+    source: SourceDocument
+
+
+class RulesDocument(_Strict):
+    """Every other file of the folder."""
+
+    api_version: Literal["vdbg-env/v1"] = Field(alias="apiVersion")
+    kind: Literal["TriageRules"]
+    rules: list[RuleDocument]
+
+
+class ClueDocument(_Strict):
+    """A form of lines that speak of an error, or of lines that only look so: `weight` in calibration.yaml says which.
+
+    The form is a pattern on the line without its level and logger, or a `level`. `class` is the failure that such a
+    line names, where it names one; only lines with one of the file's texts are looked at.
+    """
+
+    id: Named
+    regex: Pattern = None
+    level: Literal["failing", "warning", "telling"] | None = None
+    failure: Named | None = Field(default=None, alias="class")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.regex is None) == (self.level is None):
+            raise ValueError("a clue has a regex or a level")
+        return self
+
+
+class CluesDocument(_Strict):
+    """clues.yaml."""
+
+    api_version: Literal["vdbg-env/v1"] = Field(alias="apiVersion")
+    kind: Literal["TriageClues"]
+    literals: Annotated[tuple[Annotated[str, Field(min_length=3)], ...], Field(min_length=1, alias="text")]
+    clues: list[ClueDocument]
+
+
+Counts = Annotated[tuple[int, int], AfterValidator(_counted)]
+
+
+class CalibrationDocument(_Strict):
+    """calibration.yaml, written by scripts/score_triage.py: what published logs show of rules and clues.
+
+    Counts are [right, answers]. `unproven`: of rules of a role that no log of another project had met. `second_stage`:
+    by the clue that named the class. `weights` are those of clues, and of a line's place in the log.
+    """
+
+    api_version: Literal["vdbg-env/v1"] = Field(alias="apiVersion")
+    kind: Literal["TriageCalibration"]
+    unproven: dict[Role, Counts]
+    rules: dict[Named, Counts]
+    second_stage: dict[Named, Counts]
+    weights: dict[Named, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """What to do about a signature; it holds from release `since` of `program` on, and before `until`."""
+
+    do: str
+    program: str
+    since: str | None
+    until: str | None
+    source: str
+
+    def fits(self, vllm: str | None) -> bool:
+        """Return whether it may hold: the release of another program, and one that no log has, are not known."""
+        if self.program != "vLLM" or vllm is None:
+            return True
+        key = _release_key(vllm)
+        return (not self.since or key >= _release_key(self.since)) and (
+            not self.until or key < _release_key(self.until)
+        )
+
+    @property
+    def releases(self) -> str:
+        """Where it holds, in words."""
+        since, until = (f"from {self.since}" if self.since else ""), (f"before {self.until}" if self.until else "")
+        return " ".join(filter(None, (self.program, since, until)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedies:
+    """The remedies of a folder, by the signature (the id of a rule) and by the class that they are for, in order."""
+
+    of_signature: dict[str, tuple[Remedy, ...]]
+    of_class: dict[str, tuple[Remedy, ...]]
+
+
+def read_remedies(sources: Sequence[YamlSource], signatures: Collection[str], classes: Collection[str]) -> Remedies:
+    """Read remedies; raises BadDocument where one names a signature or a class that does not exist."""
+    of_signature: dict[str, list[Remedy]] = defaultdict(list)
+    of_class: dict[str, list[Remedy]] = defaultdict(list)
+    complaints: list[Complaint] = []
+    for source in sources:
+        for index, entry in enumerate(validate(RemediesDocument, source).remedies):
+            remedy = Remedy(**entry.model_dump(exclude={"signatures", "classes"}))
+            for key, named, known, found in (
+                ("signatures", entry.signatures, signatures, of_signature),
+                ("classes", entry.classes, classes, of_class),
+            ):
+                for place, name in enumerate(named):
+                    found[name].append(remedy)
+                    if name not in known:
+                        here = ("remedies", index, key, place)
+                        said = f"no {'rule' if key == 'signatures' else 'class'} {name!r}"
+                        complaints.append(source.complaint(here, said, suggestion=nearest(name, known)))
+    if complaints:
+        raise BadDocument(tuple(complaints))
+    return Remedies(
+        of_signature={name: tuple(some) for name, some in of_signature.items()},
+        of_class={name: tuple(some) for name, some in of_class.items()},
+    )
+
+
+def _release_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
 class FailureClass(ClassDocument):
@@ -25,9 +293,17 @@ class FailureClass(ClassDocument):
 
 
 class Rule(RuleDocument):
-    """One rule, and what to do about what it sees."""
+    """One rule, and what to do about what it sees; `right` of `answers` that it gave for published logs were right."""
 
     remedies: tuple[Remedy, ...] = ()
+    right: int = 0
+    answers: int = 0
+    prior: float = 0.5
+
+    @property
+    def trust(self) -> float:
+        """How often an answer by it is right: its own record, on top of that of rules that had none."""
+        return (self.right + _PRIOR_WEIGHT * self.prior) / (self.answers + _PRIOR_WEIGHT)
 
     @property
     def how_known(self) -> HowKnown:
@@ -54,12 +330,18 @@ class Rule(RuleDocument):
         return {k: v for k, v in found.groupdict().items() if v} if found else None
 
 
+NOT_CALIBRATED = CalibrationDocument.model_construct(unproven={}, rules={}, second_stage={}, weights={})
+
+
 @dataclass(frozen=True, kw_only=True)
 class RuleBook:
-    """All rules in order, and the classes they name."""
+    """All rules in order, the classes they name, and the clues for what no rule knows."""
 
     classes: Mapping[str, FailureClass]
     rules: tuple[Rule, ...]
+    clues: tuple[ClueDocument, ...] = ()
+    clue_literals: tuple[str, ...] = ()
+    calibration: CalibrationDocument = NOT_CALIBRATED
 
     @cached_property
     def scanned(self) -> tuple[Rule, ...]:
@@ -72,6 +354,15 @@ class RuleBook:
         literals = sorted({literal for rule in self.rules for literal in rule.literals})
         holders = [tuple(place for place, rule in enumerate(self.rules) if word in rule.literals) for word in literals]
         return AhoCorasick(literals, implementation=Implementation.ContiguousNFA), holders
+
+    @cached_property
+    def _any_literal(self) -> BytesAhoCorasick:
+        words = sorted({literal.encode() for rule in self.rules for literal in rule.literals})
+        return BytesAhoCorasick(words, implementation=Implementation.ContiguousNFA)
+
+    def may_meet(self, line: bytes) -> bool:
+        """Return whether a line, with its wrappings, holds a literal of any rule."""
+        return bool(self._any_literal.find_matches_as_indexes(line))
 
     def met_by(self, body: str, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
         """Return the rules a line meets, in their order, each with the named groups of its pattern.
@@ -87,20 +378,35 @@ class RuleBook:
 
 
 def read_rule_book(files: Iterable[tuple[str, bytes]]) -> RuleBook:
-    """Read the files of a triage folder, (name, bytes) each; raises BadDocument with every complaint of all of them."""
+    """Read the files of a triage folder, (name, bytes) each.
+
+    Raises BadDocument with every complaint of all of them, BadInput for more rules than one search can look for.
+    """
     classes: dict[str, ClassDocument] = {}
     rules: list[RuleDocument] = []
+    clues: list[ClueDocument] = []
+    clue_literals: list[str] = []
+    calibration = NOT_CALIBRATED
     complaints: list[Complaint] = []
     sources = sorted((read(data, name) for name, data in files), key=lambda s: s.name)
     cures = [source for source in sources if _kind(source) == "TriageRemedies"]
     for source in sorted((s for s in sources if s not in cures), key=lambda s: _kind(s) != "TriageClasses"):
         try:
-            if _kind(source) == "TriageClasses":
-                classes |= {entry.name: entry for entry in validate(ClassesDocument, source).classes}
-            else:
-                document = validate(RulesDocument, source)
-                rules += document.rules
-                complaints += _unknown_classes(document, source, classes)
+            match _kind(source):
+                case "TriageClasses":
+                    classes |= {entry.name: entry for entry in validate(ClassesDocument, source).classes}
+                case "TriageClues":
+                    words = validate(CluesDocument, source)
+                    clues += words.clues
+                    clue_literals += words.literals
+                    complaints += _no_class(words.clues, "clues", source, classes)
+                case "TriageCalibration":
+                    calibration = validate(CalibrationDocument, source)
+                case _:
+                    document = validate(RulesDocument, source)
+                    rules += document.rules
+                    complaints += _no_class(document.rules, "rules", source, classes)
+                    complaints += _incomplete(document.rules, source)
         except BadDocument as error:
             complaints += error.complaints
     try:
@@ -109,7 +415,13 @@ def read_rule_book(files: Iterable[tuple[str, bytes]]) -> RuleBook:
         complaints += error.complaints
     if complaints:
         raise BadDocument(tuple(complaints))
-    return RuleBook(
+    texts = len(clue_literals) + sum(len(rule.literals) for rule in rules)
+    if texts > MAX_LITERALS:
+        raise BadInput(
+            f"the triage rules have {texts} texts to look for, more than fit into one search ({MAX_LITERALS})",
+            next_step="leave out rules that your logs do not need, or --rules itself for the shipped ones",
+        )
+    book = RuleBook(
         classes={
             name: FailureClass.model_construct(**dict(one), remedies=remedies.of_class.get(name, ()))
             for name, one in classes.items()
@@ -117,26 +429,46 @@ def read_rule_book(files: Iterable[tuple[str, bytes]]) -> RuleBook:
         rules=tuple(
             Rule.model_construct(**dict(rule), remedies=remedies.of_signature.get(rule.id, ())) for rule in rules
         ),
+        clues=tuple(clues),
+        clue_literals=tuple(clue_literals),
     )
+    return calibrated(book, calibration)
+
+
+def calibrated(book: RuleBook, calibration: CalibrationDocument) -> RuleBook:
+    """Return the rules with the record that the calibration has of each."""
+    rules = []
+    for rule in book.rules:
+        right, answers = calibration.rules.get(rule.id, (0, 0))
+        prior = rule.confidence or rate(calibration.unproven.get(rule.role, (0, 0)))
+        rules.append(rule.model_copy(update={"right": right, "answers": answers, "prior": prior}))
+    return replace(book, rules=tuple(rules), calibration=calibration)
+
+
+def rate(counts: tuple[int, int]) -> float:
+    """Return how often an answer is right, from how often it was; without any answers, 0.8."""
+    return (counts[0] + 0.8 * _PRIOR_WEIGHT) / (counts[1] + _PRIOR_WEIGHT)
 
 
 def _kind(source: YamlSource) -> object:
     return source.value.get("kind") if isinstance(source.value, dict) else None
 
 
-def _unknown_classes(
-    document: RulesDocument, source: YamlSource, classes: Mapping[str, ClassDocument]
-) -> list[Complaint]:
-    found = []
-    known = {entry.id for entry in document.rules if entry.role == "cascade"}
-    for index, entry in enumerate(document.rules):
-        for key, name in (("class", entry.failure), ("alternative", entry.alternative)):
-            if name is not None and name not in classes:
-                path: Path = ("rules", index, key)
-                found.append(source.complaint(path, f"no class {name!r}", suggestion=nearest(name, classes)))
+def _no_class(
+    entries: Sequence[RuleDocument | ClueDocument], key: str, source: YamlSource, classes: Mapping[str, ClassDocument]
+) -> Iterator[Complaint]:
+    for index, entry in enumerate(entries):
+        for name, said in (("class", entry.failure), ("alternative", getattr(entry, "alternative", None))):
+            if said is not None and said not in classes:
+                path: Path = (key, index, name)
+                yield source.complaint(path, f"no class {said!r}", suggestion=nearest(said, classes))
+
+
+def _incomplete(rules: Sequence[RuleDocument], source: YamlSource) -> Iterator[Complaint]:
+    known = {entry.id for entry in rules if entry.role == "cascade"}
+    for index, entry in enumerate(rules):
         if entry.needs is not None and (entry.role != "cascade" or entry.needs not in known):
             why = f"no rule {entry.needs!r}" if entry.role == "cascade" else "only a rule of role cascade has `needs`"
-            found.append(source.complaint(("rules", index, "needs"), why, suggestion=nearest(entry.needs, known)))
+            yield source.complaint(("rules", index, "needs"), why, suggestion=nearest(entry.needs, known))
         if entry.failure is None and entry.role in {"root", "messenger", "stall", "exception"}:
-            found.append(source.complaint(("rules", index), f"a rule of role {entry.role} names its class"))
-    return found
+            yield source.complaint(("rules", index), f"a rule of role {entry.role} names its class")

@@ -1,35 +1,30 @@
 """Find the few lines of a log that are worth a look, in one pass over its bytes and in constant memory.
 
-All literals of all rules are one RE2 automaton, whose speed does not depend on their number; only the lines it stops at
-are decoded. A line break may occur between any two bytes of a literal, because a log may be wrapped
-hard at the width of a terminal; such a line is joined again before it is read.
+All literals of all rules are one Aho-Corasick automaton: its speed depends neither on their number nor on the text, and
+it takes a few megabytes. It runs over blocks from which the line breaks have been taken out, because a log may be
+wrapped hard at the width of a terminal, in the middle of a literal; such a line is joined again before it is read.
 
+Where a block ends is decided by the log alone, never by its chunks, so the answer cannot depend on them.
 Signs that a run makes progress are frequent, so they are looked for only while the answer depends on them.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import Any
+from itertools import accumulate
 
-import re2
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from vdbg_env.common.errors import BadInput
-
-CHUNK = 1 << 20
-HOLD = 4 << 10  # bytes kept back at the end, because a candidate may not be cut in two
-CONTEXT = 8 << 10  # bytes kept from before, to see how a wrapped line began
-MAX_RUN = 1 << 20  # without a line break in so many bytes, the bytes are scanned as they are
+BLOCK = 256 << 10  # a block ends with the first line that ends after so many bytes
+MAX_BLOCK = 1 << 20  # or here, where no line does
+AHEAD = 4 << 10  # bytes of the next block that may hold the rest of a wrapped line
 MAX_JOINED = 12
-# RE2 takes what its states need, and past this falls back to a matcher ten to a hundred times slower. Logs of a real
-# vLLM need 16 MiB (docs/benchmarks/triage.md): the rest is for more rules and for text that has not been seen.
-AUTOMATON_MEMORY = 48 << 20
+_LINES_AROUND = 48  # lines before one that show whether its log is wrapped
 
-_BREAK = rb"[\r\n]*"
-_NOTHING = rb"[^\x00-\xff]"  # matches no byte
+_NOTHING = b"\x00no literal at all\x00"
 _STARTS_A_LINE = re.compile(
     rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
     rb"=====|Traceback|File \"|"
@@ -54,13 +49,11 @@ class LineScanner:
 
     def __init__(self, literals: Iterable[str], frequent: Iterable[str] = ()) -> None:
         self.alert = True
-        self._at_start = True
         self._frequent = frozenset(frequent)
+        self._buffer = bytearray()
+        self._context: list[bytes] = []  # the last lines before the buffer
+        self._line = 1  # number of the first line in the buffer
         self.watch(literals)
-        self._buffer = b""
-        self._start = 0  # scanning continues here
-        self._counted = 0  # line breaks are counted up to here
-        self._line = 1  # number of the line at `_counted`
 
     @property
     def lines(self) -> int:
@@ -68,83 +61,75 @@ class LineScanner:
         return self._line
 
     def watch(self, literals: Iterable[str]) -> None:
-        """Change what is looked for, from the next byte on."""
+        """Change what is looked for, from one of the next lines on."""
         self._literals = frozenset(literals)
-        self._patterns: dict[bool, Any] = {}
+        self._automata: dict[bool, BytesAhoCorasick] = {}
 
     def feed(self, chunk: bytes) -> Iterator[Candidate]:
-        """Take the next bytes and yield the candidates among the lines that are complete."""
+        """Take the next bytes and yield the candidates among the blocks that are complete."""
         self._buffer += chunk
-        waiting = len(self._buffer) - self._start
-        limit = self._buffer.rfind(b"\n", self._start, max(self._start, len(self._buffer) - HOLD)) + 1
-        if limit == 0:
-            if waiting < MAX_RUN:
-                return
-            limit = len(self._buffer) - HOLD
-        yield from self._scan(limit)
-        self._forget(limit)
+        while (end := self._block_end()) is not None:
+            yield from self._scan(end)
 
     def finish(self) -> Iterator[Candidate]:
         """Scan what is left."""
-        yield from self._scan(len(self._buffer))
-        self._forget(len(self._buffer))
+        while self._buffer:
+            end = self._buffer.find(b"\n", BLOCK, MAX_BLOCK) + 1 or MAX_BLOCK
+            yield from self._scan(min(end, len(self._buffer)))
 
-    def _scan(self, limit: int) -> Iterator[Candidate]:
-        buffer, at = self._buffer, self._start
-        while at < limit:
-            match = self._pattern().search(buffer, at, min(len(buffer), limit + HOLD))
-            if match is None or match.start() >= limit:
+    def _block_end(self) -> int | None:
+        """Return where the first block ends, None while more bytes are needed."""
+        if len(self._buffer) < BLOCK + AHEAD:
+            return None
+        end = self._buffer.find(b"\n", BLOCK, MAX_BLOCK) + 1 or MAX_BLOCK
+        return end if end + AHEAD <= len(self._buffer) else None
+
+    def _scan(self, end: int) -> Iterator[Candidate]:
+        ended = self._buffer.count(b"\n", 0, end)
+        whole = self._buffer.endswith(b"\n", 0, end)
+        text = bytes(self._buffer[: end + AHEAD])
+        del self._buffer[:end]
+        if b"\r\n" in text:
+            text = text.replace(b"\r\n", b"\n")
+        own = len(self._context) + ended + (not whole)  # lines before this one are of this block
+        lines = [*self._context, *text.split(b"\n")]
+        yield from self._candidates(lines, len(self._context), own)
+        self._line += ended
+        self._context = [line[:AHEAD] for line in lines[:own][-_LINES_AROUND:]]
+
+    def _candidates(self, lines: list[bytes], first: int, limit: int) -> Iterator[Candidate]:
+        joined = b"".join(lines)
+        starts = list(accumulate(map(len, lines), initial=0))
+        number = self._line - first
+        at, full = first, self.alert
+        found = self._matches(joined, starts[first], full)
+        while (match := next(found, None)) is not None:
+            begin, end = bisect_right(starts, match[0]) - 1, bisect_right(starts, match[1] - 1) - 1
+            if begin < at:
+                continue
+            if begin >= limit:
                 break
-            begin = buffer.rfind(b"\n", 0, match.start()) + 1
-            end = _line_end(buffer, match.end())
-            begin, end = _unfold(buffer, begin, end)
-            data = buffer[begin:end].replace(b"\r\n", b"").replace(b"\n", b"")
-            at = max(end, match.end())
-            yield Candidate(number=self._number(begin), data=data)
-        self._start = max(at, limit)
+            begin, end = _unfold(lines, begin, end)
+            data = b"".join(lines[begin : end + 1])
+            at = end + 1
+            if full and not self.alert and not self._automaton(False).find_matches_as_indexes(data):
+                continue
+            yield Candidate(number=number + begin, data=data)
+            if self.alert and not full:
+                full = True
+                found = self._matches(joined, starts[at], full)
 
-    def _pattern(self) -> Any:
-        """Return the automaton of what is looked for now.
+    def _matches(self, joined: bytes, offset: int, full: bool) -> Iterator[tuple[int, int]]:
+        text = memoryview(joined)[offset:]
+        for _, begin, end in self._automaton(full).find_matches_as_indexes(text):
+            yield begin + offset, end + offset
 
-        That of the start is let go when health is first seen, because most logs never need it again and each takes
-        megabytes; from its second use on both are kept.
-        """
-        if self.alert not in self._patterns:
-            if not self.alert and self._at_start:
-                self._patterns.clear()
-                self._at_start = False
-            literals = self._literals | self._frequent if self.alert else self._literals
-            self._patterns[self.alert] = _automaton(literals)
-        return self._patterns[self.alert]
-
-    def _number(self, offset: int) -> int:
-        if offset < self._counted:
-            return self._line - self._buffer.count(b"\n", offset, self._counted)
-        self._line += self._buffer.count(b"\n", self._counted, offset)
-        self._counted = offset
-        return self._line
-
-    def _forget(self, limit: int) -> None:
-        self._number(max(limit, self._counted))
-        keep = max(0, min(limit, self._start) - CONTEXT)
-        self._buffer = self._buffer[keep:]
-        self._start -= keep
-        self._counted -= keep
-
-
-def _automaton(literals: Iterable[str]) -> Any:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    options.max_mem = AUTOMATON_MEMORY
-    words = _shortest({literal.encode() for literal in literals})
-    try:
-        return re2.compile(b"|".join(_wrappable(word) for word in words) if words else _NOTHING, options)
-    except re2.error:
-        raise BadInput(
-            f"the triage rules have {len(words)} texts to look for, more than fit into one search",
-            next_step="leave out rules that your logs do not need, or --rules itself for the shipped ones",
-        ) from None
+    def _automaton(self, full: bool) -> BytesAhoCorasick:
+        if full not in self._automata:
+            literals = self._literals | self._frequent if full else self._literals
+            words = _shortest({literal.encode() for literal in literals}) or [_NOTHING]
+            self._automata[full] = BytesAhoCorasick(words, implementation=Implementation.DFA)
+        return self._automata[full]
 
 
 def _shortest(words: set[bytes]) -> list[bytes]:
@@ -154,46 +139,26 @@ def _shortest(words: set[bytes]) -> list[bytes]:
     return sorted(word for word in words if not any(other in word for other in inner if other != word))
 
 
-@lru_cache(4096)
-def _wrappable(word: bytes) -> bytes:
-    return _BREAK.join(map(_escaped, word))
-
-
-@cache
-def _escaped(byte: int) -> bytes:
-    escaped: bytes = re2.escape(bytes([byte]))
-    return escaped
-
-
-def _line_end(buffer: bytes, offset: int) -> int:
-    end = buffer.find(b"\n", offset)
-    return len(buffer) if end < 0 else end
-
-
-def _unfold(buffer: bytes, begin: int, end: int) -> tuple[int, int]:
-    """Widen [begin, end) to the whole of a line that was wrapped at a fixed width."""
-    width = _wrap_width(buffer, begin, end)
+def _unfold(lines: list[bytes], begin: int, end: int) -> tuple[int, int]:
+    """Widen a range of lines to the whole of a line that was wrapped at a fixed width."""
+    width = _wrap_width(lines, end)
     if width is None:
         return begin, end
     for _ in range(MAX_JOINED):
-        before = buffer.rfind(b"\n", 0, max(0, begin - 1)) + 1
-        if begin == 0 or begin - 1 - before != width or _STARTS_A_LINE.match(buffer, begin, end):
+        if begin == 0 or len(lines[begin - 1]) != width or _STARTS_A_LINE.match(lines[begin]):
             break
-        begin = before
+        begin -= 1
     for _ in range(MAX_JOINED):
-        last = buffer.rfind(b"\n", begin, end) + 1 or begin
-        after = _line_end(buffer, end + 1)
-        if end >= len(buffer) or end - last != width or _STARTS_A_LINE.match(buffer, end + 1, after):
+        if end + 1 >= len(lines) or len(lines[end]) != width or _STARTS_A_LINE.match(lines[end + 1]):
             break
-        end = after
+        end += 1
     return begin, end
 
 
-def _wrap_width(buffer: bytes, begin: int, end: int) -> int | None:
+def _wrap_width(lines: list[bytes], end: int) -> int | None:
     """The width a log is wrapped at, seen from the lines around; None when no line is cut."""
-    around = buffer[max(0, begin - CONTEXT // 2) : end].split(b"\n")[1:]
-    widths = [len(line) for line in around]
-    widest = max(widths, default=0)
+    widths = list(map(len, lines[max(0, end - _LINES_AROUND) : end + 1]))
+    widest = max(widths)
     if not 60 <= widest <= 320:
         return None
     at_widest = widths.count(widest)

@@ -12,15 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucore.dwarf import LinesByName
-from vdbg_env.evidence.triage.remedy import Remedy
-from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass
-from vdbg_env.evidence.triage.sighting import LogEvidence, Sighting
+from vdbg_env.evidence.finding import HowKnown
+from vdbg_env.evidence.triage.classifier import LogEvidence, Sighting
+from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass, Remedy, RuleBook
+from vdbg_env.evidence.triage.second_stage import best_clue, named_by
 
 _TELLING = 13  # an exception below this precision only says that something else went wrong
 _TEARDOWN = 500  # lines that a run may print from the exception that ends it to the last effect of that
 _TRACEBACK = 250  # lines of a traceback, with those of other ranks between them
 _NO_EXCEPTION = 2  # precision of a line of level ERROR
 
+SECOND_STAGE = "looks-like-an-error"  # the rule of a line that no rule knows
 SHOWN = 0.5  # less is a guess
 
 # Fitted on published logs, see docs/10-triage-score.md: how often such an answer was right.
@@ -30,8 +32,19 @@ _UNKNOWN = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
+class Record:
+    """How many of a rule's answers for published logs were right."""
+
+    right: int
+    answers: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RootCause:
-    """The line that names the failure: its log, 1-based number and text, its rule and the source of that rule."""
+    """The line that names the failure: its log, 1-based number and text, its rule and the source of that rule.
+
+    A `record` without any answers means that the rule is unproven; the second stage has none.
+    """
 
     file: str
     line: int
@@ -39,6 +52,7 @@ class RootCause:
     rule: str
     origin: str
     how_known: str
+    record: Record | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +74,7 @@ class Triage:
     `process` is the one that failed. `title` says what happened where the class is too wide to, and `fix` what to type
     or to change, where the line leaves no doubt.
 
+    `clue_form` is that of the line that the second stage chose, None where a rule knows the line.
     `kernel_text` is the line that names the kernel; `lines` are those of the place that it gives, by line packs.
     """
 
@@ -78,6 +93,7 @@ class Triage:
     remedies: tuple[Remedy, ...] = ()
     evidence: tuple[Sighting, ...] = ()
     logs: tuple[LogEvidence, ...] = ()
+    clue_form: str | None = None
 
     @property
     def failed(self) -> bool | None:
@@ -91,19 +107,24 @@ class Triage:
         return False if well else None
 
 
-def judge(logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]) -> Triage:
+def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     """Weigh the evidence of all logs of one run; never raises, whatever the logs contain."""
+    classes = book.classes
     seen = _in_order(logs)
-    late = [s for s in seen if s.exiting and classes[s.failure].at_exit]
+    late = [s for s in seen if s.exiting and _is_late(s, classes)]
     seen = [s for s in seen if s not in late]
     thrown = [s for s in seen if s.rule.role == "exception" and not s.weak]
     suspects = [s for s in seen if s.rule.role != "exception"]
     suspects = [s for s in suspects if not s.weak] or ([] if thrown else suspects)
+    if _ended_in_order(suspects, thrown, logs):
+        return _went_well(logs, [*late, *thrown, *suspects], classes)
+    if suspects and all(s.weak for s in suspects) and not _deaths(logs):
+        return _only_warned(suspects, logs, classes)
     first = _deepest(suspects, classes) if suspects else None
     if first is None or _explained(first, suspects, thrown, logs, classes):
         if any(s.rule.precision >= _TELLING for s in thrown) or (thrown and not _died_of(logs)):
             return _by_exception(thrown, suspects, logs, classes)
-        return _without_suspect(logs, late, classes)
+        return _without_suspect(logs, late, book)
     same = [s for s in suspects if s.failure == first.failure and s.rule.hardware == first.rule.hardware]
     root = max(same, key=lambda s: s.rule.precision)  # of equals, the first in order
     failure = classes[root.failure]
@@ -127,6 +148,35 @@ def judge(logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]) -> T
     )
 
 
+def _is_late(sighting: Sighting, classes: Mapping[str, FailureClass]) -> bool:
+    said = sighting.rule.at_exit
+    return classes[sighting.failure].at_exit if said is None else said
+
+
+def _ended_in_order(suspects: Sequence[Sighting], thrown: Sequence[Sighting], logs: Sequence[LogEvidence]) -> bool:
+    """Return whether a run that had done its work shows nothing but warnings, and exceptions during its shutdown."""
+    worked = any(log.worked for log in logs)
+    return worked and not _deaths(logs) and all(s.weak for s in suspects) and all(s.exiting for s in thrown)
+
+
+def _only_warned(
+    suspects: Sequence[Sighting], logs: Sequence[LogEvidence], classes: Mapping[str, FailureClass]
+) -> Triage:
+    """Judge a log of which all that is known is a warning, after which nothing says that the run failed."""
+    first = suspects[0]
+    return Triage(
+        failure=classes[UNKNOWN],
+        confidence=_UNKNOWN,
+        root_cause=_root_cause(first),
+        rank=first.rank,
+        process=_process(first, logs),
+        alternatives=(Alternative(failure=first.failure, confidence=_UNKNOWN, file=first.file, line=first.line),),
+        notes=("the line is only a warning, and nothing after it says that the run failed",),
+        evidence=tuple(suspects[:50]),
+        logs=tuple(logs),
+    )
+
+
 def _explained(
     first: Sighting,
     suspects: Sequence[Sighting],
@@ -141,21 +191,27 @@ def _explained(
     if all(s.rule.role == "stall" for s in suspects):
         return True
     earliest = next(s for s in suspects if s.rule.role != "stall")
-    raised = _ending(telling, _deaths(logs))
-    return raised.file == earliest.file and 0 < earliest.line - raised.line <= _TEARDOWN
+    raised = _ending(telling, _deaths(logs), _writers(logs))
+    return raised.file == earliest.file and 0 < earliest.line - raised.line <= _TEARDOWN * _writers(logs)
+
+
+def _writers(logs: Sequence[LogEvidence]) -> int:
+    """Return how many processes wrote at once: so many times as far apart are lines that belong together."""
+    return max((log.writers for log in logs), default=1)
 
 
 def _deaths(logs: Sequence[LogEvidence]) -> list[Sighting]:
     return [s for log in logs for s in log.cascades if not s.exiting]
 
 
-def _ending(thrown: Sequence[Sighting], deaths: Sequence[Sighting]) -> Sighting:
+def _ending(thrown: Sequence[Sighting], deaths: Sequence[Sighting], writers: int) -> Sighting:
     """Return the first exception of those around the first line that says that a process dies, else the first of all.
 
     Its traceback may be printed before that line or after it; an exception long before was handled.
     """
     for death in deaths[:1]:
-        near = [s for s in thrown if s.file == death.file and s.line >= death.line - _TRACEBACK]
+        first = death.line - _TRACEBACK * writers
+        near = [s for s in thrown if s.file == death.file and s.line >= first]
         if near:
             return near[0]
     return thrown[0]
@@ -170,7 +226,7 @@ def _by_exception(
     """Judge a run that ended for another reason than the GPU: the first of the most precise exceptions."""
     most = max((not s.exiting, s.rule.precision) for s in thrown)
     best = [s for s in thrown if (not s.exiting, s.rule.precision) == most]
-    root = thrown[-1] if most[1] <= _NO_EXCEPTION else _ending(best, _deaths(logs))
+    root = thrown[-1] if most[1] <= _NO_EXCEPTION else _ending(best, _deaths(logs), _writers(logs))
     failure = classes[root.failure]
     others = _others(suspects, failure, classes)
     return Triage(
@@ -224,7 +280,7 @@ def _others(
         effect = root.name in classes[sighting.failure].follows
         others[sighting.failure] = Alternative(
             failure=sighting.failure,
-            confidence=round(sighting.rule.confidence * (0.2 if effect else 0.5), 2),
+            confidence=round(sighting.rule.trust * (0.2 if effect else 0.5), 2),
             effect=effect,
             file=sighting.file,
             line=sighting.line,
@@ -242,7 +298,7 @@ def _asked(same: Sequence[Sighting], others: Sequence[Alternative], root: Failur
 def _confidence(
     root: Sighting, same: Sequence[Sighting], others: Sequence[Alternative], logs: Sequence[LogEvidence]
 ) -> float:
-    value = root.rule.confidence * (0.6 if root.weak else 1.0)
+    value = root.rule.trust * (0.6 if root.weak else 1.0)
     if len({s.rule.id for s in same}) > 1 or any(log.cascades for log in logs):
         value += 0.02
     value -= 0.1 * sum(not other.effect for other in others)
@@ -257,6 +313,7 @@ def _root_cause(root: Sighting) -> RootCause:
         rule=root.rule.id,
         origin=root.rule.origin,
         how_known=root.rule.how_known.value,
+        record=Record(right=root.rule.right, answers=root.rule.answers),
     )
 
 
@@ -292,17 +349,16 @@ def _remedies(failure: FailureClass, seen: Iterable[Sighting], logs: Sequence[Lo
     return tuple(dict.fromkeys(of_lines or of_class))
 
 
-def _without_suspect(
-    logs: Sequence[LogEvidence], late: Sequence[Sighting], classes: Mapping[str, FailureClass]
-) -> Triage:
+def _without_suspect(logs: Sequence[LogEvidence], late: Sequence[Sighting], book: RuleBook) -> Triage:
     """Judge logs in which no line names a failure: a clean end, a death without a word, or nothing known at all."""
+    classes = book.classes
     cascades = [s for log in logs for s in log.cascades]
     named = _died_of(logs)
     if named and not late:
         root = named[0]
         return Triage(
             failure=classes[root.failure],
-            confidence=root.rule.confidence,
+            confidence=root.rule.trust,
             root_cause=_root_cause(root),
             rank=root.rank,
             title=root.rule.title,
@@ -317,16 +373,43 @@ def _without_suspect(
     died = [s for s in cascades if not s.exiting]
     if late or (not died and any(log.worked or log.shut_down for log in logs)):
         return _went_well(logs, late, classes)
+    return _by_clue(logs, died, book)
+
+
+def _by_clue(logs: Sequence[LogEvidence], died: Sequence[Sighting], book: RuleBook) -> Triage:
+    """Judge logs in which no rule knows a line, by the line that most likely says what went wrong."""
+    clue = best_clue(logs, book)
+    nothing = _UNKNOWN if any(log.lines for log in logs) else 0.0
+    name, confidence, form = named_by(clue, book) if clue else (UNKNOWN, nothing, None)
+    if died and name == UNKNOWN:
+        clue = None
+    notes = []
     if died:
-        missing = f"{died[0].file}:{died[0].line} says that the engine died; no line of a known form says why"
-    else:
-        missing = "no line of a known form says that the run failed, nor that it did its work"
+        notes.append(f"{died[0].file}:{died[0].line} says that the engine died; no line of a known form says why")
+    elif clue is None:
+        notes.append("no line of a known form says that the run failed, nor that it did its work")
+    if clue:
+        notes.append("no rule knows this line: it is the one that looks most like an error")
+    root = _root_cause(died[0]) if died else None
+    if clue:
+        root = RootCause(
+            file=clue.file,
+            line=clue.line,
+            text=clue.text,
+            rule=SECOND_STAGE,
+            origin="no program in particular",
+            how_known=HowKnown.LOG.value,
+        )
+    failure = book.classes[name]
     return Triage(
-        failure=classes[UNKNOWN],
-        confidence=_UNKNOWN if any(log.lines for log in logs) else 0.0,
-        root_cause=_root_cause(died[0]) if died else None,
-        notes=(missing, f"what would settle it: {classes[UNKNOWN].settle}"),
+        failure=failure,
+        confidence=round(confidence, 2),
+        root_cause=root,
+        rank=clue.said.rank if clue else None,
+        process=clue.said.process if clue else None,
+        notes=(*notes, f"what would settle it: {failure.settle}"),
         logs=tuple(logs),
+        clue_form=form,
     )
 
 
@@ -337,7 +420,11 @@ def _died_of(logs: Sequence[LogEvidence]) -> list[Sighting]:
 
 def _went_well(logs: Sequence[LogEvidence], late: Sequence[Sighting], classes: Mapping[str, FailureClass]) -> Triage:
     """Judge a run that did its work or shut down in order; what was reported after that is not a bug."""
-    notes = [f"{s.file}:{s.line} reports {s.failure}, but after an orderly shutdown had begun" for s in late[:1]]
+    notes = [
+        f"{s.file}:{s.line} reports {s.failure}, but "
+        + ("only as a warning" if s.weak else "after an orderly shutdown had begun")
+        for s in late[:1]
+    ]
     survived = sum(log.survived for log in logs)
     if survived:
         notes.append(f"{survived} line(s) report a failure after which the run continued")
@@ -345,7 +432,9 @@ def _went_well(logs: Sequence[LogEvidence], late: Sequence[Sighting], classes: M
         failure=classes[NO_FAILURE],
         confidence=_WELL_BUT if late else _WELL,
         alternatives=tuple(
-            Alternative(failure=s.failure, confidence=0.2, file=s.file, line=s.line, text=s.text) for s in late[:1]
+            Alternative(failure=s.failure, confidence=0.2, file=s.file, line=s.line, text=s.text)
+            for s in late[:1]
+            if s.failure != NO_FAILURE
         ),
         notes=tuple(notes),
         logs=tuple(logs),

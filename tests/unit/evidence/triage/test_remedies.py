@@ -9,8 +9,7 @@ from vdbg_env.common.resources import data_dir, read_tables
 from vdbg_env.crash.triage import rule_book, triage_text
 from vdbg_env.evidence.knowledge import shipped_knowledge, version_key
 from vdbg_env.evidence.triage.classifier import LogClassifier
-from vdbg_env.evidence.triage.remedy import Remedy
-from vdbg_env.evidence.triage.rules import read_rule_book
+from vdbg_env.evidence.triage.rules import Remedy, read_rule_book
 from vdbg_env.evidence.triage.verdict import Triage, judge
 
 BOOK = rule_book()
@@ -23,7 +22,7 @@ def shipped_files() -> tuple[tuple[str, bytes], ...]:
 def triage(text: str) -> Triage:
     classifier = LogClassifier(BOOK, "a.log")
     classifier.feed(text.encode())
-    return judge([classifier.finish()], BOOK.classes)
+    return judge([classifier.finish()], BOOK)
 
 
 # The lines that were the root of a published log, by how often; an exception that only Python names has no remedy.

@@ -1,15 +1,12 @@
 """The shipped rules: well formed, sourced, and unable to take more than linear time."""
 
-import random
-import re
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.triage import LOGS, shipped, triage_bytes
+from tests.support.triage import shipped, triage_bytes
 from vdbg_env.common.errors import BadDocument
-from vdbg_env.evidence.triage import scanner
 from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, Rule, read_rule_book
 
 CLASSES = {
@@ -76,23 +73,6 @@ def test_an_unknown_class_is_a_complaint_with_the_nearest_name() -> None:
 def test_a_rule_without_a_source_is_refused() -> None:
     with pytest.raises(BadDocument):
         read_rule_book([("rules.yaml", HEADER + b"  - id: bad\n    role: victim\n    text: [abcd]\n")])
-
-
-def test_the_states_that_real_logs_need_are_far_from_the_memory_at_which_re2_gives_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Past that memory RE2 matches some ten times slower, and no search fails: a few more rules would do it."""
-    chance = random.Random(7)
-    logs = b"".join(path.read_bytes() for path in sorted((LOGS / "real-vllm").glob("*.log")))
-    text = b"".join(re.sub(rb"\d", lambda _: b"%d" % chance.randrange(10), logs) for _ in range(2))
-    spent = []
-    for memory in (scanner.AUTOMATON_MEMORY * 2 // 3, scanner.AUTOMATON_MEMORY * 4):
-        monkeypatch.setattr(scanner, "AUTOMATON_MEMORY", memory)
-        automaton = scanner._automaton(literal for rule in shipped().scanned for literal in rule.literals)
-        begun = time.process_time()
-        assert sum(1 for _ in automaton.finditer(text)) > 300
-        spent.append(time.process_time() - begun)
-    assert spent[0] < 3 * spent[1]
 
 
 def test_lines_that_repeat_for_ever_do_not_slow_the_scan() -> None:

@@ -74,16 +74,6 @@ NAMED = {
         "driver-problem",
     ),
     "node-lost": ("srun: error: Node failure on n7\n", "driver-problem"),
-    "own-extension-not-linked": (
-        "WARNING 11-03 23:14:03 [cuda.py:22] Failed to import from vllm._C with "
-        "ImportError('/opt/vllm/_C.abi3.so: undefined symbol: _ZN3c1020throw')\n",
-        "version-mismatch",
-    ),
-    "own-extension-not-built": (
-        "WARNING 11-03 23:14:03 [cuda.py:22] Failed to import from vllm._C with "
-        "ModuleNotFoundError(\"No module named 'vllm._C'\")\n",
-        "version-mismatch",
-    ),
     "torch-for-the-processor": ("AssertionError: Torch not compiled with CUDA enabled\n", "version-mismatch"),
     "code-of-another-amd-gpu": (
         "rocdevice.cpp :2984: aborting with error : HSA_STATUS_ERROR_INVALID_ISA: The instruction set is invalid.\n",
@@ -182,6 +172,19 @@ def test_the_line_of_code_that_raises_does_not_say_that_the_engine_died() -> Non
 def test_an_event_of_a_switch_that_is_not_fatal_is_no_sign_of_health() -> None:
     event = b"nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error\n"
     assert triage_bytes(event).failure.name == "unknown"
+
+
+@pytest.mark.parametrize(
+    "reason", ["No module named 'vllm._C'", "vllm/_C.abi3.so: undefined symbol: _ZN3c104cuda9SetDevi"]
+)
+def test_a_warning_after_which_nothing_failed_is_shown_and_called_unknown(reason: str) -> None:
+    line = f'WARNING 11-03 23:14:03 [_custom_ops.py:19] Failed to import from vllm._C with ImportError("{reason}")\n'
+    verdict = triage_bytes(line.encode())
+    assert verdict.root_cause is not None
+    assert (verdict.failure.name, verdict.root_cause.line) == ("unknown", 1)
+    assert [other.failure for other in verdict.alternatives] == ["version-mismatch"]
+    dead = triage_bytes((line + PREFIX + "EngineCore failed to start.\n").encode())
+    assert dead.failure.name == "version-mismatch"
 
 
 def test_an_optional_part_of_vllm_that_is_left_out_is_still_no_failure() -> None:
