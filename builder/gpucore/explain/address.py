@@ -265,7 +265,7 @@ def bases(values: Slice, formula: Poly, nested: int = 0) -> list[Atom]:
     if nested > _MOST_NESTED:
         return []
     found: list[Atom] = []
-    for m, c in formula.terms.items():
+    for m, c in formula.ordered():
         if c == 1 and len(m) == 1:
             found += _based_on(values, m[0], nested)
     return list(dict.fromkeys(found))

@@ -12,9 +12,9 @@ and because a factor of 2^32 makes every extension of a 32-bit value equally goo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import count
+from hashlib import blake2b
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -64,7 +64,6 @@ class Atom:
 Monomial: TypeAlias = tuple[Atom, ...]
 
 _atoms: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
-_serials = count()
 
 
 def atom(kind: str, *args: object, bits: Bits = 32) -> Atom:
@@ -73,10 +72,23 @@ def atom(kind: str, *args: object, bits: Bits = 32) -> Atom:
     found = _atoms.get(key)
     if found is None:
         found = Atom()
-        found.kind, found.args, found.bits, found.serial = kind, args, bits, next(_serials)
+        found.kind, found.args, found.bits, found.serial = kind, args, bits, _place_in_order(key)
         found.most = _most(kind, args, bits)
         _atoms[key] = found
     return found
+
+
+def _place_in_order(x: object) -> int:
+    """Return a number that is the same for equal things in every process: the order of atoms, and so of every text."""
+    if isinstance(x, Atom):
+        return x.serial
+    if isinstance(x, Poly):
+        return sum(_mixed((c, *(a.serial for a in m))) for m, c in x.terms.items()) & MASK64
+    return _mixed(tuple(_place_in_order(y) for y in x)) if isinstance(x, tuple) else _mixed(x)
+
+
+def _mixed(x: object) -> int:
+    return int.from_bytes(blake2b(repr(x).encode(), digest_size=8).digest(), "little")
 
 
 def _most(kind: str, args: tuple[object, ...], bits: Bits) -> int:
@@ -113,7 +125,7 @@ def _most(kind: str, args: tuple[object, ...], bits: Bits) -> int:
 class Poly:
     """A sum of products of atoms with integer factors, modulo 2^32 or 2^64."""
 
-    __slots__ = ("_hash", "bits", "terms")
+    __slots__ = ("_atoms", "_hash", "bits", "terms")
 
     def __init__(self, terms: dict[Monomial, int], bits: Bits) -> None:
         if len(terms) > _MOST_TERMS:
@@ -122,6 +134,7 @@ class Poly:
         self.terms: dict[Monomial, int] = {m: c & mask for m, c in terms.items() if c & mask}
         self.bits: Bits = bits
         self._hash: int | None = None
+        self._atoms: tuple[Atom, ...] | None = None
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -178,9 +191,15 @@ class Poly:
         ((m, c),) = self.terms.items()
         return m[0] if len(m) == 1 and c == 1 else None
 
-    def atoms(self) -> list[Atom]:
-        """Return its atoms, each once, in an order that does not change."""
-        return list(dict.fromkeys(a for m in self.terms for a in m))
+    def ordered(self) -> list[tuple[Monomial, int]]:
+        """Return its terms in an order that is the same for equal polynomials, the number last."""
+        return sorted(self.terms.items(), key=lambda term: (not term[0], [a.serial for a in term[0]]))
+
+    def atoms(self) -> tuple[Atom, ...]:
+        """Return its atoms, each once, in an order that is the same for equal polynomials."""
+        if self._atoms is None:
+            self._atoms = tuple(dict.fromkeys(a for m, _ in self.ordered() for a in m))
+        return self._atoms
 
     def where(self, wanted: Callable[[int], bool]) -> Poly:
         """Return the terms whose factor is wanted."""
@@ -375,7 +394,7 @@ def carry(parts: Iterable[tuple[Poly, bool]]) -> Poly:
         return ZERO
     if len(kept) == 1 and not kept[0][1]:
         return ZERO
-    kept.sort(key=lambda part: (part[1], [[a.serial for a in m] for m in part[0].terms]))
+    kept.sort(key=lambda part: (part[1], [([a.serial for a in m], c) for m, c in part[0].ordered()]))
     return leaf("carry", *kept)
 
 
@@ -472,7 +491,7 @@ def join(p: Poly) -> Poly:
     return p
 
 
-def _join_high(p: Poly, high: Atom, atoms: list[Atom]) -> Poly | None:
+def _join_high(p: Poly, high: Atom, atoms: Sequence[Atom]) -> Poly | None:
     if high.kind not in _MATES or any(high in m and c & MASK32 for m, c in p.terms.items()):
         return None
     for low, value in _MATES[high.kind](high, atoms):
@@ -495,7 +514,7 @@ def wide(low: Atom, high: Atom) -> Poly:
     return of(atom("wide", low, high, bits=64))
 
 
-def _mates_of_sign(high: Atom, atoms: list[Atom]) -> _Mates:
+def _mates_of_sign(high: Atom, atoms: Sequence[Atom]) -> _Mates:
     (q,) = high.args
     assert isinstance(q, Poly)
     low = q.single or atom("zx", q, bits=64)
@@ -503,10 +522,10 @@ def _mates_of_sign(high: Atom, atoms: list[Atom]) -> _Mates:
         yield low, lambda: of(atom("sx", q, bits=64))
 
 
-def _mates_by(same: Callable[[Atom, Atom], bool]) -> Callable[[Atom, list[Atom]], _Mates]:
+def _mates_by(same: Callable[[Atom, Atom], bool]) -> Callable[[Atom, Sequence[Atom]], _Mates]:
     """Return a finder of atoms of the same kind whose arguments fit."""
 
-    def find(high: Atom, atoms: list[Atom]) -> _Mates:
+    def find(high: Atom, atoms: Sequence[Atom]) -> _Mates:
         for low in atoms:
             if low.kind == high.kind and low is not high and same(low, high):
                 yield low, lambda low=low: wide(low, high)  # type: ignore[misc]
@@ -514,7 +533,7 @@ def _mates_by(same: Callable[[Atom, Atom], bool]) -> Callable[[Atom, list[Atom]]
     return find
 
 
-def _mates_of_select(high: Atom, atoms: list[Atom]) -> _Mates:
+def _mates_of_select(high: Atom, atoms: Sequence[Atom]) -> _Mates:
     for low in atoms:
         if low.kind == "select" and low is not high and low.args[0] is high.args[0]:
             yield low, lambda low=low: _select64(low, high)  # type: ignore[misc]
@@ -545,7 +564,7 @@ def _select64(low: Atom, high: Atom) -> Poly:
     return shared if first == second else shared + of(atom("select64", condition, first, second, bits=64))
 
 
-def _mates_of_shift(high: Atom, atoms: list[Atom]) -> _Mates:
+def _mates_of_shift(high: Atom, atoms: Sequence[Atom]) -> _Mates:
     value, by = high.args
     assert isinstance(value, Poly) and isinstance(by, Poly)
     for low in atoms:
@@ -582,7 +601,7 @@ def _next_number(low: Atom, high: Atom) -> bool:
 
 
 _any_low = _mates_by(lambda low, high: True)
-_MATES: Final[dict[str, Callable[[Atom, list[Atom]], _Mates]]] = {
+_MATES: Final[dict[str, Callable[[Atom, Sequence[Atom]], _Mates]]] = {
     "sign": _mates_of_sign,
     "bank": _mates_by(_next_word),
     "bank_at": _mates_by(_next_by_sum),

@@ -50,7 +50,7 @@ def commuted(kind: str, a: Poly, b: Poly) -> Poly:
 
 
 def _order(p: Poly) -> list[tuple[list[int], int]]:
-    return [([a.serial for a in m], c) for m, c in p.terms.items()]
+    return [([a.serial for a in m], c) for m, c in p.ordered()]
 
 
 # Bits.

@@ -44,7 +44,7 @@ class Words:
             remainder = self._remainder(p, bracketed)
             if remainder is not None:
                 return remainder
-            parts = [self._term(m, c, p.bits) for m, c in sorted(p.terms.items(), key=lambda term: not term[0])]
+            parts = [self._term(m, c, p.bits) for m, c in p.ordered()]
         finally:
             self._depth -= 1
         text = " + ".join(parts).replace("+ -", "- ")
@@ -226,7 +226,7 @@ def number(value: int) -> str:
 def _factors(p: Poly, quotient: Atom, under: Poly) -> Iterator[Poly]:
     """Yield what x - d * (x / d) may be multiplied by in a sum, by the products that hold the quotient."""
     divisor = under.single
-    for m, c in p.terms.items():
+    for m, c in p.ordered():
         rest = list(m)
         if quotient not in rest:
             continue

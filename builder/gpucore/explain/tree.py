@@ -51,7 +51,7 @@ _SAME: Final = {
 
 def tree_of(p: Poly, leaf: LeafTree) -> Json:
     """Return a polynomial as a tree."""
-    terms = [_term(m, c, p.bits, leaf) for m, c in p.terms.items()]
+    terms = [_term(m, c, p.bits, leaf) for m, c in p.ordered()]
     if not terms:
         return {"constant": 0, "bits": p.bits}
     return terms[0] if len(terms) == 1 else {"op": "add", "bits": p.bits, "args": terms}
