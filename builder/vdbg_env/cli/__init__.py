@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dumps": ("crash:dumps_command", "List, remove and carry away what crashes left."),
     "verify": ("verify:verify_command", "Prove that every cubin with code carries line info."),
     "capture": ("runbook", "Record the requests that a server gets, to replay them."),
-    "triage": ("crash:triage_command", "Name the failure a log tells of, and the line that says so."),
+    "triage": ("triage:triage_command", "Name the failure a log tells of, and the line that says so."),
     "core": ("crash:core_command", "Read GPU core dumps: exception, kernel, thread, source line, inline chain."),
     "locate": ("crash:locate_command", "Find the source line and inline chain of an address."),
     "lines": ("lines", "Make, search and carry line tables for code that was shipped without them."),

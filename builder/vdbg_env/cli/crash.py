@@ -1,4 +1,4 @@
-"""`vdbg-env core`, `locate`, `triage`, `dump` and `dumps`: read what a crash left, cause it, and keep it."""
+"""`vdbg-env core`, `locate`, `dump` and `dumps`: read what a crash left, cause it, and keep it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -17,16 +17,7 @@ from gpucore.code_map import parse_place
 from vdbg_env.cli.composition.containers import dump_export, dump_store
 from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import remote_store
-from vdbg_env.cli.composition.runs import runbook_names
 from vdbg_env.cli.display.bar import progress_bar
-from vdbg_env.cli.options.container import (
-    DEFAULTS_OF_OTHERS,
-    FEW,
-    ContainerFlags,
-    container_options,
-    container_request,
-    given_option,
-)
 from vdbg_env.cli.options.retention import read_retention, retention_options
 from vdbg_env.cli.options.source import Mapping, lines_option, source_options
 from vdbg_env.common import console
@@ -36,7 +27,6 @@ from vdbg_env.crash.line_packs import PackedLines, open_stores
 
 if TYPE_CHECKING:
     from vdbg_env.crash.dumps import DumpList, DumpStore, Prune
-    from vdbg_env.run.begin import ContainerRequest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -133,77 +123,6 @@ def locate_command(
         report = locate(query, files, binary_source(), sources, packs, arch=kept, tell=tell)
     click.echo(locate_json(report) if as_json else locate_text(report), nl=False)
     return 4 if report.ambiguous or not report.candidates[0].location.chain else 0
-
-
-@click.command("triage", context_settings={"ignore_unknown_options": False})
-@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as a JSON document.")
-@click.option("--run", is_flag=True, help="Start the runbook that the verdict names, on the command after `--`.")
-@click.option("--rules", type=click.Path(path_type=Path), help="A folder of triage rules instead of the shipped ones.")
-@lines_option
-@container_options(*FEW)
-@click.pass_context
-def triage_command(
-    context: click.Context,
-    /,
-    logs: tuple[str, ...],
-    as_json: bool,
-    run: bool,
-    rules: Path | None,
-    line_packs: tuple[str, ...],
-    **place: Any,
-) -> int:
-    """Name the failure, the line that says so and the runbook to start.
-
-    LOG is a file, a folder of per-rank logs, or - for the standard input; .gz and .zst are opened. All logs given
-    belong to one run. With --run, the options that say where steps run are those of the runbook.
-
-    \b
-    Example:
-      vdbg-env triage server.log
-      kubectl logs vllm-0 | vdbg-env triage --json -
-      vdbg-env triage --run server.log -- vllm serve Qwen/Qwen3-32B
-      vdbg-env triage --run server.log --image vdbg/vllm-cu130:lineinfo -- vllm serve Qwen/Qwen3-32B
-
-    Exit status: 3 a line shows a failure, of the GPU or not; 0 a line shows that the run did its work, and none a
-    failure; 4 neither is shown: the logs are empty, say nothing of a known form, or leave a guess; 2 a log cannot be
-    read.
-    """
-    from vdbg_env.crash.triage import runbook_to_start, triage_json, triage_logs, triage_text
-
-    given = given_option(context)
-    if given and not run:
-        raise click.UsageError(f"{given} is for the runbook that --run starts", context)
-    if place["on"] == "slurm":
-        raise click.UsageError("--run starts one rank: vdbg-env runbook NAME --on slurm starts more", context)
-    targets, argv = _split(logs, run)
-    packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
-    verdict = triage_logs(targets, packs, rules=rules)
-    runbook = verdict.failure.runbook
-    start = runbook_to_start(runbook, runbook_names())
-    if run and start:
-        console.note(*triage_text(verdict, start).split("\n"))
-        container = container_request(context, cast(ContainerFlags, {**DEFAULTS_OF_OTHERS, **place}))
-        return _start_runbook(start, argv, container, as_json=as_json)
-    console.show(triage_json(verdict) if as_json else triage_text(verdict, start))
-    return {True: 3, False: 0, None: 4}[verdict.failed]
-
-
-def _start_runbook(runbook: str, argv: tuple[str, ...], container: ContainerRequest | None, *, as_json: bool) -> int:
-    # What runs a runbook takes twice the memory of reading a log, and is loaded only for it.
-    from vdbg_env.cli.runbook.runbook_run import run
-    from vdbg_env.run.begin import RunbookRequest
-
-    return run(RunbookRequest(runbook=runbook, argv=argv, json=as_json, container=container))
-
-
-def _split(words: tuple[str, ...], run: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """With --run the first word is the log and the rest is the command: click drops the `--` between them."""
-    if not run:
-        return words, ()
-    if len(words) < 2:
-        raise BadInput("--run needs the command to run", next_step="vdbg-env triage --run LOG -- vllm serve MODEL")
-    return words[:1], words[1:]
 
 
 def _pid(_context: click.Context, _argument: click.Parameter, text: str | None) -> int | None:

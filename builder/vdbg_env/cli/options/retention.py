@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
 from vdbg_env.cli.options.given import Function, with_options
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.settings import parse_size
-from vdbg_env.record.dump_files import Retention
+
+if TYPE_CHECKING:
+    from vdbg_env.record.dump_files import Retention
 
 AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 """The seconds of each unit of an age."""
@@ -28,6 +30,9 @@ def retention_options(things: str) -> Callable[[Function], Function]:
 
 def read_retention(keep: int | None, older_than: str | None, max_size: str | None) -> Retention:
     """Return what to keep; raises BadInput for what is not an age or a size."""
+    from vdbg_env.image.settings import parse_size  # `core`, which is in a file with `dumps`, loads neither
+    from vdbg_env.record.dump_files import Retention
+
     return Retention(
         keep=keep,
         older_than_s=_seconds(older_than) if older_than is not None else None,
