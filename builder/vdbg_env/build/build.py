@@ -22,13 +22,11 @@ from vdbg_env.build.builder import (
 )
 from vdbg_env.build.prove import prove_image, require_proven
 from vdbg_env.common.errors import EngineFailed
+from vdbg_env.crash.verify_text import coverage_text, verify_json
 from vdbg_env.image.context import ROOT
 from vdbg_env.image.dockerfile import build_context, step_titles
 from vdbg_env.image.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, BuildPlan
 from vdbg_env.image.profile import Dialect
-from vdbg_env.report.codec.document import plain
-from vdbg_env.report.lineinfo import text as lineinfo
-from vdbg_env.report.lineinfo.as_json import Verified
 
 PREPARED = "vdbg/prepared"
 """The name of the fetching half of an offline build, while the compiling half is built on it."""
@@ -201,7 +199,7 @@ def build_text(result: BuildResult) -> str:
     counts = result.proof.counts
     lines = [
         f"proven    {counts.with_debug_line} of {counts.with_code} cubins with code carry line info",
-        f"          {lineinfo.coverage_text(result.proof.covered)}",
+        f"          {coverage_text(result.proof.covered)}",
         *(f"          {_file_line(file)}" for file in result.proof.files if file.counts.with_code),
         f"image     {result.image_id}",
         *(f"tag       {tag}" for tag in result.tags),
@@ -236,5 +234,5 @@ def build_json(result: BuildResult) -> dict[str, Any]:
         "duration_s": round(result.duration_s, 3),
         "plan_digest": result.plan.digest,
         "plan": result.plan.document(),
-        "proof": plain(result.proof, Verified),
+        "proof": verify_json(result.proof),
     }

@@ -35,7 +35,7 @@ from gpucore.lineinfo import (
 from vdbg_env.common.errors import EngineFailed, HostNotAble, NotProven
 from vdbg_env.common.programs import Completed, ProgramRunner
 from vdbg_env.crash.files import BinaryFile, BinarySource, Buffer, ScratchFiles, Tell, done
-from vdbg_env.crash.lineinfo_causes import EXPLAINED
+from vdbg_env.crash.verify_text import EXPLAINED
 from vdbg_env.evidence import tools
 
 if TYPE_CHECKING:

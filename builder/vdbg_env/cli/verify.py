@@ -13,16 +13,15 @@ import click
 from gpucore.lineinfo import Verdict
 from vdbg_env.build.prove import VerifyRequest, verify_binaries
 from vdbg_env.cli.composition.files import binary_source
-from vdbg_env.cli.composition.lines import packed_lines
+from vdbg_env.cli.composition.lines import remote_store
 from vdbg_env.cli.display.bar import progress_bar
 from vdbg_env.cli.options.source import lines_option
 from vdbg_env.common import console
+from vdbg_env.common.printable import json_text
 from vdbg_env.common.programs import Programs
 from vdbg_env.crash.files import Scratch
-from vdbg_env.crash.line_packs import compare_with_packs
-from vdbg_env.report.lineinfo import as_json as lineinfo_json
-from vdbg_env.report.lineinfo import pack_text
-from vdbg_env.report.lineinfo import text as lineinfo
+from vdbg_env.crash.line_packs import PackedLines, compare_with_packs, open_stores
+from vdbg_env.crash.verify_text import coverage_by_packs, verify_json, verify_text
 
 MOST_THREADS: Final = 8
 
@@ -78,14 +77,14 @@ def verify_command(
         report = verify_binaries(
             request, source=binary_source(built=True), programs=Programs(), scratch=Scratch(), tell=tell
         )
-    packs = packed_lines(line_packs)
+    packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
     packed = compare_with_packs(targets, binary_source(built=True), packs) if (line_packs and not quiet) else ()
     console.note(*(f"note: {note}" for note in packs.notes))
     if as_json:
-        click.echo(lineinfo_json.render(report, packed), nl=False)
+        click.echo(json_text(verify_json(report, packed)), nl=False)
     elif not quiet:
-        click.echo(lineinfo.render(report, every_missing=every_missing), nl=False)
-        click.echo(pack_text.coverage(packed), nl=False)
+        click.echo(verify_text(report, every_missing=every_missing), nl=False)
+        click.echo(coverage_by_packs(packed), nl=False)
     return exit_status(report.verdict)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from gpucore.line_pack import LineRecord
@@ -11,7 +11,6 @@ from gpucore.mangling import demangle
 from vdbg_env.application.line_packs.inspect import PackSummary
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
-from vdbg_env.crash.line_packs import PackCoverage
 
 if TYPE_CHECKING:
     from vdbg_env.application.line_packs.pack import Packed  # loads the plans of builds: `verify` does without
@@ -50,20 +49,6 @@ def table(found: Iterable[PackSummary]) -> str:
         for one in found
     ]
     return "".join([f"{'SHA256':12}  {'SIZE':>9}  {'FUNCTIONS':>8} BUILD, FILE\n", *rows]) if rows else ""
-
-
-def coverage(found: Sequence[PackCoverage]) -> str:
-    """Return of how many functions the line packs have the lines, by file and architecture."""
-    if not found:
-        return ""
-    lines = ["", "lines by line packs, of identical code:"]
-    for one in found:
-        parts = [f"{one.other:,} with other code"] if one.other else []
-        parts += [f"{one.unknown:,} in no pack"] if one.unknown else []
-        rest = f" ({', '.join(parts)})" if parts else ""
-        lines.append(printable(f"  {one.file}  {one.arch}: {one.identical:,} of {one.functions:,} functions{rest}"))
-        lines += [printable(f"    other code: {demangle(name)}") for name in one.other_named]
-    return "\n".join(lines) + "\n"
 
 
 def _binaries(binaries: Iterable[Provenance]) -> Iterator[str]:

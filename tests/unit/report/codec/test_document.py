@@ -15,7 +15,6 @@ from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
-from vdbg_env.report.lineinfo import as_json as verify
 from vdbg_env.report.lineinfo import lines_built, pack_json
 from vdbg_env.report.run import as_json as run
 from vdbg_env.report.run import exported
@@ -39,7 +38,6 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "runs-export-v1": (exported.ExportDocument,),
     "runs-prune-v1": (history.PrunedRunsDocument,),
     "runs-v1": (history.RunsDocument, crash_groups.GroupsDocument),
-    "verify-v1": (verify.Verified,),
 }
 
 

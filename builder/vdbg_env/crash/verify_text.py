@@ -1,14 +1,66 @@
-"""Write a proof of line info for people: each file with its architectures, what lacks lines, and what to do next."""
+"""Proofs of line info for people and for programs, and why code lacks it: for `verify`, and where `build` refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, assert_never
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple, assert_never
 
-from gpucore.lineinfo import Cause, Counts, Covered, FileReport, LineinfoReport, Missing, Verdict, Witness
+from gpucore.lineinfo import BOUND, Cause, Counts, Covered, FileReport, LineinfoReport, Missing, Verdict, Witness
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.printable import printable
-from vdbg_env.crash.lineinfo_causes import EXPLAINED
+from vdbg_env.crash.line_packs import PackCoverage
+
+_CACHE: Final = (
+    "a compiler cache handed back objects compiled without the flag: ccache does not look at "
+    "NVCC_PREPEND_FLAGS, and a build folder used before counts as fresh. CCACHE_DISABLE=1, "
+    "VLLM_DISABLE_SCCACHE=1 and a clean folder, as the shipped profiles have them, prevent it"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """A cause in words: a heading for what it concerns, the usual reason, and what to type instead."""
+
+    heading: str
+    short: str
+    reason: str
+    remedy: str
+
+
+EXPLAINED: Final = {
+    Cause.NO_TABLE: Explained(
+        heading="without line info",
+        short="as after a compiler cache hit",
+        reason=_CACHE,
+        remedy="build again with NVCC_PREPEND_FLAGS=-lineinfo CCACHE_DISABLE=1, in an empty build folder",
+    ),
+    Cause.EMPTY_TABLE: Explained(
+        heading="with a line table that has no rows",
+        short="the line table has no rows",
+        reason="only ptxas was given -lineinfo, as by -Xptxas -lineinfo, or it assembled PTX without .loc",
+        remedy="give -lineinfo to nvcc itself (NVCC_PREPEND_FLAGS=-lineinfo), or to whatever compiler wrote the PTX",
+    ),
+    Cause.LINKED_WITHOUT: Explained(
+        heading="device-linked from units with and without line info",
+        short="a device link took in units without line info",
+        reason="some units of a device link (-rdc=true, -dlink) were compiled without -lineinfo, or are from a cache",
+        remedy="compile the units of these functions again with -lineinfo and CCACHE_DISABLE=1, then link again",
+    ),
+    Cause.ROWS_MISSING: Explained(
+        heading="with a line table that covers only part of the code",
+        short="the line table covers only part of the code",
+        reason="the PTX has .loc for a part of its code, as PTX written by hand or joined from several compilers",
+        remedy="give -lineinfo, or the like, to every compiler that wrote a part of the PTX",
+    ),
+    Cause.DAMAGED_TABLE: Explained(
+        heading="with a damaged line table",
+        short="the line table is damaged",
+        reason="the file was cut short or overwritten, or its assembler writes line tables of an unknown form",
+        remedy="build the file again; nvdisasm -g CUBIN says whether NVIDIA's own tool reads the table",
+    ),
+}
+
 
 _COLUMNS: Final = ("arch", "cubins", "with code", "with lines", "of these -G")
 _MISSING_SHOWN: Final = 10
@@ -17,7 +69,7 @@ _KERNELS_SHOWN: Final = 3
 _APART: Final = "verify what you built apart from what others did, as IMAGE:/opt/vdbg/out; or "
 
 
-def render(report: LineinfoReport, *, every_missing: bool = False) -> str:
+def verify_text(report: LineinfoReport, *, every_missing: bool = False) -> str:
     """Return the report as text, newline at the end; `every_missing` names all that lacks lines, however much."""
     blocks = ["\n".join(_file(file, every_missing)) for file in report.files]
     return "\n\n".join([*blocks, "\n".join(_summary(report))]) + "\n"
@@ -207,3 +259,76 @@ def _why_nothing(counts: Counts) -> str:
 
 def _number(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
+
+
+def coverage_by_packs(found: Sequence[PackCoverage]) -> str:
+    """Return of how many functions the line packs have the lines, by file and architecture."""
+    if not found:
+        return ""
+    lines = ["", "lines by line packs, of identical code:"]
+    for one in found:
+        parts = [f"{one.other:,} with other code"] if one.other else []
+        parts += [f"{one.unknown:,} in no pack"] if one.unknown else []
+        rest = f" ({', '.join(parts)})" if parts else ""
+        lines.append(printable(f"  {one.file}  {one.arch}: {one.identical:,} of {one.functions:,} functions{rest}"))
+        lines += [printable(f"    other code: {demangle(name)}") for name in one.other_named]
+    return "\n".join(lines) + "\n"
+
+
+# JSON: docs/schemas/verify-v1.schema.json is the contract and says what each field means.
+
+
+def verify_json(report: LineinfoReport, packed: Sequence[PackCoverage] = ()) -> dict[str, Any]:
+    """Return the whole proof; `packed` is what line packs have of it."""
+    return {
+        "schema": "vdbg-env/verify/v1",
+        "verdict": report.verdict.value,
+        **asdict(report.counts),
+        "elsewhere": asdict(report.elsewhere),
+        "total": asdict(report.total),
+        "coverage": _coverage_json(report.covered),
+        "files": [_file_json(file) for file in report.files],
+        "without_device_code": report.without_device_code,
+        "cores": report.cores,
+        "notes": report.notes,
+        **({"line_packs": [_packed_json(one) for one in packed]} if packed else {}),
+    }
+
+
+def _file_json(file: FileReport) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "verdict": file.verdict.value,
+        **asdict(file.counts),
+        "elsewhere": {**asdict(file.elsewhere), "sections": dict(file.sections)},
+        "total": asdict(file.total),
+        "coverage": _coverage_json(file.covered),
+        "archs": [{"arch": arch, **asdict(counts)} for arch, counts in file.archs],
+        "missing": [_missing_json(missing) for missing in file.missing],
+        "witness": file.witness and asdict(file.witness),
+        "problem": file.problem,
+    }
+
+
+def _coverage_json(covered: Covered) -> dict[str, Any]:
+    return {"bound": BOUND, **asdict(covered)}
+
+
+def _missing_json(missing: Missing) -> dict[str, Any]:
+    return {
+        "arch": missing.arch,
+        "identifier": missing.identifier or None,
+        "member": missing.member or None,
+        "kernels": missing.kernels,
+        "kernel_count": missing.kernel_count,
+        "cause": missing.cause.value,
+        "functions": [asdict(function) for function in missing.functions],
+        "function_count": missing.function_count,
+    }
+
+
+def _packed_json(one: PackCoverage) -> dict[str, Any]:
+    return {
+        "file": one.file, "arch": one.arch, "functions": one.functions, "identical": one.identical, "other": one.other,
+        "other_named": one.other_named, "unknown": one.unknown,
+    }  # fmt: skip

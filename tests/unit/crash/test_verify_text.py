@@ -2,14 +2,14 @@
 
 import json
 
-import jsonschema
 import pytest
 
 from gpucore.lineinfo import Cause, Counts, Covered, FileReport, FunctionCoverage, LineinfoReport, Missing, Witness
-from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
-from vdbg_env.report.lineinfo import as_json as lineinfo_json
-from vdbg_env.report.lineinfo import text as lineinfo
+from tests.support.schemas import Contract
+from vdbg_env.common.printable import json_text
+from vdbg_env.crash.line_packs import PackCoverage
+from vdbg_env.crash.verify_text import verify_json, verify_text
 
 BLUR = ("_Z4blurILi4EEvPKfPf", "_Z4blurILi8EEvPKfPf")
 GOOD = FileReport(
@@ -114,19 +114,23 @@ REPORTS = {
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_table(name: str) -> None:
-    assert_golden(f"report/lineinfo_{name}.txt", lineinfo.render(REPORTS[name]))
+    assert_golden(f"report/lineinfo_{name}.txt", verify_text(REPORTS[name]))
 
 
 def test_everything_missing_is_named_on_request() -> None:
-    text = lineinfo.render(REPORTS["many"], every_missing=True)
+    text = verify_text(REPORTS["many"], every_missing=True)
     assert all(f"{i}.cu: kernel k{i}" in text for i in range(12))
     assert "more (--all" not in text
 
 
 def test_the_json() -> None:
-    assert_golden("report/lineinfo_partial.json", lineinfo_json.render(REPORTS["partial"]))
+    assert_golden("report/lineinfo_partial.json", json_text(verify_json(REPORTS["partial"])))
 
 
-@pytest.mark.parametrize("name", REPORTS)
-def test_the_json_keeps_its_published_schema(name: str) -> None:
-    jsonschema.validate(json.loads(lineinfo_json.render(REPORTS[name])), json_schema(lineinfo_json.Verified))
+def test_the_json_keeps_its_published_schema_and_meets_all_of_it() -> None:
+    contract = Contract("verify-v1")
+    for report in REPORTS.values():
+        contract.check(json.loads(json_text(verify_json(report))))
+    packed = PackCoverage(file="a.so", arch="sm_90", functions=3, identical=1, other=1, other_named=["_Z4kernv"])
+    contract.check(json.loads(json_text(verify_json(report, [packed]))))
+    assert contract.never_met() == set()
