@@ -25,10 +25,6 @@ from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchS
 from tests.support.command_line import vdbg_env
 from tests.support.schemas import Contract
 from tests.support.toolchain import cuda_tool
-from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
-from vdbg_env.application.lines.choose import CoreCode, Wanted, wanted_by_core
-from vdbg_env.application.lines.pack import lines_for_core, lines_of_other_headers, pack_built
-from vdbg_env.application.lines.stock import read_stock
 from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
 from vdbg_env.build.builder import Installed, Swap
 from vdbg_env.build.onto import OntoRequest, build_onto, onto_json, onto_text
@@ -38,6 +34,15 @@ from vdbg_env.common.errors import BadInput, NotProven, OtherLines
 from vdbg_env.common.printable import json_text
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, CoreFiles
 from vdbg_env.image.units import OtherProject, read_compile_commands
+from vdbg_env.lines.build import (
+    LinesBuilt,
+    LinesRequest,
+    build_lines,
+    lines_for_core,
+    lines_of_other_headers,
+    pack_built,
+)
+from vdbg_env.lines.stock import CoreCode, Wanted, read_stock, wanted_by_core
 from vdbg_env.report.lineinfo.lines_built import Written, lines_text
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]

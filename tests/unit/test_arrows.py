@@ -18,10 +18,11 @@ ROOMS: dict[str, set[str]] = {
     "supervisor": {"record.secrets", "record.redactor", "common.writing", "common.patterns"},
     "crash": {"supervisor.proc", "record", "evidence", "common"},
     "application": {"crash", "record", "runbook", "evidence", "image", "common"},
-    "report": {"application", "crash", "record", "runbook", "evidence", "image", "common"},
+    "lines": {"application", "crash", "image", "common"},
+    "report": {"lines", "application", "crash", "record", "runbook", "evidence", "image", "common"},
     "engine": {"crash", "supervisor.proc", "record", "image", "application.ports", "common"},
     "build": {
-        "engine", "report", "application", "crash", "supervisor.proc", "record", "runbook", "evidence.tools",
+        "engine", "report", "lines", "application", "crash", "supervisor.proc", "record", "runbook", "evidence.tools",
         "image", "common",
     },
     "adapters": {
@@ -33,8 +34,8 @@ ROOMS: dict[str, set[str]] = {
         "image", "common",
     },
     "cli": {
-        "run", "build", "engine", "application", "adapters", "report", "crash", "record", "runbook", "evidence",
-        "image", "common",
+        "run", "build", "engine", "lines", "application", "adapters", "report", "crash", "record", "runbook",
+        "evidence", "image", "common",
     },
 }  # fmt: skip
 
@@ -58,9 +59,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
     "crash": ("files", "line_packs", "places"),
     "report": ("model", "assemble", "plain_text", "codec", "lineinfo", "run", "runbook"),
-    "application": (
-        "ports", "host", "line_packs", "lines",
-    ),
+    "application": ("ports", "host"),
+    "lines": ("stores", "remote", "packs", "stock", "build"),
     "supervisor": (
         "proc", "process_tree", "control_files", "job", "launch", "matching", "streams", "helpers", "sockets", "watch",
         "loop", "request_driver", "__main__",
@@ -72,7 +72,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "builder", "gpus", "progress", "trees", "host", "buildkit", "prove", "build", "bundle", "request", "render",
         "swap", "units", "unit_sources", "onto",
     ),
-    "adapters": ("lines", "host"),
+    "adapters": ("host",),
     "run": (
         "nccl_ras", "host", "placement", "library", "failure_pages", "worker", "guarded", "job", "attempt",
         "local", "container", "orders", "rank_record", "rank", "ranks", "slurm", "recordings", "places",

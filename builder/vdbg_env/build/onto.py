@@ -15,16 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 from gpucore.elf import SHT_NOBITS, Elf, Section
 from gpucore.graft import add_line_tables, rewrite_library
 from gpucore.lineinfo import read_coverage
-from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, LinesRequest, rebuild
-from vdbg_env.application.lines.choose import require_runnable
-from vdbg_env.application.lines.pack import HeadersShare, lines_of_other_headers, pack_built
-from vdbg_env.application.lines.stock import StockCubin, StockLibrary, extension_of, read_stock
 from vdbg_env.application.ports.unit_builds import UnitBuilds
 from vdbg_env.build.builder import Installed, Swap
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
 from vdbg_env.crash.files import BinaryFile
 from vdbg_env.image.plan import LABEL_PROOF
 from vdbg_env.image.profile import OwnPackage
+from vdbg_env.lines.build import (
+    BuiltUnit,
+    HeadersShare,
+    LinesBuilt,
+    LinesRequest,
+    lines_of_other_headers,
+    pack_built,
+    rebuild,
+)
+from vdbg_env.lines.stock import StockCubin, StockLibrary, extension_of, read_stock, require_runnable
 from vdbg_env.report.codec.document import plain
 from vdbg_env.report.lineinfo.lines_built import HeadersJson, LinesDocument, Written, lines_text
 from vdbg_env.report.plain_text import duration

@@ -26,9 +26,9 @@ from vdbg_env.image.profile import BuildRequest, Dialect, Site, parse_reference
 from vdbg_env.image.settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
 
 if TYPE_CHECKING:
-    from vdbg_env.application.lines.choose import Wanted
     from vdbg_env.build.render import Rendering
     from vdbg_env.cli.display.build_display import LiveDisplay, PlainDisplay
+    from vdbg_env.lines.stock import Wanted
 
 _ONTO = "Lines for an image that exists"
 _RESULT = "The result"
@@ -272,7 +272,6 @@ def _refuse_of_onto(flags: BuildFlags) -> None:
 
 def _build_onto(image: str, what: WhatToBuild, flags: BuildFlags) -> int:
     """Add line tables to the kernels of an image; raises BadInput for a flag that has no meaning with that."""
-    from vdbg_env.application.lines.build import LinesRequest
     from vdbg_env.build.onto import OntoRequest, build_onto, onto_json, onto_text
     from vdbg_env.build.swap import DockerSwaps
     from vdbg_env.build.trees import own_package
@@ -280,6 +279,7 @@ def _build_onto(image: str, what: WhatToBuild, flags: BuildFlags) -> int:
     from vdbg_env.build.units import installed_release
     from vdbg_env.cli.options.units import local_trees
     from vdbg_env.engine.client import connect
+    from vdbg_env.lines.build import LinesRequest
 
     require_writable(flags.metadata_file)
     wrong = [max(option.opts, key=len) for option in given_except(click.get_current_context(), _FREE_WITH_ONTO)]
@@ -312,11 +312,11 @@ def _build_onto(image: str, what: WhatToBuild, flags: BuildFlags) -> int:
 
 def _wanted(what: WhatToBuild, flags: BuildFlags) -> Wanted:
     """Return the kernels and the architectures that get line tables."""
-    from vdbg_env.application.lines.choose import Wanted, wanted_by_core
     from vdbg_env.build.gpus import first_gpu
     from vdbg_env.common.programs import Programs
     from vdbg_env.crash.files import CoreFiles
     from vdbg_env.image.units import parse_arch
+    from vdbg_env.lines.stock import Wanted, wanted_by_core
 
     if what.debug != "lineinfo":
         raise BadInput(

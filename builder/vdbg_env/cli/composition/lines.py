@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from vdbg_env.crash.line_packs import PackedLines, default_folder, open_store, open_stores
 
 if TYPE_CHECKING:
-    from vdbg_env.adapters.lines.shelf import Shelf
-    from vdbg_env.application.ports.files import PackTarget
     from vdbg_env.crash.line_packs import LineStore
+    from vdbg_env.lines.stores import PackTarget, Shelf
 
 
 def packed_lines(named: Sequence[str] = ()) -> PackedLines:
@@ -28,20 +27,19 @@ def line_store(name: str) -> LineStore:
 
 
 def remote_store(name: str) -> LineStore:
-    from vdbg_env.adapters.lines.stores import open_remote
+    from vdbg_env.lines.remote import open_remote
 
     return open_remote(name, os.environ)
 
 
 def pack_target(name: str) -> PackTarget:
-    from vdbg_env.adapters.lines.stores import open_target
+    from vdbg_env.lines.remote import open_target
 
     return open_target(name)
 
 
 def pack_folder(folder: Path | None, *, fetched: bool = False) -> Shelf:
-    from vdbg_env.adapters.lines.shelf import Shelf
-    from vdbg_env.adapters.lines.stores import cache_folder
+    from vdbg_env.lines.stores import Shelf, cache_folder
 
     return Shelf(folder or (cache_folder() if fetched else default_folder()))
 

@@ -7,10 +7,6 @@ from pathlib import Path
 
 import click
 
-from vdbg_env.application.line_packs.pack import Packed
-from vdbg_env.application.lines.build import LinesBuilt, LinesRequest, build_lines
-from vdbg_env.application.lines.choose import Wanted, wanted_by_core
-from vdbg_env.application.lines.pack import lines_for_core, lines_of_other_headers, pack_built
 from vdbg_env.build.request import architectures
 from vdbg_env.build.unit_sources import LocalUnitBuilds
 from vdbg_env.build.units import installed_release
@@ -21,6 +17,16 @@ from vdbg_env.cli.options.units import compiler_option, local_trees
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import CoreFiles
 from vdbg_env.image.plan import MOST_JOBS
+from vdbg_env.lines.build import (
+    LinesBuilt,
+    LinesRequest,
+    build_lines,
+    lines_for_core,
+    lines_of_other_headers,
+    pack_built,
+)
+from vdbg_env.lines.packs import Packed
+from vdbg_env.lines.stock import Wanted, wanted_by_core
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.lineinfo.lines_built import LinesDocument, Written, lines_text
 

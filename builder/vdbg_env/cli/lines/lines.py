@@ -10,9 +10,6 @@ import click
 from gpucore.arch import as_target
 from gpucore.errors import UnreadableBinary
 from gpucore.line_packs import LinePack
-from vdbg_env.application.line_packs.carry import carry, merged
-from vdbg_env.application.line_packs.inspect import summarize
-from vdbg_env.application.line_packs.pack import PackRequest, pack_lines
 from vdbg_env.cli import LazyGroup
 from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import line_store, line_stores, pack_folder, pack_target, write_file
@@ -21,6 +18,7 @@ from vdbg_env.common.errors import ANY_ERROR
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.image.settings import parse_size
+from vdbg_env.lines.packs import PackRequest, carry, merged, pack_lines, summarize
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.lineinfo import pack_json, pack_text
 

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from gpucore.mangling import demangle, short_name
-from vdbg_env.application.lines.build import BuiltUnit, LinesBuilt, PlacedBy
-from vdbg_env.application.lines.compare import Comparison
-from vdbg_env.application.lines.pack import CoreLines, HeadersShare
-from vdbg_env.application.lines.place import Unplaced
 from vdbg_env.common.printable import printable
 from vdbg_env.image.units import OtherProject, project_of
+from vdbg_env.lines.build import BuiltUnit, Comparison, CoreLines, HeadersShare, LinesBuilt, PlacedBy, Unplaced
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.plain_text import duration
 

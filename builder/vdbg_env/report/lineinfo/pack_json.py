@@ -10,8 +10,7 @@ from gpucore.cubin import ParameterPlace
 from gpucore.line_pack import LineRecord
 from gpucore.line_packs import Provenance
 from gpucore.mangling import demangle
-from vdbg_env.application.line_packs.inspect import PackSummary
-from vdbg_env.application.line_packs.pack import Packed
+from vdbg_env.lines.packs import Packed, PackSummary
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, field
 

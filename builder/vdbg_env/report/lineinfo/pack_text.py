@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from gpucore.line_pack import LineRecord
 from gpucore.line_packs import Provenance
 from gpucore.mangling import demangle
-from vdbg_env.application.line_packs.inspect import PackSummary
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
+from vdbg_env.lines.packs import PackSummary
 
 if TYPE_CHECKING:
-    from vdbg_env.application.line_packs.pack import Packed  # loads the plans of builds: `verify` does without
+    from vdbg_env.lines.packs import Packed  # loads the plans of builds: `verify` does without
 
 
 def packed(result: Packed, name: str) -> str:

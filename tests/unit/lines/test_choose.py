@@ -9,22 +9,25 @@ import pytest
 from gpucore.fatbin import EntryKind, find_device_code
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.cubins import DATA, cubin
-from vdbg_env.application.lines.build import LinesRequest, rebuild
-from vdbg_env.application.lines.choose import CoreCode, Wanted, choose, require_runnable, wanted_by_core
-from vdbg_env.application.lines.compare import compare
-from vdbg_env.application.lines.stock import (
-    StockCubin,
-    StockLibrary,
-    StockUnit,
-    compiler_release,
-    one_compiler,
-    read_stock,
-    require_compiler,
-)
 from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.image.units import Unit
+from vdbg_env.lines.build import LinesRequest, compare, rebuild
+from vdbg_env.lines.stock import (
+    CoreCode,
+    StockCubin,
+    StockLibrary,
+    StockUnit,
+    Wanted,
+    choose,
+    compiler_release,
+    one_compiler,
+    read_stock,
+    require_compiler,
+    require_runnable,
+    wanted_by_core,
+)
 from vdbg_env.report.lineinfo.lines_built import lines_text
 
 

@@ -16,10 +16,10 @@ import pytest
 import requests
 
 from tests.support.line_packs import pack_of
-from vdbg_env.adapters.lines import fetch
-from vdbg_env.adapters.lines.registry import RegistryTarget, _Repository, parse_reference
-from vdbg_env.application.ports.files import CarriedPack
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.lines import remote
+from vdbg_env.lines.remote import RegistryTarget, _Repository, parse_reference
+from vdbg_env.lines.stores import CarriedPack
 
 Asked = list[tuple[str, str, str | None]]
 Answer = tuple[int, dict[str, str]]
@@ -117,8 +117,8 @@ def test_a_redirection_from_tls_to_plain_http_is_refused() -> None:
             return last
 
     with pytest.raises(HostNotAble, match=r"redirects to http://b/packs\.json, which has no TLS"):
-        fetch.send(Redirected(), "GET", "https://a/packs.json")
-    assert fetch.without_tls(["https://a", "https://b", "http://c"]) == "http://c"
-    assert fetch.without_tls(["https://a", "ftp://b"]) == "ftp://b"
-    assert fetch.without_tls(["http://localhost", "https://a"]) is None
-    assert fetch.without_tls(["http://localhost"]) is None
+        remote.send(Redirected(), "GET", "https://a/packs.json")
+    assert remote.without_tls(["https://a", "https://b", "http://c"]) == "http://c"
+    assert remote.without_tls(["https://a", "ftp://b"]) == "ftp://b"
+    assert remote.without_tls(["http://localhost", "https://a"]) is None
+    assert remote.without_tls(["http://localhost"]) is None

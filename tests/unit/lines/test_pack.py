@@ -8,10 +8,10 @@ import pytest
 from gpucore.errors import UnreadableBinary
 from gpucore.line_packs import LinePack
 from tests.support.cubins import cubin
-from vdbg_env.application.line_packs.pack import Packed, PackRequest, pack_lines
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile
 from vdbg_env.image.plan import LABEL_DIGEST
+from vdbg_env.lines.packs import Packed, PackRequest, pack_lines
 
 LABELS = {LABEL_DIGEST: "sha256:1234", "org.opencontainers.image.revision": "vllm 0.33.0"}
 LINES, NO_LINES = cubin("inline_chain_sm90"), cubin("no_lines_sm90")

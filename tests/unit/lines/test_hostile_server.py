@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.adapters.lines import fetch
+from vdbg_env.lines import remote
 
 Say = Callable[[socket.socket], None]
 
@@ -98,7 +98,7 @@ def test_every_answer_ends_in_words_and_leaves_nothing(
     for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(fetch, "_FIRST_S", 1.0)
+    monkeypatch.setattr(remote, "_FIRST_S", 1.0)
     say, words = ANSWERS[what]
     with serving(say) as address:
         ran = vdbg_env("lines", "pull", address)

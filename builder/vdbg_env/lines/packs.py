@@ -1,9 +1,9 @@
-"""`vdbg-env lines pack`: take the line tables out of libraries that were built with line info."""
+"""Make line packs from libraries built with line info, say what a pack has, merge packs and carry them elsewhere."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -11,10 +11,47 @@ from gpucore.code_identity import CompilerNote, compiler_notes, outermost_count
 from gpucore.code_map import CodeMap
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import EntryKind, find_device_code
-from gpucore.line_packs import PackedHeaders, PackWriter, Provenance, records_of
+from gpucore.line_packs import LinePack, PackedHeaders, PackWriter, Provenance, merge, records_of
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, BinarySource
+from vdbg_env.crash.line_packs import LineStore, PackFile
 from vdbg_env.image.plan import LABEL_DIGEST
+from vdbg_env.lines.stores import CarriedPack, PackTarget
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackSummary:
+    """What a pack has; `digest` is its sha256, `problem` says why it cannot be used."""
+
+    name: str
+    digest: str
+    size: int
+    functions: int = 0
+    binaries: tuple[Provenance, ...] = ()
+    problem: str | None = None
+
+    @property
+    def builds(self) -> str:
+        """The builds that were packed, in words."""
+        return " and ".join(dict.fromkeys(binary.build for binary in self.binaries)) or "unknown build"
+
+
+def summarize(file: PackFile, *, check: bool = False) -> PackSummary:
+    """Return what a pack has; with `check` all of it is read, else only its header and provenance."""
+    digest, size = hashlib.sha256(file.data).hexdigest(), len(file.data)
+    try:
+        pack = LinePack(file.data)
+        if check:
+            pack.check()
+        return PackSummary(
+            name=file.name, digest=digest, size=size, functions=len(pack), binaries=pack.binaries,
+        )  # fmt: skip
+    except UnreadableBinary as error:
+        return PackSummary(name=file.name, digest=digest, size=size, problem=error.what)
+
+
+# `vdbg-env lines pack`: take the line tables out of libraries that were built with line info.
+
 
 _REVISION: Final = "org.opencontainers.image.revision"
 
@@ -144,3 +181,28 @@ def _nothing(packed: Sequence[Provenance], problems: Sequence[str]) -> BadInput:
         next_step="vdbg-env lines build vllm==VERSION compiles its sources again with lines",
         details=tuple(problems),
     )
+
+
+# Carry packs: merge several, and put those of some stores into another place.
+
+
+def merged(stores: Iterable[LineStore]) -> tuple[bytes, PackSummary]:
+    """Return one pack of all packs of some stores; raises UnreadableBinary when one is damaged."""
+    data = merge(LinePack(file.data) for store in stores for file in store.packs())
+    return data, summarize(PackFile(name="", data=data))
+
+
+def carry(stores: Sequence[LineStore], target: PackTarget) -> tuple[str, ...]:
+    """Put the packs of some stores into a target, each read to its end before; raises as both ports."""
+    packs = [_sound(file) for store in stores for file in store.packs()]
+    if not packs:
+        raise BadInput(f"{', '.join(store.name for store in stores)} has no line pack")
+    return target.put(packs)
+
+
+def _sound(file: PackFile) -> CarriedPack:
+    found = summarize(file, check=True)
+    if found.problem:
+        raise UnreadableBinary(f"{file.name}: {found.problem}", next_step="get it again, or pack it again")
+    digest = hashlib.sha256(file.data).hexdigest()
+    return CarriedPack(digest=digest, functions=found.functions, builds=found.builds, data=file.data)

@@ -1,1 +1,0 @@
-"""Places that have line packs."""

@@ -1,1 +1,0 @@
-"""Line packs: made, searched, kept and carried."""

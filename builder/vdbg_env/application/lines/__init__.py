@@ -1,1 +1,0 @@
-"""Line tables for libraries that were released without them."""
