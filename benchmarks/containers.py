@@ -5,6 +5,7 @@ PYTHONPATH=builder:. python benchmarks/containers.py IMAGE        IMAGE holds a 
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -13,8 +14,8 @@ import time
 from pathlib import Path
 
 from benchmarks.execution import show, spread
-from vdbg_env.cli.composition.runs import run_ports
 from vdbg_env.image.settings import Gpu, RunSettings, StepContainer
+from vdbg_env.run.places import Places
 from vdbg_env.runbook.state import Invocation
 
 RUNS = 15
@@ -24,7 +25,7 @@ CHILD = ("true",)
 def main(image: str) -> None:
     """Print the time of a step and of a bare container."""
     settings = RunSettings(image=image, gpu=Gpu(by="none"), dumps=None)
-    place = run_ports(()).places.containers(StepContainer(settings=settings), name=None, notice=print)
+    place = Places(environment=os.environ).containers(StepContainer(settings=settings), name=None, notice=print)
     ours, bare = [], []
     with tempfile.TemporaryDirectory() as folder:
         placement = place.placement(Path(folder) / "run", (), None)

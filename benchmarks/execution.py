@@ -136,7 +136,6 @@ def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float
         person=Nobody(),
         clock=SystemClock(),
         interrupts=Nobody(),
-        redactor=Redactor(),
         listener=note,
     )
     with directory.locked():

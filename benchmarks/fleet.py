@@ -32,12 +32,12 @@ from vdbg_env.run.execute import RunContext, RunOrder, run_runbook
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, Orders, sealed
 from vdbg_env.run.placement import Layout
 from vdbg_env.run.ranks import EndingRule, FollowedAttempt, RankRecords
-from vdbg_env.run.slurm import SlurmCommands, SlurmStep
 from vdbg_env.run.worker import ForkedWorker
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Command, Outcome, Run, Runbook, Status
 from vdbg_env.runbook.state import Facts, Invocation, StepResult
 from vdbg_env.supervisor.job import Job
+from vdbg_env_slurm.placement import SlurmCommands, SlurmStep
 
 OUTPUT = 64 << 10
 MATCHES, WORKERS = 5, 9  # of each rank: a node with eight GPUs has eight workers and their engine
@@ -127,7 +127,7 @@ def measure(ranks: int) -> None:
         none = Nothing()
         context = RunContext(
             placement=Simulated(ranks), builtins=none, worker=ForkedWorker(), person=none,  # type: ignore[arg-type]
-            clock=SystemClock(), interrupts=none, redactor=Redactor(),
+            clock=SystemClock(), interrupts=none,
         )  # fmt: skip
         worked, began = time.process_time(), time.perf_counter()
         end = run_runbook(order, context)

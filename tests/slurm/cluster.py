@@ -16,9 +16,9 @@ from tests.support.steps import python
 from vdbg_env.common.programs import Programs
 from vdbg_env.evidence.finding import Observation
 from vdbg_env.run.job import StepSettings
-from vdbg_env.run.slurm import Allocation, SlurmCommands, SlurmRanks
 from vdbg_env.runbook.model import OnFirstFailure, Placement
 from vdbg_env.runbook.state import Invocation
+from vdbg_env_slurm.placement import Allocation, SlurmCommands, SlurmRanks
 
 SCRIPT = Path(__file__).with_name("cluster.sh")
 QUICKLY = Placement(on_first_failure=OnFirstFailure(wait_s=0.5))

@@ -8,9 +8,9 @@ from tests.slurm.cluster import Allocated, ends, ranked
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.evidence.ranks import first_failure
-from vdbg_env.run.slurm import SlurmStep
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.runbook.state import Invocation
+from vdbg_env_slurm.placement import SlurmStep
 
 SEGV_IN_RANK_1 = "os.kill(os.getpid(), signal.SIGSEGV) if rank == 1 else time.sleep(60)"
 # What a site may have set for srun: with the first both others are killed at once, with the second after two seconds.

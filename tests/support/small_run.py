@@ -156,7 +156,6 @@ def context(
         person=Default(),
         clock=clock or SystemClock(),
         interrupts=interrupts or NoInterrupts(),
-        redactor=Redactor(),
         listener=listener,
     )
 

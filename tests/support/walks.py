@@ -27,7 +27,7 @@ from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.run.builtins import BuiltinSteps, catalogue
 from vdbg_env.run.execute import RunContext, RunOrder, StepContext, run_runbook
-from vdbg_env.run.host import LocalMachine
+from vdbg_env.run.host import ThisHost
 from vdbg_env.run.ranks import OneRank
 from vdbg_env.run.recordings import ReplayedStep
 from vdbg_env.runbook import machine
@@ -141,7 +141,7 @@ class _Walker:
             cores=CoreFiles(),
             binaries=Binaries(scenario.host.get("library", "no_lines_sm90")),
             environment=scenario.environment,
-            host=LocalMachine(),
+            host=ThisHost(),
             write_report=_no_report,
             redact=Redactor().text,
         )
@@ -153,7 +153,7 @@ class _Walker:
         order = RunOrder(directory=self.directory, head=head, state=state, start_branch=self._branch)
         context = RunContext(
             placement=OneRank(self), builtins=self, person=self, interrupts=self, worker=self,
-            clock=SystemClock(), redactor=Redactor(), listener=self._hear,
+            clock=SystemClock(), listener=self._hear,
         )  # fmt: skip
         finish: Finish | None = None
         with suppress(_HandedOver):

@@ -75,9 +75,9 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "adapters": ("host",),
     "run": (
         "nccl_ras", "host", "placement", "library", "failure_pages", "worker", "guarded", "job", "attempt",
-        "local", "container", "orders", "rank_record", "rank", "ranks", "slurm", "recordings", "places",
-        "stale", "doctor", "capture", "capture_proxy", "execute", "builtins", "core_code", "builtin_steps",
-        "builtin_readers", "begin", "session", "history", "crash_groups", "again", "guard",
+        "local", "container", "orders", "rank_record", "rank", "ranks", "recordings", "stale", "doctor",
+        "capture", "capture_proxy", "execute", "builtins", "core_code", "builtin_steps", "builtin_readers",
+        "begin", "places", "session", "history", "crash_groups", "again", "guard",
     ),
     "cli": ("composition", "options", "display", "image", "runbook", "crash", "lines", "container"),
 }  # fmt: skip

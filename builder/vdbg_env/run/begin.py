@@ -6,10 +6,10 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -24,7 +24,11 @@ from vdbg_env.common.resources import data_dir
 from vdbg_env.common.yaml_source import YamlSource
 from vdbg_env.crash.dumps import DumpStore
 from vdbg_env.crash.files import BinarySource
-from vdbg_env.engine.request import ContainerRunner, RunRequest, settled
+from vdbg_env.engine.client import connect
+from vdbg_env.engine.containers import DockerContainers
+from vdbg_env.engine.dump_folder import FolderDumps
+from vdbg_env.engine.dump_volume import open_dumps
+from vdbg_env.engine.request import RunRequest, settled
 from vdbg_env.image.plan import LABEL_PROOF
 from vdbg_env.image.settings import Mount, StepContainer, StepImage
 from vdbg_env.record.codec import to_document
@@ -35,7 +39,7 @@ from vdbg_env.record.secrets import as_literals, secret_values
 from vdbg_env.run.execute import RunOrder
 from vdbg_env.run.host import ThisHost
 from vdbg_env.run.library import RunbookLibrary
-from vdbg_env.run.placement import DISK_FLOOR, Scratch, StepPlace
+from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace
 from vdbg_env.run.stale import installed_versions, toolkit_release, workload_libraries, workload_python
 from vdbg_env.runbook import machine, workload
 from vdbg_env.runbook.machine import final_inputs, unattended, unmet
@@ -44,8 +48,6 @@ from vdbg_env.runbook.state import Facts
 from vdbg_env.runbook.workload import Inputs
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vdbg_env.image.settings import DumpVolume
 
 
@@ -66,19 +68,23 @@ class ContainerRequest:
     folder: str | None = None
 
 
-def step_container(
-    request: ContainerRequest,
-    containers: ContainerRunner,
-    dump_store: Callable[[DumpVolume], DumpStore],
-    notice: Callable[[str], None],
-) -> StepContainer:
+def dump_store(place: DumpVolume) -> DumpStore:
+    """Return the folder or the volume that dumps go to."""
+    if place.kind == "bind":
+        return FolderDumps(Path(place.source))
+    return open_dumps(connect(), DockerContainers(connect()), place.source)
+
+
+def step_container(request: ContainerRequest, notice: Callable[[str], None]) -> StepContainer:
     """Return what a run's containers have in common; image and GPU are found where the request names none.
 
     Raises BadInput where there is no image, HostNotAble where Docker does not respond or the dump volume is too full.
     """
     watched = request.run.settings.dumps if request.run.dump_quota is not None else None
     return StepContainer(
-        settings=settled(request.run, containers, dump_store(watched) if watched else None, notice, record=True),
+        settings=settled(
+            request.run, DockerContainers(connect()), dump_store(watched) if watched else None, notice, record=True
+        ),
         mounts=request.mounts,
         user=request.user,
         memory=request.memory,
@@ -149,24 +155,8 @@ def resumed_container(head: RunHead, asked: ContainerRequest | None) -> StepCont
 # The request of `vdbg-env runbook`, and the linted runbook with final inputs that follows from it.
 
 
-Launcher = Literal["local", "slurm"]
 NO_PODS = "vdbg-env no longer starts pods itself"
 IN_A_POD = "run it inside a pod that you have: vdbg-env render --format k8s --for FILE --runbook NAME DIR"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlacementRequest:
-    """The ranks requested on the command line: how they are started, and how many; None is what a step asks for."""
-
-    on: Launcher = "local"
-    ranks: int | None = None
-    nodes: int | None = None
-    arguments: tuple[str, ...] = ()  # for the launcher, unread
-    scratch: Scratch | None = None
-
-    def document(self) -> dict[str, Any]:
-        """Return what `run.json` keeps of it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -482,47 +472,32 @@ def _is_name(text: str) -> bool:
 # Begin a new run in a new folder, or resume one that was cut short as it was begun.
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadyRun:
-    """A run that can be executed, and what must not be kept of it: `sensitive` are the values of sensitive inputs.
+def begin(
+    request: RunbookRequest,
+    place: StepPlace,
+    library: RunbookLibrary,
+    *,
+    project: YamlSource | None,
+    environment: Mapping[str, str],
+    host: ThisHost,
+    clock: Clock,
+    interactive: bool,
+) -> RunOrder:
+    """Return a new run, or the one to be resumed; `environment` is that of this process, not of the place.
 
-    `runbooks` are the texts to be kept with a new run, by their names in it.
+    Raises BadInput, BadDocument and HostNotAble.
     """
-
-    order: RunOrder
-    runbook: Runbook
-    redactor: Redactor
-    sensitive: tuple[str, ...]
-    runbooks: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beginning:
-    """What a run is begun with besides the request; `environment` is that of this process, not of the place."""
-
-    library: RunbookLibrary
-    project: YamlSource | None
-    environment: Mapping[str, str]
-    place: StepPlace
-    host: ThisHost
-    clock: Clock
-    interactive: bool
-
-
-def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
-    """Return a new run, or the one to be resumed; raises BadInput, BadDocument and HostNotAble."""
     if request.resume:
-        return _resumed(request, given)
-    place, environment = given.place, given.environment
-    runbook, inputs = prepare(request, given.library, environment, given.project, given.host)
-    _check_port(request, runbook, inputs, given.host)
+        return _resumed(request, place, library, environment, host)
+    runbook, inputs = prepare(request, library, environment, project, host)
+    _check_port(request, runbook, inputs, host)
     workload = inputs.workload.argv
-    facts = gather_facts(request, place, runbook, workload, interactive=given.interactive)
+    facts = gather_facts(request, place, runbook, workload, interactive=interactive)
     _check_attended(request, runbook, inputs, facts)
-    names = pseudonyms(given.host, {**place.environment, **environment}) if request.pseudonyms else None
+    names = pseudonyms(host, {**place.environment, **environment}) if request.pseudonyms else None
     redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
-    started = datetime.fromtimestamp(given.clock.wall(), UTC)
-    name = f"{started:%Y%m%d-%H%M%S}-{runbook.name}-{given.host.token()}"
+    started = datetime.fromtimestamp(clock.wall(), UTC)
+    name = f"{started:%Y%m%d-%H%M%S}-{runbook.name}-{host.token()}"
     directory = RunDirectory(request.run_dir or runs_home(environment) / name)
     no_run_in(directory, request.runbook)
     if not request.replay:
@@ -531,14 +506,14 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
     head = RunHead(
         run=directory.path.name,
         runbook=runbook.name,
-        runbook_file=given.library.full_path(runbook.file),
+        runbook_file=library.full_path(runbook.file),
         digest=runbook.digest,
         started=started.isoformat(timespec="seconds"),
         workload=redactor.argv(workload),
         inputs=_redacted_inputs(runbook, inputs, redactor),
         facts=to_document(facts),
         tool_version=__version__,
-        host=redactor.text(given.host.name()),
+        host=redactor.text(host.name()),
         environment=place.in_words,
         **container_record(place, redactor),
         placement=request.placement.document() if request.placement else {},
@@ -546,10 +521,10 @@ def begin(request: RunbookRequest, given: Beginning) -> ReadyRun:
         disk_floor=request.disk_floor,
         folder=place.folder if redactor.text(place.folder) == place.folder else "",
     )
-    ready = _ready(directory, head, runbook, inputs, facts, given.library, request, redactor, sensitive)
-    kept = given.library.kept_texts(request.runbook)
+    order = _order(directory, head, runbook, inputs, facts, library, request, redactor, sensitive)
+    kept = library.kept_texts(request.runbook)
     # One with a secret is read from its file again, or the record would hold it.
-    return ready if any(redactor.text(text) != text for text in kept.values()) else replace(ready, runbooks=kept)
+    return order if any(redactor.text(text) != text for text in kept.values()) else replace(order, runbooks=kept)
 
 
 def no_run_in(directory: RunDirectory, runbook: str) -> None:
@@ -613,9 +588,14 @@ def _floor(request: RunbookRequest) -> int:
     return DISK_FLOOR if request.disk_floor is None else request.disk_floor
 
 
-def _resumed(request: RunbookRequest, given: Beginning) -> ReadyRun:
+def _resumed(
+    request: RunbookRequest,
+    place: StepPlace,
+    library: RunbookLibrary,
+    environment: Mapping[str, str],
+    host: ThisHost,
+) -> RunOrder:
     """Return the run as it was begun: its facts and its recorded inputs, with the redacted ones given again."""
-    place, environment = given.place, given.environment
     directory = find_run(request.resume or "", environment)
     head = directory.read_head()
     if head.runbook != request.runbook:
@@ -628,14 +608,14 @@ def _resumed(request: RunbookRequest, given: Beginning) -> ReadyRun:
             f"run {head.run!r} is a replay of a recording, and its next step would be run here for real",
             next_step=f"vdbg-env runbook {head.runbook} --replay DIR plays it again from its beginning",
         )
-    runbook = given.library.load_recorded(head)
+    runbook = library.load_recorded(head)
     if runbook.digest != head.digest:
         raise BadInput(
             f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
             cause="its recorded steps would be judged by other rules",
             next_step=f"vdbg-env runbook {runbook.name} begins anew",
         )
-    names = pseudonyms(given.host, {**place.environment, **environment}) if head.pseudonyms else None
+    names = pseudonyms(host, {**place.environment, **environment}) if head.pseudonyms else None
     inputs = _inputs_again(request, runbook, head, environment, names)
     redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
     facts = part_of(head, "facts", Facts)
@@ -645,7 +625,7 @@ def _resumed(request: RunbookRequest, given: Beginning) -> ReadyRun:
             cause="its steps would be compared with steps on other ranks",
             next_step=f"salloc --nodes {facts.nodes}, and there continue with --resume",
         )
-    return _ready(directory, head, runbook, inputs, facts, given.library, request, redactor, sensitive)
+    return _order(directory, head, runbook, inputs, facts, library, request, redactor, sensitive)
 
 
 def _inputs_again(
@@ -685,7 +665,7 @@ def _is_lost(recorded: str, head: RunHead) -> bool:
     return "[redacted" in recorded or (head.pseudonyms and has_pseudonym(recorded))
 
 
-def _ready(
+def _order(
     directory: RunDirectory,
     head: RunHead,
     runbook: Runbook,
@@ -695,16 +675,17 @@ def _ready(
     request: RunbookRequest,
     redactor: Redactor,
     sensitive: tuple[str, ...],
-) -> ReadyRun:
-    order = RunOrder(
+) -> RunOrder:
+    return RunOrder(
         directory=directory,
         head=head,
         state=machine.start(runbook, inputs, facts)[0],
         start_branch=library.branching(inputs, facts),
         total_s=request.total_s,
         disk_floor=_floor(request),
+        redactor=redactor,
+        sensitive=sensitive,
     )
-    return ReadyRun(order=order, runbook=runbook, redactor=redactor, sensitive=sensitive)
 
 
 def _redactor(

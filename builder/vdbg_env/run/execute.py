@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from gpucore.errors import GpucoreError
@@ -18,7 +18,7 @@ from vdbg_env.record.event_log import Event, EventLog
 from vdbg_env.record.progress import OpenAttempt, Progress, StepVisit, apply, at_start, finish_step, replay
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.run.placement import IsolatedWorker, StartedAttempt, StepPlacement
+from vdbg_env.run.placement import StartedAttempt, StepPlacement
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Builtin
 from vdbg_env.runbook.state import (
@@ -67,6 +67,14 @@ class Builtins(Protocol):
         ...
 
 
+class Worker(Protocol):
+    """Does a piece of this program's work where it can be ended; see `ForkedWorker`."""
+
+    def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:
+        """Do the work and return its result; raises HostNotAble, and what `check` raises."""
+        ...
+
+
 class Person(Protocol):
     """Answers a runbook's questions."""
 
@@ -80,6 +88,8 @@ class RunOrder:
     """A run to begin or to continue: `state` is the runbook's first state, `total_s` the limit on the whole run.
 
     `left_s` is how long this process may work on it. No step is started below `disk_floor` bytes of free space.
+    `sensitive` are the values of sensitive inputs, which must not be kept, as `redactor` sees to. `runbooks` are the
+    texts to be kept with a new run, by their names in it.
     """
 
     directory: RunDirectory
@@ -89,6 +99,9 @@ class RunOrder:
     total_s: float | None = None
     left_s: float | None = None
     disk_floor: int = 0
+    redactor: Redactor = field(default_factory=Redactor)
+    sensitive: tuple[str, ...] = ()
+    runbooks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +110,10 @@ class RunContext:
 
     placement: StepPlacement
     builtins: Builtins
-    worker: IsolatedWorker
+    worker: Worker
     person: Person
     clock: Clock
     interrupts: Interrupts
-    redactor: Redactor
     listener: Listener = lambda _event, _walk: None
     notice: Callable[[str], None] = lambda _text: None
     waiting: Callable[[], None] = lambda: None
@@ -152,7 +164,7 @@ def run_runbook(order: RunOrder, context: RunContext) -> RunEnd:
 
     Raises HostNotAble when the record cannot be written, or steps cannot be started at all.
     """
-    log = EventLog(order.directory.events, context.redactor, context.clock.monotonic, context.clock.wall)
+    log = EventLog(order.directory.events, order.redactor, context.clock.monotonic, context.clock.wall)
     try:
         return _Run(order, context, log).to_its_end()
     finally:
@@ -273,7 +285,7 @@ class _Run:
 
     def _start(self, invocation: Invocation, attempt: OpenAttempt) -> StartedAttempt:
         invocation = replace(invocation, attempt=attempt.attempt)
-        redactor = self._context.redactor
+        redactor = self._order.redactor
         shown = invocation if attempt.ranks > 1 else self._placed(invocation, attempt)
         env = {"delta": redactor.env(shown.env), "ours": {**OURS, **shown.hooks}}
         self._order.directory.begin_attempt(attempt.directory, redactor.argv(shown.argv), env)
@@ -387,7 +399,7 @@ class _Run:
 
         The result is judged as it will be read back, redacted: a resumed run has to decide alike.
         """
-        document = self._context.redactor.document(to_document(result))
+        document = self._order.redactor.document(to_document(result))
         recorded = from_document(StepResult, document)
         state, _ = machine.advance(self._progress.state, recorded)
         judged = state.trail[len(self._progress.state.trail)]

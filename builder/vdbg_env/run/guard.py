@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -17,13 +17,12 @@ from vdbg_env.record.run_directory import GUARD
 from vdbg_env.report.assemble import flags_after_guard, typed_outside
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.model import REPORT_FILES, Report
-from vdbg_env.run import session
+from vdbg_env.report.model import Report
+from vdbg_env.report.run.files import write_report
 from vdbg_env.run.begin import RunbookRequest
 from vdbg_env.run.crash_groups import of_same_cause, recorded_crashes
-from vdbg_env.run.guarded import fitting, listed
-from vdbg_env.run.host import Announcer, GuardedCommand, Room
-from vdbg_env.run.session import FinishedRun, RunPorts, RunView
+from vdbg_env.run.guarded import Announcer, Guarded, Room, fitting, listed
+from vdbg_env.run.session import FinishedRun, RunView, Session
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 from vdbg_env.runbook.workload import recognise
@@ -141,8 +140,6 @@ class Announcement:
 
 _EXAMPLE = ("vllm", "serve", "MODEL")
 _RANK_DIR = "${{ rank.dir }}"
-Write = Callable[[Announcement, int | None], str]
-"""Writes an announcement as one line, of fewer bytes than the number where one is given."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -162,24 +159,25 @@ class GuardRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """One guarded command, and what its failure is explained with; `say` gets the line of JSON that `write` makes."""
+    """One guarded command, and what its failure is explained with; `say` gets the line of JSON.
+
+    `variables` are those of this process, with the folder of runs that its record goes to.
+    """
 
     request: GuardRequest
-    ports: RunPorts
+    variables: Mapping[str, str]
     view: RunView
-    command: GuardedCommand
-    announcer: Announcer
+    command: Guarded
     say: Callable[[str], None]
-    write: Write
     room: Callable[[], Room]
 
     def environment(self) -> Iterator[str]:
         """Yield, as lines, all that the command would find in its environment, and whether its cores have room."""
-        request, given = self.request, self.ports.environment
+        request, given = self.request, self.variables
         size, words = fitting(request.core_size, recognise(request.argv).ranks, self.room())
         argv = request.argv or _EXAMPLE
         run = RunbookRequest(runbook=GUARD, argv=argv, inputs={"core_size": size}, batch=True, at_once=True)
-        planned = session.planned(run, self.ports, lambda _: None).steps[0].invocation
+        planned = self._session(run).plan().steps[0].invocation
         variables = planned.env.items() if planned else ()
         armed = {name: value.replace(_RANK_DIR, "FOLDER") for name, value in variables if value is not None}
         yield from listed(armed, given)
@@ -193,12 +191,12 @@ class Guard:
         """Run the command to its end and return its exit status; `command` must be entered."""
         request, command = self.request, self.command
         size, words = fitting(request.core_size, recognise(request.argv).ranks, self.room())
-        if words and "CUDA_COREDUMP_GENERATION_FLAGS" not in self.ports.environment:
+        if words and "CUDA_COREDUMP_GENERATION_FLAGS" not in self.variables:
             self.say(f"vdbg-env guard: {words}")
         inputs = {"core_size": size}
         run = RunbookRequest(runbook=GUARD, argv=request.argv, inputs=inputs, batch=True, at_once=True)
         try:
-            done = session.run(run, self.ports, self.view)
+            done = self._session(run).run(self.view)
         except Exception as error:  # a command in production does not go down with its guard
             _LOG.info("the run of the guarded command failed", exc_info=True)
             if not command.started:
@@ -221,6 +219,9 @@ class Guard:
                 self.say(f"vdbg-env guard: the failure could not be announced: {error}")
         return status
 
+    def _session(self, run: RunbookRequest) -> Session:
+        return Session(run, lambda _: None, environment=self.variables, guarded=self.command)
+
     def _status(self, ended: Ended, outcome: Status | None) -> int:
         chosen = self.request.crash_status
         return chosen if chosen is not None and crashed(ended, outcome) else exit_status(ended)
@@ -230,7 +231,7 @@ class Guard:
         seen = None
         try:
             with stoppable():
-                done, seen = _counted(done, self.ports)
+                done, seen = _counted(done, self.variables)
         except ToldToStop:
             _LOG.info("told to stop before the crashes of this cause were counted")
         except Exception:  # the records of other runs are others'
@@ -248,12 +249,12 @@ class Guard:
 
     def _announce(self, announcement: Announcement) -> None:
         """Say it everywhere, the surest place first; what cannot be reached is named on stderr."""
-        request, announcer = self.request, self.announcer
+        request, announcer = self.request, Announcer()
         problems = []
         if request.termination_log:
-            message = self.write(announcement, TERMINATION_MESSAGE_BYTES)
+            message = guard_line(announcement, TERMINATION_MESSAGE_BYTES)
             problems.append(announcer.write(request.termination_log, message))
-        line = self.write(announcement, None)
+        line = guard_line(announcement)
         self.say(line)
         try:
             with stoppable():
@@ -267,12 +268,12 @@ class Guard:
                 self.say(f"vdbg-env guard: {problem}")
 
 
-def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, Seen | None]:
+def _counted(done: FinishedRun, variables: Mapping[str, str]) -> tuple[FinishedRun, Seen | None]:
     """Count the crashes of this cause in the folder of all runs; from the second on the report says so too."""
     known = done.report.fingerprint
     if known is None:
         return done, None
-    crashes, _ = recorded_crashes(ports.environment)
+    crashes, _ = recorded_crashes(variables)
     same = of_same_cause(crashes, cause=known.id, base=known.base)
     others = [crash for crash in same if crash.run != done.report.run]
     hosts = {crash.host for crash in others if crash.host} | {done.report.environment.get("host", "")} - {""}
@@ -281,7 +282,7 @@ def _counted(done: FinishedRun, ports: RunPorts) -> tuple[FinishedRun, Seen | No
         return done, seen
     report = replace(done.report, notes=(f"{seen} (cause {known.id}): runs list --group", *done.report.notes))
     try:
-        ports.write_report(report, done.directory, REPORT_FILES)
+        write_report(report, done.directory)
     except (OSError, VdbgError) as error:
         _LOG.info("the report could not be written again: %s", error)
     return replace(done, report=report), seen

@@ -9,7 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -23,8 +23,7 @@ from vdbg_env.common.reading import read_document
 from vdbg_env.common.size import size_text
 from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.record.run_directory import GUARD, RunDirectory
-from vdbg_env.run.host import Room
-from vdbg_env.run.placement import GuardSettings
+from vdbg_env.run.placement import DISK_FLOOR
 from vdbg_env.runbook.state import OURS, Invocation
 from vdbg_env.supervisor import control_files, helpers
 from vdbg_env.supervisor.watch import FORWARDED, STOPS
@@ -32,6 +31,28 @@ from vdbg_env.supervisor.watch import FORWARDED, STOPS
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg")
 _UNKNOWN_MEMORY = 80 << 30  # bytes, where a GPU is there and nvidia-smi says nothing of it
 _ABOVE = 10  # descriptors below are often given a meaning by their number
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardSettings:
+    """Limits of a guarded workload: sizes in bytes, times in seconds.
+
+    `log_limit` is what is kept of each stream, `disk_floor` the free space below which nothing is recorded; without
+    `hang_after_s` nothing counts as a hang.
+    """
+
+    log_limit: int = 64 << 20
+    disk_floor: int = DISK_FLOOR
+    hang_after_s: float | None = 900.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """The volume that cores go to: its folder, the bytes free for them, and the memory of a GPU, 0 without one."""
+
+    folder: str
+    free: int
+    gpu_memory: int = 0
 
 
 class Guarded:
@@ -75,7 +96,7 @@ class Guarded:
         return self._supervisor is not None
 
     def wait(self) -> Ended:
-        """Wait for the end of the command; see `GuardedCommand.wait`."""
+        """Wait for the end of the command, whatever has become of its record."""
         assert self._supervisor
         self._supervisor.wait()
         try:
@@ -240,8 +261,11 @@ _SHELL = "/bin/sh"
 _MOST_SAID = 4096  # bytes of what a hook says
 
 
-class LocalAnnouncer:
-    """An Announcer of this machine; a hook has `hook_s` seconds."""
+class Announcer:
+    """Says that something has failed; each verb returns what went wrong with that, in words, or None.
+
+    A hook has `hook_s` seconds.
+    """
 
     def __init__(self, *, hook_s: float = _HOOK_S) -> None:
         self._hook_s = hook_s

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import vdbg_env
+from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.resources import re2_dir
 from vdbg_env.record.redactor import Pseudonyms
 from vdbg_env.record.secrets import as_literals, secret_values
@@ -155,21 +155,13 @@ def _signal_number(name: str) -> int:
 # What is run to look at a workload that hangs, and to see whether its GPUs are at work.
 
 
-class FindsPrograms(Protocol):
-    """Says where a program is, in the place where steps run."""
-
-    def which(self, program: str) -> str | None:
-        """Return what starts the program, or None when it was not found."""
-        ...
-
-
 _DUMP_LIMIT_S = 600.0
 _RAS_LIMIT_S = 30.0
 PROBE_PERIOD_S = 2
 
 
 def hang_tools(
-    programs: FindsPrograms, *, python: str = sys.executable, packages: Path = PACKAGES
+    programs: ProgramRunner, *, python: str = sys.executable, packages: Path = PACKAGES
 ) -> dict[HangAction, HangCommand]:
     """Return the commands for the hang actions that can be done where steps run; `programs` are those available there.
 
@@ -192,7 +184,7 @@ def hang_tools(
     return tools
 
 
-def gpu_probe(programs: FindsPrograms, environment: Mapping[str, str]) -> tuple[str, ...]:
+def gpu_probe(programs: ProgramRunner, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command that prints the load of each GPU the workload may use, again and again; none without one."""
     program = programs.which("nvidia-smi")
     if program is None:

@@ -1,137 +1,105 @@
-"""The places where steps are started: this machine, and containers of an image."""
+"""Open the places where steps are started: this machine, containers of an image, and those of plug-ins."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from vdbg_env.common.programs import Programs
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.programs import ProgramRunner, Programs
 from vdbg_env.common.resources import data_dir
-from vdbg_env.crash.files import BinarySource, SourceFiles, SourceText
+from vdbg_env.crash.files import SourceFiles
+from vdbg_env.engine.targets import Targets
 from vdbg_env.image.settings import DATA, PACKAGES, StepContainer
-from vdbg_env.record.redactor import Pseudonyms, Redactor
+from vdbg_env.record.redactor import Pseudonyms
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, gpu_probe, hang_tools
-from vdbg_env.run.placement import DISK_FLOOR, Scratch, StepPlace, StepPlacement
+from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace, StepPlacement
 from vdbg_env.runbook.model import TOOLS
 
+if TYPE_CHECKING:
+    from vdbg_env.run.begin import RunbookRequest
 
+PLUG_INS = "vdbg_env.placements"  # the group of entry points
+_SHIPPED = {"slurm": "vdbg_env_slurm"}  # found without an installation's metadata, as in a checkout
+
+
+@dataclass(frozen=True, kw_only=True)
 class Places:
-    """A StepPlaces for a process with this environment; commands start in `folder`, or in the current one."""
+    """Opens places for a process with this `environment`.
 
-    def __init__(
-        self,
-        environment: Mapping[str, str],
-        binaries: BinarySource,
-        guarded: Guarded | None = None,
-        folder: Path | None = None,
-        disk_floor: int = DISK_FLOOR,
-    ) -> None:
-        self._environment = environment
-        self._binaries = binaries
-        self._guarded = guarded
-        self._other = folder
-        self._disk_floor = guarded.settings.disk_floor if guarded else disk_floor
+    Commands start in `other_folder`, or in the current one where that is None. A step is ended while `disk_floor` bytes
+    of the disk are still free. `guarded` is given by `vdbg-env guard` alone.
+    """
+
+    environment: Mapping[str, str]
+    guarded: Guarded | None = None
+    other_folder: Path | None = None
+    disk_floor: int = DISK_FLOOR
 
     @property
-    def _folder(self) -> Path:
-        return self._other or Path.cwd()
+    def folder(self) -> Path:
+        """The folder of this machine that commands start in."""
+        return self.other_folder or Path.cwd()
 
-    def starting_in(self, folder: str) -> Places | None:
-        """Return the same places, with commands that start in another folder; None where there is no such folder."""
-        there = Path(folder)
-        return self._with(folder=there) if there.is_dir() else None
+    @property
+    def programs(self) -> Programs:
+        """The helper programs of this machine."""
+        return Programs(self.other_folder)
 
-    def keeping_free(self, disk_floor: int) -> Places:
-        """Return the same places with another floor of free disk space; see `StepPlaces.keeping_free`."""
-        return self._with(disk_floor=disk_floor)
-
-    def _with(self, *, folder: Path | None = None, disk_floor: int | None = None) -> Places:
-        floor = self._disk_floor if disk_floor is None else disk_floor
-        return Places(self._environment, self._binaries, self._guarded, folder or self._other, floor)
+    def settings(self, programs: ProgramRunner, **fields: Any) -> StepSettings:
+        """Return what the steps of a run have in common where these programs are; `fields` are those of the place."""
+        environment = {**fields.get("inherited", {}), **fields["env"]}
+        return StepSettings(
+            **{
+                "cwd": self.folder,
+                "hang_tools": hang_tools(programs),
+                "gpu_probe": gpu_probe(programs, environment),
+                "disk_floor": self.disk_floor,
+                **fields,
+            }
+        )
 
     def here(self, *, ranks: int | None = None) -> StepPlace:
-        """Return this machine; see `StepPlaces.here`."""
+        """Return this machine; an attempt has `ranks` of them, or as many as its step asks for where that is None."""
         from vdbg_env.run.local import LocalProcesses
         from vdbg_env.run.ranks import LocalRanks
 
-        programs = Programs(self._other)
+        programs = self.programs
 
         def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
-            steps = LocalProcesses(
-                StepSettings(
-                    env=self._environment,
-                    cwd=self._folder,
-                    mark=str(run),
-                    hang_tools=hang_tools(programs),
-                    gpu_probe=gpu_probe(programs, self._environment),
-                    disk_floor=self._disk_floor,
-                    sensitive=sensitive,
-                    pseudonyms=names,
-                    guarded=self._guarded,
-                )
+            settings = self.settings(
+                programs,
+                env=self.environment,
+                mark=str(run),
+                sensitive=sensitive,
+                pseudonyms=names,
+                guarded=self.guarded,
             )
-            return LocalRanks(steps, ranks)
+            return LocalRanks(LocalProcesses(settings), ranks)
 
         return StepPlace(
             programs=programs,
             reading=lambda _: programs,
-            binaries=self._binaries,
-            environment=self._environment,
+            binaries=Targets(),
+            environment=self.environment,
             data_dir=str(data_dir("runbooks")),
             sources=self._sources(),
             placement=placement,
             close=lambda: None,
-            folder=str(self._folder),
-        )
-
-    def slurm(
-        self, *, ranks: int | None, nodes: int | None, extra: tuple[str, ...], scratch: Scratch | None = None
-    ) -> StepPlace:
-        """Return the nodes of the allocation around this process; see `StepPlaces.slurm`."""
-        from vdbg_env.run.slurm import SlurmCommands, SlurmRanks
-
-        programs = Programs(self._other)
-        slurm = SlurmCommands(programs)
-        allocation = slurm.allocation(self._environment)
-        allocation.check(nodes or 1)
-
-        def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
-            settings = StepSettings(
-                env={},
-                cwd=self._folder,
-                mark=str(run),
-                inherits=True,
-                inherited=self._environment,
-                hang_tools=hang_tools(programs),
-                gpu_probe=gpu_probe(programs, self._environment),
-                disk_floor=self._disk_floor,
-                sensitive=sensitive,
-                pseudonyms=names,
-            )
-            return SlurmRanks(
-                slurm,
-                allocation,
-                settings,
-                environment=self._environment,
-                ranks=ranks,
-                nodes=nodes,
-                extra=extra,
-                scratch=scratch,
-            )
-
-        return replace(
-            self.here(),
-            placement=placement,
-            on="slurm",
-            nodes=nodes or len(allocation.hosts),
-            time_left_s=slurm.time_left_s(allocation.job),
-            scratch=scratch,
+            folder=str(self.folder),
         )
 
     def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:
-        """Return containers of an image; see `StepPlaces.containers`."""
+        """Return containers of an image, once a first one has run; `name` is what the user calls the image.
+
+        Raises BadInput, HostNotAble and EngineFailed when steps could not be started there.
+        """
         from vdbg_env.engine.client import connect
         from vdbg_env.run.container import (
             ContainerBinaries,
@@ -146,46 +114,83 @@ class Places:
         steps = StepContainers(connect, container, runbooks=data_dir("runbooks"), tell=notice)
         image = look(steps, TOOLS, name=name)
         given = dict(container.settings.env)
-        environment = {**dict(image.env), **given}
-        inside = ContainerPrograms(steps, image, asked=TOOLS, machine=Programs(self._other))
+        inside = ContainerPrograms(steps, image, asked=TOOLS, machine=self.programs)
+        packages = Path(PACKAGES)
 
         def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
-            settings = StepSettings(
+            settings = self.settings(
+                inside,
                 env=given,
                 cwd=Path(image.folder),
                 mark=str(run),
                 inherits=True,
                 inherited=dict(image.env),
                 python=image.python,
-                packages=Path(PACKAGES),
+                packages=packages,
                 libraries=(),
-                hang_tools=hang_tools(inside, python=image.python, packages=Path(PACKAGES)),
-                gpu_probe=gpu_probe(inside, environment),
-                disk_floor=self._disk_floor,
+                hang_tools=hang_tools(inside, python=image.python, packages=packages),
                 sensitive=sensitive,
                 pseudonyms=names,
             )
-            return OneRank(ContainerSteps(steps, image, settings, here=self._folder))
+            return OneRank(ContainerSteps(steps, image, settings, here=self.folder))
 
         return StepPlace(
             programs=inside,
             reading=inside.reading,
-            binaries=ContainerBinaries(steps, image, self._binaries),
-            environment=environment,
+            binaries=ContainerBinaries(steps, image, Targets()),
+            environment={**dict(image.env), **given},
             data_dir=DATA,
             sources=ContainerSources(steps, image, self._sources()),
             placement=placement,
             close=steps.close,
-            folder=str(self._folder),
+            folder=str(self.folder),
             container=container,
             image=image,
+            in_words={"steps run in": f"containers of {image.name}", "image": image.digest or image.image_id},
         )
 
-    def with_pseudonyms(self, placement: StepPlacement, redactor: Redactor) -> StepPlacement:
-        """Return a placement whose artifacts have pseudonyms."""
-        from vdbg_env.run.ranks import PseudonymousSteps
+    def ranks(self, asked: PlacementRequest | None) -> StepPlace:
+        """Return the place of the ranks asked for: this machine, or that of a plug-in; raises BadInput."""
+        if asked is None or asked.on == "local":
+            return self.here(ranks=asked.ranks if asked else None)
+        return plug_in(asked.on).place(self, asked)
 
-        return PseudonymousSteps(placement, redactor)
+    def _sources(self) -> SourceFiles:
+        return SourceFiles((str(self.folder), str(data_dir("images") / "samples")), ())
 
-    def _sources(self) -> SourceText:
-        return SourceFiles((str(self._folder), str(data_dir("images") / "samples")), ())
+
+class PlugIn(Protocol):
+    """What a plug-in's module has: a place for ranks on other machines, and the ways to get a run there."""
+
+    def place(self, places: Places, asked: PlacementRequest) -> StepPlace:
+        """Return the place where the ranks asked for are started; raises BadInput outside of one."""
+        ...
+
+    def needs_allocation(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment has to get machines before it can start ranks on them."""
+        ...
+
+    def allocate(self, request: RunbookRequest, words: tuple[str, ...], say: Callable[[str], None]) -> int:
+        """Get the machines and run the command line of these words on them, in place of this process."""
+        ...
+
+    def queue(
+        self,
+        request: RunbookRequest,
+        *,
+        setup: str,
+        arguments: tuple[str, ...],
+        show_only: bool,
+        say: Callable[[str], None],
+    ) -> str:
+        """Queue the whole run as a job and return what to print, or with `show_only` the text of the job alone."""
+        ...  # fmt: skip
+
+
+def plug_in(name: str) -> PlugIn:
+    """Return the module of the plug-in for `--on NAME`; raises BadInput where none is installed."""
+    if name in _SHIPPED:
+        return cast(PlugIn, import_module(_SHIPPED[name]))
+    for found in entry_points(group=PLUG_INS, name=name):
+        return cast(PlugIn, found.load())
+    raise BadInput(f"no placement {name!r} is installed", next_step="--on local, docker or slurm")

@@ -20,10 +20,17 @@ _FAILED = 1
 
 
 class ForkedWorker:
-    """An IsolatedWorker for a program of one thread: the work sees all that this process had when it began."""
+    """Does a piece of this program's work where it can be ended: it may hang, or take all memory.
+
+    For a program of one thread. The work sees all that this process had when it began. It may change files, but not
+    the memory of this process.
+    """
 
     def do(self, work: Callable[[], bytes], *, timeout_s: float | None, check: Callable[[], None]) -> bytes:
-        """Do the work; see `IsolatedWorker.do`."""
+        """Do the work and return its result; `check` is called during the work, and ends it by raising.
+
+        Raises HostNotAble when it dies, or takes longer than `timeout_s` seconds.
+        """
         engine = os.getpid()
         try:
             read, write = os.pipe2(os.O_CLOEXEC)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
 
 from vdbg_env.evidence.finding import Ended, Finding, Observation
 from vdbg_env.runbook.model import (
@@ -97,7 +96,7 @@ class Facts:
     is the release of the runtime the workload's Python brings, else of the toolkit; `lineinfo` serves `requires` alone.
     """
 
-    on: Literal["local", "docker", "slurm", "k8s", "replay", "plan"] = "local"
+    on: str = "local"  # or docker, slurm, another plug-in's name, replay, plan; k8s in older records
     nodes: int = 1
     tools: frozenset[str] | None = None
     gpus: int | None = None

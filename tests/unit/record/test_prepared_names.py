@@ -16,8 +16,7 @@ from vdbg_env.record.event_log import EventLog
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 from vdbg_env.record.runs import INDEX, RunIndex
-from vdbg_env.run.placement import RecordingHead
-from vdbg_env.run.recordings import RecordingFolders
+from vdbg_env.run.recordings import RecordingHead, write_recording
 
 
 @pytest.fixture
@@ -115,7 +114,7 @@ def _bundle(path: Path) -> None:
 
 def _recording(path: Path) -> None:
     head = RecordingHead(runbook="x", recorded_on="h", recorded_at="", synthetic=False)
-    RecordingFolders().write(path.parent / "run", path, head)
+    write_recording(path.parent / "run", path, head)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import pytest
 
 from gpucore.arming import CoreSize
-from vdbg_env.run.guarded import fitting, listed
-from vdbg_env.run.host import Room
+from vdbg_env.run.guarded import Room, fitting, listed
 
 GIB = 1 << 30
 

@@ -14,7 +14,8 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.record.event_log import read_events
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
-from vdbg_env.run.begin import PlacementRequest, RunbookRequest, with_recorded_workload
+from vdbg_env.run.begin import RunbookRequest, with_recorded_workload
+from vdbg_env.run.placement import PlacementRequest
 from vdbg_env.run.recordings import AnsweredSteps, RecordedRanks, Replay
 from vdbg_env.runbook.state import Invocation
 

@@ -24,7 +24,7 @@ from vdbg_env.run import core_code
 from vdbg_env.run.builtins import BuiltinSteps, builtins, catalogue
 from vdbg_env.run.core_code import alike
 from vdbg_env.run.execute import StepContext
-from vdbg_env.run.host import LocalMachine
+from vdbg_env.run.host import ThisHost
 from vdbg_env.runbook.model import Builtin, Data, Kind, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
 from vdbg_env.runbook.workload import Inputs
@@ -77,7 +77,7 @@ class Bench:
             cores=CoreFiles(),
             binaries=Binaries(),
             environment=self.environment,
-            host=LocalMachine(),
+            host=ThisHost(),
             write_report=lambda _step_context, formats: write_report(reports.FULL, self.directory, formats),
             redact=Redactor((b"a-planted-secret",)).text,
         )
@@ -365,8 +365,8 @@ def test_tracing_needs_the_capability_or_an_open_scope(
     (tmp_path / "self" / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
     (tmp_path / "sys" / "kernel" / "yama").mkdir(parents=True)
     (tmp_path / "sys" / "kernel" / "yama" / "ptrace_scope").write_text(f"{scope}\n")
-    assert LocalMachine(tmp_path).may_trace() is may
-    assert LocalMachine(tmp_path / "nowhere").may_trace() is None
+    assert ThisHost(tmp_path).may_trace() is may
+    assert ThisHost(tmp_path / "nowhere").may_trace() is None
 
 
 def test_versions_come_from_the_workloads_own_interpreter(bench: Bench) -> None:

@@ -20,14 +20,9 @@ def container_runner() -> ContainerRunner:
 
 
 def dump_store(place: DumpVolume) -> DumpStore:
-    if place.kind == "bind":
-        from vdbg_env.engine.dump_folder import FolderDumps
+    from vdbg_env.run import begin
 
-        return FolderDumps(Path(place.source))
-    from vdbg_env.engine.client import connect
-    from vdbg_env.engine.dump_volume import open_dumps
-
-    return open_dumps(connect(), container_runner(), place.source)
+    return begin.dump_store(place)
 
 
 def dump_export(target: Path) -> DumpDestination:

@@ -10,8 +10,7 @@ import click
 from vdbg_env.cli.options.container import ContainerFlags
 from vdbg_env.cli.options.given import refuse, with_options
 from vdbg_env.image.settings import parse_size
-from vdbg_env.run.begin import PlacementRequest
-from vdbg_env.run.placement import Scratch
+from vdbg_env.run.placement import PlacementRequest, Scratch
 
 placement_options = with_options(
     click.option("--nodes", type=click.IntRange(1, 10000), help="With --on slurm: how many nodes."),

@@ -7,9 +7,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from vdbg_env.cli.composition.runs import capture_proxy
 from vdbg_env.common import console
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.report.codec import document as doc
 from vdbg_env.run import capture
 from vdbg_env.run.capture import CaptureSettings
@@ -63,7 +62,13 @@ def command(
                 f"{settings.upstream} does not answer yet ({unreachable}): until it does, clients get status 502"
             )
 
-    report = capture_proxy(settings).run(listening)
+    try:
+        from vdbg_env.run.capture_proxy import CaptureProxy
+    except ModuleNotFoundError as error:
+        raise HostNotAble(
+            f"capture needs {error.name}, which is not installed", next_step="pip install 'vdbg-env[capture]'"
+        ) from error
+    report = CaptureProxy(settings).run(listening)
     click.echo(doc.render(report, capture.Captured) if as_json else capture.as_text(report), nl=False)
     return 1 if report.problem else 0
 

@@ -12,17 +12,14 @@ from pathlib import Path
 import click
 
 from gpucore.arming import CORE_SIZES, CoreSize
-from vdbg_env.cli.composition.runs import announcer, core_room, guard_ports
 from vdbg_env.cli.display.prompt import Nobody
 from vdbg_env.cli.options.duration import seconds
 from vdbg_env.common.printable import printable
 from vdbg_env.common.writing import write_whole
 from vdbg_env.image.settings import parse_size
-from vdbg_env.record.runs import runs_home
+from vdbg_env.record.runs import RUNS_VARIABLE, runs_home
 from vdbg_env.run import guard
-from vdbg_env.run.guard import guard_line
-from vdbg_env.run.host import GuardedCommand
-from vdbg_env.run.placement import GuardSettings
+from vdbg_env.run.guarded import Guarded, GuardSettings, core_room, forget_old_runs
 from vdbg_env.run.session import RunView
 
 _SAY_S, _TOLD_S = 60.0, 1.0  # how long stderr may be full, and how long where this program was told to stop
@@ -110,19 +107,18 @@ def command(
         hook=hook,
         crash_status=exit_status_on_crash,
     )
-    command, ports = guard_ports(settings, runs, keep - 1)
-    view = RunView(
-        interactive=False, notice=lambda _: None, listener=lambda _: lambda *_: None, person=lambda _: Nobody()
-    )
+    command = Guarded(settings)
+    variables = {**os.environ, **({RUNS_VARIABLE: str(runs)} if runs else {})}
+    home = runs_home(variables)
+    forget_old_runs(home, keep - 1)
+    view = RunView(interactive=False, listener=lambda _: lambda *_: None, person=lambda _: Nobody())
     guarding = guard.Guard(
         request=request,
-        ports=ports,
+        variables=variables,
         view=view,
         command=command,
-        announcer=announcer(),
         say=_Stderr(command),
-        write=guard_line,
-        room=lambda: core_room(runs_home(ports.environment), settings.disk_floor, whole=request.core_size == "full"),
+        room=lambda: core_room(home, settings.disk_floor, whole=request.core_size == "full"),
     )
     if print_environment:
         for line in guarding.environment():
@@ -137,7 +133,7 @@ def command(
 class _Stderr:
     """Writes lines after the command's own output, where that can still be written: a pipe may be full for ever."""
 
-    def __init__(self, command: GuardedCommand) -> None:
+    def __init__(self, command: Guarded) -> None:
         self._command = command
         self._begun = False
 

@@ -8,14 +8,13 @@ from typing import Unpack
 
 import click
 
-from vdbg_env.cli.composition.runs import run_ports, runbook_library
+from vdbg_env.cli.composition.runs import runbook_library
 from vdbg_env.cli.options.container import ContainerFlags, container_options, container_request
 from vdbg_env.cli.options.duration import seconds
 from vdbg_env.cli.options.given import Sectioned, named_values
 from vdbg_env.cli.options.placement import PlaceFlags, PlacementFlags, placement_options, placement_request
 from vdbg_env.cli.options.recorded_place import take_over
 from vdbg_env.cli.runbook.runbook_run import run
-from vdbg_env.cli.runbook.submit_run import allocate, needs_allocation, queue
 from vdbg_env.common import console
 from vdbg_env.common.console import note
 from vdbg_env.image.settings import parse_size
@@ -23,9 +22,10 @@ from vdbg_env.record.run_directory import GUARD, RunDirectory
 from vdbg_env.record.runs import LATEST, find_run
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.runbook import plan as shown_plan
-from vdbg_env.run import session
 from vdbg_env.run.begin import RunbookRequest
 from vdbg_env.run.history import named_by_guard
+from vdbg_env.run.places import plug_in
+from vdbg_env.run.session import Session
 
 
 def _names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -170,12 +170,23 @@ def command(
     if replay and request.placement:
         raise click.UsageError("--replay has the ranks of its recording: leave out --on, --nodes and --ranks")
     if place["submit"]:
-        return queue(request, place, show_only=plan_only)
+        return _submit(request, place, show_only=plan_only)
     if plan_only:
         return _show_plan(request)
-    if context.obj and needs_allocation(request, os.environ):
-        return allocate(request, context.obj)
+    on = request.placement.on if request.placement and not request.replay else "local"
+    if context.obj and on != "local" and (far := plug_in(on)).needs_allocation(os.environ):
+        return far.allocate(request, context.obj, note)
     return run(request)
+
+
+def _submit(request: RunbookRequest, place: PlaceFlags, *, show_only: bool) -> int:
+    if request.resume or request.replay or request.record or request.bisect:
+        raise click.UsageError("--submit queues a new run: leave out --resume, --replay, --record and --bisect")
+    on = request.placement.on if request.placement else "local"
+    setup, arguments = str(place["setup"] or ""), place["submit_arguments"]
+    text = plug_in(on).queue(request, setup=setup, arguments=arguments, show_only=show_only, say=note)
+    click.echo(text, nl=False)
+    return 0
 
 
 def _runbook_of(run: RunDirectory) -> str:
@@ -188,6 +199,6 @@ def _runbook_of(run: RunDirectory) -> str:
 
 
 def _show_plan(request: RunbookRequest) -> int:
-    plan = session.planned(request, run_ports(request.files), note)
+    plan = Session(request, note).plan()
     console.show(doc.render(plan, shown_plan.PlanDocument) if request.json else shown_plan.as_text(plan))
     return 0

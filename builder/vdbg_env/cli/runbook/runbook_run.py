@@ -5,33 +5,32 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 
 import click
 
-from vdbg_env.cli.composition.runs import run_ports
 from vdbg_env.cli.display.prompt import AtTerminal, Nobody
 from vdbg_env.cli.display.run_progress import RunProgress
 from vdbg_env.common.console import note, shows_colour
 from vdbg_env.record.runs import find_run
 from vdbg_env.report.assemble import typed_outside
 from vdbg_env.report.run import as_json, as_terminal
-from vdbg_env.run import session
 from vdbg_env.run.begin import RunbookRequest
+from vdbg_env.run.session import RunView, Session
 
 
 def run(request: RunbookRequest) -> int:
     """Run the request to its end, print the report, and return the exit status of its verdict."""
     interactive = not request.batch and sys.stdin.isatty() and sys.stderr.isatty()
     shown = RunProgress()
-    view = session.RunView(
+    view = RunView(
         interactive=interactive,
-        notice=shown.notice,
         listener=shown.of_run,
         waiting=shown.waits,
         person=lambda interrupts: AtTerminal(lambda: bool(interrupts.pending())) if interactive else Nobody(),
     )
     kept = find_run(request.resume, os.environ).runbooks if request.resume else ()
-    done = session.run(request, run_ports((*kept, *request.files)), view)
+    done = Session(replace(request, files=(*kept, *request.files)), shown.notice).run(view)
     if request.json:
         click.echo(as_json.render(done.report), nl=False)
     else:

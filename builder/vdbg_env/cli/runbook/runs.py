@@ -170,7 +170,7 @@ def report_command(run: str, form: str, write: bool) -> int:
     Example:
       vdbg-env runs report 20261121-072809-illegal-memory-access-1f2e --format markdown
     """
-    from vdbg_env.cli.composition.runs import runbook_library, this_host
+    from vdbg_env.cli.composition.runs import runbook_library
     from vdbg_env.crash.files import CoreFiles, SourceFiles
     from vdbg_env.report.assemble import typed_outside
     from vdbg_env.report.run import as_json as run_json
@@ -178,6 +178,7 @@ def report_command(run: str, form: str, write: bool) -> int:
     from vdbg_env.report.run import as_terminal as run_terminal
     from vdbg_env.report.run.files import write_report
     from vdbg_env.run.again import report_anew
+    from vdbg_env.run.host import ThisHost
 
     directory = find_run(run, os.environ)
     sources = SourceFiles()
@@ -187,7 +188,7 @@ def report_command(run: str, form: str, write: bool) -> int:
         os.environ,
         cores=CoreFiles(),
         sources=sources,
-        host=this_host(),
+        host=ThisHost(),
     )
     match form:
         case "markdown":
@@ -238,11 +239,11 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     Example:
       vdbg-env runs redact 20261121-072809-illegal-memory-access-1f2e --hosts
     """
-    from vdbg_env.cli.composition.runs import this_host
     from vdbg_env.run.again import redact_again
+    from vdbg_env.run.host import ThisHost
 
     wanted = names if hosts or names else None
-    redacted = redact_again(find_run(run, os.environ), os.environ, this_host(), hosts=wanted)
+    redacted = redact_again(find_run(run, os.environ), os.environ, ThisHost(), hosts=wanted)
     for name in redacted.changed:
         click.echo(printable(name))
     for text in redacted.notes:
@@ -272,15 +273,15 @@ def export_command(
       vdbg-env runs export latest
       vdbg-env runs export latest --hosts -o crash.tar.gz
     """
-    from vdbg_env.cli.composition.runs import this_host
     from vdbg_env.report.codec import document as doc
     from vdbg_env.report.run import exported
     from vdbg_env.run.again import export
+    from vdbg_env.run.host import ThisHost
 
     directory = find_run(run, os.environ)
     wanted = names if hosts or names else None
     path = target or Path(f"{directory.path.name}.tar.gz")
-    found = export(directory, path, os.environ, this_host(), cores=cores, hosts=wanted)
+    found = export(directory, path, os.environ, ThisHost(), cores=cores, hosts=wanted)
     for text in found.notes:
         note(printable(text))
     click.echo(doc.render(found, exported.ExportDocument) if as_json else exported.as_text(found), nl=False)

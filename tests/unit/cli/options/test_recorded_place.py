@@ -11,8 +11,8 @@ from vdbg_env.cli.options.placement import PlaceFlags, placement_options, placem
 from vdbg_env.cli.options.recorded_place import take_over
 from vdbg_env.image.settings import CAPABILITIES, DumpVolume, Gpu, Mount
 from vdbg_env.record.run_directory import RunHead
-from vdbg_env.run.begin import ContainerRequest, PlacementRequest
-from vdbg_env.run.placement import Scratch
+from vdbg_env.run.begin import ContainerRequest
+from vdbg_env.run.placement import PlacementRequest, Scratch
 
 IMAGE = f"sha256:{'a' * 64}"
 CONTAINER = {

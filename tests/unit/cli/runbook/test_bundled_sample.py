@@ -22,7 +22,7 @@ from vdbg_env.run.begin import (
     with_sample,
     with_sample_mounted,
 )
-from vdbg_env.run.recordings import RecordingFolders
+from vdbg_env.run.recordings import bundled_recording
 
 IMA = RunbookRequest(runbook="illegal-memory-access")
 RECORDING = data_dir("runbooks") / "recordings" / "illegal-memory-access"
@@ -85,9 +85,8 @@ def test_a_request_that_names_its_workload_needs_no_sample(request_: RunbookRequ
 
 
 def test_only_some_runbooks_have_a_recording() -> None:
-    recordings = RecordingFolders()
-    assert recordings.bundled("illegal-memory-access") == RECORDING
-    assert recordings.bundled("no-recording-of-this-one") is None
+    assert bundled_recording("illegal-memory-access") == RECORDING
+    assert bundled_recording("no-recording-of-this-one") is None
 
 
 def test_the_workload_of_a_project_file_is_run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.programs import Programs
-from vdbg_env.run.placement import BatchJob
-from vdbg_env.run.slurm import SlurmQueue
+from vdbg_env_slurm.jobs import BatchJob, SlurmQueue
 
 
 def job(folder: Path, engine: str, **fields: object) -> BatchJob:
