@@ -19,7 +19,7 @@ def named(requirements: list[str]) -> set[str]:
 
 def imported() -> set[str]:
     """Return the distributions that the package imports."""
-    own = {"gpucore", "vdbg_env", *sys.stdlib_module_names}
+    own = {"gpucore", "vdbg_env", "vdbg_env_slurm", *sys.stdlib_module_names}
     modules: set[str] = set()
     for path in (ROOT / "builder").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

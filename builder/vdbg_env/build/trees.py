@@ -142,7 +142,9 @@ def own_package() -> OwnPackage:
     files[f"{info}/WHEEL"] = _lines(
         "Wheel-Version: 1.0", f"Generator: vdbg-env {__version__}", "Root-Is-Purelib: true", "Tag: py3-none-any"
     )
-    files[f"{info}/entry_points.txt"] = _lines("[console_scripts]", "vdbg-env = vdbg_env.__main__:main")
+    files[f"{info}/entry_points.txt"] = _lines(
+        "[console_scripts]", "vdbg-env = vdbg_env.__main__:main", "", "[vdbg_env.placements]", "slurm = vdbg_env_slurm"
+    )
     record = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
     files[f"{info}/RECORD"] = _lines(*record, f"{info}/RECORD,,")
     wheel = FileBytes(name=f"wheel/vdbg_env-{__version__}-py3-none-any.whl", data=_zip(files))
@@ -172,6 +174,8 @@ def _package_files() -> dict[str, bytes]:
     package = package_dir()
     found = {f"vdbg_env/{name}": data for name, data in _below(package).items() if not name.startswith("_data/")}
     found |= {f"gpucore/{name}": data for name, data in _below(readers_dir()).items() if name not in _ALONE}
+    plug_in = package.parent / "vdbg_env_slurm"
+    found |= {f"{plug_in.name}/{name}": data for name, data in _below(plug_in).items()}
     for folder in _DATA:
         found |= {f"vdbg_env/_data/{folder}/{name}": data for name, data in _below(data_dir(folder)).items()}
     return dict(sorted(found.items()))

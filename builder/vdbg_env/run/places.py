@@ -187,6 +187,11 @@ class PlugIn(Protocol):
         ...  # fmt: skip
 
 
+def other_plug_ins() -> frozenset[str]:
+    """Return the names of the placements that other packages have installed."""
+    return frozenset(entry_points(group=PLUG_INS).names)
+
+
 def plug_in(name: str) -> PlugIn:
     """Return the module of the plug-in for `--on NAME`; raises BadInput where none is installed."""
     if name in _SHIPPED:

@@ -21,6 +21,8 @@ def test_the_wheel_has_every_file_and_its_record_is_right() -> None:
         files = {name: archive.read(name) for name in archive.namelist()}
     assert files["vdbg_env/__init__.py"] == (package_dir() / "__init__.py").read_bytes()
     assert files["gpucore/__init__.py"] == (readers_dir() / "__init__.py").read_bytes()
+    assert b"slurm = vdbg_env_slurm\n" in files[next(name for name in files if name.endswith("entry_points.txt"))]
+    assert "vdbg_env_slurm/placement.py" in files
     assert "gpucore/pyproject.toml" not in files
     assert files["vdbg_env/_data/templates/entrypoint.sh"] == (data_dir("templates") / "entrypoint.sh").read_bytes()
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in files)

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 
 from vdbg_env.cli.options.given import Function, given_options, options_of, refuse, with_options
 from vdbg_env.engine import request as engine
 from vdbg_env.image.settings import parse_size
-from vdbg_env.run.begin import IN_A_POD, NO_PODS, ContainerRequest
+
+if TYPE_CHECKING:
+    from vdbg_env.run.begin import ContainerRequest
 
 
 class _Places(click.Choice[str]):
-    """The places that `--on` names; what was one of them once is refused with what took its place."""
+    """The places that `--on` names, and those of plug-ins; one of the past is refused with what took its place."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "k8s":
-            self.fail(f"{NO_PODS}. Instead: {IN_A_POD}", param, ctx)
+        if value not in self.choices:
+            from vdbg_env.run.begin import IN_A_POD, NO_PODS
+            from vdbg_env.run.places import other_plug_ins
+
+            if value == "k8s":
+                self.fail(f"{NO_PODS}. Instead: {IN_A_POD}", param, ctx)
+            if value in other_plug_ins():
+                return value
         return super().convert(value, param, ctx)
 
 
@@ -53,7 +61,7 @@ DEFAULTS_OF_OTHERS: dict[str, Any] = {
 class ContainerFlags(TypedDict):
     """What the flags give."""
 
-    on: Literal["local", "docker", "slurm"] | None
+    on: str | None
     image: str | None
     gpu: str
     dumps: str
@@ -84,6 +92,8 @@ def container_request(context: click.Context, flags: ContainerFlags) -> Containe
 
     Raises BadInput for a wrong value, and a usage error for a flag of containers where none are requested.
     """
+    from vdbg_env.run.begin import ContainerRequest
+
     on = flags["on"] or ("docker" if flags["image"] else "local")
     if on != "docker":
         refuse(context, _OPTIONS.keys() - {"on"}, "steps in containers: add --on docker")

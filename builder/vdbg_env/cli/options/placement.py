@@ -68,15 +68,15 @@ def placement_request(context: click.Context, flags: PlaceFlags) -> PlacementReq
     Raises a usage error for a flag that has no effect there.
     """
     on = flags["on"]
-    if on != "slurm":
+    if on in {None, "local", "docker"}:
         refuse(context, _OF_SLURM, "ranks of Slurm: add --on slurm")
     if not flags["submit"]:
         refuse(context, _OF_A_JOB, "a job that is queued: add --submit")
     if not flags["scratch"]:
         refuse(context, {"scratch_limit"}, "the dumps of a node's own folder: add --scratch DIR")
-    if on == "slurm":
+    if on not in {None, "local", "docker"}:
         return PlacementRequest(
-            on="slurm",
+            on=on or "slurm",
             ranks=flags["ranks"],
             nodes=flags["nodes"],
             arguments=flags["slurm_arguments"],

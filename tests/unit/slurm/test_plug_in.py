@@ -1,0 +1,34 @@
+"""A placement is found by its name: one that is shipped without metadata, any other by its entry point."""
+
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import vdbg_env_slurm
+from vdbg_env.common.errors import BadInput
+from vdbg_env.run import places
+
+PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+
+
+def test_what_is_found_by_name_is_what_the_project_declares() -> None:
+    declared: dict[str, str] = PROJECT["entry-points"][places.PLUG_INS]
+    assert {name: places.plug_in(name) for name in declared} == {"slurm": vdbg_env_slurm}
+
+
+def test_another_placement_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "farm-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: farm\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{places.PLUG_INS}]\nfarm = farm_of_gpus\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "farm_of_gpus", ModuleType("farm_of_gpus"))
+    assert places.plug_in("farm").__name__ == "farm_of_gpus"
+
+
+def test_an_unknown_placement_is_named() -> None:
+    with pytest.raises(BadInput, match="no placement 'nowhere' is installed"):
+        places.plug_in("nowhere")
