@@ -21,7 +21,6 @@ def test_the_wheel_has_every_file_and_its_record_is_right() -> None:
         files = {name: archive.read(name) for name in archive.namelist()}
     assert files["vdbg_env/__init__.py"] == (package_dir() / "__init__.py").read_bytes()
     assert files["gpucore/__init__.py"] == (readers_dir() / "__init__.py").read_bytes()
-    assert b"slurm = vdbg_env_slurm\n" in files[next(name for name in files if name.endswith("entry_points.txt"))]
     assert "vdbg_env_slurm/placement.py" in files
     assert "gpucore/pyproject.toml" not in files
     assert files["vdbg_env/_data/templates/entrypoint.sh"] == (data_dir("templates") / "entrypoint.sh").read_bytes()
@@ -41,7 +40,7 @@ def test_an_installer_reads_its_name_version_and_requirements(tmp_path: Path) ->
     assert (found.metadata["Name"], found.version) == ("vdbg-env", __version__)
     assert tuple(found.requires or ()) == package.requirements
     assert {"click>=8.1", "pydantic>=2.11"} <= set(package.requirements)
-    assert [entry.value for entry in found.entry_points] == ["vdbg_env.__main__:main"]
+    assert {entry.value for entry in found.entry_points} == {"vdbg_env.__main__:main", "vdbg_env_slurm"}
 
 
 def test_the_same_files_give_the_same_bytes() -> None:
