@@ -24,7 +24,6 @@ from vdbg_env.common.programs import Programs
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation, RankClock, WorkerEnvironment
 from vdbg_env.record.codec import to_document
-from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.report.assemble import run_report
 from vdbg_env.report.run.files import write_report

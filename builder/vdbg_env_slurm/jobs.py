@@ -14,7 +14,7 @@ from pathlib import Path
 import vdbg_env
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.programs import ProgramRunner, Programs
-from vdbg_env.record.redaction.redaction import Redactor
+from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, part_of
 from vdbg_env.record.runs import JOB_OUTPUT, JOB_SCRIPT, find_run, runs_home
 from vdbg_env.run.begin import RunbookRequest, no_run_in, resumed_placement

@@ -21,8 +21,7 @@ from vdbg_env.common.reading import opened, read_document
 from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.common.writing import NotAFile, open_file, write_whole
 from vdbg_env.evidence.finding import Ended, EndedBy, Observation
-from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.redaction.redaction import Pseudonyms
+from vdbg_env.record.redactor import Pseudonyms
 from vdbg_env.run.job import PACKAGES, StepSettings, job_for
 from vdbg_env.run.orders import ENDED, NODE, Orders
 from vdbg_env.run.placement import Layout, PlacementRequest, Scratch, StepPlace, StepPlacement

@@ -10,7 +10,6 @@ from vdbg_env.common.clock import Clock, Interrupts, SystemClock
 from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
-from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.run.execute import RunContext, RunOrder, StepContext
 from vdbg_env.run.job import StepSettings

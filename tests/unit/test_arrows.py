@@ -30,8 +30,8 @@ ROOMS: dict[str, set[str]] = {
         "common",
     },
     "run": {
-        "engine", "build", "adapters", "application", "report", "crash", "supervisor", "record", "runbook", "evidence",
-        "image", "common",
+        "engine", "build", "lines", "adapters", "application", "report", "crash", "supervisor", "record", "runbook",
+        "evidence", "image", "common",
     },
     "cli": {
         "run", "build", "engine", "lines", "application", "adapters", "report", "crash", "record", "runbook",

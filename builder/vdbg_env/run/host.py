@@ -11,7 +11,6 @@ from pathlib import Path
 from platformdirs import user_state_path
 
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.evidence.finding import Ended
 from vdbg_env.supervisor import sockets
 
 _CAP_SYS_PTRACE = 19

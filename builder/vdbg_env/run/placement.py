@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from vdbg_env.evidence.finding import Observation
     from vdbg_env.image.settings import StepContainer, StepImage
     from vdbg_env.record.redactor import Pseudonyms
-    from vdbg_env.record.redactor import Redactor
     from vdbg_env.runbook.state import Invocation
 
 

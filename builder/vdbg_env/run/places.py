@@ -16,7 +16,6 @@ from vdbg_env.crash.files import SourceFiles
 from vdbg_env.engine.targets import Targets
 from vdbg_env.image.settings import DATA, PACKAGES, StepContainer
 from vdbg_env.record.redactor import Pseudonyms
-from vdbg_env.record.redactor import Redactor
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, gpu_probe, hang_tools
 from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace, StepPlacement

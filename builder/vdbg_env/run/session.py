@@ -10,12 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vdbg_env.common.clock import Interrupts
-from vdbg_env.common.clock import SignalInterrupts
-from vdbg_env.common.clock import SystemClock
+from vdbg_env.common.clock import Interrupts, SignalInterrupts, SystemClock
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.common.stop import ToldToStop, stoppable
-from vdbg_env.crash.dumps import DumpStore
 from vdbg_env.crash.files import CoreFiles
 from vdbg_env.crash.line_packs import LineStore, PackedLines, open_stores
 from vdbg_env.image.settings import DATA
@@ -371,7 +368,7 @@ class Session:
 
 
 def _remote_lines(name: str) -> LineStore:
-    from vdbg_env.adapters.lines.stores import open_remote
+    from vdbg_env.lines.remote import open_remote
 
     return open_remote(name, os.environ)
 
