@@ -38,6 +38,7 @@ from vdbg_env.image.profile import (
     Source,
     parse_source,
 )
+from vdbg_env.supervisor.proc import available_memory
 
 DEFAULT_PROFILE = "vllm-cu130"
 
@@ -129,9 +130,7 @@ def plan_build(request: BuildRequest, library: ImageLibrary, *, gpu: HostGpu | N
 
 def build_machine() -> Machine:
     """Return what a build may use: the cores of this process, and the memory that is free."""
-    import psutil
-
-    return Machine(cores=len(os.sched_getaffinity(0)), free_memory=psutil.virtual_memory().available)
+    return Machine(cores=len(os.sched_getaffinity(0)), free_memory=available_memory())
 
 
 def user_profiles() -> Path:

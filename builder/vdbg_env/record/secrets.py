@@ -400,8 +400,8 @@ class SecretFinder:
         at = 0
         searched = text if patterns.re2 else text.lower()
         while found := self._search(searched, at):
-            at = found.start()
-            begin = self._begins.get(found.group().lower())
+            at, end = found.span()  # `group` of RE2's matches takes as long as the search
+            begin = self._begins.get(text[at:end].lower())
             if begin:
                 spans += (Span(at, at + len(v), "known-value", at) for v in begin.values if text.startswith(v, at))
                 hits += ((at + offset, number) for offset, number in begin.needles)

@@ -67,6 +67,14 @@ def processor_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else 0.0
 
 
+def available_memory() -> int:
+    """Return how many bytes programs can still have without swapping (proc(5), /proc/meminfo)."""
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith(b"MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
 def boot_id() -> str:
     """Return what names this boot of the kernel: pids and start times of an earlier one mean other processes."""
     with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123

@@ -20,7 +20,7 @@ status = main(sys.argv[1:])
 print(*sys.modules, file=sys.stderr)
 sys.exit(status)
 """
-HEAVY = {"docker", "jinja2", "psutil", "pydantic", "requests", "rich", "yaml"}
+HEAVY = {"docker", "jinja2", "pydantic", "requests", "rich", "yaml"}
 OTHER_ROOMS = {"vdbg_env.image", "vdbg_env.record", "vdbg_env.runbook"}
 
 
