@@ -1,7 +1,7 @@
 """Why an address was bad: the formula of an access from its code, and its numbers from a core.
 
 `Program` is the code, `explain_place` answers for an instruction and `explain_fault` for a fault of a core. `why_text`
-and `why_json` show the answer.
+and `why_json` show the answer. `explain_wait` says what a loop waits for.
 """
 
 from gpucore.explain.fault import Programs as Programs
@@ -9,6 +9,10 @@ from gpucore.explain.fault import explain_fault as explain_fault
 from gpucore.explain.program import Argument as Argument
 from gpucore.explain.program import Program as Program
 from gpucore.explain.program import SourceText as SourceText
+from gpucore.explain.wait import Wait as Wait
+from gpucore.explain.wait import explain_wait as explain_wait
+from gpucore.explain.wait import wait_json as wait_json
+from gpucore.explain.wait import wait_text as wait_text
 from gpucore.explain.why import Why as Why
 from gpucore.explain.why import explain_place as explain_place
 from gpucore.explain.why import why_json as why_json

@@ -128,14 +128,15 @@ def explain_address(program: Program, offset: int, calls: Sequence[int] = ()) ->
     routine = program.routine_at(offset)
     if routine is None:
         return None
-    root, place = _place(program, routine, offset, calls)
+    root, place = place_of(program, routine, offset, calls)
     found = program.slice_of(root)
     if place is None:
         return None
     return address_at(program, found, place)
 
 
-def _place(program: Program, routine: Routine, offset: int, calls: Sequence[int]) -> tuple[Routine, int | None]:
+def place_of(program: Program, routine: Routine, offset: int, calls: Sequence[int]) -> tuple[Routine, int | None]:
+    """Return the outermost function to look at, and the number of the instruction in it as these calls reach it."""
     kernel = program.kernel
     outer = next((r for r in program.routines if kernel and r.name == kernel.name), None)
     if outer is not None and outer != routine:

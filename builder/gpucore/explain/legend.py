@@ -53,14 +53,16 @@ class Legend:
         self.loads: dict[int, LoadedValue] = {}
         self.loops: dict[Atom, LoopValue] = {}
         self.opaque: dict[Atom, str] = {}
-        self._follow()
-
-    def _follow(self) -> None:
+        self._seen: set[Atom] = set()
         todo: list[Poly] = [self.address.formula]
         for guard in self.address.guards[:_MOST_GUARDS]:
             if written_size(guard.condition) <= _MOST_GUARDED:
                 todo += polys_in(guard.condition)
-        seen: set[Atom] = set()
+        self.follow(todo)
+
+    def follow(self, todo: list[Poly]) -> None:
+        """Number the leaves of formulas, and those of the addresses and loops that these lead to."""
+        seen = self._seen
         while todo:
             for a in inside(todo.pop(0)):
                 if a in seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gpucore.explain.algebra import Atom, Poly, atom, of, written_size
+from gpucore.explain.algebra import Atom, Poly, atom, inside, of, written_size
 from gpucore.explain.legend import Legend
 from gpucore.explain.operations import signed
 
@@ -199,6 +199,8 @@ class Words:
             whole = self._of_sign(a)
             if whole is not None:
                 return f"{whole} {'<' if holds else '>='} 0"
+            if a.kind == "eq" and _has_load(a.args[1]) and not _has_load(a.args[0]):
+                return f"{self._any(a.args[1])} {_RELATIONS[a.kind][0 if holds else 1]} {self._any(a.args[0])}"
             return f"{self._any(a.args[0])} {_RELATIONS[a.kind][0 if holds else 1]} {self._any(a.args[1])}"
         if a.kind == "all":
             sides = [self.condition(x, holds) for x in a.args if isinstance(x, Atom)]
@@ -221,6 +223,10 @@ class Words:
 def number(value: int) -> str:
     """Return a number: large ones in hex."""
     return str(value) if abs(value) < 1 << 24 else f"{value:#x}"
+
+
+def _has_load(x: object) -> bool:
+    return isinstance(x, Poly) and any(a.kind == "load" for a in inside(x))
 
 
 def _factors(p: Poly, quotient: Atom, under: Poly) -> Iterator[Poly]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucore import CodeMap
-from gpucore.explain import Program, Why, explain_place, why_json, why_text
+from gpucore.explain import Program, Why, explain_place, explain_wait, wait_json, wait_text, why_json, why_text
 from gpucore.explain.address import access_of
 from gpucore.explain.algebra import Atom, atom, inside
 from gpucore.explain.evaluate import Unknown, Values
@@ -284,3 +284,15 @@ def test_a_flipped_register_gives_fewer_words_and_no_other_answer(lane: int, reg
     if suspect is not None:
         assert (suspect.register, suspect.thread) == (f"R{register}", (lane, 0, 0))
         assert suspect.held ^ suspect.expected == 1 << bit
+
+
+def test_a_loop_that_polls_a_flag_says_what_it_waits_for() -> None:
+    load = the_access("wait", "LDG").address
+    wait = explain_wait(program("wait"), load.offset)
+    assert wait is not None
+    assert wait_text(wait) == [
+        "in a loop at why.cu:60 that ends when loaded1 == wanted",
+        "loaded1 is read in each turn at why.cu:60: flag[blockIdx.x]",
+    ]
+    assert wait_json(wait)["polled"][0]["line"] == "why.cu:60"  # type: ignore[index]
+    assert explain_wait(program("wait"), 0) is None
