@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import wait
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import requests
@@ -20,7 +18,7 @@ from urllib3.exceptions import HTTPError
 
 from gpucore.errors import UnreadableBinary
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.stop import in_background
+from vdbg_env.common.stop import waiting
 from vdbg_env.crash.line_packs import SUFFIX, LineStore, PackFile
 from vdbg_env.lines import stores
 from vdbg_env.lines.stores import DIGEST, KEYS, LIST, PACKS, CarriedPack, PackCache, PackTarget, read_list
@@ -28,9 +26,6 @@ from vdbg_env.lines.stores import DIGEST, KEYS, LIST, PACKS, CarriedPack, PackCa
 LARGEST: Final = 1 << 30  # the packs of whole wheels have a hundredth of that
 _TIMEOUTS: Final = (5.0, 60.0)  # seconds to connect, and between two pieces of an answer
 _PIECE: Final = 1 << 16
-_FIRST_S: Final = 60.0
-_SLOWEST: Final = 10_000  # bytes a second after that: a server that dribbles is never silent for long
-Result = TypeVar("Result")
 
 
 def send(
@@ -47,11 +42,9 @@ def send(
     """
     wanted = {"Accept-Encoding": "identity", **(headers or {})}
     try:
-        answer = _in_time(
-            lambda: session.request(method, address, headers=wanted, data=data, timeout=_TIMEOUTS, stream=True),
-            lambda: len(data or b""),
-        )
-    except (requests.RequestException, HTTPError, TimeoutError, ValueError) as error:
+        with waiting():
+            answer = session.request(method, address, headers=wanted, data=data, timeout=_TIMEOUTS, stream=True)
+    except (requests.RequestException, HTTPError, ValueError) as error:
         raise HostNotAble(
             f"{address} cannot be reached: {_reason(error)}",
             cause="no network here, a proxy that is not set (https_proxy), or a CA that is not known "
@@ -89,17 +82,14 @@ def body(answer: requests.Response, most: int = LARGEST) -> bytes:
         answer.close()
         raise HostNotAble(f"{answer.url} sends it as {form}, which was not asked for", cause="a proxy on the way")
     found = bytearray()
-
-    def read() -> None:
-        for piece in answer.raw.stream(_PIECE, decode_content=False):
-            found.extend(piece)
-            if len(found) > most:
-                break
-        answer.close()
-
     try:
-        _in_time(read, lambda: len(found))
-    except (requests.RequestException, HTTPError, TimeoutError, OSError) as error:
+        with waiting():
+            for piece in answer.raw.stream(_PIECE, decode_content=False):
+                found.extend(piece)
+                if len(found) > most:
+                    break
+            answer.close()
+    except (requests.RequestException, HTTPError, OSError) as error:
         raise HostNotAble(f"{answer.url} was cut short after {len(found):,} bytes: {_reason(error)}") from error
     if len(found) > most:
         raise HostNotAble(f"{answer.url} sends more than {most:,} bytes")
@@ -114,19 +104,6 @@ def refused(answer: requests.Response) -> HostNotAble:
         cause="a mistyped address, or one that asks for a password",
         next_step=f"curl -sI {answer.url}",
     )
-
-
-def _in_time(work: Callable[[], Result], moved: Callable[[], int]) -> Result:
-    """Return what `work` returns; raises TimeoutError where it takes longer than the bytes that it `moved` may take.
-
-    The limits of the library are for each piece. A thread that is stuck in it ends with this process.
-    """
-    begun = time.monotonic()
-    done = in_background(work)
-    while not wait([done], 0.25).done:
-        if time.monotonic() - begun > _FIRST_S + moved() / _SLOWEST:
-            raise TimeoutError(f"it takes longer than {_FIRST_S:g} s, at less than {_SLOWEST:,} bytes a second")
-    return done.result()
 
 
 def _reason(error: Exception) -> str:
