@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "shell": ("container:shell_command", "Open a shell in the debug image."),
     "run": ("container:run_command", "Run a program in the debug image."),
     "doctor": ("container:doctor_command", "Check whether this machine is able, and say what to type where it is not."),
-    "dumps": ("crash:dumps_command", "List, remove and carry away what crashes left."),
+    "dumps": ("dumps:dumps_command", "List, remove and carry away what crashes left."),
     "verify": ("verify:verify_command", "Prove that every cubin with code carries line info."),
     "capture": ("runbook", "Record the requests that a server gets, to replay them."),
     "triage": ("triage:triage_command", "Name the failure a log tells of, and the line that says so."),
