@@ -1,5 +1,6 @@
 """What the tool may ask in an image that steps run in: its programs, its binaries, its sources."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from vdbg_env.common.resources import data_dir
 from vdbg_env.crash.files import SourceFiles
 from vdbg_env.engine.client import Engine, connect
 from vdbg_env.engine.targets import Targets
-from vdbg_env.image.settings import DATA, Gpu, Mount, RunSettings, StepContainer, StepImage
+from vdbg_env.image.settings import DATA, PACKAGES, Gpu, Mount, RunSettings, StepContainer, StepImage
 from vdbg_env.run.container import LOOK, ContainerBinaries, ContainerPrograms, ContainerSources, StepContainers, look
 
 pytestmark = pytest.mark.engine
@@ -54,7 +55,16 @@ def test_programs_are_those_of_the_image_and_the_kernels_log_is_asked_outside(pl
     assert place.programs.which("debconf") == "/usr/bin/debconf"
     assert place.programs.which("dmesg") == Programs().which("dmesg")
     ran = place.programs.run(("sh", "-c", "echo out; echo err >&2; ls /run/vdbg-env; exit 3"))
-    assert (ran.code, ran.stdout, ran.stderr) == (3, "out\ngpucore\nrunbooks\nvdbg_env\n", "err\n")
+    assert (ran.code, ran.stdout, ran.stderr) == (3, "out\ngpucore\nre2\nrunbooks\nvdbg_env\n", "err\n")
+
+
+def test_re2_of_this_machine_serves_an_image_of_the_same_python_and_harms_no_other(place: Place) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {PACKAGES!r}); from vdbg_env.common import patterns; print(bool(patterns.re2))"
+    )
+    ran = place.containers.run((place.image.python, "-I", "-S", "-c", code))
+    same = place.image.python_version[:2] == sys.version_info[:2]
+    assert (ran.code, ran.stdout, ran.stderr) == (0, f"{same}\n", "")
 
 
 def test_shipped_files_are_there_and_cannot_be_changed(place: Place) -> None:
