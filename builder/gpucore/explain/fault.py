@@ -40,7 +40,21 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
     if why is None or fault.first is None or fault.grid is None or fault.doubts:
         return why
     snapshot = take_snapshot(core, sections, fault, fault.first, fault.grid, why.address)
-    return replace(why, numbers=Numbers(why.address, snapshot))
+    numbers = Numbers(why.address, snapshot)
+    if fault.scope is not Scope.LANE:  # the whole warp has the exception: explain a thread whose address is bad
+        choose_thread(why, numbers)
+    return replace(why, numbers=numbers)
+
+
+def choose_thread(why: Why, numbers: Numbers) -> None:
+    """Choose the first thread whose address is certainly bad to be explained; the first of all where none is."""
+    with_numbers = replace(why, numbers=numbers)
+    first = numbers.chosen
+    for place in numbers.accessing():
+        numbers.chosen = place
+        if with_numbers.numbers_judged():
+            return
+    numbers.chosen = first
 
 
 def _calls(code: CodeMap, place: Place, fault: Fault) -> tuple[int, ...]:
@@ -59,13 +73,11 @@ def take_snapshot(
     """Return what a core has of the warp that a fault's first thread is in."""
     warp = first.warp
     rows = [(k, row) for k, row in warp.threads() if warp.is_active(row)]
-    if fault.scope is Scope.LANE:
-        rows = [(k, row) for k, row in rows if row.exception == first.row.exception]
     rows.sort(key=lambda found: (found[0] != first.row_index, found[0]))
     launch = read_parameters(core, fault.device, fault.device.grids.index(grid), sections)
     return Snapshot(
         block=first.at.block,
-        lanes=tuple(_lane(sections, first, k, row, address) for k, row in rows[:_MOST_LANES]),
+        lanes=tuple(_lane(sections, fault.scope, first, k, row, address) for k, row in rows[:_MOST_LANES]),
         uniform=_words(sections.bytes_of(SectionType.UNIFORM_REGISTERS, warp.table, warp.index)),
         special={
             "blockDim.x": grid.block_x, "blockDim.y": grid.block_y, "blockDim.z": grid.block_z,
@@ -76,7 +88,9 @@ def take_snapshot(
     )  # fmt: skip
 
 
-def _lane(sections: CoreSections, first: FaultingThread, index: int, row: LaneRow, address: Address) -> Lane:
+def _lane(
+    sections: CoreSections, scope: Scope, first: FaultingThread, index: int, row: LaneRow, address: Address
+) -> Lane:
     table = first.warp.lane_table
     held = None if table is None else sections.bytes_of(SectionType.REGISTERS, table, index)
     code = address.slice.code
@@ -84,7 +98,8 @@ def _lane(sections: CoreSections, first: FaultingThread, index: int, row: LaneRo
     at = None
     if place is not None and place.section == address.program.section:
         at = code.place(place.offset, code.contexts[address.instruction])
-    return Lane(row.lane, (row.thread_x, row.thread_y, row.thread_z), at, _words(held))
+    failed = scope is not Scope.LANE or row.exception == first.row.exception
+    return Lane(row.lane, (row.thread_x, row.thread_y, row.thread_z), at, _words(held), failed)
 
 
 def _words(data: memoryview | None) -> tuple[int, ...]:

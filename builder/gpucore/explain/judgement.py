@@ -63,14 +63,18 @@ def judge(address: Address, numbers: Numbers | None, words: Words, index: int | 
                     f"{suspect.held:#x} and should have {suspect.expected:#x} ({which} differ)",
                 )
             )
-        found += _of_loads(address, numbers, words)
-        found += _of_products(address, numbers, words)
-        found += _of_pointer(address, numbers, words)
-        if index is not None and index < 0:
-            found.append(Judgement("negative index", f"the index is negative: {index}"))
-        found += _of_address(address, numbers)
+        found += judge_numbers(address, numbers, words, index)
     found += _of_guards(address, words)
     return found
+
+
+def judge_numbers(address: Address, numbers: Numbers, words: Words, index: int | None) -> list[Judgement]:
+    """Return what is certainly wrong by the values of one thread."""
+    found = [*_of_loads(address, numbers, words), *_of_products(address, numbers, words)]
+    found += _of_pointer(address, numbers, words)
+    if index is not None and index < 0:
+        found.append(Judgement("negative index", f"the index is negative: {index}"))
+    return [*found, *_of_address(address, numbers)]
 
 
 def _loaded(address: Address) -> Iterator[Atom]:

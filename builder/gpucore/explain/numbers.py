@@ -39,12 +39,17 @@ _MOST_ATOMS: Final = 200
 
 @dataclass(frozen=True)
 class Lane:
-    """What a core has of one thread; `at` is the number of the instruction where it stopped, None for elsewhere."""
+    """What a core has of one thread.
+
+    `at` is the number of the instruction where it stopped, None for elsewhere. `failed` says that the exception is
+    marked in it, or in its whole warp.
+    """
 
     number: int
     thread: tuple[int, int, int]
     at: int | None
     general: Sequence[int]
+    failed: bool = True
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,8 @@ class Numbers:
         self._read_core()
         self._solve()
         self._judge()
+        self.chosen = next(iter(self.accessing()), 0)
+        """The thread that is explained, as its place in the warp."""
 
     # Answers.
 
@@ -134,17 +141,38 @@ class Numbers:
         others = [s for s in self._states if s is not state and s.agree]
         return Suspect(f"{r[0]}{r[1]}", state.lane.thread, held, expected) if len(others) > 1 else None
 
-    def value(self, p: Poly, lane: int = 0) -> int | None:
+    @property
+    def lane(self) -> Lane | None:
+        """The thread that is explained."""
+        return self._states[self.chosen].lane if self._states else None
+
+    def accessing(self) -> list[int]:
+        """Return the places in the warp of the threads that failed, but for those whose guard prevented the access."""
+        own = [g.condition for g in self.address.guards if g.offset == self.address.offset]
+        found = []
+        for k, state in enumerate(self._states):
+            values = self._evaluate(state)
+            try:
+                runs = all(values.of_atom(c) for c in own)
+            except Unknown:
+                runs = True
+            if state.lane.failed and (runs or self.disagree):
+                found.append(k)
+        return found
+
+    def value(self, p: Poly, lane: int | None = None) -> int | None:
         """Return the value of a formula for a thread; None where it is not known, or anything disagrees."""
         if self.disagree or not self._states:
             return None
+        lane = self.chosen if lane is None else lane
         try:
             return self._evaluate(self._states[lane]).of(p)
         except Unknown:
             return None
 
-    def how(self, p: Poly, lane: int = 0) -> How | None:
+    def how(self, p: Poly, lane: int | None = None) -> How | None:
         """Return how a value is known."""
+        lane = self.chosen if lane is None else lane
         if self.value(p, lane) is None:
             return None
         state = self._states[lane]
@@ -158,7 +186,8 @@ class Numbers:
     def addresses(self) -> list[tuple[Lane, int]]:
         """Return the address that each thread accessed, where it is known."""
         found = []
-        for k, state in enumerate(self._states):
+        for k in self.accessing():
+            state = self._states[k]
             value = self.value(self.address.formula, k)
             if value is None and not self.disagree:
                 value = self._held_address(state)
@@ -168,7 +197,7 @@ class Numbers:
 
     def held_address(self) -> int | None:
         """Return the address in the first thread's registers, where they still hold it."""
-        return self._held_address(self._states[0]) if self._states and not self.disagree else None
+        return self._held_address(self._states[self.chosen]) if self._states and not self.disagree else None
 
     # What the core says.
 

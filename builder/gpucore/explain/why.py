@@ -10,7 +10,7 @@ from typing import Final
 
 from gpucore.explain.address import Address, Base, explain_address
 from gpucore.explain.algebra import Atom, Poly, inside, leaf, of, written_size
-from gpucore.explain.judgement import Judgement, judge
+from gpucore.explain.judgement import Judgement, judge, judge_numbers
 from gpucore.explain.legend import Legend, LoadedValue, LoopValue
 from gpucore.explain.numbers import Numbers
 from gpucore.explain.operations import signed
@@ -52,6 +52,13 @@ class Why:
         if held is None or base is None or (held - base) % address.scale:
             return None
         return signed(held - base, 64) // address.scale, "from the address"
+
+    def numbers_judged(self) -> list[Judgement]:
+        """What is certainly wrong by the values of the thread that is explained."""
+        if self.numbers is None or self.numbers.disagree:
+            return []
+        words = Words(self.legend, self.names)
+        return judge_numbers(self.address, self.numbers, words, self.index[0] if self.index else None)
 
     @property
     def judgements(self) -> list[Judgement]:
@@ -113,9 +120,9 @@ def why_text(why: Why) -> list[str]:
 def _access_line(why: Why) -> str:
     address, numbers = why.address, why.numbers
     access = f"{address.width} bytes of {address.space} memory"
-    if numbers is None or not numbers.snapshot.lanes:
+    if numbers is None or numbers.lane is None:
         return f"{_VERBS[address.direction][0]} {access}"
-    thread, block = numbers.snapshot.lanes[0].thread, numbers.snapshot.block
+    thread, block = numbers.lane.thread, numbers.snapshot.block
     value = why.value_of_address
     at = f" at {value:#x}" if value is not None else ""
     return f"thread {_triple(thread)} of block {_triple(block)} {_VERBS[address.direction][1]} {access}{at}"
@@ -130,13 +137,13 @@ def _lines_of_numbers(why: Why) -> list[str]:
     assert numbers is not None
     lines = []
     found = numbers.addresses()
-    count = len(numbers.snapshot.lanes)
+    count = len(numbers.accessing())
     if len(found) > 1:
         steps = {b - a for (_, a), (_, b) in pairwise(found)}
         step = next(iter(steps)) if len(steps) == 1 else None
         apart = "" if step is None else f", {step} bytes apart" if step else ", all the same"
         first, last = min(a for _, a in found), max(a for _, a in found)
-        lines.append(f"{len(found)} of {count} threads of the warp: {first:#x} to {last:#x}{apart}")
+        lines.append(f"{len(found)} of {count} threads that ran it: {first:#x} to {last:#x}{apart}")
     evidence = (
         f"{numbers.agree:,} registers agree, {numbers.disagree or 'none'} disagree{'' if numbers.disagree else 's'}"
     )
@@ -290,7 +297,8 @@ def _lanes_json(why: Why) -> Json | None:
     steps = {b - a for (_, a), (_, b) in pairwise(found)}
     values = [value for _, value in found]
     return {
-        "count": len(why.numbers.snapshot.lanes),
+        "count": len(why.numbers.accessing()),
+        "thread": list(why.numbers.lane.thread) if why.numbers.lane else None,
         "first": min(values, default=None),
         "last": max(values, default=None),
         "stride": next(iter(steps)) if len(steps) == 1 else None,

@@ -14,6 +14,7 @@ from gpucore.explain import Program, Why, explain_place, explain_wait, wait_json
 from gpucore.explain.address import access_of
 from gpucore.explain.algebra import Atom, atom, inside
 from gpucore.explain.evaluate import Unknown, Values
+from gpucore.explain.fault import choose_thread
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
 from gpucore.sass import Register, read_listings
@@ -264,6 +265,20 @@ def test_a_table_that_holds_minus_one_is_named_with_its_index() -> None:
     document = why_json(with_numbers(why, held))
     assert document["value"] == 0x7F1260000000 + 4 * (7 - 4096)
     assert document["judgement"][0]["kind"] == "placeholder"  # type: ignore[index]
+
+
+def test_the_thread_whose_address_is_bad_is_explained_where_its_whole_warp_failed() -> None:
+    why, bad = gathered()
+    _, good = gathered(3)
+    lanes = (*good.lanes[:9], bad.lanes[9], *good.lanes[10:])
+    mixed = with_numbers(why, Snapshot(BLOCK, lanes, (), SPECIAL))
+    assert mixed.numbers is not None
+    assert mixed.numbers.disagree == 0
+    assert not mixed.numbers_judged()
+    choose_thread(mixed, mixed.numbers)
+    assert mixed.numbers.lane is not None
+    assert mixed.numbers.lane.thread == (9, 0, 0)
+    assert [j.kind for j in mixed.numbers_judged()] == ["placeholder", "negative index"]
 
 
 @settings(max_examples=60, deadline=None)
