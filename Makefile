@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 refresh-knowledge golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo test lint test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -62,6 +62,9 @@ accept-onto: $(READY) ## Line tables put into an image with the stock vLLM wheel
 
 accept-onto-cuda-12: $(READY) ## The same with a vLLM of CUDA 12 and an installed compiler (15 minutes, 5 GB)
 	scripts/accept-onto-cuda-12
+
+accept-why: $(READY) ## What `core` says of a bad address, proven against an interpreter and C++ (hours; resumable)
+	scripts/accept-why
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
 	GOLDEN=rewrite $(BIN)/pytest -q tests/unit tests/gpucore

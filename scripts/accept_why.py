@@ -21,12 +21,13 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "builder")]
 
 from tests.support.sass.programs import ARCHITECTURES  # noqa: E402
-from tests.support.sass.proofs import prove_unit  # noqa: E402
+from tests.support.sass.proofs import FaultOutcome, prove_faults, prove_unit  # noqa: E402
 from tests.support.sass.witness import Outcome  # noqa: E402
 
 KEPT = ROOT / ".cache" / "accept-why"
 WRITTEN = ROOT / "out" / "accept-why"
 UNIT = 50
+FAULTS = 20  # of one unit
 
 
 def tool(name: str) -> str:
@@ -48,11 +49,12 @@ def kept(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
-def figures(outcome: Outcome) -> dict[str, Any]:
+def figures(outcome: Outcome | FaultOutcome) -> dict[str, Any]:
     """Return an outcome as JSON."""
     counts = {name: value for name, value in vars(outcome).items() if isinstance(value, int)}
     tallies = {name: dict(value) for name, value in vars(outcome).items() if isinstance(value, Counter)}
-    return {**counts, **tallies, "wrong": outcome.wrong[:200], "wrong_count": len(outcome.wrong)}
+    wrong = outcome.wrong if isinstance(outcome, Outcome) else outcome.lies
+    return {**counts, **tallies, "wrong": wrong[:200], "wrong_count": len(wrong)}
 
 
 def added(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -95,7 +97,32 @@ def part_random(asked: argparse.Namespace) -> dict[str, Any]:
     return {arch: added(of_arch) for arch, of_arch in rows.items()}
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"random": part_random}
+def part_planted(asked: argparse.Namespace) -> dict[str, Any]:
+    """Planted faults: what the answer says as a fact is true, also of cores whose registers, lanes or PCs are damaged."""
+    nvcc, nvdisasm = tool("nvcc"), tool("nvdisasm")
+    folder = KEPT / "planted"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, list[dict[str, Any]]] = {f"sm_{arch}": [] for arch in ARCHITECTURES}
+    for first in range(0, asked.faults // FAULTS * UNIT, UNIT):
+        for arch in ARCHITECTURES:
+
+            def unit(first: int = first, arch: int = arch) -> dict[str, Any]:
+                seeds = range(first, first + UNIT)
+                outcome = prove_faults(nvcc, nvdisasm, folder, arch, seeds, FAULTS, asked.mutations)
+                for one in folder.glob(f"faults{first}.sm{arch}.cubin"):
+                    one.unlink()
+                return {**figures(outcome), "examples": outcome.examples[:20]}
+
+            row = kept(folder / f"{first}.sm{arch}.json", unit)
+            rows[f"sm_{arch}"].append(row)
+            print(f"faults in kernels from {first}, sm_{arch}: {row['faults']}, lies {row['wrong_count']}", flush=True)
+    return {arch: added(of_arch) for arch, of_arch in rows.items()}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "random": part_random,
+    "planted": part_planted,
+}
 
 
 def main() -> int:
@@ -103,6 +130,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("parts", nargs="*", default=[], help=f"of {', '.join(PARTS)}; all without one")
     parser.add_argument("--kernels", type=int, default=1000, help="random kernels for each architecture")
+    parser.add_argument("--faults", type=int, default=200, help="planted faults for each architecture")
+    parser.add_argument("--mutations", type=int, default=20, help="damaged cores of each fault")
     asked = parser.parse_args()
     status = 0
     for name in asked.parts or PARTS:

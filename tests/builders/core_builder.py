@@ -73,6 +73,15 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaneSpec:
+    """What a thread of a warp holds; its PC is `offset` bytes into the kernel. Without registers it has no section."""
+
+    offset: int
+    registers: Sequence[int] | None
+    predicates: Sequence[int] = (0,) * 7
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarpSpec:
     """A warp; offsets are bytes into the launch's kernel. `exception` marks its active lanes (`marked` of them)."""
 
@@ -88,6 +97,9 @@ class WarpSpec:
     thread_state: int = 1
     waiting_offset: int | None = None  # where the lanes that are not active stand; None = with the others
     registers: Mapping[int, int] = field(default_factory=dict)
+    lanes: Mapping[int, LaneSpec] = field(default_factory=dict)  # what threads hold, by lane
+    uniform: Sequence[int] = range(63)
+    uniform_predicates: Sequence[int] = (0,) * 7
     outside: int | None = None  # the PC, where it lies in code that is not in the file: a system call
     calls: Sequence[int] = ()  # return offsets into the kernel, nearest first
 
@@ -294,13 +306,25 @@ class _Builder:
                 continue
             add = self.elf.section
             if _at_least(self.spec.branch, "r400"):
-                add(f".cudbg.uregs.{name}.wp{w}", _UREGS, _words(range(63)), link=table, info=w, entry_size=4)
-                add(f".cudbg.upred.{name}.wp{w}", _UPREDS, _words([0] * 7), link=table, info=w, entry_size=4)
-            for i in range(len(lanes)):
-                words = [warp.registers.get(r, (w << 16) + (i << 8) + r) for r in range(32)]
+                add(f".cudbg.uregs.{name}.wp{w}", _UREGS, _words(warp.uniform), link=table, info=w, entry_size=4)
+                add(
+                    f".cudbg.upred.{name}.wp{w}",
+                    _UPREDS,
+                    _words(warp.uniform_predicates),
+                    link=table,
+                    info=w,
+                    entry_size=4,
+                )
+            for i, lane in enumerate(lanes):
+                words: Sequence[int] | None = [warp.registers.get(r, (w << 16) + (i << 8) + r) for r in range(32)]
+                predicates: Sequence[int] = [0] * 7
+                if lane["ln"] in warp.lanes:
+                    held = warp.lanes[lane["ln"]]
+                    words, predicates = held.registers, held.predicates
                 at = f"{name}.wp{w}.ln{i}"
-                add(f".cudbg.regs.{at}", _REGS, _words(words), link=lane_table, info=i, entry_size=4)
-                add(f".cudbg.pred.{at}", _PREDS, _words([0] * 7), link=lane_table, info=i, entry_size=4)
+                if words is not None:
+                    add(f".cudbg.regs.{at}", _REGS, _words(words), link=lane_table, info=i, entry_size=4)
+                    add(f".cudbg.pred.{at}", _PREDS, _words(predicates), link=lane_table, info=i, entry_size=4)
                 calls = [
                     struct.pack("<QQII", o, self._pc(device, block.launch, o), n, 0) for n, o in enumerate(warp.calls)
                 ]
@@ -322,6 +346,7 @@ class _Builder:
         linear = number * 32 + n
         active = warp.active >> n & 1
         offset = warp.offset if active or warp.waiting_offset is None else warp.waiting_offset
+        offset = warp.lanes[n].offset if n in warp.lanes else offset
         return {
             "vpc": warp.outside or self._pc(device, block.launch, offset), "ppc": offset, "ln": n, "x": linear % bx,
             "y": linear // bx % by, "z": linear // (bx * by), "state": warp.thread_state,

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpucore.core import find_faults, with_callers
+from gpucore.core_reader import CoreSections, read_core
 from gpucore.explain import Program as Explained
 from gpucore.explain import explain_place, why_json
+from gpucore.explain.fault import explain_fault
 from gpucore.sass.nvdisasm import read_listings
+from tests.builders.core_builder import WarpSpec
+from tests.support.sass.faults import Planted, check, mutate, plant
 from tests.support.sass.kernels import random_kernel, unit
 from tests.support.sass.launches import Kernel, Launch
-from tests.support.sass.machine import Thread
+from tests.support.sass.machine import Machine, Thread
 from tests.support.sass.programs import Program, compare_accesses, compile_unit, load, thread_of
 from tests.support.sass.witness import Explain, Outcome, Run, Witness, pointers_of, specials
 
@@ -31,7 +38,7 @@ def explainer(program: Program, name: str) -> Explain:
 
 
 def prove_unit(
-    nvcc: str, nvdisasm: str, folder: Path, arch: int, seeds: Sequence[int], launches: int = 6
+    nvcc: str, nvdisasm: str, folder: Path, arch: int, seeds: Sequence[int], launches: int = 3
 ) -> tuple[Outcome, int]:
     """Compile one unit of random kernels and compare every access of some launches; returns what it found.
 
@@ -73,3 +80,92 @@ def _prove(program: Program, name: str, witness: Witness, kernel: Kernel, launch
         ),
         truth,
     )
+
+
+@dataclass
+class FaultOutcome:
+    """How answers about planted faults fared; `lies` are facts that are none, `others` those of damaged cores."""
+
+    faults: int = 0
+    explained: int = 0
+    argument: int = 0
+    index: int = 0
+    load: int = 0
+    line: int = 0
+    value: int = 0
+    disagree: int = 0
+    mutations: int = 0
+    mutations_with_fewer_words: int = 0
+    lies: list[str] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+
+def prove_faults(
+    nvcc: str, nvdisasm: str, folder: Path, arch: int, seeds: Sequence[int], faults: int, mutations: int = 0
+) -> FaultOutcome:
+    """Plant faults in the kernels of one unit and hold what `explain_fault` says to the truth."""
+    kernels = [random_kernel(seed, f"k{seed:05d}") for seed in seeds]
+    text, starts = unit(kernels)
+    source = folder / f"faults{seeds[0]}.cu"
+    if not source.exists() or source.read_text() != text:
+        source.write_text(text)
+    program = load(nvdisasm, compile_unit(nvcc, source, arch), arch)
+    machines = {kernel.name: program.machine(program.find(kernel.name)) for kernel in kernels}
+    rng, outcome = random.Random(seeds[0]), FaultOutcome()
+    for _ in range(40 * faults):
+        if outcome.faults == faults:
+            break
+        kernel = rng.choice(kernels)
+        machine = machines[kernel.name]
+        planted = plant(program, machine.code.name, machine, kernel, starts[kernel.name], rng)
+        if planted is not None:
+            outcome.faults += 1
+            _judge(planted, machine, outcome)
+            for _ in range(mutations):
+                _judge_mutation(planted, machine, outcome, rng)
+    return outcome
+
+
+def ask(planted: Planted, warp: WarpSpec | None = None) -> tuple[Mapping[str, Any], tuple[int, int, int]] | None:
+    """Return gpucore's answer to a core, and the thread that it is about."""
+    data = planted.core(warp)
+    core = read_core(data)
+    found = [one for one in with_callers(core, data, find_faults(core)) if one.first is not None]
+    if not found:
+        return None
+    (listing,) = read_listings(planted.program.listing(planted.name))
+    why = explain_fault(
+        core, CoreSections(data), found[0], lambda code, place: Explained(code, place.section, listing.instructions)
+    )
+    first = found[0].first
+    return None if why is None or first is None else (dict(json.loads(json.dumps(why_json(why)))), first.at.thread)
+
+
+def _judge(planted: Planted, machine: Machine, outcome: FaultOutcome) -> None:
+    here = f"sm_{planted.program.arch} {planted.name}+{planted.offset:#x} ({planted.planted})"
+    asked = ask(planted)
+    if asked is None:
+        return
+    claims = check(planted, asked[0], machine, asked[1])
+    outcome.explained += 1
+    for name in ("argument", "index", "load", "line", "value"):
+        setattr(outcome, name, getattr(outcome, name) + getattr(claims, name))
+    outcome.disagree += claims.disagree > 0
+    if claims.disagree:
+        outcome.examples.append(f"{here}: {claims.disagree} registers disagree")
+    outcome.lies += [f"{here}: {one}" for one in claims.lies]
+
+
+def _judge_mutation(planted: Planted, machine: Machine, outcome: FaultOutcome, rng: random.Random) -> None:
+    how, warp = mutate(planted, rng)
+    outcome.mutations += 1
+    asked = ask(planted, warp)
+    if asked is None:
+        outcome.mutations_with_fewer_words += 1
+        return
+    claims = check(planted, asked[0], machine, asked[1], suspects=True)
+    outcome.mutations_with_fewer_words += not claims.value
+    if claims.lies:
+        outcome.others[how] += 1
+        outcome.examples.append(f"{how} sm_{planted.program.arch} {planted.name}+{planted.offset:#x}: {claims.lies[0]}")

@@ -1,0 +1,21 @@
+"""A share of `make accept-why`: what the answer about a planted fault says as a fact is true, in damaged cores too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.sass.proofs import prove_faults
+from tests.support.toolchain import cuda_tool
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "first"), [(80, 0), (90, 10), (120, 20)])
+def test_nothing_is_said_as_a_fact_that_is_none(arch: int, first: int, tmp_path: Path) -> None:
+    tools = cuda_tool("nvcc"), cuda_tool("nvdisasm")
+    outcome = prove_faults(*tools, tmp_path, arch, range(first, first + 10), faults=4, mutations=3)
+    assert outcome.faults == outcome.explained == outcome.argument == 4
+    assert outcome.lies == []
+    assert outcome.mutations == 12 and not outcome.others, outcome.examples

@@ -1,0 +1,369 @@
+"""Planted faults: an interpreter stopped at a bad access becomes a GPU core, and the answer is held to what it knows.
+
+A bad number is put into a table or a parameter, or a pointer is spoilt. The 32 threads of the first warp run until one
+leaves its array; they run on for some instructions, as a GPU does, and their registers are the core. No parameters and
+no memory are in it unless asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tests.builders.core_builder import (
+    BlockSpec,
+    CoreSpec,
+    DeviceSpec,
+    LaneSpec,
+    LaunchSpec,
+    ModuleSpec,
+    SmSpec,
+    WarpSpec,
+    build_core,
+)
+from tests.support.sass.flow import loops
+from tests.support.sass.launches import Kernel, Launch
+from tests.support.sass.listing import Line, Operand
+from tests.support.sass.machine import Endless, Machine, Thread, Touch, Unsupported
+from tests.support.sass.operands import signed
+from tests.support.sass.programs import Program, compare_accesses, thread_of
+from tests.support.sass.published import Evaluator, Leaves, NotKnown, watched
+from tests.support.sass.witness import pointers_of, specials
+
+BAD: Final = (-1, 0x7FFFFFFF, 0x3F800000, 1 << 24, -(1 << 22), 0x64636261)
+REACH: Final = 1 << 23  # bytes of an array; beyond them is a fault
+RUNS_ON: Final = 12
+_STOPS: Final = frozenset(("BRA", "EXIT", "CALL", "RET", "BAR", "WARPSYNC", "BSYNC", "BRX", "JMP", "ATOMS", "ATOMG"))
+
+
+class _Bad(Exception):
+    """A thread leaves its array."""
+
+
+@dataclass
+class Lane:
+    """A thread of the warp: where and when it stopped, the address it used, and its state from there on."""
+
+    number: int
+    thread: Thread
+    offset: int
+    calls: tuple[int, ...]
+    step: int
+    address: int | None
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault, the core of it, and what is true."""
+
+    program: Program
+    name: str
+    launch: Launch
+    offset: int
+    calls: tuple[int, ...]
+    lanes: tuple[Lane, ...]
+    pointers: tuple[tuple[int, int], ...]
+    planted: str
+    warp: WarpSpec
+
+    def core(self, warp: WarpSpec | None = None, parameters: bytes | None = None) -> bytes:
+        """Return the core, with another warp in it where one is given."""
+        module = ModuleSpec(cubin=self.program.cubin)
+        device = DeviceSpec(
+            modules=[module],
+            launches=[LaunchSpec(kernel=self.name, grid=self.launch.grid, block=self.launch.block,
+                                 parameters=parameters, parameters_offset=0)],
+            blocks=[BlockSpec(block=self.launch.block_index, warps=[warp or self.warp])],
+            sms={0: SmSpec(exception=14, error_offset=self.offset)},
+        )  # fmt: skip
+        return build_core(CoreSpec(devices=[device]))
+
+
+def plant(
+    program: Program, name: str, machine: Machine, kernel: Kernel, start: int, rng: random.Random
+) -> Planted | None:
+    """Return a fault in a kernel, or None where this try led to none."""
+    launch = kernel.launch(random.Random(rng.randrange(1 << 30)))
+    if launch is None or launch.block[0] * launch.block[1] * launch.block[2] < 2:
+        return None
+    clean = thread_of(machine, launch, program.arch)
+    machine.run(clean)
+    offsets = {touch.offset for touch in clean.touched}
+    lines = {at: [line - start for _, line in program.lines(name, at)] for at in offsets}
+    found, differences = compare_accesses(launch, clean.touched, lines)
+    if differences:
+        return None
+    ways: dict[int, set[tuple[int, int]]] = {}
+    for n, accesses in found.items():
+        of_touch = {(argument, at) for _, argument, at in pointers_of(launch, accesses)}
+        ways.setdefault(clean.touched[n].offset, set()).update(of_touch)
+    spoilt, what = _spoil(kernel, launch, rng)
+    if spoilt is None:
+        return None
+    return _stopped(program, name, machine, spoilt, ways, what, rng)
+
+
+def _spoil(kernel: Kernel, launch: Launch, rng: random.Random) -> tuple[Launch | None, str]:
+    how = rng.random()
+    if how < 0.5:
+        tables = [one for one in launch.accesses if one.array.startswith("tab") and one.kind == "load"]
+        if not tables:
+            return None, ""
+        one, bad = rng.choice(tables), rng.choice(BAD)
+        memory = launch.memory.copy()
+        memory.write(one.address, (bad & (1 << 8 * one.size) - 1).to_bytes(one.size, "little"))
+        return replace(launch, memory=memory), "table"
+    data = bytearray(launch.parameters)
+    if how < 0.8:
+        places = dict(_scalars(kernel, launch))
+        if not places:
+            return None, ""
+        at, size = rng.choice(sorted(places.values()))
+        data[at : at + size] = (rng.choice((1 << 22, 1 << 27, -(1 << 20), 77_777_777)) & (1 << 8 * size) - 1).to_bytes(
+            size, "little"
+        )
+        return replace(launch, parameters=bytes(data)), "parameter"
+    _, argument, offset = rng.choice([one for one in launch.pointers.values() if one[1] >= 0])
+    at = launch.places[argument][0] + offset
+    held = int.from_bytes(data[at : at + 8], "little")
+    data[at : at + 8] = rng.choice((0, held ^ 1 << 46, held ^ 1 << 38)).to_bytes(8, "little")
+    return replace(launch, parameters=bytes(data)), "pointer"
+
+
+def _scalars(kernel: Kernel, launch: Launch) -> Iterator[tuple[str, tuple[int, int]]]:
+    for parameter, (at, size) in zip(kernel.parameters, launch.places, strict=True):
+        name = parameter.declaration.split()[-1]
+        if name.startswith("arg") and size >= 4 and "*" not in parameter.declaration:
+            yield name, (at, size)
+
+
+def _stopped(
+    program: Program, name: str, machine: Machine, launch: Launch, ways: Mapping[int, set[tuple[int, int]]], what: str,
+    rng: random.Random,
+) -> Planted | None:  # fmt: skip
+    valid = [base for base, _, _ in launch.pointers.values()]
+    sizes = launch.block
+    ranks = [(n % sizes[0], n // sizes[0] % sizes[1], n // (sizes[0] * sizes[1])) for n in range(32)]
+    threads = [one for one in ranks if one[2] < sizes[2]]
+
+    def watch(thread: Thread, touch: Touch) -> None:
+        if touch.space in ("global", "generic") and not any(base <= touch.address < base + REACH for base in valid):
+            raise _Bad
+
+    lanes: list[Lane] = []
+    for number, at in enumerate(threads):
+        thread = thread_of(machine, replace(launch, thread=at), program.arch)
+        thread.observe = watch
+        try:
+            machine.run(thread, limit=20_000)
+        except _Bad:
+            touch = thread.touched[-1]
+            lanes.append(Lane(number, thread, touch.offset, touch.calls, thread.steps, touch.address))
+        except (Endless, Unsupported):
+            return None
+    if not lanes:
+        return None
+    leader = lanes[0]
+    if leader.offset not in ways or (leader.calls and len(leader.calls) > 1):
+        return None
+    together = [one for one in lanes if (one.offset, one.calls, one.step) == (leader.offset, leader.calls, leader.step)]
+    count = rng.choice((0, 0, 1, 3, RUNS_ON))
+    ends = {_run_on(machine, one.thread, leader.offset, count, rng) for one in together}
+    if len(ends) != 1:
+        return None
+    active = sum(1 << one.number for one in together)
+    held = {
+        one.number: LaneSpec(
+            offset=next(iter(ends)), registers=tuple(one.thread.r[:255]), predicates=tuple(map(int, one.thread.p[:7]))
+        )
+        for one in together
+    }
+    warp = WarpSpec(
+        offset=next(iter(ends)), error_offset=leader.offset, exception=14, marked=active, valid=active, active=active,
+        lanes=held, uniform=tuple(leader.thread.u[:63]), uniform_predicates=tuple(map(int, leader.thread.q[:7])),
+        calls=tuple(call + 16 for call in reversed(leader.calls)),
+    )  # fmt: skip
+    to = tuple(ways[leader.offset])
+    return Planted(program, name, launch, leader.offset, leader.calls, tuple(together), to, what, warp)
+
+
+def _registers(line: Line) -> set[tuple[str, int]]:
+    """Return the registers near those that an instruction names: enough to see that it needs a load's result."""
+    found: set[tuple[str, int]] = set()
+
+    def add(one: Operand) -> None:
+        if one.kind in ("R", "UR"):
+            found.update((one.kind, one.number + n) for n in range(4))
+        for part in one.parts:
+            add(part)
+
+    for one in (*line.operands, *([line.guard] if line.guard else [])):
+        add(one)
+    return found
+
+
+def _run_on(machine: Machine, thread: Thread, offset: int, count: int, rng: random.Random) -> int:
+    """Run a thread on after the access that never returns; returns where it stands then.
+
+    It goes no further than to the first instruction that needs the result, or that a warp waits at. Of the loads on the
+    way nothing has arrived: what they write stays as it was.
+    """
+    first = machine.code.lines[offset // 16]
+    waiting = {("R", 256)}
+    if first.name.startswith(("LD", "ATOM")):
+        waiting |= {
+            (one.kind, one.number + n) for one in first.operands[:2] for n in range(4) if one.kind in ("R", "UR")
+        }
+    thread.observe = None
+    at = offset + 16
+    for _ in range(count):
+        line = machine.code.lines[at // 16]
+        if line.name in _STOPS or _registers(line) & waiting:
+            break
+        if line.name.startswith("LD") and not line.name.startswith("LDC"):
+            waiting |= {(one.kind, one.number + n) for one in line.operands[:1] for n in range(4)}
+        elif not line.name.startswith(("ST", "RED")):
+            following = machine.operation(at // 16)(thread)
+            if following is not None:
+                break
+        at += 16
+    return at
+
+
+@dataclass
+class Claims:
+    """What an answer says as a fact, held against the truth."""
+
+    lies: list[str] = field(default_factory=list)
+    argument: bool = False
+    index: bool = False
+    load: bool = False
+    line: bool = False
+    value: bool = False
+    said: int = 0
+    disagree: int = 0
+
+
+def check(
+    planted: Planted, answer: Mapping[str, Any], machine: Machine, thread: tuple[int, int, int], suspects: bool = False
+) -> Claims:  # fmt: skip
+    """Return what is right and what is wrong in an answer about a planted fault; `thread` is the one it is about.
+
+    `suspects` says that the core was damaged, so that a register may be named as contradicted.
+    """
+    lane = next((one for one in planted.lanes if one.thread.thread == thread), None)
+    claims = Claims(disagree=(answer.get("evidence") or {}).get("disagree") or 0)
+    if lane is None or lane.address is None:
+        claims.lies.append(f"it is about thread {thread}, which did not fault")
+        return claims
+
+    def fact(what: str, said: object, true: object) -> bool:
+        claims.said += said is not None
+        if said is not None and said != true:
+            claims.lies.append(f"{what} is said to be {said}, it is {true}")
+        return said is not None and said == true
+
+    claims.value = fact("the address", answer["value"], lane.address)
+    by_thread = {one.thread.thread: one.address for one in planted.lanes}
+    for one in (answer["lanes"] or {}).get("addresses", ()):
+        fact(f"the address of {one['thread']}", one["value"], by_thread.get(tuple(one["thread"])))
+    evaluate = _truth(planted, answer, machine, lane)
+    base = answer["base"]
+    if base is not None:
+        named = (base["argument"] - 1, base["bytes"][0]) if base["argument"] else (-1, 0)
+        claims.argument = named in planted.pointers or (named[0] < 0 and any(a < 0 for a, _ in planted.pointers))
+        if not claims.argument:
+            claims.lies.append(f"the base is said to be {named}, C++ uses {planted.pointers}")
+        fact("the base", base["value"], evaluate(base["formula"]))
+        if answer["index"] is not None:
+            of_formula = evaluate(answer["index"]["formula"])
+            true = None if of_formula is None else signed(of_formula, 64)
+            claims.index = fact("the index", answer["index"]["value"], true)
+    loads = answer["loads"]
+    claims.load = True
+    for n, one in enumerate(loads):
+        claims.load &= one["line"] is not None
+        if one["value"] is not None:
+            bits = 64 if one["width"] == 8 else 32
+            true = evaluate({"loaded": n, "bytes": [0, bits // 8], "bits": bits})
+            fact(f"what was loaded at {one['offset']:#x}", one["value"] & (1 << bits) - 1, true)
+        if one["index"] and one["index"]["value"] is not None and one["base"] and one["base"]["value"] is not None:
+            said = (one["base"]["value"] + one["index"]["scale"] * one["index"]["value"]) % (1 << 64)
+            touched = [t.address for t in lane.thread.touched if t.offset == one["offset"]]
+            fact(f"the address of the load at {one['offset']:#x}", said, touched[-1] if touched else None)
+    for one in answer["judgement"] or ():
+        if one["kind"] == "contradicted register" and not suspects:
+            claims.lies.append(f"judged: {one['text']}")
+        if one["kind"] == "negative index" and answer["index"] and not (answer["index"]["value"] or -1) < 0:
+            claims.lies.append(f"judged: {one['text']}")
+    claims.line = all(one["line"] for one in loads)
+    return claims
+
+
+def _truth(planted: Planted, answer: Mapping[str, Any], machine: Machine, lane: Lane) -> Callable[[Any], int | None]:
+    """Return how a tree is evaluated with what the lane's registers were, not with what the core has of them."""
+    inner = tuple(answer["calls"])
+    starts = sorted(planted.program.labels(planted.name).values())
+    outer = lane.calls[: len(lane.calls) - len(inner)]
+    entry = max(one for one in starts if one <= (inner[0] if inner else planted.offset))
+
+    def destination(offset: int) -> str:
+        first = next(one for one in machine.code.lines[offset // 16].operands if one.kind in ("R", "UR"))
+        return f"{first.kind}{first.number}"
+
+    launch = replace(planted.launch, thread=lane.thread.thread)
+    offsets, heads = watched(answer)
+    again, turning = (
+        thread_of(machine, launch, planted.program.arch),
+        loops(machine.code, planted.program.labels(planted.name)),
+    )
+    machine.run(
+        again, watch=offsets | set(starts), loops={at: turning.get(at, frozenset()) for at in heads},
+        until=lambda thread, at: at == lane.offset and thread.steps == lane.step - 1,
+    )  # fmt: skip
+    leaves = Leaves(
+        answer, again, outer, launch.parameters, launch.places, specials(launch), entry, destination
+    )  # fmt: skip
+
+    def evaluate(tree: Any) -> int | None:
+        try:
+            return None if tree is None else Evaluator(leaves).value(tree)
+        except NotKnown:
+            return None
+
+    return evaluate
+
+
+def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec]:
+    """Return a damaged warp of a planted fault, and what was done to it."""
+    warp, lanes = planted.warp, dict(planted.warp.lanes)
+    how, number = (
+        rng.choice(("bit", "bit", "word", "lanes", "registers", "later", "uniform", "zero")),
+        rng.choice([*lanes]),
+    )
+    held = lanes[number]
+    if how in ("bit", "word") and held.registers:
+        words, at = list(held.registers), rng.randrange(40)
+        words[at] ^= 1 << rng.randrange(32) if how == "bit" else rng.randrange(1, 1 << 32)
+        lanes[number] = replace(held, registers=words)
+    elif how == "zero":
+        lanes[number] = replace(held, registers=(0,) * 255)
+    elif how == "registers":
+        lanes[number] = replace(held, registers=None)
+    elif how == "lanes":
+        gone = sum(1 << n for n in lanes if rng.random() < 0.5 and n != number)
+        return how, replace(
+            warp, valid=warp.valid & ~gone, active=warp.active & ~gone, marked=warp.marked & ~gone,
+            lanes={n: one for n, one in lanes.items() if not gone >> n & 1},
+        )  # fmt: skip
+    elif how == "later":
+        end = 16 * rng.randint(1, 6)
+        lanes = {n: replace(one, offset=one.offset + end) for n, one in lanes.items()}
+        return how, replace(warp, offset=warp.offset + end, lanes=lanes)
+    else:
+        uniform = list(warp.uniform)
+        uniform[rng.randrange(20)] ^= 1 << rng.randrange(32)
+        return "uniform", replace(warp, uniform=uniform)
+    return how, replace(warp, lanes=lanes)
