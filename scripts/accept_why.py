@@ -98,7 +98,7 @@ def part_random(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def part_planted(asked: argparse.Namespace) -> dict[str, Any]:
-    """Planted faults: what the answer says as a fact is true, also of cores whose registers, lanes or PCs are damaged."""
+    """Planted faults: what the answer says as a fact is true, also of cores that were damaged."""
     nvcc, nvdisasm = tool("nvcc"), tool("nvdisasm")
     folder = KEPT / "planted"
     folder.mkdir(parents=True, exist_ok=True)
