@@ -135,9 +135,8 @@ class LineMatcher:
         self.count = 0
         self.kept: list[LineMatch] = []
         self.slow = 0
-        if patterns.re2:
-            self._linear = patterns.of_lines(spec.pattern.encode())
-        else:
+        self.linear = patterns.of_lines(spec.pattern.encode())
+        if self.linear is None:
             pattern = re.compile(spec.pattern.encode())
             self._search = pattern.search
             self._search_long = _as_one_attempt(pattern).match
@@ -150,7 +149,7 @@ class LineMatcher:
     def look(self, block: Block, timer: SearchTimer) -> bool:
         """Search a block, and return whether a line of it matched; raises TooSlow where the step is to end."""
         before = self.count
-        for line, groups in self._by_re2(block.plain) if patterns.re2 else self._by_re(block.lines, timer):
+        for line, groups in self._by_re2(block.plain) if self.linear else self._by_re(block.lines, timer):
             self._take(block, line, groups)
             if self.done:
                 break
@@ -159,7 +158,7 @@ class LineMatcher:
     def _by_re2(self, text: bytes) -> Iterator[tuple[int, _Groups]]:
         """Yield each line that matches, and the groups of its first match."""
         at = line = counted = 0
-        while found := self._linear.search(text, at):
+        while found := self.linear.search(text, at):
             start = found.start()
             line += text.count(b"\n", counted, start)
             counted = start
@@ -211,19 +210,26 @@ class Matchers:
         if self._stopped or not still_open:
             return []
         block = Block(data, stream, lines_before + 1, offset)
-        if patterns.re2:
-            if still_open != self._open:
-                self._open = still_open
-                self._any = patterns.any_of_lines(one.spec.pattern.encode() for one in still_open)
-            return [one for one in still_open if one.look(block, self._timer)] if self._any.search(block.plain) else []
-        counts = [one.count for one in still_open]
-        with self._timer:
-            try:
-                for one in still_open:
-                    one.look(block, self._timer)
-            except TooSlow:
-                self._stopped = True
-        return [one for one, count in zip(still_open, counts, strict=True) if one.count > count]
+        matched = [one for one in self._linear(still_open, block.plain) if one.look(block, self._timer)]
+        slow = [one for one in still_open if one.linear is None]
+        if slow:
+            counts = [one.count for one in slow]
+            with self._timer:
+                try:
+                    for one in slow:
+                        one.look(block, self._timer)
+                except TooSlow:
+                    self._stopped = True
+            matched += [one for one, count in zip(slow, counts, strict=True) if one.count > count]
+        return matched
+
+    def _linear(self, still_open: list[LineMatcher], text: bytes) -> list[LineMatcher]:
+        """Return those to search for with RE2: none where the text has no match of any."""
+        linear = [one for one in still_open if one.linear]
+        if linear != self._open:
+            self._open = linear
+            self._any = patterns.any_of_lines(one.spec.pattern.encode() for one in linear)
+        return linear if linear and self._any.search(text) else []
 
     def notes(self) -> list[str]:
         """Return what was not searched."""

@@ -72,6 +72,12 @@ def test_a_matcher_that_has_its_match_hides_no_other_one() -> None:
     assert [one.groups["n"] for one in matchers[1].kept] == ["1", "2"]
 
 
+def test_a_pattern_of_an_earlier_release_that_re2_does_not_take_is_searched_for_with_re() -> None:
+    old, new = MatcherSpec("old", "backend(?! for vit)", take="all"), MatcherSpec("new", "Using", take="all")
+    data = b"Using FLASH backend for vit\nUsing FLASH backend\n"
+    assert [[found.line for found in one.kept] for one in searched(old, new, data=data)] == [[2], [1, 2]]
+
+
 LINES = st.lists(st.sampled_from([b"ab", b"a\rb", b"\x1b[1mb\x1b[0m", b"b\r", b"", b" a", b"\x1b]0;a", b"\xffab"]))
 
 
