@@ -16,11 +16,11 @@ import pytest
 
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
-from vdbg_env.cli.composition.containers import dump_store
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.engine.client import Engine
 from vdbg_env.engine.containers import DockerContainers
 from vdbg_env.engine.dump_volume import VolumeDumps, open_dumps
+from vdbg_env.engine.targets import dump_store
 from vdbg_env.image.settings import DumpVolume, Gpu, RunSettings
 
 pytestmark = pytest.mark.engine

@@ -25,7 +25,6 @@ from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchS
 from tests.support.command_line import vdbg_env
 from tests.support.schemas import Contract
 from tests.support.toolchain import cuda_tool
-from vdbg_env.application.ports.unit_builds import ConfiguredTree, Release, TreeRequest
 from vdbg_env.build.builder import Installed, Swap
 from vdbg_env.build.onto import OntoRequest, build_onto, onto_json, onto_text
 from vdbg_env.build.unit_sources import LocalUnitBuilds
@@ -43,6 +42,7 @@ from vdbg_env.lines.build import (
     pack_built,
 )
 from vdbg_env.lines.stock import CoreCode, Wanted, read_stock, wanted_by_core
+from vdbg_env.lines.units import ConfiguredTree, Release, TreeRequest
 from vdbg_env.report.lineinfo.lines_built import Written, lines_text
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]

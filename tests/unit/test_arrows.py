@@ -17,24 +17,19 @@ ROOMS: dict[str, set[str]] = {
     "record": {"runbook", "evidence", "common"},
     "supervisor": {"record.secrets", "record.redactor", "common.writing", "common.patterns"},
     "crash": {"supervisor.proc", "record", "evidence", "common"},
-    "application": {"crash", "record", "runbook", "evidence", "image", "common"},
-    "lines": {"application", "crash", "image", "common"},
-    "report": {"lines", "application", "crash", "record", "runbook", "evidence", "image", "common"},
-    "engine": {"crash", "supervisor.proc", "record", "image", "application.ports", "common"},
+    "lines": {"crash", "image", "common"},
+    "report": {"lines", "crash", "record", "runbook", "evidence", "image", "common"},
+    "engine": {"crash", "supervisor.proc", "record", "image", "common"},
     "build": {
-        "engine", "report", "lines", "application", "crash", "supervisor.proc", "record", "runbook", "evidence.tools",
+        "engine", "report", "lines", "crash", "supervisor.proc", "record", "runbook", "evidence.tools",
         "image", "common",
     },
-    "adapters": {
-        "application.ports", "application.host", "crash", "supervisor", "record", "runbook", "evidence", "image",
-        "common",
-    },
     "run": {
-        "engine", "build", "lines", "adapters", "application", "report", "crash", "supervisor", "record", "runbook",
+        "engine", "build", "lines", "report", "crash", "supervisor", "record", "runbook",
         "evidence", "image", "common",
     },
     "cli": {
-        "run", "build", "engine", "lines", "application", "adapters", "report", "crash", "record", "runbook",
+        "run", "build", "engine", "lines", "report", "crash", "record", "runbook",
         "evidence", "image", "common",
     },
 }  # fmt: skip
@@ -59,8 +54,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
     "crash": ("files", "line_packs", "places"),
     "report": ("model", "assemble", "plain_text", "codec", "lineinfo", "run", "runbook"),
-    "application": ("ports", "host"),
-    "lines": ("stores", "remote", "packs", "stock", "build"),
+    "lines": ("units", "stores", "remote", "packs", "stock", "build"),
     "supervisor": (
         "proc", "process_tree", "control_files", "job", "launch", "matching", "streams", "helpers", "sockets", "watch",
         "loop", "request_driver", "__main__",
@@ -72,7 +66,6 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "builder", "gpus", "progress", "trees", "host", "buildkit", "prove", "build", "bundle", "request", "render",
         "swap", "units", "unit_sources", "onto",
     ),
-    "adapters": ("host",),
     "run": (
         "nccl_ras", "host", "placement", "library", "failure_pages", "worker", "guarded", "job", "attempt",
         "local", "container", "orders", "rank_record", "rank", "ranks", "recordings", "stale", "doctor",
@@ -142,34 +135,8 @@ def wrong_arrows(module: Path) -> list[str]:
     return wrong
 
 
-# What only adapters and the record may do: `application` reaches files, clocks and sockets through its ports.
+# What reaches files, clocks and sockets.
 WORLD = {"glob", "os", "platformdirs", "shutil", "socket", "subprocess", "tempfile", "time"}
-PATH_WORK = {
-    "absolute", "chmod", "cwd", "exists", "expanduser", "glob", "home", "is_dir", "is_file", "is_symlink", "iterdir",
-    "lstat", "mkdir", "read_bytes", "read_text", "readlink", "resolve", "rglob", "rmdir", "stat", "symlink_to", "touch",
-    "unlink", "utime", "write_bytes", "write_text",
-}  # fmt: skip
-CLOCKS = {"now", "today", "utcnow", "token_bytes", "token_hex"}
-
-
-def world_work(module: Path) -> Iterator[str]:
-    """Yield each import or call by which a module reaches files, clocks or sockets itself."""
-    tree = ast.parse(module.read_text())
-    for line, name in imports(module):
-        if name[0] in WORLD:
-            yield f"{line}: import {name[0]}"
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        match node.func:
-            case ast.Name(id="open"):
-                yield f"{node.lineno}: open()"
-            case ast.Attribute(attr="open") if all(isinstance(a, ast.Constant) for a in node.args):
-                yield f"{node.lineno}: .open()"  # a port's `open` is given what to open
-            case ast.Attribute(value=ast.Attribute(attr="files") | ast.Attribute(attr="_files")):
-                continue  # of the ports RunFiles and RunbookFiles
-            case ast.Attribute(attr=attr) if attr in PATH_WORK | CLOCKS:
-                yield f"{node.lineno}: .{attr}()"
 
 
 def wrong_imports_of_readers() -> Iterator[str]:
@@ -197,11 +164,6 @@ def test_imports_follow_the_arrows() -> None:
         assert folders - {"__pycache__"} <= set(INSIDE[room]), "a folder of the room is not drawn"
     order = list(ROOMS)
     assert all(order.index(t.split(".")[0]) < order.index(here) for here, targets in ROOMS.items() for t in targets)
-
-
-def test_application_reaches_the_world_through_ports_only() -> None:
-    found = {str(m.relative_to(PACKAGE)): list(world_work(m)) for m in (PACKAGE / "application").rglob("*.py")}
-    assert {name: work for name, work in found.items() if work} == {}
 
 
 def test_the_readers_of_binaries_import_nothing_of_the_program() -> None:

@@ -13,10 +13,10 @@ from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, Buffer
 
 if TYPE_CHECKING:
-    from vdbg_env.application.ports.unit_builds import Release
     from vdbg_env.engine.images import PushProgress
     from vdbg_env.image.context import BuildContext
     from vdbg_env.image.plan import BuildPlan
+    from vdbg_env.lines.units import Release
 
 
 BuilderName = Literal["auto", "docker", "buildx", "buildkit", "host"]

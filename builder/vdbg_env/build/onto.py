@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gpucore.elf import SHT_NOBITS, Elf, Section
 from gpucore.graft import add_line_tables, rewrite_library
 from gpucore.lineinfo import read_coverage
-from vdbg_env.application.ports.unit_builds import UnitBuilds
 from vdbg_env.build.builder import Installed, Swap
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
 from vdbg_env.crash.files import BinaryFile
@@ -31,6 +30,7 @@ from vdbg_env.lines.build import (
     rebuild,
 )
 from vdbg_env.lines.stock import StockCubin, StockLibrary, extension_of, read_stock, require_runnable
+from vdbg_env.lines.units import UnitBuilds
 from vdbg_env.report.codec.document import plain
 from vdbg_env.report.lineinfo.lines_built import HeadersJson, LinesDocument, Written, lines_text
 from vdbg_env.report.plain_text import duration

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final
 from docker import errors
 from pydantic import BaseModel, StringConstraints, TypeAdapter
 
-from vdbg_env.application.ports.unit_builds import Release
 from vdbg_env.build.builder import Installed, Swap
 from vdbg_env.build.buildkit import EngineBuilder
 from vdbg_env.common.errors import BadInput, EngineFailed
@@ -27,6 +26,7 @@ from vdbg_env.image.context import ROOT, BuildContext, FileBytes, TreeOnDisk
 from vdbg_env.image.dockerfile import quoted
 from vdbg_env.image.planner import GUARD
 from vdbg_env.image.profile import OwnPackage
+from vdbg_env.lines.units import Release
 
 # Add this program to an image that exists, in front of the image's own entry point, without a network in the build.
 #

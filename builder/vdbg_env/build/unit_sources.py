@@ -18,14 +18,6 @@ import platformdirs
 
 from gpucore.dwarf import UNKNOWN
 from gpucore.line_packs import PackedHeaders
-from vdbg_env.application.ports.unit_builds import (
-    CompiledUnit,
-    ConfiguredTree,
-    Release,
-    StockWheel,
-    TreeRequest,
-    UnitOrder,
-)
 from vdbg_env.build.units import Compiler, Kept, Programs, Tell, Toolkit
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.tar import tarfile
@@ -39,6 +31,7 @@ from vdbg_env.image.units import (
     pinned_projects,
     read_compile_commands,
 )
+from vdbg_env.lines.units import CompiledUnit, ConfiguredTree, Release, StockWheel, TreeRequest, UnitOrder
 
 # What a configure and a compile need of torch: its headers and CMake files, from its wheel, without its libraries.
 #

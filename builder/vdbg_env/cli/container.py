@@ -11,12 +11,15 @@ from typing import assert_never
 
 import click
 
-from vdbg_env.cli.composition.containers import container_runner, dump_store, host_inspector
 from vdbg_env.cli.options.given import takes
 from vdbg_env.common import console
 from vdbg_env.common.console import shows_colour
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.programs import Programs
+from vdbg_env.engine.client import connect
+from vdbg_env.engine.containers import DockerContainers
 from vdbg_env.engine.request import ContainerFlags, read_flags, run_in_image
+from vdbg_env.engine.targets import dump_store
 from vdbg_env.report.codec import document as doc
 from vdbg_env.run import doctor
 from vdbg_env.run.doctor import TOOLS, Status, judge
@@ -66,7 +69,7 @@ def _run(argv: tuple[str, ...], flags: ContainerFlags, *, interactive: bool) -> 
         console.note(f"stale: {stale.text}")
     watched = request.settings.dumps if request.dump_quota is not None else None
     dumps = dump_store(watched) if watched else None
-    return run_in_image(request, container_runner(), dumps, console.note)
+    return run_in_image(request, DockerContainers(connect()), dumps, console.note)
 
 
 @click.command("doctor")
@@ -84,7 +87,7 @@ def doctor_command(dump_place: str, as_json: bool) -> int:
       vdbg-env doctor
       vdbg-env doctor --json --dumps /var/dumps
     """
-    found = judge(host_inspector(TOOLS).gather(os.path.abspath(dump_place)))  # noqa: PTH100 - as typed
+    found = judge(doctor.LocalHost(Programs(), TOOLS).gather(os.path.abspath(dump_place)))  # noqa: PTH100 - as typed
     colour = shows_colour(sys.stdout)
     click.echo(doc.render(found, doctor.DoctorDocument) if as_json else doctor.as_text(found, colour=colour), nl=False)
     return exit_status(found.status)

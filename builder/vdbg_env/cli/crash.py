@@ -12,13 +12,13 @@ import click
 from gpucore.arch import as_target
 from gpucore.arming import CORE_SIZES, CoreSize, arming, as_env_file, as_exports
 from gpucore.code_map import parse_place
-from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import remote_store
 from vdbg_env.cli.display.bar import progress_bar
 from vdbg_env.cli.options.source import Mapping, lines_option, path_map_option, source_root_option
 from vdbg_env.common import console
 from vdbg_env.crash.files import SourceFiles
 from vdbg_env.crash.line_packs import PackedLines, open_stores
+from vdbg_env.engine.targets import Targets
 
 
 @click.command("core")
@@ -112,7 +112,7 @@ def locate_command(
     packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
     query, kept = parse_place(place, kernel), as_target(arch) if arch else None
     with progress_bar() as tell:
-        report = locate(query, files, binary_source(), sources, packs, arch=kept, tell=tell)
+        report = locate(query, files, Targets(), sources, packs, arch=kept, tell=tell)
     click.echo(locate_json(report) if as_json else locate_text(report), nl=False)
     return 4 if report.ambiguous or not report.candidates[0].location.chain else 0
 

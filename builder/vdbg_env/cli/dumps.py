@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import click
 
-from vdbg_env.cli.composition.containers import dump_export, dump_store
 from vdbg_env.cli.options.retention import read_retention, retention_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
@@ -29,6 +28,7 @@ from vdbg_env.crash.dumps import (
     prune_dumps,
     prune_text,
 )
+from vdbg_env.engine.targets import dump_store
 from vdbg_env.image.settings import parse_dumps
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -126,6 +126,8 @@ def dumps_export(place: str, as_json: bool, target: Path, names: tuple[str, ...]
       vdbg-env dumps export crash.tar
       vdbg-env dumps export ./for-upstream core_node7_4711.nvcudmp
     """
-    found = export_dumps(_store(place), dump_export(target), names, console.note)
+    from vdbg_env.engine.dump_folder import DumpExport
+
+    found = export_dumps(_store(place), DumpExport(target), names, console.note)
     click.echo(dumps_json(found) if as_json else export_text(found), nl=False)
     return 0

@@ -12,7 +12,6 @@ import click
 
 from gpucore.lineinfo import Verdict
 from vdbg_env.build.prove import VerifyRequest, verify_binaries
-from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import remote_store
 from vdbg_env.cli.display.bar import progress_bar
 from vdbg_env.cli.options.source import lines_option
@@ -22,6 +21,7 @@ from vdbg_env.common.programs import Programs
 from vdbg_env.crash.files import Scratch
 from vdbg_env.crash.line_packs import PackedLines, compare_with_packs, open_stores
 from vdbg_env.crash.verify_text import coverage_by_packs, verify_json, verify_text
+from vdbg_env.engine.targets import Targets
 
 MOST_THREADS: Final = 8
 
@@ -74,11 +74,9 @@ def verify_command(
     """
     request = VerifyRequest(targets=targets, witness=witness, threads=threads)
     with progress_bar(quiet=quiet) as tell:
-        report = verify_binaries(
-            request, source=binary_source(built=True), programs=Programs(), scratch=Scratch(), tell=tell
-        )
+        report = verify_binaries(request, source=Targets(built=True), programs=Programs(), scratch=Scratch(), tell=tell)
     packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
-    packed = compare_with_packs(targets, binary_source(built=True), packs) if (line_packs and not quiet) else ()
+    packed = compare_with_packs(targets, Targets(built=True), packs) if (line_packs and not quiet) else ()
     console.note(*(f"note: {note}" for note in packs.notes))
     if as_json:
         click.echo(json_text(verify_json(report, packed)), nl=False)

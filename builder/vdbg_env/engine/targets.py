@@ -1,4 +1,7 @@
-"""Open a target that the user named: a file, folder or wheel, else an image."""
+"""Open what the user named: a file, folder or wheel, else an image; a folder of dumps, else a volume.
+
+Below 150 lines: no client of an engine is loaded before one is asked.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,15 @@ import os
 import shlex
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vdbg_env.common.errors import BAD_INPUT, BadInput, EngineFailed, HostNotAble
 from vdbg_env.crash.files import BinaryFile, BinaryFiles
+
+if TYPE_CHECKING:
+    from vdbg_env.crash.dumps import DumpStore
+    from vdbg_env.image.settings import DumpVolume
 
 
 class Targets:
@@ -64,3 +73,17 @@ def _may_be_an_image(target: str) -> bool:
     if target.startswith(("/", "./", "../", "~")) or (target.endswith("/") and not target.endswith(":/")):
         return False
     return ":" in name or "@" in name or ":/" in target or not (folder and os.path.isdir(folder))  # noqa: PTH112
+
+
+def dump_store(place: DumpVolume) -> DumpStore:
+    """Return the folder or the volume that dumps go to; raises BadInput without such a volume."""
+    if place.kind == "bind":
+        from vdbg_env.engine.dump_folder import FolderDumps
+
+        return FolderDumps(Path(place.source))
+    from vdbg_env.engine.client import connect  # the client of an engine is not loaded for a folder
+    from vdbg_env.engine.containers import DockerContainers
+    from vdbg_env.engine.dump_volume import open_dumps
+
+    engine = connect()
+    return open_dumps(engine, DockerContainers(engine), place.source)

@@ -22,14 +22,6 @@ from gpucore.elf import Buffer
 from gpucore.line_pack import LineRecord
 from gpucore.line_packs import LinePack, Provenance
 from gpucore.mangling import demangle, short_name
-from vdbg_env.application.ports.unit_builds import (
-    CompiledUnit,
-    ConfiguredTree,
-    Release,
-    TreeRequest,
-    UnitBuilds,
-    UnitOrder,
-)
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, BinarySource, CoreFiles
 from vdbg_env.crash.line_packs import PackedLines, PackFile
@@ -45,6 +37,7 @@ from vdbg_env.lines.stock import (
     read_stock,
     require_compiler,
 )
+from vdbg_env.lines.units import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitBuilds, UnitOrder
 
 
 @dataclass(frozen=True, kw_only=True)

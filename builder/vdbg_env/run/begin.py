@@ -22,13 +22,11 @@ from vdbg_env.common.errors import BAD_INPUT, BadDocument, BadInput, HostNotAble
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.resources import data_dir
 from vdbg_env.common.yaml_source import YamlSource
-from vdbg_env.crash.dumps import DumpStore
 from vdbg_env.crash.files import BinarySource
 from vdbg_env.engine.client import connect
 from vdbg_env.engine.containers import DockerContainers
-from vdbg_env.engine.dump_folder import FolderDumps
-from vdbg_env.engine.dump_volume import open_dumps
 from vdbg_env.engine.request import RunRequest, settled
+from vdbg_env.engine.targets import dump_store
 from vdbg_env.image.plan import LABEL_PROOF
 from vdbg_env.image.settings import Mount, StepContainer, StepImage
 from vdbg_env.record.codec import to_document
@@ -48,7 +46,7 @@ from vdbg_env.runbook.state import Facts
 from vdbg_env.runbook.workload import Inputs
 
 if TYPE_CHECKING:
-    from vdbg_env.image.settings import DumpVolume
+    pass
 
 
 _LABEL_CUDA = "dev.vdbg-env.cuda"
@@ -66,13 +64,6 @@ class ContainerRequest:
     user: str | None = None
     memory: int | None = None
     folder: str | None = None
-
-
-def dump_store(place: DumpVolume) -> DumpStore:
-    """Return the folder or the volume that dumps go to."""
-    if place.kind == "bind":
-        return FolderDumps(Path(place.source))
-    return open_dumps(connect(), DockerContainers(connect()), place.source)
 
 
 def step_container(request: ContainerRequest, notice: Callable[[str], None]) -> StepContainer:

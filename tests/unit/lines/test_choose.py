@@ -9,7 +9,6 @@ import pytest
 from gpucore.fatbin import EntryKind, find_device_code
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.cubins import DATA, cubin
-from vdbg_env.application.ports.unit_builds import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.image.units import Unit
@@ -28,6 +27,7 @@ from vdbg_env.lines.stock import (
     require_runnable,
     wanted_by_core,
 )
+from vdbg_env.lines.units import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
 from vdbg_env.report.lineinfo.lines_built import lines_text
 
 

@@ -10,12 +10,12 @@ import click
 from vdbg_env.build.request import architectures
 from vdbg_env.build.unit_sources import LocalUnitBuilds
 from vdbg_env.build.units import installed_release
-from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import default_pack, write_file
 from vdbg_env.cli.display.build_display import build_display
 from vdbg_env.cli.options.units import compiler_option, local_trees
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import CoreFiles
+from vdbg_env.engine.targets import Targets
 from vdbg_env.image.plan import MOST_JOBS
 from vdbg_env.lines.build import (
     LinesBuilt,
@@ -105,7 +105,7 @@ def command(
     )
     with build_display(quiet=quiet, verbose=verbose) as display:
         builds = LocalUnitBuilds(display.tell, work, toolkit)
-        result = build_lines(request, builds=builds, binaries=binary_source())
+        result = build_lines(request, builds=builds, binaries=Targets())
     if cubins:
         _write_cubins(result, cubins)
     packed = pack_built(result)

@@ -11,12 +11,12 @@ from gpucore.arch import as_target
 from gpucore.errors import UnreadableBinary
 from gpucore.line_packs import LinePack
 from vdbg_env.cli import LazyGroup
-from vdbg_env.cli.composition.files import binary_source
 from vdbg_env.cli.composition.lines import line_store, line_stores, pack_folder, pack_target, write_file
 from vdbg_env.common import console
 from vdbg_env.common.errors import ANY_ERROR
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
+from vdbg_env.engine.targets import Targets
 from vdbg_env.image.settings import parse_size
 from vdbg_env.lines.packs import PackRequest, carry, merged, pack_lines, summarize
 from vdbg_env.report.codec import document as doc
@@ -79,7 +79,7 @@ def pack_command(
       vdbg-env lines pack kernels.cubin -o kernels.lines
     """
     request = PackRequest(targets=targets, release=release, plan=plan, archs=tuple(map(as_target, archs)))
-    result = pack_lines(request, binaries=binary_source(), tell=console.note)
+    result = pack_lines(request, binaries=Targets(), tell=console.note)
     write_file(Path(output), result.data)
     click.echo(
         doc.render(result, pack_json.PackedDocument, output) if as_json else pack_text.packed(result, output), nl=False

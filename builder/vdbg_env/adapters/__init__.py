@@ -1,1 +1,0 @@
-"""Adapters to the outside: each module implements a Protocol of `vdbg_env.application.ports`."""

@@ -1,1 +1,0 @@
-"""This machine: its processes, programs, clock and dump pipes."""

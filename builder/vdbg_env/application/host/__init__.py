@@ -1,1 +1,0 @@
-"""Operations on this host: doctor, triggering dumps, stored dumps."""
