@@ -129,17 +129,16 @@ def explain_address(program: Program, offset: int, calls: Sequence[int] = ()) ->
     if routine is None:
         return None
     root, place = place_of(program, routine, offset, calls)
-    found = program.slice_of(root)
-    if place is None:
-        return None
-    return address_at(program, found, place)
+    return address_at(program, program.slice_of(root), place) if place is not None else None
 
 
 def place_of(program: Program, routine: Routine, offset: int, calls: Sequence[int]) -> tuple[Routine, int | None]:
     """Return the outermost function to look at, and the number of the instruction in it as these calls reach it."""
     kernel = program.kernel
     outer = next((r for r in program.routines if kernel and r.name == kernel.name), None)
-    if outer is not None and outer != routine:
+    if not program.has(offset) or not program.has(routine.start):
+        return routine, None
+    if outer is not None and program.has(outer.start) and outer != routine:
         code = program.slice_of(outer).code
         wanted = [
             n
@@ -163,9 +162,9 @@ def address_at(program: Program, values: Slice, n: int) -> Address | None:
     try:
         formula = values.run(lambda: _formula(values, memory, n, space))
         formula = _unrolled(values, _decided(values, join(formula), n))
+        bases = best_bases(program, values, formula)
     except TooLarge:
         return None
-    bases = best_bases(program, values, formula)
     scale, index = _index(formula, bases[0], width) if len(bases) == 1 else (1, None)
     code = values.code
     return Address(

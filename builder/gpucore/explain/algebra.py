@@ -26,6 +26,7 @@ _MOST_TERMS: Final = 160
 _MOST_PRODUCTS: Final = 400
 _MOST_FACTORS: Final = 8
 _MOST_ROUNDS: Final = 40
+_DEEPEST: Final = 100
 _KEPT: Final = 50_000  # results of the functions that are asked for the same polynomials again and again
 
 # The largest values of what the hardware bounds. Every other 32-bit atom may have any value.
@@ -49,13 +50,17 @@ class Atom:
     largest value that it may have. Equal atoms are the same object. They are compared and hashed by identity.
     """
 
-    __slots__ = ("__weakref__", "args", "bits", "kind", "most", "serial")
+    __slots__ = ("__weakref__", "args", "bits", "depth", "kind", "most", "serial", "size")
 
     kind: str
     args: tuple[object, ...]
     bits: Bits
     most: int
     serial: int
+    depth: int
+    """How many atoms are nested in it, itself included."""
+    size: int
+    """How many nodes it has when it is written out."""
 
     def __repr__(self) -> str:
         return f"{self.kind}({', '.join(map(str, self.args))})"
@@ -71,11 +76,28 @@ def atom(kind: str, *args: object, bits: Bits = 32) -> Atom:
     key = (kind, bits, *args)
     found = _atoms.get(key)
     if found is None:
+        inner = list(_atoms_in(args))
+        depth = 1 + max((a.depth for a in inner), default=0)
+        if depth > _DEEPEST:
+            raise TooLarge
         found = Atom()
+        found.depth, found.size = depth, 1 + sum(a.size for a in inner)
         found.kind, found.args, found.bits, found.serial = kind, args, bits, _place_in_order(key)
         found.most = _most(kind, args, bits)
         _atoms[key] = found
     return found
+
+
+def _atoms_in(x: object) -> Iterator[Atom]:
+    """Yield the atoms that something directly holds, each as often as it does."""
+    if isinstance(x, Atom):
+        yield x
+    elif isinstance(x, Poly):
+        for m in x.terms:
+            yield from m
+    elif isinstance(x, tuple):
+        for y in x:
+            yield from _atoms_in(y)
 
 
 def _place_in_order(x: object) -> int:
@@ -633,18 +655,9 @@ def polys_in(condition: Atom) -> list[Poly]:
     return found
 
 
-@lru_cache(_KEPT)
-def written_size(p: Poly | Atom) -> int:
+def written_size(x: Poly | Atom) -> int:
     """Return how many nodes a formula has when it is written out; what is shared counts each time."""
-    parts = [a for m in p.terms for a in m] if isinstance(p, Poly) else p.args
-    total, todo = 1, list(parts)
-    while todo:
-        x = todo.pop()
-        if isinstance(x, Poly | Atom):
-            total += written_size(x)
-        elif isinstance(x, tuple):
-            todo += x
-    return total
+    return x.size if isinstance(x, Atom) else 1 + sum(a.size for m in x.terms for a in m)
 
 
 def inside(p: Poly) -> list[Atom]:

@@ -85,6 +85,7 @@ class Program:
     ) -> None:
         self.code_map, self.section, self.instructions = code, section, tuple(instructions)
         self._source = source
+        self._offsets = {i.offset for i in self.instructions}
         functions = [f for f in code.functions if f.section == section]
         starts = sorted({f.start for f in functions})
         end = self.instructions[-1].offset + 16 if self.instructions else 0
@@ -100,6 +101,10 @@ class Program:
     def kernel(self) -> Function | None:
         """The kernel of the section."""
         return next((f for f in self._functions.values() if f.kernel), None)
+
+    def has(self, offset: int) -> bool:
+        """Say whether an instruction starts at an offset."""
+        return offset in self._offsets
 
     def routine_at(self, offset: int) -> Routine | None:
         """Return the innermost function around an instruction."""

@@ -153,6 +153,8 @@ class Slice:
             self._enter(lambda: self._result(n))
             try:
                 known = self._of_call(n) if n in self.code.called else self._of_instruction(n)
+            except TooLarge:
+                known = _Known()
             finally:
                 self._depth -= 1
             self._results[n] = known
@@ -235,10 +237,7 @@ class Slice:
                 return a
             if _never_written(a):
                 return b
-        try:
-            return op.select(c, a, b)
-        except TooLarge:
-            return leaf("select", c, a, b)
+        return op.select(c, a, b)
 
     # Calls that are not followed.
 
@@ -323,6 +322,14 @@ class Slice:
         self, b: int, ways: list[int], value: Callable[[int], _T], choose: Callable[[Atom, _T, _T], _T]
     ) -> _T | None:
         """Return what these ways into a block give, as choices by the branches that decide between them."""
+        try:
+            return self._merged_from(b, ways, value, choose)
+        except TooLarge:
+            return None
+
+    def _merged_from(
+        self, b: int, ways: list[int], value: Callable[[int], _T], choose: Callable[[Atom, _T, _T], _T]
+    ) -> _T | None:
         values = [value(p) for p in ways]
         if all(v == values[0] for v in values):
             return values[0]
@@ -433,7 +440,12 @@ class Slice:
         """Return what is known of a leaf of kind `phi`, or of `wide` made of two of them."""
         found = self._loops.get(a)
         if found is None:
-            found = self._loops[a] = self._look_at_loop(a)
+            try:
+                found = self._look_at_loop(a)
+            except TooLarge:
+                halves = [x for x in a.args if isinstance(x, Atom)] if a.kind == "wide" else [a]
+                found = Loop(int(str(halves[0].args[0])), ())
+            self._loops[a] = found
         return found
 
     def _look_at_loop(self, a: Atom) -> Loop:

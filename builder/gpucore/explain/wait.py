@@ -61,9 +61,9 @@ def explain_wait(
     if routine is None:
         return None
     root, n = place_of(program, routine, offset, calls)
-    values = program.slice_of(root)
     if n is None:
         return None
+    values = program.slice_of(root)
     code = values.code
     bodies = [body for body in code.loops.values() if code.block_of(n) in body]
     if not bodies:

@@ -225,6 +225,8 @@ def _loop_line(words: Words, found: LoopValue) -> str:
     assert loop is not None
     name = words.atom(found.leaf)
     starts = " or ".join(words.poly(p)[:_WIDEST] for p in loop.starts)
+    if not loop.starts:
+        return f"{name} is a value of a loop that is too large to follow"
     if not loop.steps and not loop.others:
         return f"{name} is {starts}"
     grows = " or ".join(words.poly(p)[:_WIDEST] for p in loop.steps)

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -311,3 +313,21 @@ def test_a_loop_that_polls_a_flag_says_what_it_waits_for() -> None:
     ]
     assert wait_json(wait)["polled"][0]["line"] == "why.cu:60"  # type: ignore[index]
     assert explain_wait(program("wait"), 0) is None
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(KERNELS), st.randoms(use_true_random=False), st.integers(1, 12))
+def test_any_order_of_instructions_gives_an_answer_or_none(kernel: str, random: Random, swaps: int) -> None:
+    plain = program(kernel)
+    instructions = list(plain.instructions)
+    for _ in range(swaps):
+        at, of = random.randrange(len(instructions)), random.choice(plain.instructions)
+        instructions[at] = replace(of, offset=instructions[at].offset)
+    broken = Program(plain.code_map, plain.section, instructions)
+    for i in instructions:
+        why = explain_place(broken, i.offset) if access_of(i) is not None else None
+        if why is not None:
+            assert why_text(why)
+            json.dumps(why_json(why))
+        wait = explain_wait(broken, i.offset) if i.opcode == "BRA" else None
+        assert wait is None or wait_text(wait)
