@@ -106,8 +106,9 @@ class Numbers:
 
     def __init__(self, address: Address, snapshot: Snapshot) -> None:
         self.address, self.snapshot = address, snapshot
-        self._values: Slice = address.slice
         self._code: Code = address.slice.code
+        # A register may never have been written on the way that a warp took: here, unlike in a formula, that counts.
+        self._values = Slice(self._code, address.program.bank, False)
         self._shared: dict[Atom, int] = {}
         self._shared_how: dict[Atom, How] = {}
         self._equations: dict[int | None, list[tuple[Resource, Poly]]] = {}
