@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "builder")]
 
 from tests.support.sass.programs import ARCHITECTURES  # noqa: E402
 from tests.support.sass.proofs import FaultOutcome, prove_faults, prove_unit  # noqa: E402
+from tests.support.sass.stock import survey  # noqa: E402
 from tests.support.sass.witness import Outcome  # noqa: E402
 
 KEPT = ROOT / ".cache" / "accept-why"
@@ -119,9 +121,30 @@ def part_planted(asked: argparse.Namespace) -> dict[str, Any]:
     return {arch: added(of_arch) for arch, of_arch in rows.items()}
 
 
+def part_stock(asked: argparse.Namespace) -> dict[str, Any]:
+    """The stock vLLM wheel: how much of its global accesses is explained, and whether it is right where it runs."""
+    nvdisasm, wheels = tool("nvdisasm"), ROOT / ".cache" / "wheels"
+    wheel = next(wheels.glob(f"vllm-{asked.vllm}-*.whl"), None)
+    if wheel is None:
+        options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--python-version", "3.13", "--dest", str(wheels)]
+        subprocess.run([sys.executable, "-m", "pip", "download", *options, f"vllm=={asked.vllm}"], check=True)
+        wheel = next(wheels.glob(f"vllm-{asked.vllm}-*.whl"))
+    found = {}
+    for arch in ARCHITECTURES:
+
+        def unit(arch: int = arch, wheel: Path = wheel) -> dict[str, Any]:
+            coverage, outcome = survey(nvdisasm, wheel, arch, asked.stock, seed=1)
+            return {**vars(coverage), **{f"run_{name}": value for name, value in figures(outcome).items()}}
+
+        row = kept(KEPT / "stock" / f"{asked.vllm}.{asked.stock}.sm{arch}.json", unit)
+        found[f"sm_{arch}"] = {**row, "wrong_count": row["run_wrong_count"]}
+    return found
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "random": part_random,
     "planted": part_planted,
+    "stock": part_stock,
 }
 
 
@@ -132,6 +155,8 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=1000, help="random kernels for each architecture")
     parser.add_argument("--faults", type=int, default=200, help="planted faults for each architecture")
     parser.add_argument("--mutations", type=int, default=20, help="damaged cores of each fault")
+    parser.add_argument("--stock", type=int, default=40, help="kernels of the stock wheel for each architecture")
+    parser.add_argument("--vllm", default="0.33.0", help="which wheel")
     asked = parser.parse_args()
     status = 0
     for name in asked.parts or PARTS:

@@ -1,0 +1,156 @@
+"""Kernels that others compiled: how much of their addresses is explained, and whether what is said is right."""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpucore.code_map import Function
+from gpucore.cubin import read_parameter_table
+from gpucore.errors import GpucoreError
+from gpucore.fatbin import EntryKind, find_device_code
+from gpucore.mangling import parameter_types
+from tests.support.sass.listing import Line
+from tests.support.sass.machine import Thread, Unsupported
+from tests.support.sass.memory import Memory, Region
+from tests.support.sass.programs import Program, constant_bank
+from tests.support.sass.proofs import explainer
+from tests.support.sass.witness import Outcome, Run, Witness
+
+_GLOBAL = frozenset(("LDG", "STG", "ATOMG", "RED", "REDG"))
+_BLOCK, _GRID = (128, 1, 1), (5, 3, 2)
+_LARGEST = 2 << 20  # bytes of a cubin; larger ones are left out, because nvdisasm and the interpreter take minutes
+
+
+@dataclass
+class Coverage:
+    """What is said of the global accesses of some kernels."""
+
+    kernels: int = 0
+    accesses: int = 0
+    base_argument: int = 0
+    base_loaded: int = 0
+    base_one_of: int = 0
+    base_none: int = 0
+    whole: int = 0
+    with_known_loops: int = 0
+    with_other_loops: int = 0
+    partly_unknown: int = 0
+    not_explained: int = 0
+    not_known: dict[str, int] = field(default_factory=dict)
+    not_read: int = 0
+
+
+def cubins(wheel: Path, arch: int, rng: random.Random) -> Iterator[bytes]:
+    """Yield cubins of an architecture out of the libraries of a wheel, in a random order."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [one.filename for one in archive.infolist() if one.filename.endswith(".so")]
+        for name in rng.sample(names, len(names)):
+            entries = [
+                one.entry
+                for one in find_device_code(archive.read(name))
+                if one.entry.kind == EntryKind.ELF and one.entry.target.rstrip("af") == f"sm_{arch}"
+            ]
+            for entry in rng.sample(entries, min(len(entries), 12)):
+                data = bytes(entry.payload())
+                if len(data) <= _LARGEST:
+                    yield data
+
+
+def survey(nvdisasm: str, wheel: Path, arch: int, kernels: int, seed: int) -> tuple[Coverage, Outcome]:
+    """Explain every global access of some kernels, and compare those that a few threads execute."""
+    rng, coverage, outcome = random.Random(seed), Coverage(), Outcome()
+    for data in cubins(wheel, arch, rng):
+        try:
+            program = Program(data, arch, nvdisasm)
+            functions = rng.sample(program.code.kernels, min(len(program.code.kernels), 3))
+        except GpucoreError:
+            coverage.not_read += 1
+            continue
+        for function in functions:
+            if coverage.kernels >= kernels:
+                return coverage, outcome
+            if function.size > 16 * 6000:
+                continue
+            try:
+                _survey(program, function, coverage, outcome, rng)
+            except (RuntimeError, subprocess.TimeoutExpired):
+                coverage.not_read += 1
+    return coverage, outcome
+
+
+def _survey(program: Program, function: Function, coverage: Coverage, outcome: Outcome, rng: random.Random) -> None:
+    machine, explain = program.machine(function.name, strict=False), explainer(program, function.name)
+    coverage.kernels += 1
+    for line in machine.code.lines:
+        if line.name in _GLOBAL:
+            _count(explain(line.offset, ()), line, coverage)
+    witness = Witness(machine, explain, program.labels(function.name))
+    for _ in range(3):
+        run = _run(program, function, witness, rng)
+        if run is not None:
+            try:
+                witness.run(run, limit=6000)
+            except (Unsupported, IndexError) as error:
+                outcome.unexplained[f"not executed: {type(error).__name__}"] += 1
+    outcome.add(witness.outcome)
+
+
+def _count(answer: object, line: Line, coverage: Coverage) -> None:
+    coverage.accesses += 1
+    if not isinstance(answer, dict):
+        coverage.not_explained += 1
+        return
+    base = answer["base"]
+    if base is None:
+        coverage.base_one_of += bool(answer["bases"])
+        coverage.base_none += not answer["bases"]
+    else:
+        coverage.base_argument += base["argument"] is not None
+        coverage.base_loaded += base["argument"] is None
+    values = [one for one in answer["loops"] if one["kind"] == "value"]
+    if answer["not_known"] or answer["formula"] is None:
+        coverage.partly_unknown += 1
+        for opcode in answer["not_known"] or ["too large"]:
+            coverage.not_known[opcode] = coverage.not_known.get(opcode, 0) + 1
+    elif not answer["loops"]:
+        coverage.whole += 1
+    elif all(len(one["starts"]) == 1 and len(one["steps"]) <= 1 and not one["others"] for one in values):
+        coverage.with_known_loops += 1
+    else:
+        coverage.with_other_loops += 1
+
+
+def _run(program: Program, function: Function, witness: Witness, rng: random.Random) -> Run | None:
+    """Return a thread with arguments that are plausible by their types."""
+    table = read_parameter_table(program.code.elf, function.name)
+    if table is None or table.size is None:
+        return None
+    data, regions = bytearray(table.size), []
+    for at in range(0, table.size - 3, 4):
+        struct.pack_into("<I", data, at, rng.choice((1, 2, 4, 8, 64, 128)) if at % 8 == 0 else 0)
+    types = parameter_types(function.name) or ()
+    for n, place in enumerate(table.parameters):
+        kind = types[n] if n < len(types) else ""
+        if place.size == 8 and (kind.endswith("*") or not kind):
+            struct.pack_into("<Q", data, place.offset, (n + 1 << 40) + 0x100)
+            regions.append(Region(n + 1, 4, n))
+        elif place.size == 4:
+            struct.pack_into("<I", data, place.offset, rng.choice((1, 7, 16, 128)))
+    thread, block = (rng.randrange(_BLOCK[0]), 0, 0), (rng.randrange(_GRID[0]), rng.randrange(_GRID[1]), 0)
+    named = {"laneid": thread[0] % 32, "LANEID": thread[0] % 32, "CgaCtaId": 0}
+    for word, values in (("threadIdx", thread), ("blockIdx", block), ("blockDim", _BLOCK), ("gridDim", _GRID)):
+        named.update({f"{word}.{axis}": value for axis, value in zip("xyz", values, strict=True)})
+
+    def begin() -> Thread:
+        bank = constant_bank(program.arch, _BLOCK, _GRID, bytes(data))
+        return witness.machine.thread(
+            thread=thread, block=block, block_size=_BLOCK, memory=Memory(regions), constants=bank
+        )
+
+    return Run(begin, bytes(data), tuple((one.offset, one.size) for one in table.parameters), named)
