@@ -259,7 +259,7 @@ class Numbers:
         found: list[tuple[Resource, Poly]] = []
         for r in registers:
             site = code.definition(r, at if straight else n)
-            if site.kind == "entry" or (later is not None and self._defined_in(r, n, later)):
+            if self._may_be_unwritten(site, r) or (later is not None and self._defined_in(r, n, later)):
                 continue
             block = site.at if site.kind == "phi" else code.block_of(site.at)
             if block in loose or (site.kind == "instruction" and not self._arrived(site, r, at if straight else n)):
@@ -271,6 +271,26 @@ class Numbers:
             if len(inside(p)) <= _MOST_ATOMS:
                 found.append((r, p))
         return found
+
+    def _may_be_unwritten(self, site: Site, r: Resource) -> bool:
+        """Say whether a register may hold what was there before the function; a formula of it is then no equation.
+
+        A value that the access depends on was written on its way. A register that only happens to be there need not
+        have been: its definition may lie in a branch that this warp did not take.
+        """
+        code, todo, seen = self._code, [site], {site}
+        while todo:
+            here = todo.pop()
+            if here.kind == "entry":
+                return True
+            before: list[Site] = []
+            if here.kind == "phi":
+                before = [code.at_end(r, b) for b in code.before[here.at]]
+            elif code.instructions[here.at].guard is not None:
+                before = [code.definition(r, here.at)]
+            todo += [one for one in before if one not in seen]
+            seen.update(before)
+        return False
 
     def _reachable_from(self, n: int) -> set[int]:
         code = self._code
