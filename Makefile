@@ -63,8 +63,9 @@ accept-onto: $(READY) ## Line tables put into an image with the stock vLLM wheel
 accept-onto-cuda-12: $(READY) ## The same with a vLLM of CUDA 12 and an installed compiler (15 minutes, 5 GB)
 	scripts/accept-onto-cuda-12
 
-accept-why: $(READY) ## What `core` says of a bad address, proven against an interpreter and C++ (hours; resumable)
+accept-why: $(READY) ## What `core` says of a bad address, proven against an interpreter and C++; the decoder against nvdisasm (hours; resumable)
 	scripts/accept-why
+	scripts/accept-why decoder
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
 	GOLDEN=rewrite $(BIN)/pytest -q tests/unit tests/gpucore

@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     from gpucore.lineinfo import verify as verify
     from gpucore.mangling import demangle as demangle
     from gpucore.mangling import short_name as short_name
+    from gpucore.sass import ControlFlow as ControlFlow
+    from gpucore.sass import Instruction as Instruction
+    from gpucore.sass import control_flow as control_flow
+    from gpucore.sass import decode as decode
+    from gpucore.sass import definitions as definitions
+    from gpucore.sass import uses as uses
 
 __version__ = "0.1.0"
 
@@ -74,6 +80,12 @@ _HOME: Final = {
     "verify": "lineinfo",
     "demangle": "mangling",
     "short_name": "mangling",
+    "ControlFlow": "sass",
+    "Instruction": "sass",
+    "control_flow": "sass",
+    "decode": "sass",
+    "definitions": "sass",
+    "uses": "sass",
 }
 
 

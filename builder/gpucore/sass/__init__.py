@@ -1,9 +1,10 @@
 """SASS as data: what a GPU executes, read from the words of a function or from nvdisasm's JSON.
 
-`model` has the values: registers, operands, instructions, and what each defines and uses. `nvdisasm` reads the JSON.
-`flow` has basic blocks and dominators.
+`model` has the values: registers, operands, instructions, and what each defines and uses. `decoder` reads
+words, `nvdisasm` reads JSON, `flow` has basic blocks and dominators.
 """
 
+from gpucore.sass.decoder import decode as decode
 from gpucore.sass.flow import Block as Block
 from gpucore.sass.flow import Call as Call
 from gpucore.sass.flow import ControlFlow as ControlFlow

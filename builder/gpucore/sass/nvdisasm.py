@@ -32,7 +32,8 @@ from gpucore.sass.model import (
 )
 from gpucore.sass.opcodes import SHAPES, UNKNOWN, read_count, written_count
 
-# A bracket may follow a register without a comma: "R4[R5.X4]".
+# A bracket may follow a register without a comma: "R4[R5.X4]", "R8desc[UR8][R14.64]".
+_NO_COMMA: Final = re.compile(r"\b(U?[RP](?:\d+|[ZT])(?:\.\w+?)*)(?=(?:[a-z]+)?\[)")
 _TOKEN: Final = re.compile(r"[-~!|+]*[a-z]\w*(?:\[[^\]]*\])+\|?(?:\.\w+)*|\[[^\]]*\](?:\.\w+)*|[^,\[]+")
 _REGISTER: Final = re.compile(r"([-~!]*)(\|?)(UR|R|UP|P)(\d+|Z|T)\|?((?:\.\w+)*)")
 _CONSTANT: Final = re.compile(r"([-~]*)(\|?)c(?:\[(0x[0-9a-f]+)\]|x\[(UR\d+)\])\[([^\]]*)\]\|?((?:\.\w+)*)")
@@ -82,12 +83,15 @@ def _listing(function: Mapping[str, object]) -> Listing:
 def _instruction(offset: int, row: Mapping[str, str]) -> Instruction:
     opcode, *rest = row["opcode"].strip().split(".")
     modifiers = _meaningful(opcode, tuple(rest))
-    guard = _register(row["predicate"].lstrip("@"), 1) if "predicate" in row else None
+    text = _NO_COMMA.sub(r"\1,", row.get("operands", ""))
+    tokens = [token.strip().replace(".reuse", "") for token in _TOKEN.findall(text)]
+    guards = [token for token in tokens if token.startswith("@")]  # P2R has its guard among the operands
+    tokens = [token for token in tokens if token and token not in guards]
+    guarded = row.get("predicate") or next(iter(guards), "")
+    guard = _register(guarded.lstrip("@"), 1) if guarded else None
     shape = SHAPES.get(opcode, UNKNOWN)
     if shape.known == "nothing":
         return Instruction(offset, opcode, modifiers, guard=guard, known="nothing")
-    tokens = [token.strip().replace(".reuse", "") for token in _TOKEN.findall(row.get("operands", ""))]
-    tokens = [token for token in tokens if token]
     split = _destinations(opcode, modifiers, tokens)
     written = [_written(opcode, modifiers, token) for token in tokens[:split]]
     sources = _sources(opcode, modifiers, tokens[split:]) if shape.known == "all" else ()
@@ -143,6 +147,8 @@ def _sources(opcode: str, modifiers: tuple[str, ...], tokens: list[str]) -> tupl
     found: list[Operand] = []
     for number, token in enumerate(tokens):
         found.append(_operand(opcode, modifiers, token, number))
+    if opcode == "P2R":  # the JSON leaves PR out
+        return (RegisterOperand(Register("P", 0), 7), *found)
     if opcode in _HALVES:
         return _packed(opcode, modifiers, tokens, found)
     return tuple(found)

@@ -89,7 +89,7 @@ def written_count(opcode: str, modifiers: tuple[str, ...]) -> int:
         return 1 if "32" in modifiers else 2
     if opcode in ("IMAD", "UIMAD"):
         return 2 if "WIDE" in modifiers else 1
-    if opcode in ("ISETP", "UISETP", "SHF", "USHF"):
+    if opcode in ("ISETP", "UISETP", "SHF", "USHF", "MATCH"):
         return 1
     if opcode in _MATRIX:
         return _MATRIX[opcode](modifiers)

@@ -1,0 +1,445 @@
+"""The tables of `decoder`: opcodes by architecture, and the names of modifier values.
+
+`whole` lists what is decoded to its last operand, by opcode bits 0 to 11 and the method of `decoder` that reads it.
+`opaque` lists the opcodes of which only the name and the destinations are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+ARCHITECTURES: Final = (75, 80, 86, 87, 89, 90, 100, 103, 120, 121)
+
+COMPARISONS: Final = ("F", "LT", "EQ", "LE", "GT", "NE", "GE", "T")
+JOINS: Final = ("AND", "OR", "XOR")
+SHIFTED: Final = ("S64", "U64", "S32", "U32")
+PERMUTES: Final = ("", "F4E", "B4E", "RC8", "ECL", "ECR", "RC16")
+FUNCTIONS: Final = ("COS", "SIN", "EX2", "LG2", "RCP", "RSQ", "RCP64H", "RSQ64H", "SQRT", "TANH")
+ROUNDED: Final = ("", "FLOOR", "CEIL", "TRUNC")
+I2F_ROUNDED: Final = ("", "RM", "RP", "RZ")
+VOTES: Final = ("ALL", "ANY", "EQ")
+SHUFFLES: Final = ("IDX", "UP", "DOWN", "BFLY")
+BRANCHES: Final = ("", "U", "DIV", "CONV")
+SIZES: Final = ("U8", "S8", "U16", "S16", "", "64", "128")
+POLICIES: Final = ("EF", "", "EL", "LU", "EU", "NA")
+AHEAD: Final = ("", "LTC64B", "LTC128B", "LTC256B")
+SCOPES: Final[dict[int, tuple[str, ...]]] = {
+    0: (),
+    4: ("CONSTANT",),
+    5: ("STRONG", "SM"),
+    7: ("STRONG", "GPU"),
+    10: ("STRONG", "SYS"),
+}
+SCOPES_75: Final[dict[int, tuple[str, ...]]] = {
+    2: ("CONSTANT", "GPU"),
+    3: ("CONSTANT", "SYS"),
+    4: ("CTA",),
+    5: ("SM",),
+    6: ("GPU",),
+    7: ("SYS",),
+    8: ("STRONG", "CTA"),
+    9: ("STRONG", "SM"),
+    10: ("STRONG", "GPU"),
+    11: ("STRONG", "SYS"),
+}
+ATOMICS: Final = ("ADD", "MIN", "MAX", "INC", "DEC", "AND", "OR", "XOR", "EXCH", "SAFEADD")
+ATOMIC_KINDS: Final = ("", "S32", "64", "S64", "128")
+ATOMIC_KINDS_75: Final = ("", "S32", "64", "F32.FTZ.RN", "F16x2.RN", "S64", "F64.RN")
+SPECIAL: Final = {
+    0: "LANEID", 33: "TID.X", 34: "TID.Y", 35: "TID.Z", 37: "CTAID.X", 38: "CTAID.Y", 39: "CTAID.Z", 40: "NTID",
+    46: "LWINHI", 47: "SWINHI", 48: "SWINLO", 52: "LWINLO", 50: "SMEMSZ", 56: "EQMASK", 57: "LTMASK", 58: "LEMASK",
+    59: "GTMASK", 60: "GEMASK", 67: "VIRTUALSMID", 80: "CLOCKLO", 81: "CLOCKHI", 82: "GLOBALTIMERLO",
+    83: "GLOBALTIMERHI", 136: "CgaCtaId", 138: "CgaSize", 255: "SRZ",
+}  # fmt: skip
+
+SPECIAL_SINCE: Final = {"CgaCtaId": 90, "CgaSize": 100}
+
+# Besides the opcodes whose names start with U, and one SYNCS, these have uniform predicates as guards.
+UNIFORM_GUARDS: Final = frozenset({"LDCU", "S2UR", "LDTM", "STTM"})
+
+
+def is_uniform(key: int) -> bool:
+    """Return whether the operands of an opcode of the integer group are uniform registers."""
+    return key & 0x180 == 0x80 or key & 0x1FF in _ALSO_UNIFORM
+
+
+_ALSO_UNIFORM: Final = frozenset({0x04A, 0x05A, 0x05C, 0x05E})
+
+
+def _forms(low: int, forms: str) -> list[int]:
+    """Return the opcode with each of the forms in bits 9 to 11."""
+    return [low | int(form) << 9 for form in forms]
+
+
+# opcode, method of the decoder, bits 0 to 8, forms that were proven
+_EVERYWHERE: Final = (
+    ("IMAD", "imad", 0x024, "1234567"),
+    ("IMAD", "imad", 0x025, "1234567"),
+    ("IMAD", "imad", 0x027, "1234567"),
+    ("IADD3", "iadd3", 0x010, "1234567"),
+    ("LEA", "lea", 0x011, "1234567"),
+    ("LOP3", "lop3", 0x012, "1234567"),
+    ("ISETP", "isetp", 0x00C, "1456"),
+    ("SHF", "shf", 0x019, "1234567"),
+    ("SEL", "select", 0x007, "1456"),
+    ("PRMT", "prmt", 0x016, "1234567"),
+    ("MOV", "mov", 0x002, "1456"),
+    ("IABS", "one_source", 0x013, "1456"),
+    ("POPC", "one_source", 0x109, "1456"),
+    ("FLO", "flo", 0x100, "1456"),
+    ("MUFU", "mufu", 0x108, "1456"),
+    ("F2I", "f2i", 0x105, "156"),
+    ("F2I", "f2i", 0x111, "156"),
+    ("I2F", "i2f", 0x106, "1456"),
+    ("I2F", "i2f", 0x112, "156"),
+    ("HFMA2", "hfma2", 0x031, "2"),
+    ("VOTE", "vote", 0x006, "4"),
+    ("VOTEU", "vote", 0x086, "4"),
+    ("PLOP3", "plop3", 0x01C, "4"),
+    ("UPLOP3", "plop3", 0x09C, "4"),
+    ("S2R", "s2r", 0x119, "4"),
+    ("S2UR", "s2r", 0x1C3, "4"),
+    ("CS2R", "cs2r", 0x005, "4"),
+    ("P2R", "p2r", 0x003, "4"),
+    ("R2P", "p2r", 0x004, "4"),
+    ("SHFL", "shfl", 0x189, "1247"),
+    ("LDC", "ldc", 0x182, "5"),
+    ("UIMAD", "imad", 0x0A4, "124"),
+    ("UIMAD", "imad", 0x0A5, "124"),
+    ("UIMAD", "imad", 0x0A7, "124"),
+    ("UIADD3", "iadd3", 0x090, "124"),
+    ("ULEA", "lea", 0x091, "124"),
+    ("ULOP3", "lop3", 0x092, "124"),
+    ("UISETP", "isetp", 0x08C, "14"),
+    ("USHF", "shf", 0x099, "124"),
+    ("USEL", "select", 0x087, "14"),
+    ("UPRMT", "prmt", 0x096, "14"),
+    ("UMOV", "mov", 0x082, "46"),
+    ("LDG", "global", 0x181, "4"),
+    ("LD", "global", 0x180, "4"),
+    ("STG", "global", 0x186, "4"),
+    ("ST", "global", 0x185, "4"),
+    ("LDS", "shared", 0x184, "4"),
+    ("STS", "shared", 0x188, "14"),
+    ("LDL", "local", 0x183, "4"),
+    ("STL", "local", 0x187, "14"),
+    ("BRA", "bra", 0x147, "4"),
+    ("BSSY", "bssy", 0x145, "4"),
+    ("BSYNC", "bsync", 0x141, "4"),
+    ("BREAK", "bsync", 0x142, "4"),
+    ("CALL", "call", 0x144, "4"),
+    ("RET", "ret", 0x150, "4"),
+    ("EXIT", "exit", 0x14D, "4"),
+    ("NOP", "plain", 0x118, "4"),
+    ("YIELD", "exit", 0x146, "4"),
+)
+
+
+_LAYOUTS: Final[tuple[tuple[range, tuple[tuple[str, str, int, str], ...]], ...]] = (
+    (
+        range(75, 90),
+        (
+            ("IMNMX", "imnmx", 0x017, "1456"),
+            ("RED", "atomic", 0x18E, "4"),
+            ("LDG", "global", 0x181, "1"),
+            ("STG", "global", 0x186, "1"),
+        ),
+    ),
+    (
+        range(75, 80),
+        (
+            ("LD", "global", 0x180, "1"),
+            ("ST", "global", 0x185, "1"),
+            ("ATOMG", "atomic", 0x1A8, "14"),
+            ("ATOM", "atomic", 0x18A, "14"),
+            ("R2UR", "r2ur", 0x1C2, "1"),
+        ),
+    ),
+    (
+        range(75, 100),
+        (
+            ("ULDC", "ldc", 0x0B9, "5"),
+            ("ULDC", "ldc", 0x0BB, "5"),
+        ),
+    ),
+    (range(80, 90), (("ATOMG", "atomic", 0x1A8, "14"), ("ATOM", "atomic", 0x18A, "14"), ("R2UR", "r2ur", 0x1C2, "1"))),
+    (
+        range(90, 122),
+        (
+            ("VIADD", "viadd", 0x036, "146"),
+            ("VIMNMX", "vimnmx", 0x048, "146"),
+            ("VIADDMNMX", "viaddmnmx", 0x046, "12467"),
+            ("UIADD3", "iadd3", 0x097, "14"),
+            ("R2UR", "r2ur", 0x0CA, "1"),
+            ("ATOMG", "atomic", 0x1A8, "4"),
+            ("ATOM", "atomic", 0x18A, "4"),
+            ("REDG", "atomic", 0x18E, "4"),
+            ("I2FP", "i2fp", 0x045, "16"),
+            ("UPOPC", "one_source", 0x0BF, "1"),
+            ("UFLO", "flo", 0x0BD, "1"),
+            ("WARPSYNC", "warpsync", 0x148, "4"),
+        ),
+    ),
+    (range(75, 100), (("HFMA2", "hfma2", 0x035, "2"),)),
+    (
+        range(100, 122),
+        (
+            ("IADD", "iadd", 0x035, "146"),
+            ("LDCU", "ldc", 0x1AC, "3"),
+            ("BRA", "bra", 0x147, "2"),
+            ("BRX", "brx", 0x149, "4"),
+        ),
+    ),
+    (
+        range(120, 122),
+        (
+            ("UIMAD", "imad", 0x0A6, "14"),
+            ("UVIMNMX", "vimnmx", 0x04A, "14"),
+            ("UI2F", "i2f", 0x05A, "14"),
+            ("UF2I", "f2i", 0x05C, "1"),
+            ("UI2FP", "i2fp", 0x05E, "1"),
+            ("SEL", "select", 0x007, "3"),
+            ("USEL", "select", 0x087, "6"),
+        ),
+    ),
+    (range(75, 100), (("BRX", "brx", 0x149, "4"),)),
+)
+
+
+def whole(sm: int) -> dict[int, tuple[str, str]]:
+    """Return opcode and method by bits 0 to 11."""
+    rows = [*_EVERYWHERE, *(row for span, rows in _LAYOUTS if sm in span for row in rows)]
+    return {key: (opcode, family) for opcode, family, low, forms in rows for key in _forms(low, forms)}
+
+
+# Bits that must be 0, and bits that must be 1, where the decoder reads an opcode whole: other values mean what it does
+# not model, or nothing. By bits 0 to 8 of the opcode and the architectures.
+_FIXED: Final[tuple[tuple[str, range, str, str], ...]] = (
+    ("010 024 025 0a4 0a5", range(75, 122), "76", ""),
+    ("019 099", range(75, 122), "77", ""),
+    ("035", range(100, 122), "", "81-83"),
+    ("048", range(120, 122), "74", "81-83"),
+    ("048", range(90, 91), "", "81-86"),
+    ("04a", range(120, 122), "74", ""),
+    ("046", range(75, 122), "73 76", ""),
+    ("036", range(75, 122), "73", ""),
+    ("0bd 100", range(75, 122), "", "81-83"),
+    ("105 111 05c", range(75, 122), "86", ""),
+    ("108", range(75, 122), "72-73", ""),
+    ("031", range(75, 122), "74-84 86", ""),
+    ("035", range(75, 100), "76-80 83-84", ""),
+    ("003 004", range(75, 122), "76-77", ""),
+    ("182", range(75, 122), "78-79", ""),
+    ("1ac", range(75, 122), "80-81", ""),
+    ("180 181", range(75, 80), "76 87", ""),
+    ("181", range(75, 122), "", "81-83"),
+    ("185 186 18a 1a8 18e", range(75, 80), "76", ""),
+    ("183 187", range(75, 122), "76", ""),
+    ("184", range(75, 122), "87", ""),
+    ("144 150", range(75, 122), "32-33 82-85 91-104", "86"),
+    ("144", range(75, 122), "24-31", ""),
+    ("145", range(75, 122), "20-33 64-71 74-86 91-104", ""),
+    ("145", range(75, 100), "72-73", ""),
+    ("147", range(75, 122), "83 85-86 92-104", ""),
+    ("149", range(75, 122), "85-86", ""),
+    ("14d", range(75, 122), "84-86", ""),
+    ("148", range(75, 122), "85-86", ""),
+)
+# forms whose operand at bits 32 to 63 is a uniform register, and what else has bit 91 set
+_UNIFORM_FORMS: Final = (6, 7)
+_FREE: Final = frozenset({0x147, 0x180, 0x181, 0x183, 0x184, 0x185, 0x186, 0x187, 0x188, 0x18A, 0x18E, 0x1A8, 0x189})
+_CLEAR: Final = frozenset({0x882, 0x886, 0x89C, 0x2CA})
+
+
+def _bits(text: str) -> int:
+    made = 0
+    for span in text.split():
+        first, _, last = span.partition("-")
+        for bit in range(int(first), int(last or first) + 1):
+            made |= 1 << bit
+    return made
+
+
+def fixed(sm: int, key: int) -> tuple[int, int]:
+    """Return which bits of a word must have which value, as a mask and the value."""
+    mask = value = 0
+    for keys, span, zeros, ones in _FIXED:
+        if sm in span and key & 0x1FF in [int(one, 16) for one in keys.split()]:
+            mask |= _bits(zeros) | _bits(ones)
+            value |= _bits(ones)
+    if key & 0x1FF not in _FREE:
+        mask |= 1 << 91
+        if (
+            (key >> 9 in _UNIFORM_FORMS or is_uniform(key) or key == 0x7AC or key == 0xABB)
+            and key not in _CLEAR
+            and key != 0xAB9
+        ):
+            value |= 1 << 91
+    return mask, value
+
+
+Width = int | Callable[[int, int], int | None]
+_LOW_ARCHS: Final = range(75, 90)
+_HOPPER: Final = range(90, 91)
+_DATACENTER: Final = range(100, 104)
+_CONSUMER: Final = range(120, 122)
+_ALL: Final = range(75, 122)
+
+
+def _of(mask_at: int, mask: int, counts: dict[int, int]) -> Callable[[int, int], int | None]:
+    """Return a reader of the width: the bits of the upper half at `mask_at`, looked up in what was seen."""
+    return lambda low, high: counts.get(high >> mask_at & mask)
+
+
+def _columns(low: int, high: int) -> int | None:
+    """Return the width of a warp group's product with 32-bit sums: half the columns."""
+    columns = (low >> 53 | high << 11) & 0x3F
+    return columns * 4 + 4 if high >> 8 & 0x1FF in (0x8, 0x18) and columns < 32 else None
+
+
+_FLOATS: Final = _of(9, 15, {0: 1, 3: 1, 9: 1, 12: 1, 15: 2})  # F16x2, BF16x2, F32 with FTZ, F32, F64
+_PLAIN: Final = _of(17, 1, {0: 1})  # not FHADD and FHFMA
+_MATRIX: Final = _of(8, 0x7FFF, {0x0: 2, 0x18: 4, 0x418: 4, 0x445C: 4, 0x2C: 4})
+
+# opcode, destinations (d and c: general register at bits 16 and 64; u: uniform at 16; p, q: predicates at 81, 84),
+# their width in registers, bits 0 to 11, architectures
+_OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
+    ("FADD", "d", _PLAIN, "221 421 621 821 a21 c21 e21", _ALL),
+    ("FMUL", "d", 1, "220 820 a20 c20", _ALL),
+    ("FFMA", "d", _PLAIN, "223 423 623 823 a23 c23 e23", _ALL),
+    ("FMNMX", "d", 1, "209 809 a09 c09", _ALL),
+    ("FSEL", "d", 1, "208 808 a08 c08", _ALL),
+    ("FSETP", "pq", 1, "20b 80b a0b c0b", _ALL),
+    ("FCHK", "p", 1, "302 902 b02 d02", _ALL),
+    ("FRND", "d", 1, "307", _ALL),
+    ("MUFU", "d", 1, "308 908 b08 d08", _ALL),
+    ("F2I", "d", 1, "305 b05 d05", _ALL),
+    ("I2F", "d", 1, "306 906 b06 d06", _ALL),
+    ("F2F", "d", 1, "304 d10", _ALL),
+    ("F2F", "d", _of(11, 3, {1: 1, 2: 1, 3: 2}), "310", _ALL),
+    ("F2I", "d", _of(11, 3, {2: 1, 3: 2}), "311", _ALL),
+    ("I2F", "d", _of(11, 7, {1: 1, 2: 1, 3: 2}), "312 b12 d12", _ALL),
+    ("FRND", "d", 2, "313", _ALL),
+    ("DADD", "d", 2, "229", _ALL),
+    ("DMUL", "d", 2, "228 828", _ALL),
+    ("DFMA", "d", 2, "22b 42b 82b", _ALL),
+    ("DSETP", "pq", 1, "22a 42a", _ALL),
+    ("HADD2", "d", 1, "230 430 630 e30", _ALL),
+    ("HMUL2", "d", 1, "232 832", _ALL),
+    ("HFMA2", "d", 1, "231 431 831", _ALL),
+    ("HFMA2", "d", 1, "235 435 835", range(75, 100)),
+    ("HMNMX2", "d", 1, "240 840", _ALL),
+    ("HSET2", "d", 1, "233", _DATACENTER),
+    ("HSETP2", "pq", 1, "234", _ALL),
+    ("F2FP", "d", 1, "23e c3e", _ALL),
+    ("I2FP", "d", 1, "245 845 c45", _ALL),
+    ("I2I", "d", 1, "238", _ALL),
+    ("FSET", "d", 1, "20a", _DATACENTER),
+    ("FMNMX3", "d", 1, "276 876", _DATACENTER),
+    ("FADD2", "d", 2, "24b", _DATACENTER),
+    ("FFMA2", "d", 2, "249 c49", _DATACENTER),
+    ("FMUL2", "d", 2, "24a", _DATACENTER),
+    ("VHMNMX", "d", 1, "247", _DATACENTER),
+    ("VIMNMX", "dpq", 1, "248 848 c48", _DATACENTER),
+    ("VIMNMX3", "d", 1, "20f", _HOPPER),
+    ("IDP", "d", 1, "226 c26", _ALL),
+    ("BMSK", "d", 1, "21b", _LOW_ARCHS),
+    ("BREV", "d", 1, "301", _ALL),
+    ("SGXT", "d", 1, "81a", _ALL),
+    ("B2R", "d", 1, "31c", _ALL),
+    ("BMOV", "d", 1, "355", _LOW_ARCHS),
+    ("LEPC", "d", 2, "34e 94e", _ALL),
+    ("MATCH", "d", _of(15, 1, {1: 1}), "3a1", _ALL),
+    ("RPCMOV", "d", 1, "353", _DATACENTER),
+    ("MOV", "d", 2, "402", _CONSUMER),
+    ("SEL", "d", 2, "407", _CONSUMER),
+    ("UMOV", "u", 2, "482", _CONSUMER),
+    ("USEL", "u", 2, "487", _CONSUMER),
+    ("UFFMA", "u", 1, "455 855", _CONSUMER),
+    ("UFMUL", "u", 1, "256 856", _CONSUMER),
+    ("UBMSK", "u", 1, "89b", _DATACENTER),
+    ("UBREV", "u", 1, "2be", _DATACENTER),
+    ("UFLO", "u", 1, "2bd", _ALL),
+    ("UPOPC", "u", 1, "2bf", _ALL),
+    ("UP2UR", "u", 1, "883", _ALL),
+    ("REDUX", "u", 1, "3c4", _ALL),
+    ("CREDUX", "u", 1, "2cc", _DATACENTER),
+    ("ELECT", "pu", 1, "82f", _ALL),
+    ("QSPC", "pd", 1, "3aa", _ALL),
+    ("ATOM", "pd", _FLOATS, "9a2", range(90, 122)),
+    ("ATOMG", "pd", _FLOATS, "9a3", range(90, 122)),
+    ("REDG", "", 1, "9a6", range(90, 122)),
+    ("VABSDIFF", "d", 1, "414", _ALL),
+    ("VIADD", "d", 1, "236 836", range(90, 122)),
+    ("IMNMX", "pqd", 2, "217", _CONSUMER),
+    ("MOVM", "d", 1, "23a", _ALL),
+    ("ATOMS", "p", 1, "58d", range(100, 122)),
+    ("ATOMS", "d", 1, "f8c", _ALL),
+    ("LDG", "cd", _of(17, 3, {1: 4}), "97e", range(100, 122)),
+    ("LDSM", "d", _of(8, 0x1FF, {0x1: 2, 0x2: 4, 0x41: 2, 0x42: 4}), "83b", _ALL),
+    ("LDTM", "d", _of(19, 7, {1: 2, 4: 16, 5: 32, 6: 64}), "9ee", _DATACENTER),
+    ("HMMA", "d", _MATRIX, "23c", _ALL),
+    ("IMMA", "d", _MATRIX, "237", range(80, 122)),
+    ("QMMA", "d", _MATRIX, "27a", _ALL),
+    ("HGMMA", "d", _columns, "9f0 df0", _HOPPER),
+    ("QGMMA", "d", _columns, "9f3 df3", _HOPPER),
+    ("SYNCS", "p", 1, "5a7", range(90, 122)),
+    ("SYNCS", "d", 1, "9a7", range(90, 122)),
+    ("SYNCS", "u", 2, "5b2", range(90, 122)),
+    ("ACQBULK", "", 1, "82e", _ALL),
+    ("ARRIVES", "", 1, "9b0", _ALL),
+    ("BAR", "", 1, "31d 51d 91d b1d", _ALL),
+    ("BPT", "", 1, "95c", _ALL),
+    ("CALL", "", 1, "343", _ALL),
+    ("CCTL", "", 1, "98f", _ALL),
+    ("CGAERRBAR", "", 1, "5ab", _ALL),
+    ("DEPBAR", "", 1, "91a", _ALL),
+    ("ENDCOLLECTIVE", "", 1, "91b", _ALL),
+    ("ERRBAR", "", 1, "9ab", _ALL),
+    ("FENCE", "", 1, "3c6", _ALL),
+    ("LDGDEPBAR", "", 1, "9af", _ALL),
+    ("LDGSTS", "", 1, "fae", _ALL),
+    ("MEMBAR", "", 1, "992", _ALL),
+    ("NANOSLEEP", "", 1, "35d 95d b5d", _ALL),
+    ("PREEXIT", "", 1, "82d", _ALL),
+    ("RPCMOV", "", 1, "352", _DATACENTER),
+    ("STAS", "", 1, "dbd", _DATACENTER),
+    ("STG", "", 1, "97f", range(100, 122)),
+    ("STSM", "", 1, "844", range(90, 122)),
+    ("STTM", "", 1, "9ed", _DATACENTER),
+    ("UBLKCP", "", 1, "3ba", _ALL),
+    ("UCGABAR_ARV", "", 1, "9c7", _ALL),
+    ("UCGABAR_WAIT", "", 1, "dc7", _ALL),
+    ("UTCBAR", "", 1, "3e9", _DATACENTER),
+    ("UTCCP", "", 1, "9e7", _DATACENTER),
+    ("UTMACCTL", "", 1, "9b9", _ALL),
+    ("UTMACMDFLUSH", "", 1, "9b7", _ALL),
+    ("UTMALDG", "", 1, "3b4 5b4", _ALL),
+    ("UTMAPF", "", 1, "5b8", _ALL),
+    ("UTMASTG", "", 1, "3b5", _ALL),
+    ("UVIRTCOUNT", "", 1, "84c", _DATACENTER),
+    ("WARPGROUP", "", 1, "9c5", _HOPPER),
+    ("WARPSYNC", "", 1, "348 948", _ALL),
+    ("STG", "", 1, "386 986", _ALL),
+    ("ST", "", 1, "385 985", _ALL),
+    ("STS", "", 1, "388 988", _ALL),
+    ("STL", "", 1, "387 987", _ALL),
+    ("RED", "", 1, "98e", _LOW_ARCHS),
+    ("REDG", "", 1, "98e", range(90, 122)),
+    # destinations of the atomics that the decoder does not read whole
+    ("ATOMS", "d", _of(9, 7, {0: 1, 1: 1, 2: 2}), "38d", _ALL),
+    ("ATOMS", "d", _of(9, 7, {0: 1, 1: 1, 2: 2}), "38c 98c", _ALL),
+    ("ATOM", "pd", _of(9, 7, {0: 1, 1: 1, 2: 2}), "38b", _ALL),
+    ("ATOMG", "pd", _of(9, 7, {0: 1, 1: 1, 2: 2}), "3a9", _ALL),
+)
+
+
+def opaque(sm: int) -> dict[int, tuple[str, str, Width]]:
+    """Return opcode, destinations and their width by bits 0 to 11."""
+    return {
+        int(key, 16): (opcode, writes, width)
+        for opcode, writes, width, keys, span in _OPAQUE
+        for key in keys.split()
+        if sm in span
+    }

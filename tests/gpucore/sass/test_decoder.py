@@ -1,0 +1,103 @@
+"""The decoder says of words what nvdisasm says, and of no word too much."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucore import UnreadableBinary
+from gpucore.sass import Instruction, Target, decode, definitions, read_listings, uses
+from gpucore.sass.encodings import ARCHITECTURES
+
+SAMPLES = Path(__file__).parents[2] / "data" / "sass"
+STORED = (75, 80, 90, 100, 120)
+
+
+def stored(sm: int) -> tuple[bytes, tuple[Instruction, ...]]:
+    """Return the stored words of an architecture, and what nvdisasm's JSON of them is read as."""
+    lines = [line.split("\t") for line in (SAMPLES / f"sm_{sm}.tsv").read_text().splitlines()]
+    rows = [
+        {"opcode": opcode, "operands": operands, **({"predicate": guard} if guard else {})}
+        for _, guard, opcode, operands in lines
+    ]
+    document = [{}, [{"function-name": "f", "start": 0, "length": 0, "sass-instructions": rows}]]
+    (listing,) = read_listings(json.dumps(document))
+    return b"".join(bytes.fromhex(word) for word, *_ in lines), listing.instructions
+
+
+@pytest.mark.parametrize("sm", STORED)
+def test_stored_words_are_what_nvdisasm_says(sm: int) -> None:
+    code, expected = stored(sm)
+    found = decode(code, sm)
+    assert len(found) == len(expected) > 100
+    whole = 0
+    for ours, theirs in zip(found, expected, strict=True):
+        if ours.known == "all":
+            assert ours == theirs
+            whole += 1
+        elif ours.known == "writes":
+            assert (ours.opcode, ours.guard, ours.destinations) == (theirs.opcode, theirs.guard, theirs.destinations)
+    assert whole > len(found) / 3
+    assert sum(one.known == "nothing" for one in found) < len(found) / 10
+
+
+BRANCH = "4799000080ffffffffff830300ea1f00"  # of sm_80: @!P1 BRA, back by 0x80 from the next instruction
+
+
+def test_targets_count_from_the_branch() -> None:
+    found = decode(bytes(16 * 0x6C) + bytes.fromhex(BRANCH), 80)[-1]
+    assert (str(found), found.target) == ("@!P1 BRA 0x650", Target(0x650))
+    later = decode(bytes.fromhex(BRANCH), 80, start=0x6C0)
+    assert later == (found,)
+
+
+def test_threads_do_not_mix_their_targets() -> None:
+    word = bytes.fromhex(BRANCH)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda start: decode(word, 80, start)[0].target, range(0, 16 * 2000, 16)))
+    assert found == [Target(start - 0x70) for start in range(0, 16 * 2000, 16)]
+
+
+def test_scheduling_bits_mean_nothing() -> None:
+    code, _ = stored(90)
+    words = [int.from_bytes(code[at : at + 16], "little") for at in range(0, len(code), 16)]
+    other = b"".join((word ^ 0x7FFFFF << 105).to_bytes(16, "little") for word in words)
+    assert decode(other, 90) == decode(code, 90)
+
+
+def test_an_illegal_bit_makes_an_instruction_opaque() -> None:
+    code, expected = stored(90)
+    at = next(n for n, one in enumerate(expected) if one.opcode == "IADD3")
+    word = int.from_bytes(code[16 * at : 16 * at + 16], "little") ^ 1 << 76
+    assert decode(word.to_bytes(16, "little"), 90)[0].known == "nothing"
+
+
+@given(st.sampled_from(ARCHITECTURES), st.lists(st.binary(min_size=16, max_size=16), max_size=8))
+def test_any_bytes_have_an_answer(sm: int, words: list[bytes]) -> None:
+    found = decode(b"".join(words), sm)
+    assert [one.offset for one in found] == [16 * n for n in range(len(words))]
+    for one in found:
+        assert str(one)
+        assert (definitions(one) is None) == (one.known == "nothing")
+        assert (uses(one) is None) == (one.known != "all")
+
+
+@given(st.sampled_from(STORED), st.data())
+def test_words_near_real_ones_have_an_answer(sm: int, data: st.DataObject) -> None:
+    code, _ = stored(sm)
+    at = 16 * data.draw(st.integers(0, len(code) // 16 - 1))
+    word = int.from_bytes(code[at : at + 16], "little")
+    for bit in data.draw(st.lists(st.integers(0, 127), max_size=4)):
+        word ^= 1 << bit
+    (found,) = decode(word.to_bytes(16, "little"), sm)
+    assert str(found) and found.known in ("all", "writes", "nothing")
+
+
+def test_what_is_no_code_is_refused() -> None:
+    with pytest.raises(UnreadableBinary, match="whole instructions"):
+        decode(bytes(15), 90)
+    with pytest.raises(UnreadableBinary, match="sm_35"):
+        decode(bytes(16), 35)
