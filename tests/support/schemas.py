@@ -16,8 +16,11 @@ Field = tuple[str, ...]
 class Contract:
     """A schema, and which of its fields documents have had."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, part: str | None = None) -> None:
+        """Read the schema of a name, or the definition in it that `part` names."""
         self.schema: dict[str, Any] = json.loads((_FOLDER / f"{name}.schema.json").read_text())
+        if part:
+            self.schema = {"$ref": f"#/$defs/{part}", "$defs": self.schema["$defs"]}
         jsonschema.Draft202012Validator.check_schema(self.schema)
         self._valid = jsonschema.Draft202012Validator(self.schema)
         self._met: set[Field] = set()

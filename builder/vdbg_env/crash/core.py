@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import PurePath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpucore.code_map import Location
 from gpucore.core import (
@@ -24,12 +24,13 @@ from gpucore.core import (
     decode_core,
 )
 from gpucore.core_layout import GridRow, generation_flags, grid_origin, grid_status, kernel_type
-from gpucore.core_reader import Device, Metadata
+from gpucore.core_reader import CoreSections, Device, Metadata
+from gpucore.elf import Buffer
 from gpucore.errors import GpucoreError, UnreadableBinary
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.common.printable import json_text, printable
-from vdbg_env.crash.files import CoreFiles, SourceText
+from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.crash.line_packs import PackedLines
 from vdbg_env.crash.places import (
     SourceLines,
@@ -43,11 +44,16 @@ from vdbg_env.crash.places import (
     leaf,
     lines_from_json,
     location_json,
+    why_lines,
 )
 from vdbg_env.evidence.gpu_findings import maker_of, vllm_library
 
+if TYPE_CHECKING:
+    from vdbg_env.crash.why import AddressWhy
+
 _MOST_PLACES: Final = 12
 _MOST_FAULTS: Final = 8
+_MOST_EXPLAINED: Final = 8
 _MOST_KERNELS: Final = 10
 _MOST_LAUNCHES: Final = 4
 _MOST_BYTES: Final = 32
@@ -55,17 +61,24 @@ _RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Core(DecodedCore):
+    """A dump that was read, and why the address of each of its faults was bad, where that could be explained."""
+
+    addresses: tuple[AddressWhy | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class CoresRead:
     """Every dump that could be read, in order of time, the source lines found, and why others could not be read."""
 
-    readings: tuple[DecodedCore, ...]
+    readings: tuple[Core, ...]
     sources: SourceLines
     problems: tuple[tuple[str, BadInput | GpucoreError], ...]
 
 
 def read_cores(
     targets: Iterable[str],
-    source_text: SourceText,
+    source_text: SourceFiles,
     lines: PackedLines | None = None,
     *,
     registers: bool = False,
@@ -75,16 +88,17 @@ def read_cores(
 
     Raises BadInput when none of them could be read; with some readable the others are in `problems`.
     """
-    readings: list[DecodedCore] = []
+    readings: list[Core] = []
     problems: list[tuple[str, BadInput | GpucoreError]] = []
     files = CoreFiles()
     for path in dict.fromkeys(path for target in targets for path in files.find(target)):
         try:
             with files.open(path) as core:
-                read = decode_core(
+                decoded = decode_core(
                     core.data, file=core.name, modified=core.modified, registers=registers, parameters=parameters,
                     lines=lines,
                 )  # fmt: skip
+                read = explained(decoded, core.data, source_text.text)
                 if lines and any(location and not location.chain for location in _locations(read)):
                     read = replace(read, notes=(*read.notes, *lines.notes))
                 if core.notes:
@@ -98,6 +112,22 @@ def read_cores(
     chains = (location.chain for read in readings for location in _locations(read) if location)
     sources = find_lines(chains, source_text)
     return CoresRead(readings=tuple(readings), sources=sources, problems=tuple(problems))
+
+
+def explained(read: DecodedCore, data: Buffer, source: Callable[[str], Sequence[str] | None] | None = None) -> Core:
+    """Return a core with why the addresses of its faults were bad; `data` are the bytes that it was read from.
+
+    `source` gives the lines of a source file: for the names of arguments and of loaded values.
+    """
+    core = Core(**{field.name: getattr(read, field.name) for field in fields(read)})
+    if not any(fault.pc is not None and fault.precise for fault in read.faults):
+        return core
+    from vdbg_env.crash.why import Explainer  # loaded for a dump with a fault alone
+
+    explainer, sections = Explainer(source), CoreSections(data)
+    addresses = tuple(explainer.fault(read.core, sections, fault) for fault in read.faults[:_MOST_EXPLAINED])
+    rest = (None,) * (len(read.faults) - len(addresses))
+    return replace(core, addresses=(*addresses, *rest), notes=(*core.notes, *explainer.notes))
 
 
 def _locations(read: DecodedCore) -> list[Location | None]:
@@ -116,7 +146,7 @@ def _nothing_read(problems: list[tuple[str, BadInput | GpucoreError]]) -> BadInp
     return BadInput(what, cause=error.cause, next_step=error.next_step, details=details)
 
 
-def cores_text(readings: Sequence[DecodedCore], sources: SourceLines, *, everything: bool = False) -> str:
+def cores_text(readings: Sequence[Core], sources: SourceLines, *, everything: bool = False) -> str:
     """Return the report of one core or of several: those with an exception first, each in order of time.
 
     Of several, where one has an exception, the others are a line each; `everything` leaves nothing out.
@@ -143,7 +173,7 @@ def rank_of(path: str) -> int | None:
     return int(named[1]) if named else None
 
 
-def verdict(readings: Sequence[DecodedCore]) -> str:
+def verdict(readings: Sequence[Core]) -> str:
     """Return what several cores come to, in one line: the first exception in time, else that there is none."""
     faulting = [reading for reading in readings if reading.faults]
     if faulting:
@@ -155,9 +185,7 @@ def verdict(readings: Sequence[DecodedCore]) -> str:
     return f"no exception in {'' if whole else 'what could be read of '}{len(readings)} cores"
 
 
-def _summary(
-    readings: Sequence[DecodedCore], faulting: Sequence[DecodedCore], others: Sequence[DecodedCore]
-) -> Iterator[str]:
+def _summary(readings: Sequence[Core], faulting: Sequence[Core], others: Sequence[Core]) -> Iterator[str]:
     start, own = readings[0].written, _tells_its_time(readings[0])
     ranks = {id(reading): rank_of(reading.file) for reading in readings}
     ranked = any(rank is not None for rank in ranks.values())
@@ -173,13 +201,13 @@ def _summary(
         yield f"  of the {count} without an exception no more is shown (--all shows it)"
 
 
-def _tells_its_time(reading: DecodedCore) -> bool:
+def _tells_its_time(reading: Core) -> bool:
     """Whether the dump itself says when it was written; a file's own time may be that of a copy."""
     metadata = reading.core.metadata
     return metadata is not None and metadata.row.timestamp > 0
 
 
-def _headline(reading: DecodedCore) -> str:
+def _headline(reading: Core) -> str:
     if reading.faults:
         fault = reading.faults[0]
         kernel = f" in {short_name(demangle(fault.kernel))}" if fault.kernel else ""
@@ -196,12 +224,12 @@ def _headline(reading: DecodedCore) -> str:
     )
 
 
-def _core(reading: DecodedCore, sources: SourceLines, everything: bool) -> Iterator[str]:
+def _core(reading: Core, sources: SourceLines, everything: bool) -> Iterator[str]:
     yield f"{printable(reading.file)}: {_headline(reading)}"
     shown = len(reading.faults) if everything else _MOST_FAULTS
-    for fault, registers in _with_registers(reading)[:shown]:
+    for fault, address, registers in _faults(reading)[:shown]:
         yield ""
-        yield from _fault(fault, sources)
+        yield from _fault(fault, address, sources)
         yield from _registers(registers) if registers else ()
     if len(reading.faults) > shown:
         yield f"\n  and {len(reading.faults) - shown} more faults (--all shows them)"
@@ -220,7 +248,7 @@ def _core(reading: DecodedCore, sources: SourceLines, everything: bool) -> Itera
     yield from _next(reading)
 
 
-def _next(reading: DecodedCore) -> Iterator[str]:
+def _next(reading: Core) -> Iterator[str]:
     """Say how to get lines of vLLM's own kernels, where a place that counts has none."""
     places: Sequence[Fault | WarpGroup] = reading.faults or reading.warp_groups[:1]
     without = [place.kernel for place in places if place.kernel and not (place.location and place.location.chain)]
@@ -242,11 +270,13 @@ def _library(kernel: str) -> Iterator[str]:
         yield f"    library  {maker.name}, by the kernel's name; for lines: {maker.remedy}"
 
 
-def _with_registers(reading: DecodedCore) -> list[tuple[Fault, Registers | None]]:
-    return list(zip(reading.faults, reading.registers or (None,) * len(reading.faults), strict=True))
+def _faults(reading: Core) -> list[tuple[Fault, AddressWhy | None, Registers | None]]:
+    """Return each fault with why its address was bad and its registers, where they are known."""
+    none = (None,) * len(reading.faults)
+    return list(zip(reading.faults, reading.addresses or none, reading.registers or none, strict=True))
 
 
-def _fault(fault: Fault, sources: SourceLines) -> Iterator[str]:
+def _fault(fault: Fault, address: AddressWhy | None, sources: SourceLines) -> Iterator[str]:
     exception = fault.exception
     number = f" ({exception.code})" if exception.code is not None else ""
     yield f"  {exception.name}{number}" + (f": {exception.meaning}" if exception.meaning else "")
@@ -268,6 +298,9 @@ def _fault(fault: Fault, sources: SourceLines) -> Iterator[str]:
     for call in fault.calls[fault.calls_out :]:
         source = f"  {leaf(call.location)}" if leaf(call.location) else ""
         yield printable(f"    called from {function_at(call.location) or hex(call.return_pc)}{source}")
+    if address:
+        yield ""
+        yield from why_lines(address)
     if fault.doubts:
         yield "    (names and lines may be wrong: see the notes)"
 
@@ -304,7 +337,7 @@ def _dimensions(grid: GridRow) -> str:
     return f"grid {_dim(blocks)} block {_dim(threads)}{shown}"
 
 
-def _groups(reading: DecodedCore, sources: SourceLines, everything: bool) -> Iterator[str]:
+def _groups(reading: Core, sources: SourceLines, everything: bool) -> Iterator[str]:
     yield f"  Where the {_many(reading.warps, 'warp')} stood:"
     shown = len(reading.warp_groups) if everything else _MOST_PLACES
     for group in reading.warp_groups[:shown]:
@@ -327,7 +360,7 @@ def _loaded(names: Sequence[str], everything: bool) -> Iterator[str]:
         yield f"    and {len(names) - shown} more (--all shows them)"
 
 
-def _launches(reading: DecodedCore, everything: bool) -> Iterator[str]:
+def _launches(reading: Core, everything: bool) -> Iterator[str]:
     """Yield the parameters of each launch, those that faulted first."""
     faulted = [fault.grid.grid_id for fault in reading.faults if fault.grid]
     launches = sorted(reading.launches, key=lambda launch: launch.grid.grid_id not in faulted)
@@ -380,7 +413,7 @@ def _registers(registers: Registers) -> Iterator[str]:
         yield f"      true predicates: {' '.join(predicates) or 'none'}"
 
 
-def _provenance(reading: DecodedCore) -> Iterator[str]:
+def _provenance(reading: Core) -> Iterator[str]:
     core = reading.core
     for device in core.devices:
         gpu = device.row
@@ -417,13 +450,13 @@ def _many(count: int, one: str, more: str | None = None) -> str:
 SCHEMA: Final = "vdbg-env/core/v1"
 
 
-def cores_json(readings: Sequence[DecodedCore], sources: SourceLines) -> str:
+def cores_json(readings: Sequence[Core], sources: SourceLines) -> str:
     """Return one core as a document, several as a document that lists them, first in time first."""
     cores = [_core_json(reading, sources) for reading in readings]
     return json_text(cores[0] if len(cores) == 1 else {"schema": SCHEMA, "verdict": verdict(readings), "cores": cores})
 
 
-def _core_json(read: DecodedCore, sources: SourceLines) -> dict[str, Any]:
+def _core_json(read: Core, sources: SourceLines) -> dict[str, Any]:
     core = read.core
     return {
         "schema": SCHEMA,
@@ -434,7 +467,7 @@ def _core_json(read: DecodedCore, sources: SourceLines) -> dict[str, Any]:
         "elf_identity": str(core.identity),
         "metadata": core.metadata and _metadata_json(core.metadata),
         "devices": [_device_json(device, read.launches) for device in core.devices],
-        "faults": [_fault_json(fault, registers, sources) for fault, registers in _with_registers(read)],
+        "faults": [_fault_json(*found, sources) for found in _faults(read)],
         "warps": [_group_json(group, sources) for group in read.warp_groups],
         "loaded_kernels": [kernel_json(name) for name in read.loaded],
         "unused": [asdict(kind) for kind in core.unused],
@@ -517,7 +550,9 @@ def _parameters_json(read: LaunchParameters) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _fault_json(fault: Fault, registers: Registers | None, sources: SourceLines) -> dict[str, Any]:
+def _fault_json(
+    fault: Fault, address: AddressWhy | None, registers: Registers | None, sources: SourceLines
+) -> dict[str, Any]:
     exception, location, first = fault.exception, fault.location, fault.first
     return {
         "exception": {
@@ -537,6 +572,7 @@ def _fault_json(fault: Fault, registers: Registers | None, sources: SourceLines)
         "offset": _hex(location.offset) if location else None,
         "function_offset": _hex(location.function_offset) if location else None,
         **location_json(location, sources),
+        "address": address and address.document,
         "threads": {
             "count": fault.threads, "warps": fault.warps, "blocks": fault.blocks, "first": first and asdict(first.at),
         },

@@ -2,7 +2,7 @@
 
 Source: cuda-gdb manual, "GPU core dump support". The driver makes a FIFO and keeps its reading end open, so the pipe is
 looked for among the process's own descriptors: with `%t` its name cannot be computed, and the default name differs from
-driver to driver. A supervisor starts `main` as a program of its own, which has the standard library only.
+driver to driver. A supervisor starts `main` as a separate program, which has the standard library only.
 """
 
 from __future__ import annotations

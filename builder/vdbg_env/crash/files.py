@@ -356,11 +356,12 @@ class SourceFiles:
 
     def line(self, file: str, number: int) -> str | None:
         """Return the text of a line, without its end; None when the file is not found or is shorter."""
-        for path in self._candidates(file):
-            lines = _lines(path)
-            if lines is not None:
-                return lines[number - 1] if 0 < number <= len(lines) else None
-        return None
+        lines = self.text(file)
+        return lines[number - 1] if lines and 0 < number <= len(lines) else None
+
+    def text(self, file: str) -> tuple[str, ...] | None:
+        """Return all lines of a source file, without their ends; None when it is not found."""
+        return next((lines for path in self._candidates(file) if (lines := _lines(path)) is not None), None)
 
     def _candidates(self, file: str) -> Iterator[Path]:
         if "\0" in file:

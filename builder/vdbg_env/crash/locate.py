@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gpucore
 from gpucore.code_map import (
@@ -28,7 +28,7 @@ from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.errors import BAD_INPUT, BadInput, nearest
 from vdbg_env.common.printable import json_text, printable
-from vdbg_env.crash.files import BinaryFile, BinarySource, CoreFiles, SourceText, Tell, done
+from vdbg_env.crash.files import BinaryFile, BinarySource, CoreFiles, SourceFiles, Tell, done
 from vdbg_env.crash.line_packs import PackedLines
 from vdbg_env.crash.places import (
     SourceLines,
@@ -38,7 +38,11 @@ from vdbg_env.crash.places import (
     find_lines,
     kernel_json,
     location_json,
+    why_lines,
 )
+
+if TYPE_CHECKING:
+    from vdbg_env.crash.why import AddressWhy
 
 _MOST_NAMES: Final = 200_000
 _MOST_ALIKE: Final = 64
@@ -48,13 +52,17 @@ _MOST_SHOWN: Final = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """A place that was found: in which file and cubin (as far as it has a name), and what is there."""
+    """A place that was found: in which file and cubin (as far as it has a name), and what is there.
+
+    `address` says what the address is made of that the instruction accesses, where it accesses memory.
+    """
 
     file: str
     cubin: str
     arch: str
     pc: int | None
     location: Location
+    address: AddressWhy | None = field(default=None, compare=False)
 
     @property
     def function(self) -> str | None:
@@ -87,7 +95,7 @@ def locate(
     query: PlaceQuery,
     files: Sequence[str],
     binaries: BinarySource,
-    source_text: SourceText,
+    source_text: SourceFiles,
     lines: PackedLines | None = None,
     *,
     arch: str | None = None,
@@ -100,7 +108,7 @@ def locate(
     Raises BadInput when there is none: with the nearest names for an unknown name, and with the function's size
     for an offset outside it.
     """
-    search = _Search(query, arch, lines)
+    search = _Search(query, arch, lines, source_text)
     for number, file in enumerate(files):
         told = partial(_told, tell, number, len(files))
         for cubin in _cubins(file, binaries, search.notes, told):
@@ -136,7 +144,9 @@ class _Cubin:
 class _Search:
     """Collects the places that fit, and what is needed to explain why none does."""
 
-    def __init__(self, query: PlaceQuery, arch: str | None, lines: PackedLines | None) -> None:
+    def __init__(self, query: PlaceQuery, arch: str | None, lines: PackedLines | None, sources: SourceFiles) -> None:
+        self._sources = sources
+        self._explained: dict[tuple[str, str | None, int], AddressWhy | None] = {}
         self._lines = lines
         self._query = query
         self._arch = arch
@@ -254,7 +264,8 @@ class _Search:
     def _add(self, cubin: _Cubin, code: CodeMap, place: Place) -> None:
         location = code.locate(place)
         pc = code.address(place) if code.relocated else None
-        self._found.append(Located(file=cubin.file, cubin=cubin.name, arch=cubin.target, pc=pc, location=location))
+        found = Located(file=cubin.file, cubin=cubin.name, arch=cubin.target, pc=pc, location=location)
+        self._found.append(replace(found, address=self._why(found, code, place)))
         doubts = (f"names and lines may be wrong: {doubt}" for doubt in find_contradictions(code, place, location))
         self.notes += [note for note in (*code.notes, *doubts) if note not in self.notes]
         if not location.chain and location.function:
@@ -263,6 +274,17 @@ class _Search:
                 "(--lines PACK), else build it with -lineinfo"
             )
             self.notes += [n for n in (note, *(self._lines.notes if self._lines else ())) if n not in self.notes]
+
+    def _why(self, found: Located, code: CodeMap, place: Place) -> AddressWhy | None:
+        """Explain the access at a place; copies of a kernel in other cubins, and more than are shown, are not again."""
+        key = found.arch, found.function, found.location.offset
+        if key not in self._explained and len(self._explained) < _MOST_SHOWN:
+            from vdbg_env.crash.why import Explainer  # loaded once a place is found
+
+            explainer = Explainer(self._sources.text)
+            self._explained[key] = explainer.place(code, place)
+            self.notes += [note for note in explainer.notes if note not in self.notes]
+        return self._explained.get(key)
 
     def _remember(self, names: Iterable[str]) -> None:
         if not self._found and len(self._names) < _MOST_NAMES:
@@ -387,6 +409,8 @@ def _place(candidate: Located, sources: SourceLines) -> Iterator[str]:
     if location.siblings:
         yield f"  {chain_doubt(location)}"
     yield from borrowed_lines(location.borrowed, indent="  ")
+    if candidate.address:
+        yield from why_lines(candidate.address, indent="  ")
 
 
 # JSON: docs/schemas/locate-v1.schema.json is the contract and says what each field means.
@@ -418,4 +442,5 @@ def _place_json(found: Located, sources: SourceLines) -> dict[str, Any]:
         "offset": hex(location.offset),
         "function_offset": hex(location.function_offset),
         **location_json(location, sources),
+        "address": found.address and found.address.document,
     }

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucore.code_map import Location
 from gpucore.dwarf import BorrowedLines, Chain, OtherHeaders
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.printable import printable
 from vdbg_env.crash.files import SourceText
+
+if TYPE_CHECKING:
+    from vdbg_env.crash.why import AddressWhy
 
 SourceLines = Mapping[tuple[str, int], str]
 """The text of source lines by (file, 1-based line), those that were found."""
@@ -67,6 +70,12 @@ def borrowed_lines(borrowed: BorrowedLines | None, *, indent: str = "    ") -> I
     for build, chain in borrowed.others:
         yield f"{indent}another build with identical code has other lines: {printable(build)}"
         yield from chain_lines(chain, {}, indent=f"{indent}  ")
+
+
+def why_lines(address: AddressWhy, *, indent: str = "    ") -> Iterator[str]:
+    """Yield why an address was bad, under a heading of the width of the others."""
+    for number, line in enumerate(address.lines):
+        yield f"{indent}{'' if number else 'why':8} {printable(line)}"
 
 
 def chain_json(chain: Chain, sources: SourceLines) -> list[dict[str, Any]]:

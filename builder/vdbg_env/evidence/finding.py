@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from gpucore.dwarf import Chain, SourceFrame
 
@@ -34,7 +35,8 @@ class Finding:
     """One finding; `confidence` runs from 0 to 1, `chain` is leaf first, `step` and `artifact` say where to look.
 
     `process` is the one it is of, `rank` its own rank in the workload: 1 of vLLM's Worker_TP1, whichever rank of the
-    step started it.
+    step started it. `why` says in lines why the address of an access was bad, `address` the same for programs: as
+    `faults[].address` of the schema vdbg-env/core/v1.
     """
 
     rule: str
@@ -50,6 +52,8 @@ class Finding:
     next_step: str | None = None
     process: str | None = None
     rank: int | None = None
+    why: tuple[str, ...] = ()
+    address: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 # What was seen when a program ran: how it ended, what matched in its output, what it left behind.

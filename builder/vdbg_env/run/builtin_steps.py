@@ -15,6 +15,7 @@ from vdbg_env.build.gpus import cuda_of_driver, read_gpus
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble, VdbgError
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.size import size_text
+from vdbg_env.crash.core import Core, explained
 from vdbg_env.evidence.cuda_gdb import GdbTranscript, parse_cuda_gdb
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.gpu_findings import gpu_core_findings, maker_of, place_of
@@ -325,7 +326,7 @@ _GDB_ASKS = (
 )
 def decode_gpu_core(context: BuiltinContext) -> BuiltinResult:
     """Read every core; the first in time with a fault gives the results, for the others mostly wait for its rank."""
-    readings: dict[str, DecodedCore] = {}
+    readings: dict[str, Core] = {}
     notes: list[str] = []
     for path in context.paths("cores"):
         name = context.relative(path)
@@ -336,7 +337,7 @@ def decode_gpu_core(context: BuiltinContext) -> BuiltinResult:
     if not readings:
         return BuiltinResult(notes=tuple(notes) or ("no core was given",))
     ordered = sorted(readings.items(), key=lambda item: (not item[1].faults, item[1].written))
-    by_core = {name: gpu_core_findings(read.faults, read.warp_groups, name) for name, read in ordered}
+    by_core = {name: _findings(read, name) for name, read in ordered}
     findings = tuple(finding for found in by_core.values() for finding in found)
     lead = ordered[0][1]
     notes += core_groups(by_core)
@@ -348,9 +349,21 @@ def decode_gpu_core(context: BuiltinContext) -> BuiltinResult:
     return BuiltinResult(results={"cores": len(readings), **results}, findings=findings, notes=tuple(notes))
 
 
-def _read(context: BuiltinContext, path: str, name: str) -> DecodedCore:
+def _read(context: BuiltinContext, path: str, name: str) -> Core:
     with context.cores.open(path) as core:
-        return decode_core(core.data, file=name, modified=core.modified, lines=context.packed_lines)
+        read = decode_core(core.data, file=name, modified=core.modified, lines=context.packed_lines)
+        return explained(read, core.data)
+
+
+def _findings(read: Core, name: str) -> tuple[Finding, ...]:
+    """Return a finding for each fault, with why its address was bad; without faults, where a hang is."""
+    findings = gpu_core_findings(read.faults, read.warp_groups, name)
+    if not any(read.addresses):
+        return findings
+    return tuple(
+        replace(finding, why=address.lines, address=address.document) if address else finding
+        for finding, address in zip(findings, read.addresses, strict=True)
+    )
 
 
 def _core_results(read: DecodedCore, finding: Finding) -> dict[str, ResultValue]:

@@ -7,7 +7,7 @@ import logging
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpucore.arming import CoreSize
 from vdbg_env.common.errors import VdbgError
@@ -293,7 +293,7 @@ def _counted(done: FinishedRun, variables: Mapping[str, str]) -> tuple[FinishedR
 
 _HOSTS = 8  # named in the line; `history` counts all
 _TEXT = 600  # characters of one text: a message is one line to read
-_SHORTENED = ("next", "kernel", "location", "found", "ended")
+_SHORTENED = ("address", "next", "kernel", "location", "found", "ended")
 
 
 class HowEnded(Document, of=Ended):
@@ -334,6 +334,10 @@ class GuardDocument(Document, of=Announcement):
     run: str = field("report.run")
     report: str | None = field("report_file", doc="the report's path on the machine that ran the command")
     next: str | None = field(lambda said, _: _cut(said.next_step), doc="what to type next")
+    address: dict[str, Any] | None = field(
+        lambda said, _: said.lead.address if said.lead else None,
+        doc="why the address of an access was bad: faults[].address of vdbg-env/core/v1",
+    )
 
 
 def guard_line(said: Announcement, most: int | None = None) -> str:

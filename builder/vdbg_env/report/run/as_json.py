@@ -137,6 +137,9 @@ class Finding(Document, of=finding.Finding):
     next_step: str | None
     process: str | None = field(doc="The process it is of, as the workload calls it: Worker_TP1, EngineCore.")
     rank: int | None = field(doc="That process's own rank in the workload, not the step's rank that started it.")
+    address: dict[str, Any] | None = field(
+        doc="Why the address of an access was bad: faults[].address of vdbg-env/core/v1."
+    )
 
 
 class Warps(Document, of=model.WarpGroup):

@@ -62,6 +62,8 @@ def _fault(report: Report) -> Iterator[str]:
     chain = lead.chain or ((lead.location,) if lead.location else ())
     if chain:
         yield fenced("\n".join(_chain_lines(report, chain)), "")
+    if lead.why:
+        yield "\nWhy the address was bad:\n\n" + fenced("\n".join(lead.why), "")
     yield f"\nKnown from {how_known(lead.how_known)}; {sureness(lead)} sure."
 
 

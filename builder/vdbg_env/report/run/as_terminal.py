@@ -95,6 +95,8 @@ def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
         excerpt = report.excerpt(frame.file, frame.line)
         if excerpt:
             yield from _excerpt(excerpt, paint, whole=depth == 0)
+    for number, line in enumerate(lead.why):
+        yield from _row("" if number else "why", line, paint, width)
     yield from _row("known", f"from {how_known(lead.how_known)}; {sureness(lead)} sure", paint, width)
     if lead.artifact:
         yield from _row("evidence", lead.artifact, paint, width)

@@ -1,0 +1,96 @@
+"""Why an address was bad, as users meet it: in core, locate, the findings of a run, and when something goes wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpucore.code_map import CodeMap
+from gpucore.core import decode_core
+from gpucore.dwarf import Place
+from gpucore.errors import UnreadableBinary
+from tests.builders.core_builder import CUBINS, illegal_address_core
+from tests.support.command_line import vdbg_env
+from vdbg_env.crash import why
+from vdbg_env.crash.core import explained
+
+STORE = 0x140  # the store of kern<float> in inline_chain_sm90.cubin
+
+
+def place_of_the_store() -> tuple[CodeMap, Place]:
+    code = CodeMap((CUBINS / "inline_chain_sm90.cubin").read_bytes())
+    kernel = next(function for function in code.functions if function.name == "_Z4kernIfEvPT_iS0_")
+    return code, Place(section=kernel.section, offset=kernel.start + STORE)
+
+
+def test_the_place_of_a_store_names_the_argument_that_it_writes_through() -> None:
+    found = why.Explainer().place(*place_of_the_store())
+    assert found
+    assert found.lines[0] == "writes 4 bytes of global memory"
+    assert found.lines[1].startswith("= argument1 (argument 1, float*) + 4 * ")
+    assert found.document["base"]["argument"] == 1
+
+
+def test_names_are_taken_from_the_source_where_it_is_found() -> None:
+    place = ("locate", "_Z4kernIfEvPT_iS0_+0x140", str(CUBINS / "inline_chain_sm90.cubin"))
+    assert "= argument1 (argument 1, float*)" in vdbg_env(*place).stdout
+    assert "= p (argument 1, float*)" in vdbg_env(*place, "--source-root", str(CUBINS)).stdout
+
+
+def test_an_instruction_that_accesses_no_memory_has_no_address() -> None:
+    ran = vdbg_env("locate", "--json", "_Z4kernIfEvPT_iS0_", str(CUBINS / "inline_chain_sm90.cubin"))
+    assert json.loads(ran.stdout)["address"] is None
+
+
+def test_a_core_without_a_fault_is_not_explained() -> None:
+    data = illegal_address_core()
+    read = decode_core(data)
+    assert explained(replace(read, faults=()), data).addresses == ()
+    (address,) = explained(read, data).addresses
+    assert address and address.document["lanes"]["count"] == 32
+
+
+def test_without_a_decoder_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise UnreadableBinary("the encoding of sm_130 is not known")
+
+    monkeypatch.setattr(why, "decode", unknown)
+    explainer = why.Explainer()
+    assert explainer.place(*place_of_the_store()) is None
+    assert explainer.notes == (
+        "an address is not explained: the encoding of sm_130 is not known",
+        "an address is not explained: nvdisasm is not on this machine; pip install nvidia-cuda-nvdisasm",
+    )
+
+
+def test_a_bug_of_the_explanation_costs_no_other_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("R7")
+
+    monkeypatch.setattr(why, "explain_fault", broken)
+    core = tmp_path / "core.nvcudmp"
+    core.write_bytes(illegal_address_core())
+    ran = vdbg_env("core", str(core))
+    assert ran.status == 3
+    assert "inline_chain.cu:3" in ran.stdout
+    assert "note: an address is not explained: KeyError: 'R7'; report this with the file" in ran.stdout
+
+
+def test_nvdisasm_is_given_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = tmp_path / "nvdisasm"
+    slow.write_text('#!/bin/sh\necho asked >> "$0.log"\nexec sleep 60\n')
+    slow.chmod(0o755)
+    monkeypatch.setattr(why, "TOOL", str(slow))
+    monkeypatch.setattr(why, "_TIMEOUT_S", 0.3)
+
+    def unknown(*_: object) -> None:
+        raise UnreadableBinary("the encoding of sm_130 is not known")
+
+    monkeypatch.setattr(why, "decode", unknown)
+    explainer = why.Explainer()
+    assert explainer.place(*place_of_the_store()) is None
+    assert (tmp_path / "nvdisasm.log").read_text() == "asked\n"
+    assert "an address is not explained" in explainer.notes[-1]
