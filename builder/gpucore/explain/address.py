@@ -55,18 +55,6 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Load:
-    """A loaded word that an address depends on: the instruction, and its own address."""
-
-    number: int
-    instruction: int
-    offset: int
-    calls: tuple[int, ...]
-    opcode: str
-    address: Address | None
-
-
-@dataclass(frozen=True)
 class Guard:
     """A condition that holds where the access runs, and the offset of the branch or access that tests it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -159,7 +158,3 @@ class Legend:
             tree["at"] = code.instructions[n if a.kind == "load" else code.blocks[n][0]].offset
             tree["register"] = str(a.args[1:])
         return tree
-
-
-Values = Callable[[Poly], int | None]
-"""Gives the value of a formula; None where it is not known."""

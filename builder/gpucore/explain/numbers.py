@@ -6,7 +6,7 @@ alone decides is solved, the rest is evidence. With any disagreement no value is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -20,7 +20,6 @@ from gpucore.explain.algebra import (
     atom,
     inside,
     join,
-    of,
     pair,
     split_by,
 )
@@ -530,8 +529,3 @@ def _divided(a: Atom, factor: int, product: int, bits: int) -> int | None:
     if a.bits == 64 and a.kind != "zx":
         return found % modulus if abs(found) < 1 << 62 else None
     return found if 0 <= found <= a.most and found <= MASK32 else None
-
-
-def unknown_leaves(numbers: Numbers, leaves: Iterable[Atom]) -> list[Atom]:
-    """Return the leaves without a value for the first thread."""
-    return [a for a in leaves if numbers.value(of(a)) is None]

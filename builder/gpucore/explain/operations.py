@@ -373,9 +373,6 @@ def _minimal(a: Atom, b: Atom, c: Atom, table: int) -> Atom | None:
     return either(either(a, b), c) if table == 0xFE else None
 
 
-_OPPOSITE: Final = {"GE": "LT", "GT": "LE", "NE": "EQ"}
-
-
 def compare(relation: str, a: Poly, b: Poly, unsigned: bool) -> Atom | None:
     """Return a comparison of two integers of one width; None for a relation of another kind.
 

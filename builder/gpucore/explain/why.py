@@ -190,11 +190,25 @@ def _index_lines(why: Why, words: Words) -> list[str]:
         value, how = why.index
         lines.append(f"the index is {value}" + (", from the address" if how != "computed" else ""))
     known = [
-        f"{words.atom(a)} = {number(signed(value, 32 if a.bits == 32 else 64))}"
+        f"{words.atom(a)} = {number(signed(value, 32 if a.bits == 32 else 64))}{_mark(why, a)}"
         for a, value in values_of_leaves(why)
         if value is not None
     ]
-    return [*lines, *([f"with {', '.join(known)}"] if known else [])]
+    lines += [f"with {', '.join(known)}"] if known else []
+    unknown = _unknown(why, words)
+    return [*lines, f"not known: {', '.join(unknown)}"] if unknown and known else lines
+
+
+def _mark(why: Why, a: Atom) -> str:
+    """Return how a value is known, where it was neither in a register nor follows from values that were."""
+    return " (solved)" if why.numbers is not None and why.numbers.how(of(a)) == "solved" else ""
+
+
+def _unknown(why: Why, words: Words) -> list[str]:
+    """Return the leaves of the formula that have no value, where values are given at all."""
+    if why.numbers is None or why.numbers.disagree:
+        return []
+    return [words.atom(a) for a, value in values_of_leaves(why) if value is None]
 
 
 def _what(base: Base) -> str:
@@ -372,10 +386,13 @@ def _loaded_value(why: Why, loaded: LoadedValue) -> int | None:
         if isinstance(low, Atom) and low.kind == "load" and low.args[0] == loaded.instruction:
             return why.value(of(a))
     width = loaded.address.width if loaded.address else 4
-    kind = next(
-        (a.args[2] for a in inside(why.address.formula) if a.kind == "load" and a.args[0] == loaded.instruction), ""
-    )
-    return why.value(leaf("load", loaded.instruction, 0, kind)) if width <= 4 else None
+    return why.value(leaf("load", loaded.instruction, 0, _kind_of(why, loaded))) if width <= 4 else None
+
+
+def _kind_of(why: Why, loaded: LoadedValue) -> str:
+    """Return how a load extends what is narrower than a register."""
+    modifiers = why.address.slice.code.instructions[loaded.instruction].modifiers
+    return next((m for m in modifiers if m in {"U8", "S8", "U16", "S16"}), "")
 
 
 def _loop_json(found: LoopValue, legend: Legend) -> Json:
