@@ -53,7 +53,7 @@ class BuildFlags:
 
     engine: Literal["auto", "docker", "buildx", "buildkit", "host"] = flag(
         default="auto", choice=_Builders, show_default=True,
-        help="What builds; auto takes the best of Docker and says why, host a folder of this machine.",
+        help="Builder backend. `auto` picks one and prints the reason; `host` builds in a folder of this machine.",
     )  # fmt: skip
     onto: str | None = flag(
         metavar="IMAGE", section=_ONTO, help="Add line tables to the kernels of this image, and change nothing else."
@@ -85,7 +85,7 @@ class BuildFlags:
     output: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Also write a tar for `docker load`.")
     metadata_file: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Write digest and proof as JSON.")
     bundle: Path | None = flag(help="Build what `vdbg-env bundle` put into this file.")
-    no_cache: bool = flag(default=False, help="Take no step from an earlier build.")
+    no_cache: bool = flag(default=False, help="Ignore cached layers.")
     as_json: bool = flag("--json", default=False, section=_RESULT, help="Print the result as JSON.")
     verbose: bool = flag("--verbose", "-v", default=False, section=_RESULT, help="Show every line the steps print.")
     quiet: bool = flag("--quiet", "-q", default=False, section=_RESULT, help="Show warnings and the result only.")
@@ -353,12 +353,12 @@ class BundleFlags:
 
     engine: Literal["auto", "docker", "buildx", "buildkit"] = flag(
         default="auto", choice=_Builders, show_default=True,
-        help="What fetches and builds; auto takes the best there is and says why.",
+        help="Builder backend. `auto` picks one and prints the reason.",
     )  # fmt: skip
     tag: str | None = flag(
         "--tag", "-t", metavar="NAME", help="Name of the image once it is proven; the site may give another."
     )
-    no_cache: bool = flag(default=False, help="Take no step from an earlier build.")
+    no_cache: bool = flag(default=False, help="Ignore cached layers.")
     as_json: bool = flag("--json", default=False, help="Report what was written as JSON.")
     verbose: bool = flag("--verbose", "-v", default=False, help="Show every line the steps print.")
     quiet: bool = flag("--quiet", "-q", default=False, help="Show warnings and the result only.")
