@@ -14,8 +14,8 @@ import pytest
 from tests.browser.chromium import Page, chromium, program
 from tests.support import reports
 from vdbg_env.common.resources import data_dir
+from vdbg_env.report.as_html import render
 from vdbg_env.report.model import NextStep, Report
-from vdbg_env.report.run.as_html import render
 
 pytestmark = [
     pytest.mark.browser,

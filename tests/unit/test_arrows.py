@@ -49,11 +49,14 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "model", "workload", "state", "expressions", "scope", "parse", "lint", "judge", "machine",
     ),
     "record": (
-        "atomic_write", "set_ids", "secrets", "redactor", "masking", "codec", "event_log", "run_directory",
-        "run_files", "runs", "progress", "diff", "dump_files", "recorded_requests", "export_run",
+        "files", "secrets", "redactor", "masking", "run_directory", "runs", "event_log", "progress", "dump_files",
+        "recorded_requests", "export_run",
     ),
     "crash": ("files", "line_packs", "places"),
-    "report": ("model", "assemble", "plain_text", "codec", "lineinfo", "run", "runbook"),
+    "report": (
+        "model", "assemble", "codec", "words", "lineinfo", "as_terminal", "as_markdown", "as_html", "as_json", "files",
+        "runbooks",
+    ),
     "lines": ("units", "stores", "remote", "packs", "stock", "build"),
     "supervisor": (
         "proc", "process_tree", "control_files", "job", "launch", "matching", "streams", "helpers", "sockets", "watch",

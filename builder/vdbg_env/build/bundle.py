@@ -22,7 +22,7 @@ from vdbg_env.common.tar import tarfile
 from vdbg_env.engine.context_tar import Unpacking, upload
 from vdbg_env.image.context import BuildContext
 from vdbg_env.image.plan import BuildPlan, Bundle, Manifest, describe_bundle, read_manifest
-from vdbg_env.record.atomic_write import prepared
+from vdbg_env.record.files import prepared
 
 
 @dataclass(frozen=True, kw_only=True)

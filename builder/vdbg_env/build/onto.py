@@ -33,7 +33,7 @@ from vdbg_env.lines.stock import StockCubin, StockLibrary, extension_of, read_st
 from vdbg_env.lines.units import UnitBuilds
 from vdbg_env.report.codec.document import plain
 from vdbg_env.report.lineinfo.lines_built import HeadersJson, LinesDocument, Written, lines_text
-from vdbg_env.report.plain_text import duration
+from vdbg_env.report.words import duration
 
 # Prove a swapped image from its own files: the same code, the same host part, and line tables where they belong.
 

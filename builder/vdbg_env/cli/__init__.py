@@ -31,10 +31,10 @@ from vdbg_env.common.writing import refusal_cause
 # only when the command is called: `vdbg-env --version` and shell completion stay fast, whatever other commands need.
 COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("build:build_command", "Build a debug image, prove its line info, and only then tag it."),
-    "guard": ("runbook", "Run a production command as it is, and explain its failure."),
-    "runbook": ("runbook", "Trace a failure step by step, to kernel, source line and report."),
-    "runbooks": ("runbook", "List, show, check and explain runbooks."),
-    "runs": ("runbook", "List, show, compare, report and redact recorded runs."),
+    "guard": ("guard:guard_command", "Run a production command as it is, and explain its failure."),
+    "runbook": ("runbook:runbook_command", "Trace a failure step by step, to kernel, source line and report."),
+    "runbooks": ("runbooks:runbooks_command", "List, show, check and explain runbooks."),
+    "runs": ("runs:runs_command", "List, show, compare, report and redact recorded runs."),
     "render": ("build:render_command", "Write a debug image's Dockerfile and context, or manifests, into a folder."),
     "bundle": ("build:bundle_command", "Put all that an air-gapped site needs to build into one file."),
     "images": ("images:images_command", "List, show and check the build profiles."),
@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("container:doctor_command", "Check whether this machine is able, and say what to type where it is not."),
     "dumps": ("dumps:dumps_command", "List, remove and carry away what crashes left."),
     "verify": ("verify:verify_command", "Prove that every cubin with code carries line info."),
-    "capture": ("runbook", "Record the requests that a server gets, to replay them."),
+    "capture": ("capture:capture_command", "Record the requests that a server gets, to replay them."),
     "triage": ("triage:triage_command", "Name the failure a log tells of, and the line that says so."),
     "core": ("crash:core_command", "Read GPU core dumps: exception, kernel, thread, source line, inline chain."),
     "locate": ("crash:locate_command", "Find the source line and inline chain of an address."),

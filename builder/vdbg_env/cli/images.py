@@ -17,7 +17,7 @@ from vdbg_env.image import knowledge, profile
 from vdbg_env.image.knowledge import ImageLibrary
 from vdbg_env.image.planner import plan
 from vdbg_env.image.profile import SCHEMA_FILE, BuildRequest, ImageSpec, ProfileFile, copied_profile, extending_profile
-from vdbg_env.record.atomic_write import write_new
+from vdbg_env.record.files import write_new
 
 
 @click.group("images")

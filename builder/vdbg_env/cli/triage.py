@@ -89,7 +89,7 @@ def triage_command(
 
 def _start_runbook(runbook: str, argv: tuple[str, ...], container: ContainerRequest | None, *, as_json: bool) -> int:
     # What runs a runbook takes twice the memory of reading a log, and is loaded only for it.
-    from vdbg_env.cli.runbook.runbook_run import run
+    from vdbg_env.cli.runbook import run
     from vdbg_env.run.begin import RunbookRequest
 
     return run(RunbookRequest(runbook=runbook, argv=argv, json=as_json, container=container))

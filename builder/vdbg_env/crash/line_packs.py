@@ -97,7 +97,7 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
 
     Raises BadInput when that is not possible.
     """
-    from vdbg_env.record.atomic_write import replacement  # only what writes needs the record
+    from vdbg_env.record.files import replacement  # only what writes needs the record
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ from vdbg_env.engine.dump_folder import FolderDumps
 from vdbg_env.engine.request import GpuAccess, StoredImage
 from vdbg_env.image.plan import LABEL_DIGEST
 from vdbg_env.image.settings import DUMPS, SECCOMP_FILE, DumpVolume, Gpu, RunSettings, Ulimit
-from vdbg_env.record.set_ids import disarm
+from vdbg_env.record.files import disarm
 from vdbg_env.supervisor.proc import boot_id, process
 
 # Turn run settings into the host side of a container, as the engine's API takes it.

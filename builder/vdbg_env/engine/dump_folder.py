@@ -14,8 +14,8 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
 from vdbg_env.common.writing import refusal_cause
 from vdbg_env.crash.dumps import DumpStore
-from vdbg_env.record.atomic_write import prepared
 from vdbg_env.record.dump_files import HEAD_BYTES, PACKED_HEAD_BYTES, Dump, Exported, is_packed, kind_of
+from vdbg_env.record.files import prepared
 
 MARKER = ".vdbg-dumps"  # in a folder that we made, or that a person let us prune
 _CHUNK = 1 << 20

@@ -31,7 +31,7 @@ from vdbg_env.engine.context_tar import tar_stream, upload
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan import LABEL_BUILT, LABEL_LAYERS
 from vdbg_env.image.profile import Reference, parse_reference
-from vdbg_env.record.atomic_write import replacement
+from vdbg_env.record.files import replacement
 
 # Read what is in an image: its files as the tar stream that the engine sends, and what its programs answer.
 

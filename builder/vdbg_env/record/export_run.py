@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
-from vdbg_env.record.atomic_write import prepared
+from vdbg_env.record.files import prepared
 from vdbg_env.record.masking import redact_run
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory

@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple, cast
 import lz4.frame
 import zstandard
 
-from vdbg_env.record.atomic_write import replacement
+from vdbg_env.record.files import replacement
 from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.record.secrets import OVERLAP, SecretFinder, finder_of
 

@@ -1,10 +1,4 @@
-"""One run on disk: its lock, its head (`run.json`), its events, and a folder for each attempt on each rank.
-
-run.json  events.jsonl  run.lock  report.{html,md,json}  runbooks/ (where they are not the shipped ones)
-steps/<id>/<attempt>/<host>-<rank>/{argv.json,env.json,stdout,stderr,ended.json,...}
-
-With several ranks argv.json and env.json are next to the ranks' folders: they are the same for all.
-"""
+"""The folder of a run: its head, attempts, files and lock."""
 
 from __future__ import annotations
 
@@ -21,16 +15,18 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from io import SEEK_END, BytesIO
+from pathlib import Path, PurePath
+from typing import IO, Any, TypeVar
+
+from pydantic import TypeAdapter
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import opened, read_document
 from vdbg_env.common.writing import NotAFile, open_file, refusal_cause
-from vdbg_env.record.atomic_write import write_json
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from vdbg_env.evidence.finding import Observation
+from vdbg_env.record.files import write_json
+from vdbg_env.runbook.state import Facts, Finish, StepResult
 
 SCHEMA = "vdbg-env/run-head/v1"
 LOCK = "run.lock"
@@ -374,3 +370,88 @@ def _is_loop(path: Path) -> bool:
     except OSError as error:
         return error.errno == errno.ELOOP
     return False
+
+
+# Values of a run as JSON and back: observations, step results and facts, by their own types.
+
+
+Value = TypeVar("Value", Observation, StepResult, Facts, Finish)
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind) for kind in (Observation, StepResult, Facts, Finish)
+}
+
+
+def to_document(value: Observation | StepResult | Facts | Finish) -> dict[str, Any]:
+    """Return a value as plain JSON values; what stands at its default is left out."""
+    document: dict[str, Any] = _ADAPTERS[type(value)].dump_python(value, mode="json", exclude_defaults=True)
+    return document
+
+
+def from_document(kind: type[Value], document: object) -> Value:
+    """Return the value a document was made of; raises pydantic's ValidationError (a ValueError) for any other."""
+    value: Value = _ADAPTERS[kind].validate_python(document)
+    return value
+
+
+# The files of a run as built-in steps read and write them.
+
+
+_CHUNK = 1 << 20
+_LONGEST_TEXT = 64 << 20  # bytes of one text file that are read at once
+
+
+class RunFiles:
+    """The files below one run's folder, by the names that records give them; a file that is missing is empty."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+
+    def inside(self, name: str) -> Path:
+        """Return the path of a file; raises BadInput for one that leads out of the run directory."""
+        if not Path(os.path.realpath(self._run / name)).is_relative_to(os.path.realpath(self._run)):
+            raise BadInput(
+                f"{name} leads out of the run directory", cause="a path in a runbook that starts with / or .."
+            )
+        return self._run / name
+
+    def chunks(self, path: PurePath) -> Iterator[bytes]:
+        """Yield a file's bytes in pieces."""
+        with self._reading(path) as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+    def exists(self, path: PurePath) -> bool:
+        """Say whether there is such a file."""
+        return Path(path).is_file()
+
+    def lines(self, path: PurePath, *needles: bytes) -> Iterator[bytes]:
+        """Yield the lines of a file that contain one of `needles`, all of them where none is given."""
+        with self._reading(path) as file:
+            yield from (line for line in file if not needles or any(needle in line for needle in needles))
+
+    def text(self, path: PurePath) -> str:
+        """Return a text file, of a huge one its end."""
+        with self._reading(path) as file:
+            file.seek(max(0, file.seek(0, SEEK_END) - _LONGEST_TEXT))
+            return file.read().decode("utf-8", "replace")
+
+    def modified(self, path: PurePath) -> float:
+        """Return when a file was last written, in seconds since the epoch."""
+        return Path(path).stat().st_mtime
+
+    def write(self, path: PurePath, data: bytes | memoryview) -> None:
+        """Write a file, its folder included."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(data)
+
+    def free_space(self) -> int:
+        """Return the free bytes of the disk that the run is on."""
+        return shutil.disk_usage(self._run).free
+
+    def _reading(self, path: PurePath) -> IO[bytes]:
+        try:
+            return Path(path).open("rb")
+        except FileNotFoundError:
+            return BytesIO()

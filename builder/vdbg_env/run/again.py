@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.printable import printable
+from vdbg_env.common.size import size_text
 from vdbg_env.crash.files import CoreFiles, SourceText
 from vdbg_env.record.event_log import Event, read_events, well_formed
 from vdbg_env.record.export_run import Export, export_run
@@ -16,6 +18,7 @@ from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.record.secrets import secret_values
 from vdbg_env.report.assemble import SHOWED, run_report
+from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.model import Report
 from vdbg_env.run.begin import pseudonyms
 from vdbg_env.run.history import condition
@@ -156,3 +159,25 @@ class LastOf:
         for event in self._events:
             self.last = event
             yield event
+
+
+# Write what an archive of a run has in it, as text and as JSON.
+
+
+def as_text(export: Export) -> str:
+    """Return a line for each file, and one for the archive."""
+    lines = [f"{size_text(size):>10}  {name}" for name, size in export.files]
+    lines.append(f"{export.path} ({size_text(export.size)}): look through it before you publish it")
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+class ExportDocument(Document, of=Export):
+    """An archive of a run that was written. Fields are only ever added."""
+
+    schema: Literal["vdbg-env/runs-export/v1"]
+    path: str
+    size: int = field(doc="Bytes of the archive.")
+    files: dict[str, int] = field(
+        lambda export, _: dict(export.files), doc="The bytes of each file in it, by its name."
+    )
+    notes: list[str]

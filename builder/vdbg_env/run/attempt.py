@@ -22,9 +22,9 @@ from vdbg_env.common.writing import NotAFile, refusal_cause
 from vdbg_env.evidence.finding import Artifact, Observation
 from vdbg_env.evidence.logs.torchrun import root_cause
 from vdbg_env.evidence.stacks import stopped_and_running
-from vdbg_env.record.codec import from_document
+from vdbg_env.record.files import disarm
 from vdbg_env.record.masking import mask_artifact
-from vdbg_env.record.set_ids import disarm
+from vdbg_env.record.run_directory import from_document
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor import control_files, process_tree

@@ -15,7 +15,7 @@ from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.crash.files import BinarySource, CoreFiles
 from vdbg_env.evidence.finding import Finding, Observation
 from vdbg_env.evidence.logs.log_line import LogLine, decode, rank_of_process, unwrap
-from vdbg_env.record.run_files import RunFiles
+from vdbg_env.record.run_directory import RunFiles
 from vdbg_env.run.execute import StepContext
 from vdbg_env.run.host import ThisHost
 from vdbg_env.runbook.model import Builtin, BuiltinContract, Catalogue, Data, Step

@@ -31,7 +31,7 @@ from vdbg_env.engine.containers import PURPOSE, NewContainer, is_own, socket_of,
 from vdbg_env.engine.images import DockerImages
 from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, StepImage, Ulimit
-from vdbg_env.record.atomic_write import write_json
+from vdbg_env.record.files import write_json
 from vdbg_env.run.attempt import LOST, SupervisedStep, has_ended
 from vdbg_env.run.job import StepSettings, job_for, mark_of
 from vdbg_env.runbook.model import SYNTHETIC

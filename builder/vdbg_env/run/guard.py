@@ -17,8 +17,8 @@ from vdbg_env.record.run_directory import GUARD
 from vdbg_env.report.assemble import flags_after_guard, typed_outside
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import Document, field
+from vdbg_env.report.files import write_report
 from vdbg_env.report.model import Report
-from vdbg_env.report.run.files import write_report
 from vdbg_env.run.begin import RunbookRequest
 from vdbg_env.run.crash_groups import of_same_cause, recorded_crashes
 from vdbg_env.run.guarded import Announcer, Guarded, Room, fitting, listed

@@ -19,7 +19,7 @@ from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import read_document
 from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation
-from vdbg_env.record.atomic_write import prepared
+from vdbg_env.record.files import prepared
 from vdbg_env.record.masking import redact_run
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.run.attempt import Check, InThread, Stopped, next_data, observation

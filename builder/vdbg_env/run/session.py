@@ -20,8 +20,8 @@ from vdbg_env.record.event_log import read_events
 from vdbg_env.record.progress import Progress, at_start, replay
 from vdbg_env.record.runs import find_run, runs_home
 from vdbg_env.report.assemble import run_report
+from vdbg_env.report.files import write_report
 from vdbg_env.report.model import REPORT_FILES, Report
-from vdbg_env.report.run.files import write_report
 from vdbg_env.run.begin import (
     SAMPLE,
     RunbookRequest,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.record.atomic_write import replacement
+from vdbg_env.record.files import replacement
 from vdbg_env.record.masking import redact_run
 from vdbg_env.record.redactor import Redactor
 

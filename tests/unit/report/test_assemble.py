@@ -10,8 +10,7 @@ from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.assemble import assemble, next_steps, typed_outside
 from vdbg_env.report.model import Report, StepStatus
-from vdbg_env.report.run.changes import delta
-from vdbg_env.report.run.phrases import headline
+from vdbg_env.report.words import delta, headline
 from vdbg_env.runbook.model import ArgvOverlay, Command, End, Repeat, Run, Runbook, Status, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Facts, Finish, Invocation, RunState, RunStep, StepRecord, UseBuiltin, Verdict
 from vdbg_env.runbook.workload import Inputs

@@ -19,7 +19,7 @@ from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.evidence.finding import Artifact, Death, Ended, EndedBy, Observation
 from vdbg_env.record.redactor import Redactor
-from vdbg_env.report.run.files import write_report
+from vdbg_env.report.files import write_report
 from vdbg_env.run import core_code
 from vdbg_env.run.builtins import BuiltinSteps, builtins, catalogue
 from vdbg_env.run.core_code import alike

@@ -17,8 +17,7 @@ from vdbg_env.common.printable import printable
 from vdbg_env.common.writing import open_file
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, ranks_of
-from vdbg_env.report.plain_text import duration
-from vdbg_env.report.run.phrases import ended
+from vdbg_env.report.words import duration, ended
 from vdbg_env.runbook.state import StepRecord
 
 _LIVE_S = 1.0

@@ -7,8 +7,7 @@ import click
 import pytest
 
 from vdbg_env.cli.options.container import container_options, container_request
-from vdbg_env.cli.options.placement import PlaceFlags, placement_options, placement_request
-from vdbg_env.cli.options.recorded_place import take_over
+from vdbg_env.cli.runbook import PlaceFlags, placement_options, placement_request, take_over
 from vdbg_env.image.settings import CAPABILITIES, DumpVolume, Gpu, Mount
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.run.begin import ContainerRequest

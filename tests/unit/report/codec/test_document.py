@@ -13,14 +13,11 @@ import pytest
 
 from tests.support.document_schema import json_schema
 from tests.support.golden import assert_golden
+from vdbg_env.report import as_json, runbooks
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
 from vdbg_env.report.lineinfo import lines_built, pack_json
-from vdbg_env.report.run import as_json as run
-from vdbg_env.report.run import exported
-from vdbg_env.report.runbook import plan as shown_plan
-from vdbg_env.report.runbook import text as runbook_text
-from vdbg_env.run import capture, crash_groups, doctor, guard, history
+from vdbg_env.run import again, capture, crash_groups, doctor, guard, history
 
 PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "capture-v1": (capture.Captured,),
@@ -29,13 +26,13 @@ PUBLISHED: dict[str, tuple[type[Document], ...]] = {
     "lines-v1": (pack_json.PacksDocument, pack_json.PackedDocument),
     "lines-build-v1": (lines_built.LinesDocument,),
     "run-head-v1": (history.RunHeadDocument,),
-    "run-v1": (run.Run,),
-    "runbook-plan-v1": (shown_plan.PlanDocument,),
-    "runbooks-lint-v1": (runbook_text.Lint,),
-    "runbooks-list-v1": (runbook_text.RunbookList,),
-    "runbooks-show-v1": (runbook_text.Shown,),
+    "run-v1": (as_json.Run,),
+    "runbook-plan-v1": (runbooks.PlanDocument,),
+    "runbooks-lint-v1": (runbooks.Lint,),
+    "runbooks-list-v1": (runbooks.RunbookList,),
+    "runbooks-show-v1": (runbooks.Shown,),
     "runs-diff-v1": (history.DiffDocument,),
-    "runs-export-v1": (exported.ExportDocument,),
+    "runs-export-v1": (again.ExportDocument,),
     "runs-prune-v1": (history.PrunedRunsDocument,),
     "runs-v1": (history.RunsDocument, crash_groups.GroupsDocument),
 }

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.support import reports
 from vdbg_env.common.resources import data_dir
+from vdbg_env.report.as_html import render
 from vdbg_env.report.model import Report
-from vdbg_env.report.run.as_html import render
 
 TEMPLATE = (data_dir("templates") / "report.html.j2").read_text()
 STYLE = (data_dir("templates") / "report.css").read_text()

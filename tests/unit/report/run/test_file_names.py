@@ -8,10 +8,8 @@ import pytest
 from tests.support import reports
 from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.finding import Artifact
+from vdbg_env.report import as_html, as_json, as_markdown
 from vdbg_env.report.model import Report
-from vdbg_env.report.run import as_html as run_html
-from vdbg_env.report.run import as_json as run_json
-from vdbg_env.report.run import as_markdown as run_markdown
 
 NAMES = [b"\xff\xfe.art", b"a\nb\x1b[31m.art", b"<img src=x onerror=alert(1)>.art"]
 
@@ -23,14 +21,14 @@ def leaving(name: bytes) -> Report:
 
 def as_page(report: Report) -> str:
     template = (data_dir("templates") / "report.html.j2").read_text()
-    return run_html.render(report, template=template, style="")
+    return as_html.render(report, template=template, style="")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_report_can_be_written(name: bytes) -> None:
     report = leaving(name)
-    json.loads(run_json.render(report).encode("utf-8", "replace"))
-    page, notes = as_page(report), run_markdown.render(report)
+    json.loads(as_json.render(report).encode("utf-8", "replace"))
+    page, notes = as_page(report), as_markdown.render(report)
     assert "<img" not in page and "`steps/s/1/h-0/" in notes
     assert "\x1b" not in page + notes
 

@@ -11,11 +11,9 @@ from tests.support import reports
 from tests.support.golden import assert_golden
 from vdbg_env.common.size import size_text
 from vdbg_env.evidence.finding import Ended, EndedBy
+from vdbg_env.report import as_markdown, as_terminal
 from vdbg_env.report.model import NextStep, Report
-from vdbg_env.report.plain_text import duration
-from vdbg_env.report.run import as_markdown as run_markdown
-from vdbg_env.report.run import as_terminal as run_terminal
-from vdbg_env.report.run.phrases import ended
+from vdbg_env.report.words import duration, ended
 
 NAMED = {"full": reports.FULL, "hang": reports.HANG, "bare": reports.BARE}
 HOSTILE = "\x1b[2J\r\n| # @nvidia #1 <script>alert(1)</script> ```\n</details> `x` [a](http://b)\u202e"
@@ -23,12 +21,12 @@ HOSTILE = "\x1b[2J\r\n| # @nvidia #1 <script>alert(1)</script> ```\n</details> `
 
 @pytest.mark.parametrize("name", NAMED)
 def test_the_terminal_shows(name: str) -> None:
-    assert_golden(f"report/run_{name}.txt", run_terminal.render(NAMED[name]))
+    assert_golden(f"report/run_{name}.txt", as_terminal.render(NAMED[name]))
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_markdown_reads(name: str) -> None:
-    assert_golden(f"report/run_{name}.md", run_markdown.render(NAMED[name]))
+    assert_golden(f"report/run_{name}.md", as_markdown.render(NAMED[name]))
 
 
 def hostile(text: str) -> Report:
@@ -54,12 +52,12 @@ def hostile(text: str) -> Report:
 
 
 def test_hostile_text_moves_no_cursor() -> None:
-    shown = run_terminal.render(hostile(HOSTILE))
+    shown = as_terminal.render(hostile(HOSTILE))
     assert all(c.isprintable() or c == "\n" for c in shown)
 
 
 def test_without_colour_there_is_no_escape_and_with_colour_the_words_are_the_same() -> None:
-    plain, coloured = run_terminal.render(reports.FULL), run_terminal.render(reports.FULL, colour=True)
+    plain, coloured = as_terminal.render(reports.FULL), as_terminal.render(reports.FULL, colour=True)
     assert "\x1b" not in plain and "\x1b[1;31m" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
@@ -80,7 +78,7 @@ def outside_code(markdown: str) -> str:
 
 
 def test_hostile_text_is_no_markup_mentions_nobody_and_closes_nothing() -> None:
-    markdown = run_markdown.render(hostile(HOSTILE))
+    markdown = as_markdown.render(hostile(HOSTILE))
     prose = outside_code(markdown.replace("\\`", ""))
     assert (
         "<script" not in prose
@@ -94,21 +92,21 @@ def test_hostile_text_is_no_markup_mentions_nobody_and_closes_nothing() -> None:
 
 @given(st.text())
 def test_no_text_breaks_out_of_code_or_prose(text: str) -> None:
-    prose = outside_code(run_markdown.render(hostile(text)).replace("\\`", ""))
+    prose = outside_code(as_markdown.render(hostile(text)).replace("\\`", ""))
     assert prose.count("<details>") == prose.count("</details>") > 0
-    terminal = run_terminal.render(hostile(text))
+    terminal = as_terminal.render(hostile(text))
     assert all(c.isprintable() or c == "\n" for c in terminal)
 
 
 def test_table_rows_keep_their_columns_whatever_stands_in_a_cell() -> None:
-    markdown = run_markdown.render(hostile("a|b`|"))
+    markdown = as_markdown.render(hostile("a|b`|"))
     rows = [line for line in markdown.splitlines() if line.startswith("| ")]
     assert rows and all(len(re.findall(r"(?<!\\)\|", row)) in {3, 5} for row in rows)
 
 
 def test_the_command_line_can_be_typed_again() -> None:
-    assert next(run_markdown.command(reports.STEPS[4])) == "env -u PYTHONHASHSEED"
-    assert next(run_markdown.command(reports.STEPS[2])) == "CUDA_LAUNCH_BLOCKING=1"
+    assert next(as_markdown.command(reports.STEPS[4])) == "env -u PYTHONHASHSEED"
+    assert next(as_markdown.command(reports.STEPS[2])) == "CUDA_LAUNCH_BLOCKING=1"
 
 
 def test_figures_are_said_as_people_say_them() -> None:
@@ -122,7 +120,7 @@ def test_every_way_to_end_has_words(by: EndedBy) -> None:
 
 
 def test_a_narrow_terminal_gets_lines_that_fit_but_for_single_words_commands_and_source() -> None:
-    lines = run_terminal.render(reports.FULL, width=40).splitlines()
+    lines = as_terminal.render(reports.FULL, width=40).splitlines()
     whole = {line for line in lines if " | " in line or "$ " in line}
     assert all(len(line) <= 40 or len(line.split()) <= 3 for line in lines if line not in whole)
     assert "  preflight: pass, 1.2 s" in lines

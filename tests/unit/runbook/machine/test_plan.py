@@ -13,7 +13,7 @@ from tests.support.runbooks import changed
 from tests.support.shipped import RUNBOOKS, shipped
 from vdbg_env.common.errors import BadInput
 from vdbg_env.report.codec import document as doc
-from vdbg_env.report.runbook.plan import PlanDocument, as_text
+from vdbg_env.report.runbooks import PlanDocument, as_text
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import SCHEMA_FILE, json_schema

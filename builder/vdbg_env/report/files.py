@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from vdbg_env.common.resources import data_dir
-from vdbg_env.record.atomic_write import replacement
+from vdbg_env.record.files import replacement
+from vdbg_env.report import as_html, as_json, as_markdown
 from vdbg_env.report.model import REPORT_FILES, Report
-from vdbg_env.report.run import as_html, as_json, as_markdown
 
 
 def write_report(report: Report, directory: Path, formats: Iterable[str] = REPORT_FILES) -> tuple[str, ...]:

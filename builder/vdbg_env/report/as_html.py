@@ -25,13 +25,11 @@ from gpucore.mangling import short_name
 from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.report import plain_text
+from vdbg_env.report import words
+from vdbg_env.report.as_markdown import command
 from vdbg_env.report.assemble import next_step
 from vdbg_env.report.model import NextStep, Report, SourceExcerpt, StepReport, StepStatus, attempt_lengths
-from vdbg_env.report.run import phrases
-from vdbg_env.report.run.as_markdown import command
-from vdbg_env.report.run.changes import Change, changes, delta
-from vdbg_env.report.run.incident import incident, is_guards, shown_steps
+from vdbg_env.report.words import Change, changes, delta, incident, is_guards, shown_steps
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 
@@ -73,10 +71,10 @@ def render(report: Report, *, template: str, style: str) -> str:
         report=report,
         style=Markup(style),  # our own file; it must reach the page byte for byte, or its hash would not hold
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        badge=phrases.verdict(report),
+        badge=words.verdict(report),
         tone=_verdict_tone(report.verdict),
-        headline=phrases.headline(report),
-        warning=phrases.provenance(report),
+        headline=words.headline(report),
+        warning=words.provenance(report),
         lead=lead,
         chain=tuple(_chain(report, lead)) if lead else (),
         incident=incident(report),
@@ -180,7 +178,7 @@ def _ticks(whole: float) -> Iterator[tuple[float, str]]:
     rounds = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 36000, 86400]
     distance = next((step for step in rounds if step >= rough), math.ceil(rough / 86400) * 86400)
     for number in range(int(whole / distance) + 1):
-        label = plain_text.duration(number * distance).removesuffix(" 00 s").removesuffix(" 00 min")
+        label = words.duration(number * distance).removesuffix(" 00 s").removesuffix(" 00 min")
         yield number * distance / whole * 100, label if number else "0"
 
 
@@ -203,13 +201,13 @@ _FILTERS: dict[str, Any] = {
     "clipped": lambda text: text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…",
     "brief_change": lambda text: text if len(text) <= _LONGEST_CHANGE else text[: _LONGEST_CHANGE - 1] + "…",
     "href": _href,
-    "duration": plain_text.duration,
+    "duration": words.duration,
     "size": size_text,
-    "ended": phrases.ended,
-    "how_known": phrases.how_known,
-    "sureness": phrases.sureness,
-    "outcome": phrases.outcome,
+    "ended": words.ended,
+    "how_known": words.how_known,
+    "sureness": words.sureness,
+    "outcome": words.outcome,
     "brief": short_name,
-    "place": lambda frame: plain_text.place(frame.file, frame.line),
+    "place": lambda frame: words.place(frame.file, frame.line),
     "hex": hex,
 }

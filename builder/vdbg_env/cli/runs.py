@@ -23,7 +23,7 @@ from vdbg_env.run.history import ALL, Selection, list_lines
 
 
 @click.group("runs")
-def command() -> None:
+def runs_command() -> None:
     """List, show, compare, report, export, prune and redact recorded runs.
 
     Runs are kept in the folder of VDBG_ENV_RUNS, else in ./vdbg-runs. A run is named by its folder's name or its path;
@@ -37,7 +37,7 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@runs_command.command("list")
 @click.option("--group", is_flag=True, help="List the crashes by their cause, the most frequent first.")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N that began last.")
 @click.option("--since", metavar="TIME", help="Only those begun since: an age (2h, 7d), or a time (2026-11-22T08:00).")
@@ -106,7 +106,7 @@ def _note_unreadable(errors: Iterable[BadInput]) -> None:
         note(printable(f"left out: {error}"))
 
 
-@command.command("show")
+@runs_command.command("show")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
 def show_command(run: str, as_json: bool) -> int:
@@ -127,7 +127,7 @@ def show_command(run: str, as_json: bool) -> int:
     return 0
 
 
-@command.command("diff")
+@runs_command.command("diff")
 @click.argument("before")
 @click.argument("after")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs-diff/v1).")
@@ -140,8 +140,8 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
     Example:
       vdbg-env runs diff 20261121-072809-illegal-memory-access-1f2e latest
     """
-    from vdbg_env.record.diff import diff
     from vdbg_env.record.event_log import well_formed
+    from vdbg_env.record.progress import diff
     from vdbg_env.report.codec import document as doc
 
     documents = [find_run(name, os.environ).read_report() for name in (before, after)]
@@ -156,7 +156,7 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
     return 4 if found else 0
 
 
-@command.command("report")
+@runs_command.command("report")
 @click.argument("run")
 @click.option(
     "--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal", show_default=True,
@@ -172,11 +172,9 @@ def report_command(run: str, form: str, write: bool) -> int:
     """
     from vdbg_env.cli.composition.runs import runbook_library
     from vdbg_env.crash.files import CoreFiles, SourceFiles
+    from vdbg_env.report import as_json, as_markdown, as_terminal
     from vdbg_env.report.assemble import typed_outside
-    from vdbg_env.report.run import as_json as run_json
-    from vdbg_env.report.run import as_markdown as run_markdown
-    from vdbg_env.report.run import as_terminal as run_terminal
-    from vdbg_env.report.run.files import write_report
+    from vdbg_env.report.files import write_report
     from vdbg_env.run.again import report_anew
     from vdbg_env.run.host import ThisHost
 
@@ -192,17 +190,17 @@ def report_command(run: str, form: str, write: bool) -> int:
     )
     match form:
         case "markdown":
-            click.echo(run_markdown.render(report), nl=False)
+            click.echo(as_markdown.render(report), nl=False)
         case "json":
-            click.echo(run_json.render(report), nl=False)
+            click.echo(as_json.render(report), nl=False)
         case _:
-            click.echo(run_terminal.render(typed_outside(report, str(directory.path))), nl=False)
+            click.echo(as_terminal.render(typed_outside(report, str(directory.path))), nl=False)
     if write:
         note(f"written: {', '.join(write_report(report, directory.path))}")
     return report.exit_status
 
 
-@command.command("prune")
+@runs_command.command("prune")
 @retention_options("runs")
 @click.option("--runbook", metavar="NAME", help="Only runs of this runbook; `guard` is that of vdbg-env guard.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs-prune/v1).")
@@ -228,7 +226,7 @@ def prune_command(
     return 0
 
 
-@command.command("redact")
+@runs_command.command("redact")
 @click.argument("run")
 @click.option("--hosts", is_flag=True, help="Also replace host names and addresses by pseudonyms.")
 @click.option("--host", "names", multiple=True, help="A further host name to replace; implies --hosts; repeatable.")
@@ -252,7 +250,7 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
     return 0
 
 
-@command.command("export")
+@runs_command.command("export")
 @click.argument("run")
 @click.option(
     "-o", "--output", "target", type=click.Path(path_type=Path), help="The archive; RUN.tar.gz here if not given."
@@ -274,7 +272,7 @@ def export_command(
       vdbg-env runs export latest --hosts -o crash.tar.gz
     """
     from vdbg_env.report.codec import document as doc
-    from vdbg_env.report.run import exported
+    from vdbg_env.run import again
     from vdbg_env.run.again import export
     from vdbg_env.run.host import ThisHost
 
@@ -284,5 +282,5 @@ def export_command(
     found = export(directory, path, os.environ, ThisHost(), cores=cores, hosts=wanted)
     for text in found.notes:
         note(printable(text))
-    click.echo(doc.render(found, exported.ExportDocument) if as_json else exported.as_text(found), nl=False)
+    click.echo(doc.render(found, again.ExportDocument) if as_json else again.as_text(found), nl=False)
     return 0

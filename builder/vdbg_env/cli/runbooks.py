@@ -14,9 +14,9 @@ from vdbg_env.common.errors import BadInput, unreadable
 from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import data_dir
 from vdbg_env.evidence.knowledge import explain_name, is_name
-from vdbg_env.record.atomic_write import replacement, write_new
+from vdbg_env.record.files import replacement, write_new
+from vdbg_env.report import runbooks
 from vdbg_env.report.codec import document as doc
-from vdbg_env.report.runbook import text as explain
 from vdbg_env.run.failure_pages import failure_pages, render_all
 from vdbg_env.run.stale import installed_vllm, name_complaints
 from vdbg_env.runbook.model import SCHEMA_FILE, json_schema
@@ -32,7 +32,7 @@ _JSON = click.option("--json", "as_document", is_flag=True, help="Print JSON.")
 
 
 @click.group("runbooks")
-def command() -> None:
+def runbooks_command() -> None:
     """List, show, write, check and explain runbooks.
 
     \b
@@ -43,7 +43,7 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@runbooks_command.command("list")
 @_FILES
 @_JSON
 def list_command(files: tuple[Path, ...], as_document: bool) -> int:
@@ -54,17 +54,17 @@ def list_command(files: tuple[Path, ...], as_document: bool) -> int:
       vdbg-env runbooks list --json
     """
     library = runbook_library(files)
-    runbooks = [(entry, library.load_entry(entry)) for entry in library.entries]
+    found = [(entry, library.load_entry(entry)) for entry in library.entries]
     if as_document:
-        click.echo(doc.render(runbooks, explain.RunbookList), nl=False)
+        click.echo(doc.render(found, runbooks.RunbookList), nl=False)
         return 0
-    width = max((len(x.name) for _, x in runbooks), default=0)
-    for entry, x in runbooks:
+    width = max((len(x.name) for _, x in found), default=0)
+    for entry, x in found:
         console.show(f"{x.name:{width}}  {x.title}" + ("\n" if entry.origin == "shipped" else f"  ({entry.path})\n"))
     return 0
 
 
-@command.command("show")
+@runbooks_command.command("show")
 @click.argument("name")
 @_FILES
 @_JSON
@@ -77,13 +77,13 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
     """
     runbook = runbook_library(files).load(name)
     if as_document:
-        click.echo(doc.render(runbook, explain.Shown), nl=False)
+        click.echo(doc.render(runbook, runbooks.Shown), nl=False)
     else:
-        console.show(explain.runbook_text(runbook))
+        console.show(runbooks.runbook_text(runbook))
     return 0
 
 
-@command.command("lint")
+@runbooks_command.command("lint")
 @click.argument("targets", nargs=-1)
 @_FILES
 @_JSON
@@ -105,7 +105,7 @@ def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document:
     release = vllm or installed_vllm(Programs())
     complaints += name_complaints((entry.path for entry, found in results if not found), release)
     if as_document:
-        click.echo(doc.render(complaints, explain.Lint, len(results)), nl=False)
+        click.echo(doc.render(complaints, runbooks.Lint, len(results)), nl=False)
     else:
         for complaint in complaints:
             click.echo("\n".join(complaint.lines()))
@@ -113,7 +113,7 @@ def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document:
     return 2 if complaints else 0
 
 
-@command.command("schema")
+@runbooks_command.command("schema")
 def schema_command() -> int:
     """Print the JSON Schema of runbook files, for editors.
 
@@ -125,7 +125,7 @@ def schema_command() -> int:
     return 0
 
 
-@command.command("docs")
+@runbooks_command.command("docs")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @_FILES
 def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
@@ -146,7 +146,7 @@ def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
     return 0
 
 
-@command.command("explain", context_settings={"ignore_unknown_options": True})  # a flag of vLLM is a name
+@runbooks_command.command("explain", context_settings={"ignore_unknown_options": True})  # a flag of vLLM is a name
 @click.argument("names", nargs=-1, required=True, metavar="NAME [STEP]")
 @_FILES
 @_VLLM
@@ -167,19 +167,19 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
     if len(names) == 1 and is_name(names[0]):
         told = None
         if names[0].startswith("VDBG") and "_" not in names[0]:
-            told = explain.rule_text(map(library.load_entry, library.entries), names[0])
+            told = runbooks.rule_text(map(library.load_entry, library.entries), names[0])
         console.show(told or explain_name(names[0], vllm=vllm or installed_vllm(Programs())))
         return 0
     if len(names) > 2:
         raise click.UsageError("explain takes a runbook, and one of its steps")
     if len(names) == 1 and names[0] in library.steps.names and names[0] not in {x.name for x in library.entries}:
-        console.show(explain.shared_step_text(library.steps, names[0]))
+        console.show(runbooks.shared_step_text(library.steps, names[0]))
         return 0
     runbook = library.load(names[0])
     if len(names) == 1:
-        console.show(explain.description_text(runbook))
+        console.show(runbooks.description_text(runbook))
         return 0
-    text = explain.step_text(runbook, names[1])
+    text = runbooks.step_text(runbook, names[1])
     if text is None:
         raise BadInput(
             f"runbook {runbook.name!r} has no step {names[1]!r}",
@@ -190,7 +190,7 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
     return 0
 
 
-@command.command("new")
+@runbooks_command.command("new")
 @click.argument("name")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path(), metavar="[FOLDER]")
 def new_command(name: str, folder: Path) -> int:
@@ -209,7 +209,7 @@ def new_command(name: str, folder: Path) -> int:
     return 0
 
 
-@command.command("fmt")
+@runbooks_command.command("fmt")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--check", is_flag=True, help="Write nothing; status 2 when a file would change.")
 def fmt_command(files: tuple[Path, ...], check: bool) -> int:

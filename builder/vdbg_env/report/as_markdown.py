@@ -17,10 +17,22 @@ from vdbg_env.common.printable import printable
 from vdbg_env.common.size import size_text
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report.model import Report, StepReport, WarpHistogram
-from vdbg_env.report.plain_text import duration, place
-from vdbg_env.report.run.changes import changes, delta
-from vdbg_env.report.run.incident import incident, is_guards, shown_steps
-from vdbg_env.report.run.phrases import ended, headline, how_known, outcome, provenance, sureness, verdict
+from vdbg_env.report.words import (
+    changes,
+    delta,
+    duration,
+    ended,
+    headline,
+    how_known,
+    incident,
+    is_guards,
+    outcome,
+    place,
+    provenance,
+    shown_steps,
+    sureness,
+    verdict,
+)
 
 
 def render(report: Report) -> str:

@@ -29,7 +29,7 @@ _MIB = 1 << 20
 @click.option("--max-count", type=click.IntRange(2), default=100_000, show_default=True, help="Requests kept.")
 @click.option("--max-body", type=click.IntRange(1), default=16, show_default=True, help="MiB of a body; larger: not.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was recorded as JSON (schema vdbg-env/capture/v1).")
-def command(
+def capture_command(
     port: int,
     host: str,
     upstream: str,

@@ -11,9 +11,20 @@ from gpucore.dwarf import SourceFrame
 from vdbg_env.common.printable import printable
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus, WarpHistogram
-from vdbg_env.report.plain_text import duration
-from vdbg_env.report.run.changes import Change, Effect, changes, delta
-from vdbg_env.report.run.phrases import ended, headline, how_known, outcome, provenance, sureness, verdict
+from vdbg_env.report.words import (
+    Change,
+    Effect,
+    changes,
+    delta,
+    duration,
+    ended,
+    headline,
+    how_known,
+    outcome,
+    provenance,
+    sureness,
+    verdict,
+)
 from vdbg_env.runbook.state import Verdict
 
 _LABEL = 9

@@ -65,7 +65,7 @@ _TERMINATION_LOG = "/dev/termination-log"
 @click.option(
     "--print-environment", is_flag=True, help="Only print what COMMAND would be given, and how each is switched off."
 )
-def command(
+def guard_command(
     argv: tuple[str, ...],
     runs: Path | None,
     keep: int,

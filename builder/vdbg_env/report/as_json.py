@@ -10,12 +10,10 @@ from typing import Any, Literal
 from gpucore.dwarf import OtherHeaders, SourceFrame
 from vdbg_env.evidence import finding, weigh
 from vdbg_env.evidence.finding import EndedBy, HowKnown, Level
-from vdbg_env.report import model
+from vdbg_env.report import model, words
 from vdbg_env.report.codec import document as doc
 from vdbg_env.report.codec.document import ABSENT, Document, Hex, field
-from vdbg_env.report.plain_text import signal_name
-from vdbg_env.report.run import changes
-from vdbg_env.report.run.changes import Change
+from vdbg_env.report.words import Change, signal_name
 from vdbg_env.runbook.model import ArgvOverlay, Status
 from vdbg_env.runbook.state import Verdict
 
@@ -189,7 +187,7 @@ class Run(Document, of=model.Report):
         doc="Id of the finding to read first: the surest of the highest level.",
     )
     fingerprint: weigh.Fingerprint | None
-    changes: list[Change] = field(lambda report, _: changes.changes(report))
+    changes: list[Change] = field(lambda report, _: words.changes(report))
     next_steps: list[model.NextStep]
     sources: list[model.SourceExcerpt] = field("excerpts")
     hangs: list[Hang] = field("histograms")

@@ -1,1 +1,0 @@
-"""Runbooks in words and as JSON."""
