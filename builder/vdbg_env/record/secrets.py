@@ -20,8 +20,6 @@ from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus, unquote
 
-from vdbg_env.common import patterns
-
 MIN_LITERAL = 6  # a shorter known value ("1", "true") would blacken the whole log
 OVERLAP = 8192  # no secret needs more bytes than this to be recognised as one
 LOOKBACK = 64  # bytes before a needle that may have a say: the dashes of a flag, the `api_` of a key
@@ -370,6 +368,8 @@ class SecretFinder:
     """
 
     def __init__(self, literals: tuple[bytes, ...] = (), *, strict: bool = False) -> None:
+        from vdbg_env.common import patterns  # not where nothing is redacted, such as in a list of runs
+
         self._rules = tuple((rule, needle) for rule in RULES if rule.strict or not strict for needle in rule.needles)
         self._of_flags = {needle: number for number, (_, needle) in enumerate(self._rules) if needle in _OF_FLAGS}
         values: dict[bytes, list[bytes]] = {}
@@ -382,6 +382,7 @@ class SecretFinder:
         flags = _FLAGS if self._of_flags else ()
         words = {*values, *needles, *flags}
         self._search = patterns.any_word(sorted(words)).search
+        self._small_letters = patterns.re2 is None
         self._begins: dict[bytes, _Begin] = {}
         for word in words:  # the longest word at a place is found; those that it begins with are there too
             shorter = [word[:size] for size in range(1, len(word) + 1)]
@@ -398,7 +399,7 @@ class SecretFinder:
         spans: list[Span] = []
         hits: list[tuple[int, int]] = []
         at = 0
-        searched = text if patterns.re2 else text.lower()
+        searched = text.lower() if self._small_letters else text
         while found := self._search(searched, at):
             at, end = found.span()  # `group` of RE2's matches takes as long as the search
             begin = self._begins.get(text[at:end].lower())
