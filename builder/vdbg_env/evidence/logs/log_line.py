@@ -39,7 +39,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CRI = re.compile(rf"({_ISO}) (?:stdout|stderr) [FP] ")
-_STAMPED = re.compile(rf"({_ISO}) (?! )|(\d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?) ")
+_STAMPED = re.compile(rf"({_ISO}) |(\d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?) ")
 # `[23:14:03] `, `23:14:03.25 `, the seconds and line number of a notebook that was run as a job, a quotation.
 _CLOCK = re.compile(
     r"(?:\[\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?) |\d{1,7}\.\d{1,3}s \d{1,9} |> (?=\S)"

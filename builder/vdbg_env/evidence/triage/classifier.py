@@ -17,6 +17,7 @@ MAX_PER_RULE = 64
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
 FIRST_CLUES, LAST_CLUES = 64, 192
 DETAIL_LINES = 15
+MIXED = 8  # ranks of one machine, whose lines may be mixed
 IGNORED_LINES = 80  # of a traceback that Python prints of an error in a finalizer
 OTHERS = range(3, 6)  # precision of an exception that says that another process, or the user, ended something
 QUOTING = range(6, 10)  # precision of an exception that quotes what another process raised
@@ -105,6 +106,10 @@ class LogClassifier:
     _kept: list[Sighting] = field(default_factory=list)
     _cascades: list[Sighting] = field(default_factory=list)
     _dead: bool = False
+    _passing: bool = False  # something kept may yet be survived
+    _settled: bool = False  # something kept is an answer already, so clues are not needed
+    _sets: dict[tuple[bool, frozenset[str]], frozenset[str]] = field(default_factory=dict)
+    _unchanged: bool = False  # nothing was kept since the last good start
     _victims: list[Sighting] = field(default_factory=list)
     _counts: Counter[str] = field(default_factory=Counter)
     _stalls: dict[str, Sighting] = field(default_factory=dict)
@@ -145,17 +150,14 @@ class LogClassifier:
             release=self._release,
         )
 
-    def _wanted(self) -> list[str]:
+    def _wanted(self) -> frozenset[str]:
         """Return the literals worth looking for: not those of rules that have been met often enough."""
-        return [
-            *self.book.clue_literals,
-            *(
-                literal
-                for rule in self.book.scanned
-                if rule.role not in _HEALTH and (rule.role not in _COUNTED or self._counts[rule.id] < MAX_PER_RULE)
-                for literal in rule.literals
-            ),
-        ]
+        often = frozenset(rule for rule, count in self._counts.items() if count >= MAX_PER_RULE)
+        if (self._settled, often) not in self._sets:
+            rules = (rule for rule in self.book.scanned if rule.role not in _HEALTH and rule.id not in often)
+            wanted = frozenset(literal for rule in rules for literal in rule.literals)
+            self._sets[self._settled, often] = wanted if self._settled else wanted.union(self.book.clue_literals)
+        return self._sets[self._settled, often]
 
     def _read(self, candidate: Candidate) -> None:
         met: list[tuple[Rule, Mapping[str, str]]] = []
@@ -185,14 +187,17 @@ class LogClassifier:
         self._look_for_health()
 
     def _look_for_health(self) -> None:
-        self._scanner.alert = not self._well or (
-            not self._dead and (bool(self._stalls or self._first_clues) or any(map(self._may_pass, self._kept)))
-        )
+        self._scanner.alert = not self._well or (not self._dead and (self._passing or bool(self._stalls)))
+        settled = any(not s.weak for s in self._kept)
+        if settled is not self._settled:
+            self._settled = settled
+            self._scanner.watch(self._wanted())
 
     def _keep_clue(self, candidate: Candidate) -> None:
+        if self._settled:
+            return
         if len(self._first_clues) < FIRST_CLUES:
             self._first_clues.append(candidate)
-            self._scanner.alert = not self._well or not self._dead
         else:
             self._last_clues.append(candidate)
 
@@ -235,10 +240,12 @@ class LogClassifier:
                 self._exiting = False
             case "ready":
                 self._well = True
-                self._forget(lambda s: s.weak or self.book.classes[s.failure].cleared_by_start)
+                if not self._unchanged:
+                    self._forget(lambda s: s.weak or self.book.classes[s.failure].cleared_by_start)
+                self._unchanged = True
             case "progress" | "well":
                 self._well = True
-                if not self._dead:
+                if not self._dead and (self._passing or self._stalls or self._first_clues):
                     self._forget(self._may_pass if rule.role == "progress" else _of_another)
             case "detail":
                 self._detail(sighting)
@@ -253,13 +260,16 @@ class LogClassifier:
         if sighting.rule.role == "exception" and ignored and sighting.line - ignored <= IGNORED_LINES:
             return
         last = next((s for s in reversed(self._kept[-8:]) if s.writer == sighting.writer), None)
-        if last and last.line == sighting.line - 1 and _is_wrapper(last):
+        between = 1 if sighting.writer is None else MIXED  # lines of others may be between those of one writer
+        if last and sighting.line - last.line <= between and _is_wrapper(last):
             self._kept.remove(last)
             if sighting.rule.role == "exception":
                 sighting = replace(last, line=sighting.line, text=sighting.text)
-        elif last and sighting.line - last.line <= 2 and _is_header(last, sighting):
+        elif last and sighting.line - last.line <= 2 * between and _is_header(last, sighting):
             self._kept.remove(last)
         self._kept.append(sighting)
+        self._passing = self._passing or self._may_pass(sighting)
+        self._unchanged = False
 
     def _deaths(self) -> list[Sighting]:
         """Return the lines that report a death, without those that need another line."""
@@ -278,11 +288,16 @@ class LogClassifier:
         self._stalls.clear()
         self._first_clues.clear()
         self._last_clues.clear()
-        gone = [s for s in self._kept if passed(s)]
+        self._unchanged = False
+        gone: list[Sighting] = []
+        left: list[Sighting] = []
+        for sighting in self._kept:
+            (gone if passed(sighting) else left).append(sighting)
         if not gone:
             return
         self._survived += len(gone)
-        self._kept = [s for s in self._kept if not passed(s)]
+        self._kept = left
+        self._passing = any(map(self._may_pass, self._kept))
         saturated = [s.rule.id for s in gone if self._counts[s.rule.id] >= MAX_PER_RULE]
         for sighting in gone:
             self._counts[sighting.rule.id] = 0

@@ -14,14 +14,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-BLOCK = 256 << 10  # a block ends with the first line that ends after so many bytes
+BLOCK = 128 << 10  # a block ends with the first line that ends after so many bytes
 MAX_BLOCK = 1 << 20  # or here, where no line does
 AHEAD = 4 << 10  # bytes of the next block that may hold the rest of a wrapped line
 MAX_JOINED = 12
+MAX_TURNS = 4  # times in a block that the signs of health are left out again
 _LINES_AROUND = 48  # lines before one that show whether its log is wrapped
 
 _NOTHING = b"\x00no literal at all\x00"
@@ -99,9 +101,10 @@ class LineScanner:
 
     def _candidates(self, lines: list[bytes], first: int, limit: int) -> Iterator[Candidate]:
         joined = b"".join(lines)
-        starts = list(accumulate(map(len, lines), initial=0))
+        widths = list(map(len, lines))
+        starts = list(accumulate(widths, initial=0))
         number = self._line - first
-        at, full = first, self.alert
+        at, full, turns = first, self.alert, 0
         found = self._matches(joined, starts[first], full)
         while (match := next(found, None)) is not None:
             begin, end = bisect_right(starts, match[0]) - 1, bisect_right(starts, match[1] - 1) - 1
@@ -109,14 +112,13 @@ class LineScanner:
                 continue
             if begin >= limit:
                 break
-            begin, end = _unfold(lines, begin, end)
+            begin, end = _unfold(lines, widths, begin, end)
             data = b"".join(lines[begin : end + 1])
             at = end + 1
-            if full and not self.alert and not self._automaton(False).find_matches_as_indexes(data):
-                continue
-            yield Candidate(number=number + begin, data=data)
-            if self.alert and not full:
-                full = True
+            if self.alert or not full or self._automaton(False).find_matches_as_indexes(data):
+                yield Candidate(number=number + begin, data=data)
+            if full is not self.alert and (self.alert or turns < MAX_TURNS):
+                full, turns = self.alert, turns + 1
                 found = self._matches(joined, starts[at], full)
 
     def _matches(self, joined: bytes, offset: int, full: bool) -> Iterator[tuple[int, int]]:
@@ -126,22 +128,19 @@ class LineScanner:
 
     def _automaton(self, full: bool) -> BytesAhoCorasick:
         if full not in self._automata:
-            literals = self._literals | self._frequent if full else self._literals
-            words = _shortest({literal.encode() for literal in literals}) or [_NOTHING]
-            self._automata[full] = BytesAhoCorasick(words, implementation=Implementation.DFA)
+            self._automata[full] = _automaton(self._literals | self._frequent if full else self._literals)
         return self._automata[full]
 
 
-def _shortest(words: set[bytes]) -> list[bytes]:
-    """Return the words that hold no other one: a line with a longer word is found by the shorter one in it."""
-    every = b"\n".join(words)
-    inner = [word for word in words if every.count(word) > 1]
-    return sorted(word for word in words if not any(other in word for other in inner if other != word))
+@lru_cache(16)  # what is looked for changes back and forth between a few sets
+def _automaton(literals: frozenset[str]) -> BytesAhoCorasick:
+    words = sorted(literal.encode() for literal in literals) or [_NOTHING]
+    return BytesAhoCorasick(words, implementation=Implementation.ContiguousNFA)
 
 
-def _unfold(lines: list[bytes], begin: int, end: int) -> tuple[int, int]:
+def _unfold(lines: list[bytes], widths: list[int], begin: int, end: int) -> tuple[int, int]:
     """Widen a range of lines to the whole of a line that was wrapped at a fixed width."""
-    width = _wrap_width(lines, end)
+    width = _wrap_width(widths, end)
     if width is None:
         return begin, end
     for _ in range(MAX_JOINED):
@@ -155,11 +154,11 @@ def _unfold(lines: list[bytes], begin: int, end: int) -> tuple[int, int]:
     return begin, end
 
 
-def _wrap_width(lines: list[bytes], end: int) -> int | None:
+def _wrap_width(widths: list[int], end: int) -> int | None:
     """The width a log is wrapped at, seen from the lines around; None when no line is cut."""
-    widths = list(map(len, lines[max(0, end - _LINES_AROUND) : end + 1]))
-    widest = max(widths)
+    around = widths[max(0, end - _LINES_AROUND) : end + 1]
+    widest = max(around)
     if not 60 <= widest <= 320:
         return None
-    at_widest = widths.count(widest)
-    return widest if at_widest >= 2 and at_widest * 8 >= len(widths) else None
+    at_widest = around.count(widest)
+    return widest if at_widest >= 2 and at_widest * 8 >= len(around) else None
