@@ -79,23 +79,26 @@ def _dividend(values: Slice, under: Poly, ret: int) -> Poly | None:
             read.discard(Register(*a.args))  # type: ignore[arg-type]
     if len(read) != 2:
         return None
-    low, high = sorted(read, key=lambda r: r.number)
-    if low.file != high.file or low.number + 1 != high.number:
-        signs = [r for r in (low, high) if _tested_for_sign(values, r)]
-        if len(signs) != 1:
-            return None
-        low, high = (low, high) if signs[0] == high else (high, low)
+    upper = [r for r in read if _is_upper(values, r)]
+    if len(upper) != 1:
+        return None
+    (high,), (low,) = upper, read - set(upper)
     return join(pair(leaf("entry", *low), leaf("entry", *high)))
 
 
-def _tested_for_sign(values: Slice, r: Register) -> bool:
-    """Say whether what a register had at the entry is compared with 0 as a signed number: an upper word."""
+def _is_upper(values: Slice, r: Register) -> bool:
+    """Say whether what a register had at the entry is the upper word: part of a sum with a carry, or of a wide operand.
+
+    Its number tells nothing. The lower word may be passed in the register behind the upper one.
+    """
     code = values.code
     for n, i in enumerate(code.instructions):
-        plain = [s for s in i.sources if isinstance(s, RegisterOperand)]
-        if i.opcode == "ISETP" and "U32" not in i.modifiers and "EX" not in i.modifiers:
-            registers = [s.register for s in plain if not s.register.predicate]
-            if r in registers and any(x.hardwired for x in registers) and code.definition(r, n) == ENTRY:
+        for s in i.sources:
+            if not isinstance(s, RegisterOperand) or r not in s.registers or code.definition(r, n) != ENTRY:
+                continue
+            if len(s.registers) == 2 and s.registers[1] == r:
+                return True
+            if len(s.registers) == 1 and "X" in i.modifiers and not s.register.predicate:
                 return True
     return False
 

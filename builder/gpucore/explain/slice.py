@@ -92,6 +92,8 @@ class Slice:
             except _Deeper as deeper:
                 stack.append(deeper.wanted)
                 continue
+            except RecursionError as error:  # a long chain inside one value, which no formula would show either
+                raise TooLarge from error
             stack.pop()
             if not stack:
                 return found  # type: ignore[return-value]
