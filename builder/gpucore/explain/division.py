@@ -79,28 +79,40 @@ def _dividend(values: Slice, under: Poly, ret: int) -> Poly | None:
             read.discard(Register(*a.args))  # type: ignore[arg-type]
     if len(read) != 2:
         return None
-    upper = [r for r in read if _is_upper(values, r)]
-    if len(upper) != 1:
-        return None
-    (high,), (low,) = upper, read - set(upper)
-    return join(pair(leaf("entry", *low), leaf("entry", *high)))
+    first, second = sorted(read, key=lambda r: r.number)
+    lower, upper = _words(values, first), _words(values, second)
+    if lower == {"low"} and upper == {"high"}:
+        return join(pair(leaf("entry", *first), leaf("entry", *second)))
+    if lower == {"high"} and upper == {"low"}:
+        return join(pair(leaf("entry", *second), leaf("entry", *first)))
+    return None
 
 
-def _is_upper(values: Slice, r: Register) -> bool:
-    """Say whether what a register had at the entry is the upper word: part of a sum with a carry, or of a wide operand.
-
-    Its number tells nothing. The lower word may be passed in the register behind the upper one.
-    """
+def _words(values: Slice, r: Register) -> set[str]:
+    """Return which word of a 64-bit value a register has at the entry, by the sums with a carry that it is in."""
     code = values.code
+    found: set[str] = set()
     for n, i in enumerate(code.instructions):
-        for s in i.sources:
-            if not isinstance(s, RegisterOperand) or r not in s.registers or code.definition(r, n) != ENTRY:
-                continue
-            if len(s.registers) == 2 and s.registers[1] == r:
-                return True
-            if len(s.registers) == 1 and "X" in i.modifiers and not s.register.predicate:
-                return True
-    return False
+        operands = [s for s in i.sources if isinstance(s, RegisterOperand) and not s.register.predicate]
+        if code.definition(r, n) != ENTRY or not any(r in s.registers for s in operands):
+            continue
+        for s in operands:
+            if len(s.registers) == 2 and r in s.registers and _both_at_entry(values, s, n):
+                found.add("low" if s.registers[0] == r else "high")
+        single = any(s.registers == (r,) for s in operands)
+        carries = any(d.register.predicate and not d.register.hardwired for d in i.destinations)
+        zero = any(s.register.hardwired for s in operands)
+        if single and i.opcode in {"IADD3", "IADD", "IMAD"} and "X" in i.modifiers:
+            found.add("high")
+        elif single and i.opcode in {"IADD3", "IADD"} and carries:
+            found.add("low")
+        elif single and i.opcode == "ISETP" and zero and not {"U32", "EX"} & set(i.modifiers):
+            found.add("high")
+    return found
+
+
+def _both_at_entry(values: Slice, operand: RegisterOperand, n: int) -> bool:
+    return all(values.code.definition(r, n) == ENTRY for r in operand.registers)
 
 
 def _entries_of(values: Slice, ret: Instruction, n: int) -> list[Atom]:
@@ -111,14 +123,43 @@ def _entries_of(values: Slice, ret: Instruction, n: int) -> list[Atom]:
 
 
 def _result(values: Slice, ret: int) -> tuple[Register, Register] | None:
-    """Return the registers that become -1 where the divisor is 0."""
+    """Return the registers that become -1 where the divisor is 0, the lower word first."""
     code = values.code
     found: list[Register] = []
+    words: list[str | None] = []
     for n, i in enumerate(code.instructions):
         if i.opcode in {"SEL", "USEL"} and any(isinstance(s, Immediate) and s.value in _ALL_ONES for s in i.sources):
-            found += [r for r in i.destinations[0].registers if code.definition(r, ret).at == n]
-    found.sort(key=lambda r: r.number)
-    return (found[0], found[1]) if len(found) == 2 and found[0].number + 1 == found[1].number else None
+            registers = [r for r in i.destinations[0].registers if code.definition(r, ret).at == n]
+            found += registers
+            words += ["low", "high"] if len(registers) == 2 else [_word_of_sum(values, n)] * len(registers)
+    if sorted(map(str, words)) != ["high", "low"]:
+        return None
+    return (found[0], found[1]) if words[0] == "low" else (found[1], found[0])
+
+
+def _word_of_sum(values: Slice, n: int) -> str | None:
+    """Return which word a select chooses from, by the sums that it comes from: the upper one takes a carry."""
+    code = values.code
+    seen, todo, words = {n}, [n], set()
+    while todo:
+        at = todo.pop()
+        for s in code.instructions[at].sources:
+            if not isinstance(s, RegisterOperand) or s.register.predicate or s.register.hardwired:
+                continue
+            site = code.definition(s.register, at)
+            if site.kind != "instruction" or site.at in seen:
+                continue
+            seen.add(site.at)
+            i = code.instructions[site.at]
+            if i.opcode in {"SEL", "MOV"}:
+                todo.append(site.at)
+            elif i.opcode in {"IADD3", "IADD", "IMAD"} and "X" in i.modifiers:
+                words.add("high")
+            elif i.opcode in {"IADD3", "IADD"} and any(
+                d.register.predicate and not d.register.hardwired for d in i.destinations
+            ):
+                words.add("low")
+    return words.pop() if len(words) == 1 else None
 
 
 _ALL_ONES = (-1, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)

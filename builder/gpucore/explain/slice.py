@@ -31,7 +31,7 @@ from gpucore.explain.division import Roles, find_roles
 from gpucore.explain.semantics import compute
 from gpucore.sass import Instruction, Register, RegisterOperand
 
-_DEEPEST: Final = 120
+_DEEPEST: Final = 40
 Bank: TypeAlias = Callable[[int, int, int], Poly]
 """What stands in a constant bank: its number, an offset and a size in bytes."""
 
@@ -92,7 +92,7 @@ class Slice:
             except _Deeper as deeper:
                 stack.append(deeper.wanted)
                 continue
-            except RecursionError as error:  # a long chain inside one value, which no formula would show either
+            except RecursionError as error:
                 raise TooLarge from error
             stack.pop()
             if not stack:
