@@ -18,7 +18,7 @@ from tests.support.command_line import vdbg_env
 from vdbg_env.common.resources import data_dir
 from vdbg_env.crash import why
 from vdbg_env.crash.core import explained
-from vdbg_env.report.run import as_html, as_json, as_markdown, as_terminal
+from vdbg_env.report import as_html, as_json, as_markdown, as_terminal
 
 STORE = 0x140  # the store of kern<float> in inline_chain_sm90.cubin
 
