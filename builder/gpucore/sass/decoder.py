@@ -364,12 +364,12 @@ class _Decoder:
         between = (
             () if self._sm not in (100, 103) else (_predicate(high >> 17 & 7, file), _predicate(high >> 20 & 7, file))
         )
-        sources = (self._any(uniform, low, 24), self._slot(key, low, 1, "", signed), _predicate(high >> 23 & 15, file))
+        sources = (self._any(uniform, low, 24), self._slot(key, low, 1, "", True), _predicate(high >> 23 & 15, file))
         return (name if signed else ("U32",)), (self._d(uniform, low), *between), sources
 
     def _imnmx(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         signed = bool(high >> 9 & 1)
-        sources = (self._r(low, 24), self._slot(key, low, 1, "", signed), _predicate(high >> 23 & 15))
+        sources = (self._r(low, 24), self._slot(key, low, 1, "", True), _predicate(high >> 23 & 15))
         return (() if signed else ("U32",)), (self._r(low, 16),), sources
 
     def _viaddmnmx(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
