@@ -15,6 +15,7 @@ from typing import Any
 from docker.errors import ImageNotFound
 
 from tests.support.build_orders import BASE
+from tests.support.patience import patience
 from vdbg_env.engine.client import Engine
 from vdbg_env.engine.containers import PURPOSE
 from vdbg_env.run.container import RUN
@@ -109,7 +110,7 @@ def report(ended: Ended) -> dict[str, Any]:
 
 def until(what: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Wait until something is so."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patience(timeout_s)
     while not what():
         assert time.monotonic() < deadline, "it never came to be so"
         time.sleep(0.05)
