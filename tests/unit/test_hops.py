@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.core_builder import CUBINS, illegal_address_core
+from tests.builders.core_builder import CUBINS, hang_core
 
 ROOT = Path(__file__).parents[2]
-# The explanation of an address has a budget of its own: 8 files more than this.
+# The explanation of an address has its own budget, 8 files more: the core here is one without a fault.
 APART = ("gpucore/sass/", "gpucore/explain/", "vdbg_env/crash/why.py")
 COUNT = """
 import os, sys, threading
@@ -54,7 +54,7 @@ def entered(*argv: str) -> list[str]:
 @pytest.mark.parametrize(("command", "most"), [("core", 17), ("verify", 20), ("triage", 24)])
 def test_a_command_enters_few_files(tmp_path: Path, command: str, most: int) -> None:
     core, log = tmp_path / "core.nvcudmp", tmp_path / "server.log"
-    core.write_bytes(illegal_address_core())
+    core.write_bytes(hang_core())
     log.write_text(
         "INFO 11-23 10:00:00 step\n" * 99 + "RuntimeError: CUDA error: an illegal memory access was encountered\n"
     )
