@@ -59,9 +59,11 @@ WRITTEN_SINCE = frozenset(
     amdgpu-page-fault driver-compiles-ptx driver-refuses gsp-timeout node-failed own-extension-missing peer-access
     pod-not-started request-failed switch-opened sxid-fatal tensorrt-llm-check
     architecture-not-inspected caused-by-driver caused-by-invalid-argument caused-by-memory caused-by-missing-code
-    debugger-saw-abort debugger-saw-signal ended-well-elsewhere ggml-assertion ggml-load ggml-load-failed hint-assertion
+    debugger-saw-abort debugger-saw-signal ggml-assertion ggml-load ggml-load-failed gguf-file hint-assertion
     hint-capture hint-driver hint-illegal-address hint-launch hint-memory hint-no-image hint-other-exception
-    served-elsewhere started-elsewhere trained-a-step
+    lldb-saw-abort lldb-saw-signal llama-server-answered llama-generated llama-server-started sglang-started
+    triton-server-started comfyui-started comfyui-prompt-executed deepspeed-rank-ended-well training-completed
+    ray-job-succeeded benchmark-counted gtest-passed trained-a-step deepspeed-step
     """.split()  # noqa: SIM905
 )
 

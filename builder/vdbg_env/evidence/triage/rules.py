@@ -93,7 +93,7 @@ class ClassesDocument(_Strict):
 
 
 class SourceDocument(_Strict):
-    """The source of a rule's wording."""
+    """The source of a rule's wording, which was read there: `version` is a release, or a commit where none is known."""
 
     program: str
     file: str
