@@ -10,6 +10,7 @@ from gpucore.explain.algebra import Atom, Poly, inside, polys_in, written_size
 from gpucore.explain.program import Argument
 from gpucore.explain.slice import Loop
 from gpucore.explain.tree import Json
+from gpucore.sass import definitions
 
 _MOST_LOADS: Final = 24
 _MOST_LOOPS: Final = 24
@@ -152,9 +153,16 @@ class Legend:
             code = self.address.slice.code
             tree["at"] = code.instructions[site[0]].offset
             tree["register"] = f"{site[1]}{a.args[1]}"
-        elif a.kind in {"phi", "load"}:
-            code, n = self.address.slice.code, a.args[0]
-            assert isinstance(n, int)
-            tree["at"] = code.instructions[n if a.kind == "load" else code.blocks[n][0]].offset
-            tree["register"] = str(a.args[1:])
+        elif a.kind == "phi":
+            code, block, file, number = self.address.slice.code, *a.args
+            assert isinstance(block, int)
+            tree["at"] = code.instructions[code.blocks[block][0]].offset
+            tree["register"] = f"{file}{number}"
+        elif a.kind == "load":
+            n, word, _ = a.args
+            assert isinstance(n, int) and isinstance(word, int)
+            instruction = self.address.slice.code.instructions[n]
+            written = [r for r in definitions(instruction) or () if not r.predicate]
+            tree["at"] = instruction.offset
+            tree["register"] = "".join(f"{r.file}{r.number}" for r in written[word : word + 1])
         return tree

@@ -12,7 +12,7 @@ from gpucore.explain.address import Address, Base, explain_address
 from gpucore.explain.algebra import Atom, Poly, inside, leaf, of, written_size
 from gpucore.explain.judgement import Judgement, judge, judge_numbers
 from gpucore.explain.legend import Legend, LoadedValue, LoopValue
-from gpucore.explain.numbers import Numbers
+from gpucore.explain.numbers import How, Numbers
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
 from gpucore.explain.text import Words, number
@@ -38,6 +38,10 @@ class Why:
     def value(self, p: Poly | None) -> int | None:
         """Return the value of a formula for the thread that is explained; None where it is not known."""
         return self.numbers.value(p) if self.numbers is not None and p is not None else None
+
+    def how(self, p: Poly | None) -> How | None:
+        """Return how that value is known; None where it is not."""
+        return self.numbers.how(p) if self.numbers is not None and p is not None else None
 
     @property
     def index(self) -> tuple[int, str] | None:
@@ -348,13 +352,16 @@ def _base_json(base: Base | None, why: Why) -> Json | None:
         "bytes": [base.offset, base.offset + 8] if argument else None,
         "formula": tree_of(of(base.value), why.legend.leaf),
         "value": why.value(of(base.value)),
+        "how_known": why.how(of(base.value)),
     }
 
 
 def _index_json(address: Address, why: Why, value: int | None) -> Json | None:
     if address.index is None:
         return None
-    return {"scale": address.scale, "formula": _tree(address.index, why.legend), "value": value}
+    # A value that the parts of the index do not give is the address less the base.
+    how = None if value is None else why.how(address.index) or "solved"
+    return {"scale": address.scale, "formula": _tree(address.index, why.legend), "value": value, "how_known": how}
 
 
 def _index_value(why: Why, address: Address) -> int | None:
@@ -375,18 +382,19 @@ def _load_json(why: Why, loaded: LoadedValue) -> Json:
         "base": _base_json(source.base, why) if source else None,
         "formula": _tree(source.formula, why.legend) if source else None,
         "index": _index_json(source, why, _index_value(why, source)) if source else None,
-        "value": _loaded_value(why, loaded),
+        "value": why.value(_loaded(why, loaded)),
+        "how_known": why.how(_loaded(why, loaded)),
     }
 
 
-def _loaded_value(why: Why, loaded: LoadedValue) -> int | None:
-    """Return the loaded number, of 64 bits where the formula reads it as one."""
+def _loaded(why: Why, loaded: LoadedValue) -> Poly | None:
+    """Return the loaded number as a formula, of 64 bits where the address reads it as one."""
     for a in inside(why.address.formula):
         low = a.args[0] if a.kind == "wide" else None
         if isinstance(low, Atom) and low.kind == "load" and low.args[0] == loaded.instruction:
-            return why.value(of(a))
+            return of(a)
     width = loaded.address.width if loaded.address else 4
-    return why.value(leaf("load", loaded.instruction, 0, _kind_of(why, loaded))) if width <= 4 else None
+    return leaf("load", loaded.instruction, 0, _kind_of(why, loaded)) if width <= 4 else None
 
 
 def _kind_of(why: Why, loaded: LoadedValue) -> str:
