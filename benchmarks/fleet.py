@@ -23,7 +23,8 @@ from vdbg_env.common.clock import SystemClock
 from vdbg_env.common.programs import Programs
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation, RankClock, WorkerEnvironment
-from vdbg_env.record.run_directory import RunDirectory, RunHead, to_document
+from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.values import to_document
 from vdbg_env.report.assemble import run_report
 from vdbg_env.report.files import write_report
 from vdbg_env.run.execute import RunContext, RunOrder, run_runbook

@@ -25,7 +25,8 @@ from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.evidence.system import memory_kill_findings
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
-from vdbg_env.record.run_directory import RunDirectory, from_document, to_document
+from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.record.values import from_document, to_document
 from vdbg_env.run.execute import run_runbook
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses

@@ -49,8 +49,8 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "model", "workload", "state", "expressions", "scope", "parse", "lint", "judge", "machine",
     ),
     "record": (
-        "files", "secrets", "redactor", "masking", "run_directory", "runs", "event_log", "progress", "dump_files",
-        "recorded_requests", "export_run",
+        "files", "secrets", "redactor", "masking", "run_directory", "values", "runs", "event_log", "progress", "diff",
+        "dump_files", "recorded_requests", "export_run",
     ),
     "crash": ("files", "line_packs", "places"),
     "report": (

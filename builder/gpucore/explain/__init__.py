@@ -4,16 +4,36 @@
 and `why_json` show the answer. `explain_wait` says what a loop waits for.
 """
 
-from gpucore.explain.fault import Programs as Programs
-from gpucore.explain.fault import explain_fault as explain_fault
-from gpucore.explain.program import Argument as Argument
-from gpucore.explain.program import Program as Program
-from gpucore.explain.program import SourceText as SourceText
-from gpucore.explain.wait import Wait as Wait
-from gpucore.explain.wait import explain_wait as explain_wait
-from gpucore.explain.wait import wait_json as wait_json
-from gpucore.explain.wait import wait_text as wait_text
-from gpucore.explain.why import Why as Why
-from gpucore.explain.why import explain_place as explain_place
-from gpucore.explain.why import why_json as why_json
-from gpucore.explain.why import why_text as why_text
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gpucore.explain.fault import Programs as Programs
+    from gpucore.explain.fault import explain_fault as explain_fault
+    from gpucore.explain.program import Argument as Argument
+    from gpucore.explain.program import Program as Program
+    from gpucore.explain.program import SourceText as SourceText
+    from gpucore.explain.wait import Wait as Wait
+    from gpucore.explain.wait import explain_wait as explain_wait
+    from gpucore.explain.wait import wait_json as wait_json
+    from gpucore.explain.wait import wait_text as wait_text
+    from gpucore.explain.why import Why as Why
+    from gpucore.explain.why import explain_place as explain_place
+    from gpucore.explain.why import why_json as why_json
+    from gpucore.explain.why import why_text as why_text
+
+# An answer for a place needs no reader of cores, so each name is loaded when it is asked for.
+_HOME: Final = {
+    "Programs": "fault", "explain_fault": "fault",
+    "Argument": "program", "Program": "program", "SourceText": "program",
+    "Wait": "wait", "explain_wait": "wait", "wait_json": "wait", "wait_text": "wait",
+    "Why": "why", "explain_place": "why", "why_json": "why", "why_text": "why",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -17,6 +17,7 @@ from gpucore.graft import add_line_tables, rewrite_library
 from gpucore.lineinfo import read_coverage
 from vdbg_env.build.builder import Installed, Swap
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
+from vdbg_env.common.size import duration
 from vdbg_env.crash.files import BinaryFile
 from vdbg_env.image.plan import LABEL_PROOF
 from vdbg_env.image.profile import OwnPackage
@@ -33,7 +34,6 @@ from vdbg_env.lines.stock import StockCubin, StockLibrary, extension_of, read_st
 from vdbg_env.lines.units import UnitBuilds
 from vdbg_env.report.codec.document import plain
 from vdbg_env.report.lineinfo.lines_built import HeadersJson, LinesDocument, Written, lines_text
-from vdbg_env.report.words import duration
 
 # Prove a swapped image from its own files: the same code, the same host part, and line tables where they belong.
 

@@ -140,8 +140,8 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
     Example:
       vdbg-env runs diff 20261121-072809-illegal-memory-access-1f2e latest
     """
+    from vdbg_env.record.diff import diff
     from vdbg_env.record.event_log import well_formed
-    from vdbg_env.record.progress import diff
     from vdbg_env.report.codec import document as doc
 
     documents = [find_run(name, os.environ).read_report() for name in (before, after)]

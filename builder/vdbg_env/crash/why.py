@@ -6,17 +6,20 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gpucore.code_map import CodeMap
-from gpucore.core import Fault
-from gpucore.core_reader import CoreSections, GpuCore
 from gpucore.dwarf import Place
 from gpucore.errors import UnreadableBinary
-from gpucore.explain import Program, Programs, SourceText, Why, explain_fault, explain_place, why_json, why_text
+from gpucore.explain import Program, SourceText, Why, explain_place, why_json, why_text
 from gpucore.sass import Instruction, decode, read_listings
 from vdbg_env.common.errors import ANY_ERROR, HostNotAble
 from vdbg_env.common.programs import Programs as ToolPrograms
+
+if TYPE_CHECKING:
+    from gpucore.core import Fault
+    from gpucore.core_reader import CoreSections, GpuCore
+    from gpucore.explain import Programs
 
 TOOL: Final = "nvdisasm"
 Disassemble: TypeAlias = Callable[[CodeMap, int], Sequence[Instruction]]
@@ -54,6 +57,8 @@ class Explainer:
 
     def fault(self, core: GpuCore, sections: CoreSections, fault: Fault) -> AddressWhy | None:
         """Explain the address of a fault of a core; None where the fault is not that of a known access."""
+        from gpucore.explain import explain_fault  # loads the reader of cores, which a place does without
+
         return self._told(lambda programs: explain_fault(core, sections, fault, programs))
 
     def place(self, code: CodeMap, place: Place) -> AddressWhy | None:

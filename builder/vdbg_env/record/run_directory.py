@@ -17,16 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import SEEK_END, BytesIO
 from pathlib import Path, PurePath
-from typing import IO, Any, TypeVar
-
-from pydantic import TypeAdapter
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.reading import opened, read_document
 from vdbg_env.common.writing import NotAFile, open_file, refusal_cause
-from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.files import write_json
-from vdbg_env.runbook.state import Facts, Finish, StepResult
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 SCHEMA = "vdbg-env/run-head/v1"
 LOCK = "run.lock"
@@ -370,29 +369,6 @@ def _is_loop(path: Path) -> bool:
     except OSError as error:
         return error.errno == errno.ELOOP
     return False
-
-
-# Values of a run as JSON and back: observations, step results and facts, by their own types.
-
-
-Value = TypeVar("Value", Observation, StepResult, Facts, Finish)
-
-
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
-    kind: TypeAdapter(kind) for kind in (Observation, StepResult, Facts, Finish)
-}
-
-
-def to_document(value: Observation | StepResult | Facts | Finish) -> dict[str, Any]:
-    """Return a value as plain JSON values; what stands at its default is left out."""
-    document: dict[str, Any] = _ADAPTERS[type(value)].dump_python(value, mode="json", exclude_defaults=True)
-    return document
-
-
-def from_document(kind: type[Value], document: object) -> Value:
-    """Return the value a document was made of; raises pydantic's ValidationError (a ValueError) for any other."""
-    value: Value = _ADAPTERS[kind].validate_python(document)
-    return value
 
 
 # The files of a run as built-in steps read and write them.

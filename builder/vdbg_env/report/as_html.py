@@ -23,7 +23,7 @@ from markupsafe import Markup
 from gpucore.dwarf import SourceFrame
 from gpucore.mangling import short_name
 from vdbg_env.common.printable import printable
-from vdbg_env.common.size import size_text
+from vdbg_env.common.size import duration, size_text
 from vdbg_env.evidence.finding import Finding
 from vdbg_env.report import words
 from vdbg_env.report.as_markdown import command
@@ -178,7 +178,7 @@ def _ticks(whole: float) -> Iterator[tuple[float, str]]:
     rounds = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 36000, 86400]
     distance = next((step for step in rounds if step >= rough), math.ceil(rough / 86400) * 86400)
     for number in range(int(whole / distance) + 1):
-        label = words.duration(number * distance).removesuffix(" 00 s").removesuffix(" 00 min")
+        label = duration(number * distance).removesuffix(" 00 s").removesuffix(" 00 min")
         yield number * distance / whole * 100, label if number else "0"
 
 
@@ -201,7 +201,7 @@ _FILTERS: dict[str, Any] = {
     "clipped": lambda text: text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…",
     "brief_change": lambda text: text if len(text) <= _LONGEST_CHANGE else text[: _LONGEST_CHANGE - 1] + "…",
     "href": _href,
-    "duration": words.duration,
+    "duration": duration,
     "size": size_text,
     "ended": words.ended,
     "how_known": words.how_known,

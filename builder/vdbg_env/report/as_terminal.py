@@ -9,6 +9,7 @@ from itertools import repeat
 
 from gpucore.dwarf import SourceFrame
 from vdbg_env.common.printable import printable
+from vdbg_env.common.size import duration
 from vdbg_env.evidence.finding import Finding, Level
 from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus, WarpHistogram
 from vdbg_env.report.words import (
@@ -16,7 +17,6 @@ from vdbg_env.report.words import (
     Effect,
     changes,
     delta,
-    duration,
     ended,
     headline,
     how_known,

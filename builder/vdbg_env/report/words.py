@@ -9,25 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
+from vdbg_env.common.size import duration
 from vdbg_env.evidence.finding import Ended, EndedBy, Finding, HowKnown
 from vdbg_env.record.run_directory import GUARD
 from vdbg_env.report.model import Provenance, Report, StepReport, StepStatus
 from vdbg_env.runbook.model import Data, Status
 from vdbg_env.runbook.state import Verdict
-
-
-def duration(seconds: float | None) -> str:
-    """Return a duration in seconds as a person would say it: `0.4 s`, `42 s`, `7 min 58 s`, `3 h 02 min`."""
-    if seconds is None:
-        return "unknown time"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
 def signal_name(number: int | None) -> str | None:

@@ -24,7 +24,7 @@ from vdbg_env.evidence.logs.torchrun import root_cause
 from vdbg_env.evidence.stacks import stopped_and_running
 from vdbg_env.record.files import disarm
 from vdbg_env.record.masking import mask_artifact
-from vdbg_env.record.run_directory import from_document
+from vdbg_env.record.values import from_document
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor import control_files, process_tree

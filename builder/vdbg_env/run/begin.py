@@ -30,9 +30,10 @@ from vdbg_env.engine.targets import dump_store
 from vdbg_env.image.plan import LABEL_PROOF
 from vdbg_env.image.settings import Mount, StepContainer, StepImage
 from vdbg_env.record.redactor import Pseudonyms, Redactor
-from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of, to_document
+from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.record.runs import find_run, runs_home
 from vdbg_env.record.secrets import as_literals, secret_values
+from vdbg_env.record.values import to_document
 from vdbg_env.run.execute import RunOrder
 from vdbg_env.run.host import ThisHost
 from vdbg_env.run.library import RunbookLibrary

@@ -13,7 +13,8 @@ from vdbg_env.common.printable import printable
 from vdbg_env.evidence.finding import Finding, HowKnown, Level, Observation
 from vdbg_env.evidence.weigh import PREFIX, Fingerprint, is_same_cause
 from vdbg_env.record.event_log import summarize, well_formed
-from vdbg_env.record.run_directory import RunDirectory, RunFiles, from_document
+from vdbg_env.record.run_directory import RunDirectory, RunFiles
+from vdbg_env.record.values import from_document
 from vdbg_env.report.assemble import SHOWED, cause_by
 from vdbg_env.report.codec.document import Document, field
 from vdbg_env.run.builtin_readers import read_failure, read_hang

@@ -16,7 +16,8 @@ from vdbg_env.evidence.finding import EndedBy, Finding, Observation
 from vdbg_env.record.event_log import Event, EventLog
 from vdbg_env.record.progress import OpenAttempt, Progress, StepVisit, apply, at_start, finish_step, replay
 from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.run_directory import RunDirectory, RunHead, from_document, to_document
+from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.record.values import from_document, to_document
 from vdbg_env.run.placement import StartedAttempt, StepPlacement
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Builtin

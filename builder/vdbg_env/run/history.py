@@ -13,14 +13,13 @@ from typing import Any, Literal, Protocol, TypeVar
 from gpucore.mangling import short_name
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.printable import printable
-from vdbg_env.common.size import size_text
+from vdbg_env.common.size import duration, size_text
+from vdbg_env.record.diff import Difference
 from vdbg_env.record.dump_files import Retention, retired
 from vdbg_env.record.event_log import Event, damaged, read_events, summarize, well_formed
-from vdbg_env.record.progress import Difference
 from vdbg_env.record.run_directory import RunDirectory, RunHead, way_on
 from vdbg_env.record.runs import RunFolder, RunIndex, remove_run, run_folders, runs_home
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.words import duration
 
 Condition = Literal["running", "finished", "interrupted", "cut off"]
 

@@ -17,7 +17,7 @@ from vdbg_env.common.reading import read_document, read_whole
 from vdbg_env.common.writing import write_whole
 from vdbg_env.evidence.finding import Artifact, Observation, RankClock
 from vdbg_env.record.files import disarm
-from vdbg_env.record.run_directory import to_document
+from vdbg_env.record.values import to_document
 from vdbg_env.run.attempt import Stopped, digest_of, masked, observation
 from vdbg_env.run.orders import NODE, Orders
 from vdbg_env.runbook.model import ArtifactRule

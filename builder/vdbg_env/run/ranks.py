@@ -20,7 +20,7 @@ from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, Observation
 from vdbg_env.record.files import write_json
 from vdbg_env.record.masking import mask_artifact, redact_text
 from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.run_directory import from_document
+from vdbg_env.record.values import from_document
 from vdbg_env.run.attempt import READ_LIMIT_S, READ_MORE_S, Check, InThread, Stopped, digest_of
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, STOP, Orders, sealed
 from vdbg_env.run.placement import Layout, StartedAttempt, StartedStep, StepPlacement, StepRunner

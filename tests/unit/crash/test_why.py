@@ -73,7 +73,7 @@ def test_a_bug_of_the_explanation_costs_no_other_answer(monkeypatch: pytest.Monk
     def broken(*_: object) -> None:
         raise KeyError("R7")
 
-    monkeypatch.setattr(why, "explain_fault", broken)
+    monkeypatch.setattr("gpucore.explain.fault.explain_fault", broken)
     core = tmp_path / "core.nvcudmp"
     core.write_bytes(illegal_address_core())
     ran = vdbg_env("core", str(core))

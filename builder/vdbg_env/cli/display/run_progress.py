@@ -14,10 +14,11 @@ from typing import Self
 
 from vdbg_env.common.console import note
 from vdbg_env.common.printable import printable
+from vdbg_env.common.size import duration
 from vdbg_env.common.writing import open_file
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, ranks_of
-from vdbg_env.report.words import duration, ended
+from vdbg_env.report.words import ended
 from vdbg_env.runbook.state import StepRecord
 
 _LIVE_S = 1.0

@@ -9,10 +9,10 @@ from typing import Literal
 
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.printable import printable
+from vdbg_env.common.size import duration
 from vdbg_env.image.units import OtherProject, project_of
 from vdbg_env.lines.build import BuiltUnit, Comparison, CoreLines, HeadersShare, LinesBuilt, PlacedBy, Unplaced
 from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.words import duration
 
 _SHOWN = 5
 

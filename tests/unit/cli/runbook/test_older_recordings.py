@@ -12,7 +12,7 @@ from vdbg_env.cli import main
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "before-relayout"
 # What depends on the day, the folder or the version of the tool.
 OF_TODAY = {"run", "started", "duration_s", "started_s", "tool_version", "origin", "provenance", "environment", "host"}
-ADDED_SINCE = {"held_by", "known", "fingerprint", "part", "node", "deaths", "process", "rank", "root_cause"}
+ADDED_SINCE = {"held_by", "known", "fingerprint", "part", "node", "deaths", "process", "rank", "root_cause", "address"}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.runbooks import TINY
 from vdbg_env.cli import main
-from vdbg_env.record.progress import diff
+from vdbg_env.record.diff import diff
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 
 SCHEMAS = Path(__file__).parents[4] / "docs" / "schemas"
