@@ -80,8 +80,6 @@ def _nvcc_flags(source: str, wheel: str) -> list[str]:
 # The sources of a wheel, configured by CMake as its release was, for a compile of single units.
 
 
-CUTLASS_VARIABLE: Final = "VLLM_CUTLASS_SRC_DIR"
-
 _CUTLASS_PROJECT: Final = """\
 cmake_minimum_required(VERSION 3.19)
 project(CUTLASS LANGUAGES CXX)

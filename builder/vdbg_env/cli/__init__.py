@@ -1,4 +1,4 @@
-"""The command line: flags become a request, the application answers, the answer becomes text and an exit status."""
+"""The command line: flags become a request, a room answers, the answer becomes text and an exit status."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def _read_log(log: LogFile, book: RuleBook) -> LogEvidence:
 
 
 def _empty(log: LogEvidence) -> tuple[str, ...]:
-    """Say of a log that it is empty: that it names no failure is then no word for the run."""
-    return () if log.lines else (f"{log.file} is empty",)
+    """Say of a log that it is empty, or all zeros as a full disk leaves it: it says nothing of the run."""
+    return () if log.lines else (f"{log.file} holds no text",)
 
 
 def _refuse_if_nothing_was_read(evidence: Sequence[LogEvidence]) -> None:

@@ -453,6 +453,6 @@ def _next_step(why: str) -> str:
     if "Permission denied" in why:
         return "make the program executable (chmod +x), or start it by its interpreter: python3 FILE"
     return (
-        "activate its environment or give its whole path, or --image where only an image has it; "
-        "a container sees its image and what --mount names"
+        "check the path or activate its environment; `runbook --image` runs it where only an image has it, and a "
+        "container sees its image and what --mount names"
     )

@@ -97,7 +97,7 @@ def test_what_kept_a_server_from_starting_is_said_with_what_mends_it(
 
 @pytest.mark.parametrize(
     ("mode", "status", "step"),
-    [(None, 127, "give its whole path"), (0o644, 126, "chmod +x")],
+    [(None, 127, "check the path"), (0o644, 126, "chmod +x")],
     ids=["absent", "no-program"],
 )
 def test_a_command_that_cannot_be_started_has_a_next_step(

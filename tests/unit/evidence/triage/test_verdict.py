@@ -206,7 +206,7 @@ def test_an_empty_log_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "rank_0.log").write_text("")
     (tmp_path / "rank_1.log").write_text(IMA)
     notes = json.loads(vdbg_env("triage", "--json", str(tmp_path)).stdout)["notes"]
-    assert [note for note in notes if "empty" in note] == [f"{tmp_path / 'rank_0.log'} is empty"]
+    assert [note for note in notes if "no text" in note] == [f"{tmp_path / 'rank_0.log'} holds no text"]
 
 
 def test_where_every_log_is_empty_nothing_is_sure(tmp_path: Path) -> None:

@@ -223,8 +223,8 @@ def test_a_command_that_could_not_be_started_is_not_tried_with_another_setting_e
         (
             "not-started",
             "the command could not be started: nope: No such file or directory",
-            "activate its environment or give its whole path, or --image where only an image has it; "
-            "a container sees its image and what --mount names",
+            "check the path or activate its environment; `runbook --image` runs it where only an image has it, and a "
+            "container sees its image and what --mount names",
         )
     ]
 
