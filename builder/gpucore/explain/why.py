@@ -344,15 +344,15 @@ def _evidence_json(why: Why) -> Json | None:
 def _base_json(base: Base | None, why: Why) -> Json | None:
     if base is None:
         return None
-    argument = base.argument
+    argument, pointer = base.argument, of(base.value)
     return {
         "argument": argument.number if argument else None,
         "name": argument.name if argument else None,
         "type": argument.type if argument else None,
         "bytes": [base.offset, base.offset + 8] if argument else None,
-        "formula": tree_of(of(base.value), why.legend.leaf),
-        "value": why.value(of(base.value)),
-        "how_known": why.how(of(base.value)),
+        "formula": tree_of(pointer, why.legend.leaf),
+        "value": why.value(pointer),
+        "how_known": why.how(pointer),
     }
 
 
@@ -371,6 +371,7 @@ def _index_value(why: Why, address: Address) -> int | None:
 
 def _load_json(why: Why, loaded: LoadedValue) -> Json:
     source, program = loaded.address, why.address.program
+    found = _loaded(why, loaded)
     return {
         "name": why.names.get(loaded.number),
         "line": program.line(loaded.offset),
@@ -382,8 +383,8 @@ def _load_json(why: Why, loaded: LoadedValue) -> Json:
         "base": _base_json(source.base, why) if source else None,
         "formula": _tree(source.formula, why.legend) if source else None,
         "index": _index_json(source, why, _index_value(why, source)) if source else None,
-        "value": why.value(_loaded(why, loaded)),
-        "how_known": why.how(_loaded(why, loaded)),
+        "value": why.value(found),
+        "how_known": why.how(found),
     }
 
 
